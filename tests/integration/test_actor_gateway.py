@@ -101,7 +101,7 @@ async def test_methods_of_a_later_process_run_after_those_that_came_of_the_one_b
     line.make("a1", counter())
     line.submit(method("m0", "a1", "add", 0, 1), method("m2", "a1", "add", 2, b"x" * 5_000_000))
     line.submit(method("m4", "a1", "add", 4, 4))  # 1 and 3 were lost with their sender
-    owed = line.link._calls._owed
+    owed = line.link._calls._pending
     await eventually(lambda: all(debt.call is None for _, debt in owed.items()), timeout=30)  # all of them have come
     line.link.adopt_method("m1", ("a1", 1), ("a1", 1))
     lost = await line.result("m1")

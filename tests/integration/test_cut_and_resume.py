@@ -112,7 +112,7 @@ class Everything:
         """Ray's own watch over jobs can fail while all processes wake up; it then ends the job, here the agent."""
         histories = [handle.explain()["history"] for handle in self.tasks.values()]
         ends = [row["sentence"] for history in histories for row in history if "has ended: " in row["sentence"]]
-        assert not any("it ended itself" in end or "it was turned away" in end for end in ends), ends
+        assert not any("it ended itself" in end or "it was rejected" in end for end in ends), ends
         return bool(ends)
 
 

@@ -15,7 +15,7 @@ import pytest
 from ray_multicluster_scheduler import TaskState, UnifiedScheduler
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from ray_multicluster_scheduler.scheduler.connection.links import agent_link
-from ray_multicluster_scheduler.scheduler.connection.links.link_messages import resource_snapshot
+from ray_multicluster_scheduler.scheduler.connection.links.agent_link import resource_snapshot
 from tests.support.mac_alone import agents_of_mac, config_of_mac, until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -37,8 +37,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import 
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import ClusterLink, LinkListener
-from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED
-from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CLUSTER_RESTARTED, LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache, PackageStore
 from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import ClientCarrier
 from ray_multicluster_scheduler.scheduler.connection.ray_client.client_packages import ConnectorPackageStore
@@ -121,7 +120,7 @@ class RayClientPool:
     def existing(self, cluster: str) -> ClusterLink | None:
         """The link if it is there and takes calls."""
         link = self._links.get(cluster)
-        return None if link is None or link.closing or link.over.is_set() else link
+        return None if link is None or link.closing or link.ended.is_set() else link
 
     def return_wait_s(self, cluster: str) -> float | None:
         """For so much longer its agent is waited for, which the process before ours had; None if there is none."""
@@ -138,7 +137,7 @@ class RayClientPool:
 
     def links(self) -> list[ClusterLink]:
         """Every link that is not over."""
-        return [link for link in self._links.values() if not link.over.is_set()]
+        return [link for link in self._links.values() if not link.ended.is_set()]
 
     async def link(self, cluster: str) -> ClusterLink:
         """The link to a cluster; the first caller starts its agent, the others wait for it.
@@ -194,7 +193,7 @@ class RayClientPool:
 
     async def _end_idle(self) -> list[str]:
         """All at once. One that does not hang up in time stays known, and ends with its lease. Names nobody."""
-        idle = [link for link in self._links.values() if link.is_empty]
+        idle = [link for link in self._links.values() if link.is_unused]
         await asyncio.gather(*(link.close("the control plane stops, and there is nothing to be kept") for link in idle))
         for link in idle:
             if link.closed_by_agent:
@@ -213,13 +212,13 @@ class RayClientPool:
                         written.append(link)
         except TimeoutError:
             _log.warning("that clusters are to go on without us cannot be written down, so they are not told")
-        heard = await asyncio.gather(*(link.announce(away_s) for link in written))
+        heard = await asyncio.gather(*(link.announce_absence(away_s) for link in written))
         return [link.cluster for link, yes in zip(written, heard, strict=True) if yes]
 
     async def _start(self, cluster: str) -> AgentLink:
         before = self._links.get(cluster)
         if before is not None:
-            await before.over.wait()  # one link of a cluster at a time, or their reports would mix
+            await before.ended.wait()  # one link of a cluster at a time, or their reports would mix
             self._forget(before.agent)  # it is dead: the next process must not take it for the link instead
         config = self._clusters[cluster]
         way = self._choices.choose(config)
@@ -310,13 +309,13 @@ class RayClientPool:
 
     async def _is_back(self, link: AgentLink, agent: AgentRecord) -> None:
         """From now on its lease is as short as any."""
-        waits = [asyncio.ensure_future(one.wait()) for one in (link.back, link.over)]
+        waits = [asyncio.ensure_future(one.wait()) for one in (link.lease_renewed, link.ended)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for one in waits:
                 one.cancel()
-        if not link.over.is_set():
+        if not link.ended.is_set():
             await self._remember(replace(agent, away_s=0.0))
 
     def _new_link(
@@ -332,9 +331,9 @@ class RayClientPool:
             heartbeat_s=self._settings.heartbeat_s,
             lease_s=self._settings.lease_s + longer_s,
             lost_after_s=self._settings.lost_after_s + longer_s,
-            is_over=lambda: self._is_over(carrier, cluster, agent),
-            end_agent=lambda: carrier.end(cluster, agent),
-            of_before=of_before is not None,
+            death_reason=lambda: self._is_over(carrier, cluster, agent),
+            stop_agent=lambda: carrier.end(cluster, agent),
+            inherited=of_before is not None,
             away_s=0.0 if of_before is None else of_before.away_s,
         )
 
@@ -343,7 +342,7 @@ class RayClientPool:
         may be another cluster. Then its lease decides."""
         said = await carrier.is_over(cluster, agent)
         known, config = self._known.get(agent), self._clusters.get(cluster)
-        if said != RESTARTED or known is None or config is None:
+        if said != CLUSTER_RESTARTED or known is None or config is None:
             return said
         elsewhere = known.reached_at not in ("", reached_at(config, known.carrier))
         return None if elsewhere else said
@@ -369,7 +368,7 @@ class RayClientPool:
 
     async def _after(self, link: AgentLink, reception: AgentReception, carrier: Carrier) -> None:
         """A link is over: its agent may not come back, and is stopped by hand unless it hung up when told to."""
-        await link.over.wait()
+        await link.ended.wait()
         reception.forget(link.agent)
         if not link.closed_by_agent:
             await carrier.end(link.cluster, link.agent)

@@ -26,12 +26,12 @@ class Plane:
     made: list[AgentLink] = field(default_factory=list)
     agents: list[ScriptedAgent] = field(default_factory=list)
 
-    def link(self, *, is_over: Callable[[], Awaitable[str | None]] | None = None, **values: Any) -> AgentLink:
+    def link(self, *, death_reason: Callable[[], Awaitable[str | None]] | None = None, **values: Any) -> AgentLink:
         async def ask() -> str | None:
             return self.job_over
 
         times: dict[str, Any] = {"heartbeat_s": 5.0, "lease_s": 45.0, "lost_after_s": 60.0, **values}
-        link = AgentLink("a", "agent-1", self.heard, self.clock, is_over=is_over or ask, **times)
+        link = AgentLink("a", "agent-1", self.heard, self.clock, death_reason=death_reason or ask, **times)
         self.made.append(link)
         return link
 

@@ -327,7 +327,7 @@ async def test_before_the_agent_joined_there_is_no_info() -> None:
     async def never() -> None:
         return None
 
-    link = AgentLink("a", "x", Heard(), FakeClock(), heartbeat_s=5, lease_s=45, lost_after_s=60, is_over=never)
+    link = AgentLink("a", "x", Heard(), FakeClock(), heartbeat_s=5, lease_s=45, lost_after_s=60, death_reason=never)
     with pytest.raises(ClusterConnectionError, match="has not joined"):
         _ = link.info
     await link.close("over")

@@ -41,7 +41,7 @@ async def test_when_the_agents_job_is_over_every_call_is_answered_and_the_link_e
         assert result.code == "CLUSTER_LOST"
     assert plane.heard.result("t3").status == "cancelled", "what was to be cancelled is over, as asked"
     assert plane.heard.kinds()[-1] == "link_closed"
-    assert link.over.is_set()
+    assert link.ended.is_set()
 
 
 async def test_an_agent_that_is_not_heard_of_is_dead_when_its_lease_is_over(plane: Plane) -> None:
@@ -62,7 +62,7 @@ async def test_missed_heartbeats_break_the_connection(plane: Plane) -> None:
     agent.mute = True
     ((_, cluster, sentence),) = await plane.heard.until("link_down")
     assert cluster == "a"
-    assert "nothing was heard from the agent for" in sentence
+    assert "the agent sent nothing for" in sentence
     assert not link.connected
 
 
@@ -88,12 +88,12 @@ async def test_the_lease_counts_from_when_the_agent_may_have_heard_us_last(plane
 async def test_the_agents_job_is_ended_before_its_calls_are_declared_dead(plane: Plane) -> None:
     story: list[str] = []
 
-    async def end_agent() -> None:
+    async def stop_agent() -> None:
         story.append(f"ending, {len(plane.heard.results())} answered")
         await asyncio.sleep(0.1)
         story.append(f"ended, {len(plane.heard.results())} answered")
 
-    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, end_agent=end_agent)
+    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, stop_agent=stop_agent)
     link.submit([call("t1")])
     await agent.cut()
     await plane.heard.until("link_closed")
@@ -104,11 +104,11 @@ async def test_the_agents_job_is_ended_before_its_calls_are_declared_dead(plane:
 async def test_an_agent_that_returns_while_its_job_is_being_ended_stays_outside(plane: Plane) -> None:
     ending, go_on = asyncio.Event(), asyncio.Event()
 
-    async def end_agent() -> None:
+    async def stop_agent() -> None:
         ending.set()
         await go_on.wait()
 
-    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, end_agent=end_agent)
+    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, stop_agent=stop_agent)
     await agent.cut()
     await asyncio.wait_for(ending.wait(), 60)
     with pytest.raises(Rejected, match="is over"):
@@ -122,14 +122,14 @@ async def test_an_agent_that_returns_while_its_job_is_being_ended_stays_outside(
 async def test_a_job_that_cannot_be_ended_does_not_keep_its_calls_waiting(
     plane: Plane, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_link, "_END_PATIENCE_S", 0.1)
+    monkeypatch.setattr(agent_link, "_STOP_TIMEOUT_S", 0.1)
 
-    async def end_agent() -> None:
+    async def stop_agent() -> None:
         if how == "raises":
             raise ClusterConnectionError("the dashboard is gone", cluster="a")
         await asyncio.sleep(60)
 
-    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, end_agent=end_agent)
+    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, stop_agent=stop_agent)
     link.submit([call("t1")])
     await agent.cut()
     await plane.heard.until("link_closed")
@@ -140,15 +140,15 @@ async def test_one_look_that_finds_no_job_is_not_enough(plane: Plane) -> None:
     """A head that is just coming up may know of no jobs for a moment."""
     answers = ["it knows nothing of it", None, "it knows nothing of it", None, None]
 
-    async def is_over() -> str | None:
+    async def death_reason() -> str | None:
         return answers.pop(0) if answers else None
 
-    link, agent = await plane.pair(is_over=is_over, heartbeat_s=0.05)
+    link, agent = await plane.pair(death_reason=death_reason, heartbeat_s=0.05)
     link.submit([call("t1")])
     await agent.cut()
     await eventually(lambda: not answers)
     await asyncio.sleep(0.1)
-    assert not link.over.is_set()
+    assert not link.ended.is_set()
     assert plane.heard.results() == []
 
 
@@ -191,7 +191,7 @@ async def test_an_agent_that_returns_in_time_is_not_declared_dead(plane: Plane) 
     await agent.dial()
     await plane.heard.until("link_up", 2)
     await asyncio.sleep(3.5)
-    assert not link.over.is_set()
+    assert not link.ended.is_set()
     agent.finish(T1)
     await plane.heard.until("finished")
     assert plane.heard.result("t1").status == "succeeded"
@@ -205,7 +205,7 @@ async def test_a_dashboard_that_fails_in_a_new_way_does_not_stop_the_watch(plane
         asked += 1
         raise RuntimeError("a defect in the look-up")
 
-    link, agent = await plane.pair(is_over=broken, heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3)
+    link, agent = await plane.pair(death_reason=broken, heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3)
     link.submit([call("t1")])
     await agent.cut()
     await plane.heard.until("link_closed")
@@ -240,7 +240,7 @@ async def test_an_answer_that_comes_while_closing_still_counts(plane: Plane) -> 
 
 
 async def test_close_is_idempotent_and_does_not_wait_for_ever(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.1)
+    monkeypatch.setattr(agent_link, "_CLOSE_TIMEOUT_S", 0.1)
     link, _ = await plane.pair()
     link.submit([call("t1")])
     await asyncio.gather(link.close("one"), link.close("two"))
@@ -260,7 +260,7 @@ async def test_a_call_given_to_a_closed_link_is_answered_at_once(plane: Plane) -
 
 
 async def test_nothing_is_heard_after_the_end(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(agent_link, "_CLOSE_TIMEOUT_S", 0.05)
     link, agent = await plane.pair()
     link.submit([call("t1")])
     await link.close("bye")
@@ -287,7 +287,7 @@ async def test_a_closed_link_leaves_nothing_behind(plane: Plane) -> None:
 
 async def test_an_agent_is_told_that_we_are_away_and_its_word_is_waited_for(plane: Plane) -> None:
     link, agent = await plane.pair()
-    parking = asyncio.create_task(link.announce(600.0))
+    parking = asyncio.create_task(link.announce_absence(600.0))
     assert (await agent.until(m.AWAY)).head == {"seconds": 600.0}
     await asyncio.sleep(0.05)
     assert not parking.done()
@@ -297,14 +297,14 @@ async def test_an_agent_is_told_that_we_are_away_and_its_word_is_waited_for(plan
 
 
 async def test_one_that_does_not_answer_to_that_holds_up_nobody(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(agent_link, "_CLOSE_TIMEOUT_S", 0.05)
     link, _ = await plane.pair()
-    assert not await asyncio.wait_for(link.announce(600.0), 60)
+    assert not await asyncio.wait_for(link.announce_absence(600.0), 60)
 
 
 async def test_one_that_was_told_so_is_waited_for_that_much_longer(plane: Plane) -> None:
     began = time.monotonic()
-    link = plane.link(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, of_before=True, away_s=0.6)
+    link = plane.link(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, inherited=True, away_s=0.6)
     link.adopt("t1", 1)
     await plane.heard.until("link_closed")
     assert time.monotonic() - began >= 0.9
@@ -315,17 +315,17 @@ async def test_one_that_was_told_so_is_waited_for_that_much_longer(plane: Plane)
 async def test_one_that_may_not_know_that_it_was_let_in_is_not_back(plane: Plane) -> None:
     """The welcome was lost on its way: the agent goes on for as long as it was told before."""
     began = time.monotonic()
-    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, of_before=True, away_s=0.6)
+    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, inherited=True, away_s=0.6)
     link.adopt("t1", 1)
     await agent.cut()
     await plane.heard.until("link_closed")
     assert time.monotonic() - began >= 0.9
-    assert not link.back.is_set()
+    assert not link.lease_renewed.is_set()
 
 
 async def test_one_that_breaks_off_and_comes_again_is_told_again(plane: Plane) -> None:
     link, agent = await plane.pair()
-    announcing = asyncio.create_task(link.announce(600.0))
+    announcing = asyncio.create_task(link.announce_absence(600.0))
     await agent.until(m.AWAY)
     await agent.cut()
     agent.heard.clear()
@@ -336,10 +336,10 @@ async def test_one_that_breaks_off_and_comes_again_is_told_again(plane: Plane) -
 
 
 async def test_once_it_is_back_its_lease_is_as_short_as_any(plane: Plane) -> None:
-    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, of_before=True, away_s=600.0)
+    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, inherited=True, away_s=600.0)
     link.adopt("t1", 1)
     agent.say(m.PING, {"t": 1.0})
-    await link.back.wait()
+    await link.lease_renewed.wait()
     await agent.cut()
     await asyncio.wait_for(plane.heard.until("link_closed"), 60)
     assert "for 0.3 s" in plane.heard.result("t1").message

@@ -15,8 +15,7 @@ from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Setti
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.connector.deaths import known_death
-from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED
-from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CLUSTER_RESTARTED, LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client import client_carrier, connector_process
 from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import ClientCarrier
 from tests.support.eventually import eventually
@@ -71,7 +70,7 @@ async def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     ("gone", "over"),
     [
         ("session='s1', why='it was closed', dead=True", "its actor is gone: it was closed"),
-        ("session='s2', why='', dead=False", RESTARTED),
+        ("session='s2', why='', dead=False", CLUSTER_RESTARTED),
         ("session='s1', why='The actor died because its node has died', dead=False", None),
         ("session='s1', why='', dead=False", None),
     ],

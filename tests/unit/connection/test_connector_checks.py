@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.connection.connector.checks import (
     in_one_line,
     raise_for_status,
 )
-from ray_multicluster_scheduler.scheduler.connection.links.link_problem import OF_CONNECTORS, from_connector
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CONNECTOR_PROBLEMS, from_connector
 
 MISMATCH = """Version mismatch: The cluster was started with:
     Ray: 2.52.0
@@ -126,7 +126,7 @@ def test_other_ends_of_a_connection(error: Exception, code: str) -> None:
     assert "\n" not in problem.sentence
 
 
-@pytest.mark.parametrize("code", sorted(OF_CONNECTORS))
+@pytest.mark.parametrize("code", sorted(CONNECTOR_PROBLEMS))
 def test_each_code_has_its_next_step(code: str) -> None:
     problem = from_connector("a", "python", code, "it went wrong")
     assert (problem.code, problem.cluster) == (code, "a")

@@ -13,7 +13,12 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records 
 )
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.gang_life import GangLife
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.shared_object_cache import KeptByDigest
-from ray_multicluster_scheduler.scheduler.connection.links.call_head import Blobs, argument_bytes, head_of, needs_of
+from ray_multicluster_scheduler.scheduler.connection.links.call_sender import (
+    Attachments,
+    argument_bytes,
+    call_entry,
+    shared_blobs,
+)
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import MethodCall, SharedObject
 from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import PendingCalls
 from tests.support.bare_link import method
@@ -27,8 +32,8 @@ def kept() -> KeptByDigest:
 
 
 def arrived(call: Any, known: Any = ()) -> CallRecord | None:
-    blobs = Blobs(known)
-    return record_from(head_of(call, blobs), blobs.data, kept(), kept())
+    blobs = Attachments(known)
+    return record_from(call_entry(call, blobs), blobs.data, kept(), kept())
 
 
 class TestTheCall:
@@ -50,15 +55,15 @@ class TestTheCall:
 
     def test_what_members_share_travels_once(self) -> None:
         call = gang("g", *(part(len, "a", objects=[SHARED]) for _ in range(3)))
-        blobs = Blobs(())
-        head_of(call, blobs)
+        blobs = Attachments(())
+        call_entry(call, blobs)
         assert len(blobs.data) == 3 + 2, "three arguments, one function, one object"
-        assert len(list(needs_of(call))) == 6
+        assert len(list(shared_blobs(call))) == 6
         assert argument_bytes(call) == 3 * len(pickling.dumps((("a",), {})))
 
     def test_one_that_lacks_something_is_asked_for_again(self) -> None:
         call = gang("g", part(len, "a"), part(sum, "a"))
-        missing = [need for need, _ in needs_of(call)][1]
+        missing = [need for need, _ in shared_blobs(call)][1]
         assert arrived(call, {missing}) is None
 
     def test_homes_and_environment_are_all_members(self) -> None:
@@ -76,8 +81,8 @@ def test_what_a_members_method_prints_is_the_gangs() -> None:
     owed.add(method("m", "a", "f", 0))
     plain = method("n", "g.1", "f", 0, attempt=2)
     owed.add(type(plain)(**{**_fields(plain), "method": MethodCall("g.1", 2, "f", 0, "g")}))
-    (_, actor_id), (_, of_member) = owed.items()
-    assert (actor_id.actor, actor_id.output_owner) == (("a", 1), ("a", 1))
+    (_, of_actor), (_, of_member) = owed.items()
+    assert (of_actor.actor, of_actor.output_owner) == (("a", 1), ("a", 1))
     assert (of_member.actor, of_member.output_owner) == (("g.1", 2), ("g", 2))
 
 

@@ -98,7 +98,7 @@ async def test_after_a_cut_the_object_is_sent_once_more(plane: Plane) -> None:
 
 
 def test_what_the_other_end_has_is_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_sender, "_MOST_KNOWN", 3)
+    monkeypatch.setattr(call_sender, "_MAX_KNOWN", 3)
     sent: list[int] = []
 
     def put(kind: str, head: dict[str, Any], blobs: Sequence[bytes]) -> bool:

@@ -7,7 +7,11 @@ import pickle
 import pytest
 
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem, from_agent_log, how_it_ended
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import (
+    LinkProblem,
+    agent_end_reason,
+    from_agent_log,
+)
 
 RAYS_OWN = "2026-01-01 10:00:00,000 INFO job_manager.py:560 -- Runtime env is setting up.\n"
 
@@ -70,12 +74,12 @@ def test_a_problem_can_be_sent_to_another_process() -> None:
     [
         (
             "failed with exit code 4:\nTraceback:\n  CancelledError\nRMCS-AGENT-CANNOT-DIAL h:1: the lease is over",
-            "it ended itself, as nobody answered it while its lease held: h:1: the lease is over",
+            "it ended itself because its lease expired without an answer: h:1: the lease is over",
         ),
-        ("failed:\nRMCS-AGENT-REFUSED nobody waits for it", "it was turned away: nobody waits for it"),
+        ("failed:\nRMCS-AGENT-REFUSED nobody waits for it", "it was rejected: nobody waits for it"),
         ("STOPPED", "STOPPED"),
         ("failed, logs:\n" + "\n".join("abcdefgh"), "failed, logs: | d | e | f | g | h"),
     ],
 )
 def test_the_end_of_an_agent_is_one_sentence(message: str, said: str) -> None:
-    assert how_it_ended(message) == said
+    assert agent_end_reason(message) == said

@@ -102,7 +102,7 @@ async def test_one_of_before_may_have_what_nobody_knows_of_yet(fleet: Fleet) -> 
 async def test_one_that_does_not_hang_up_costs_a_moment_and_stays_known(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.2)
+    monkeypatch.setattr(agent_link, "_CLOSE_TIMEOUT_S", 0.2)
     agent = await ran(fleet)
     began = time.monotonic()
     await fleet.pool.park()

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from tests.support.eventually import eventually
-from tests.unit.connection.test_pool_of_carriers import both_ways, shut
+from tests.unit.connection.test_ray_client_pool_carriers import both_ways, shut
 
 FAILS = DashboardProblem("the log cannot be read: HTTP 500", code="BAD_ANSWER", cluster="a")
 REFUSES = DashboardProblem("the log may not be read", code="WRONG_TOKEN", cluster="a")

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Retry
 from ray_multicluster_scheduler.control_plane.config.loader import NothingConfiguredError
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, ServiceTls, Tracing
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import ProblemCode
-from ray_multicluster_scheduler.scheduler.connection.links.link_problem import OF_CONNECTORS
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CONNECTOR_PROBLEMS
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
@@ -36,7 +36,7 @@ def of_links() -> set[str]:
         path for part in ("connection", "scheduler_core") for path in (PACKAGE / "scheduler" / part).rglob("*.py")
     ]
     found = {code for path in sources for code in re.findall(r'\bcode="([A-Z_]+)"', path.read_text(encoding="utf-8"))}
-    found |= set(get_args(ProblemCode)) | set(OF_CONNECTORS)
+    found |= set(get_args(ProblemCode)) | set(CONNECTOR_PROBLEMS)
     for name in ("connection/gateway/calls/failures.py", "scheduler_core/job_runner.py"):
         text = (PACKAGE / "scheduler" / name).read_text(encoding="utf-8")
         found |= set(re.findall(r'"((?:OUT|NODE|WORKER|OBJECT|PACKAGE|RUNTIME|JOB)_[A-Z_]+)"', text))

@@ -14,8 +14,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher impor
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
-from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED
-from ray_multicluster_scheduler.scheduler.connection.links.link_problem import how_it_ended
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CLUSTER_RESTARTED, agent_end_reason
 
 _log = get_logger(__name__)
 
@@ -53,9 +52,9 @@ class JobCarrier:
         except ClusterConnectionError:
             return None  # nobody answers: not known to be over, so the lease decides
         if info is None:
-            return RESTARTED
+            return CLUSTER_RESTARTED
         if info.get("status") in ENDED:
-            return how_it_ended(str(info.get("message") or info["status"]))
+            return agent_end_reason(str(info.get("message") or info["status"]))
         return None
 
     async def end(self, cluster: str, agent: str) -> None:

@@ -1,4 +1,5 @@
-"""CallTracker: the calls of one link, whatever its connection does: what is owed, what was asked for, what is told."""
+"""CallTracker: the calls of one link, across all its connections: sends and re-sends them, repeats requests about them,
+reports each event once to the LinkListener, and acknowledges results when they are durable."""
 
 from __future__ import annotations
 
@@ -6,146 +7,142 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from ray_multicluster_scheduler.common.frames import PROTOCOL_VERSION, Message
+from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.links.call_sender import CallSender
-from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, CallResult, LinkListener
-from ray_multicluster_scheduler.scheduler.connection.links.link_messages import (
-    NOT_KNOWN,
-    ON_ITS_WAY,
-    ended_before_it_left,
-    lost,
-    message_keys,
-    not_sendable,
-    of_older_agent,
-    result_from,
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, CallKey, CallResult, LinkListener
+from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import (
+    OrphanedResults,
+    PendingCall,
+    PendingCalls,
 )
-from ray_multicluster_scheduler.scheduler.connection.links.orphaned_results import OrphanedResults
-from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import Key, PendingCall, PendingCalls
-from ray_multicluster_scheduler.scheduler.connection.links.remote_values import RemoteValues
+from ray_multicluster_scheduler.scheduler.connection.links.remote_values import RemoteValues, message_keys
 
-_WITH_LIVES = 3
-"""From this protocol on, an agent can order calls of several processes of one control plane."""
+_PROTOCOL_WITH_LIVES = 3
+"""From this protocol version on, an agent can order calls of several processes of one control plane."""
+_UNKNOWN_CALL = "the agent does not know this call any more"
+_UNKNOWN_INHERITED_CALL = "it was on its way when the service was restarted; whether it ran is not known"
 
 
 class Send(Protocol):
-    """Puts a message into the outbox; True if no later one can overtake it. Without a connection it does nothing."""
+    """Puts a message into the outbox; True if no later one can overtake it. Does nothing without a connection."""
 
     def __call__(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = (), *, lazy: bool = False) -> bool: ...
 
 
 class CallTracker:
-    """Keeps the promises of ClusterLink about calls. What cannot be sent now is still owed; it is sent when
-    the agent is back and says that it lacks it. ``of_before``: answers to methods' calls that the process before ours
-    sent may come before they are asked for, and are kept until :meth:`drop_orphaned_results`."""
+    """Keeps the guarantees of ClusterLink about calls. A call that cannot be sent now is sent when the agent returns
+    and reports that it lacks it. ``inherited``: the agent belonged to the previous process, so results of its method
+    calls may arrive before they are asked for; they are kept until :meth:`drop_orphaned_results`."""
 
     def __init__(
-        self, cluster: str, listener: LinkListener, send: Send, values: RemoteValues, *, of_before: bool = False
+        self, cluster: str, listener: LinkListener, send: Send, values: RemoteValues, *, inherited: bool = False
     ) -> None:
         self._cluster, self._listener, self._send, self._values = cluster, listener, send, values
-        self._owed = PendingCalls()
-        self._unclaimed = OrphanedResults() if of_before else None
+        self._pending = PendingCalls()
+        self._orphans = OrphanedResults() if inherited else None
         self._sender: CallSender | None = None
-        self._behind: dict[Key, list[Call]] = {}
+        self._waiting_for_actor: dict[CallKey, list[Call]] = {}
         self._protocol = PROTOCOL_VERSION
-        self._unheard: set[Key] = set()
-        """Answers to calls of methods that were told, and not heard by whoever made them."""
-        self._unkept = 0
-        """Messages with answers that were told, and are not durable yet."""
+        self._undelivered: set[CallKey] = set()
+        """Method calls whose results were reported, and have not reached their callers."""
+        self._undurable = 0
+        """Messages with results that were reported and are not durable yet."""
 
     def __len__(self) -> int:
-        """What the agent still has for us: calls that are owed, and answers that it alone has for certain."""
-        unclaimed = 0 if self._unclaimed is None else len(self._unclaimed)
-        return len(self._owed) + len(self._unheard) + self._unkept + unclaimed
+        """How much the agent still has for us: pending calls, and results that only it has for certain."""
+        orphans = 0 if self._orphans is None else len(self._orphans)
+        return len(self._pending) + len(self._undelivered) + self._undurable + orphans
 
     @property
-    def of_before(self) -> bool:
-        """It may have what the process before ours asked for, without our knowing of it yet."""
-        return self._unclaimed is not None
+    def expects_orphans(self) -> bool:
+        """Whether the agent may have calls of the previous process that we do not know of yet."""
+        return self._orphans is not None
 
-    # What is asked for ----------------------------------------------------------------------------------
+    # Requests of the control plane ------------------------------------------------------------------------
 
     def submit(self, calls: Sequence[Call]) -> None:
         for call in calls:
-            self._owed.add(call)
+            self._pending.add(call)
         self._send_calls(calls)
 
-    def adopt(self, key: Key) -> None:
-        """It was sent by somebody before us, and is owed to us now."""
-        self._owed.adopt(key)
+    def adopt(self, key: CallKey) -> None:
+        """Take over a call that the previous process sent."""
+        self._pending.adopt(key)
         self._send(m.RESUME, {"keys": [key]})
 
-    def adopt_method(self, key: Key, actor: Key, output_owner: Key) -> None:
-        """The same for the call of a method, whose answer may have come already."""
-        answer = None if self._unclaimed is None else self._unclaimed.claim(key)
-        self._owed.adopt_method(key, actor, output_owner)
-        if answer is None:
+    def adopt_method(self, key: CallKey, actor: CallKey, output_owner: CallKey) -> None:
+        """Take over a method call that the previous process sent; its result may have arrived already."""
+        orphan = None if self._orphans is None else self._orphans.claim(key)
+        self._pending.adopt_method(key, actor, output_owner)
+        if orphan is None:
             self._send(m.RESUME, {"keys": [key], "before": True})
-        elif answer.payload is None:
+        elif orphan.payload is None:
             self._send(m.RESUME, {"keys": [key], "again": True})
         else:
-            self._finished([answer.head], [answer.payload])
+            self._finished([orphan.entry], [orphan.payload])
 
     def drop_orphaned_results(self) -> None:
-        """Answers that nobody asked for so far are not wanted, nor are later ones."""
-        keys = [] if self._unclaimed is None else self._unclaimed.clear()
-        self._unclaimed = None
+        """Drop the results that nobody has asked for, and all later ones."""
+        keys = [] if self._orphans is None else self._orphans.clear()
+        self._orphans = None
         if keys:
             self._send(m.ACK, {"keys": keys}, lazy=True)
 
-    def cancel(self, key: Key, force: bool) -> None:
-        debt = self._owed.get(key)
-        if debt is not None:
-            debt.cancelled, debt.force = True, debt.force or force
-            self._ask(key, debt)
+    def cancel(self, key: CallKey, force: bool) -> None:
+        pending = self._pending.get(key)
+        if pending is not None:
+            pending.cancelled, pending.force = True, pending.force or force
+            self._send_requests(key, pending)
 
-    def start(self, key: Key) -> None:
-        debt = self._owed.get(key)
-        if debt is not None and not debt.place:
-            debt.place = True
-            self._ask(key, debt)
+    def start(self, key: CallKey) -> None:
+        pending = self._pending.get(key)
+        if pending is not None and not pending.start_requested:
+            pending.start_requested = True
+            self._send_requests(key, pending)
 
-    def recall(self, key: Key) -> None:
-        debt = self._owed.get(key)
-        if debt is not None and not debt.recalled:
-            debt.recalled = True
-            self._ask(key, debt)
+    def recall(self, key: CallKey) -> None:
+        pending = self._pending.get(key)
+        if pending is not None and not pending.recalled:
+            pending.recalled = True
+            self._send_requests(key, pending)
 
-    def _ask(self, key: Key, debt: PendingCall) -> None:
-        """Everything that was asked for this call; asking again does no harm."""
-        if debt.place:
+    def _send_requests(self, key: CallKey, pending: PendingCall) -> None:
+        """Send all requests about this call; they are idempotent."""
+        if pending.start_requested:
             self._send(m.START, {"keys": [key]})
-        if debt.recalled:
+        if pending.recalled:
             self._send(m.RECALL, {"keys": [key]})
-        if debt.cancelled:
-            self._send(m.CANCEL, {"id": key[0], "attempt": key[1], "force": debt.force})
+        if pending.cancelled:
+            self._send(m.CANCEL, {"id": key[0], "attempt": key[1], "force": pending.force})
 
     # The connection -------------------------------------------------------------------------------------
 
     def connected(self, *, again: bool, protocol: int = PROTOCOL_VERSION) -> None:
-        """There is a connection, and its other end may have anything or nothing of what was sent before."""
+        """There is a new connection. ``again``: the agent may have any part of what was sent before."""
         self._protocol = protocol
         self._sender = CallSender(self._send, self._refuse)
-        self._behind.clear()
+        self._waiting_for_actor.clear()
         if again:
-            owed = self._owed.items()
-            self._send(m.RESUME, {"keys": [key for key, debt in owed if not debt.of_before]})
-            before = [key for key, debt in owed if debt.of_before]
-            if before:
-                self._send(m.RESUME, {"keys": before, "before": True})
-            for key, debt in owed:
-                self._ask(key, debt)
+            calls = self._pending.items()
+            self._send(m.RESUME, {"keys": [key for key, pending in calls if not pending.inherited]})
+            inherited = [key for key, pending in calls if pending.inherited]
+            if inherited:
+                self._send(m.RESUME, {"keys": inherited, "before": True})
+            for key, pending in calls:
+                self._send_requests(key, pending)
 
     def disconnected(self) -> None:
         self._sender = None
 
-    def answer_all_lost(self, sentence: str, *, restarted: bool = False) -> None:
-        """Nothing runs over there any more; where the cluster ``restarted``, its other nodes may not know it yet."""
-        for key, debt in self._owed.clear():
-            self._listener.finished(self._cluster, lost(key, debt, sentence, restarted=restarted))
+    def fail_all(self, sentence: str, *, restarted: bool = False) -> None:
+        """Report every pending call as lost; if the cluster ``restarted``, its other nodes may not know it yet."""
+        for key, pending in self._pending.pop_all():
+            self._listener.finished(self._cluster, pending.lost(key, sentence, restarted=restarted))
 
-    # What the agent says --------------------------------------------------------------------------------
+    # Messages of the agent --------------------------------------------------------------------------------
 
-    def hear(self, message: Message) -> bool:
+    def handle(self, message: Message) -> bool:
         """False: the message is not about calls."""
         head = message.head
         match message.kind:
@@ -155,7 +152,7 @@ class CallTracker:
                 self._accepted(message_keys(head))
             case m.STARTED:
                 for task_id, attempt, at, node in head["calls"]:
-                    if self._owed.started((task_id, attempt)):
+                    if self._pending.mark_started((task_id, attempt)):
                         self._listener.started(self._cluster, task_id, attempt, float(at), str(node))
             case m.MOVED:
                 for *ended, task_id, attempt in head["slots"]:
@@ -168,87 +165,87 @@ class CallTracker:
                 return False
         return True
 
-    def _accepted(self, keys: list[Key]) -> None:
+    def _accepted(self, keys: list[CallKey]) -> None:
         for key in keys:
-            debt = self._owed.accepted(key)
-            if debt is not None:
-                if debt.actor is None:
+            pending = self._pending.mark_accepted(key)
+            if pending is not None:
+                if pending.actor is None:
                     self._listener.accepted(self._cluster, *key)
-                self._ask(key, debt)  # what was asked before may have overtaken the call, and was ignored then
+                self._send_requests(key, pending)  # earlier ones may have overtaken the call, and were ignored
             if self._sender is not None:
                 self._sender.accepted(key)
-            self._follow(key)
+            self._send_methods_of(key)
 
-    def _moved(self, ended: Key, begun: Key) -> None:
-        debt = self._owed.get(ended)
-        if debt is not None and not debt.moved:
-            debt.moved = True
+    def _moved(self, ended: CallKey, begun: CallKey) -> None:
+        pending = self._pending.get(ended)
+        if pending is not None and not pending.moved:
+            pending.moved = True
             self._listener.moved(self._cluster, ended, begun)
 
-    def _output(self, key: Key, parts: Iterable[Sequence[str]]) -> None:
-        if key in self._owed:
+    def _output(self, key: CallKey, parts: Iterable[Sequence[str]]) -> None:
+        if key in self._pending:
             for stream, text in parts:
                 self._listener.output(self._cluster, *key, stream, text)
 
-    def _finished(self, results: list[dict[str, Any]], blobs: Sequence[Any]) -> None:
-        keys = []
-        for result, payload in zip(results, blobs, strict=True):
-            key = (result["id"], result["attempt"])
-            debt = self._owed.get(key)
-            if key in self._unheard:  # it was told before, and whoever made it may not have it yet
+    def _finished(self, entries: list[dict[str, Any]], blobs: Sequence[Any]) -> None:
+        acknowledged = []
+        for entry, payload in zip(entries, blobs, strict=True):
+            key = (entry["id"], entry["attempt"])
+            pending = self._pending.get(key)
+            if key in self._undelivered:  # a repeat
                 continue
-            if debt is None and self._unclaimed is not None and result.get("method"):
-                keys += self._unclaimed.keep(key, result, payload)
+            if pending is None and self._orphans is not None and entry.get("method"):
+                acknowledged += self._orphans.add(key, entry, payload)
                 continue
-            if debt is None or debt.actor is None or not self._until_heard(key):
-                keys.append(key)
-            if "kept" in result:
-                self._values.is_there(key)
-            if debt is None:
+            if pending is None or pending.actor is None or not self._hold_until_delivered(key):
+                acknowledged.append(key)
+            if "kept" in entry:
+                self._values.add(key)
+            if pending is None:
                 continue
-            answer = result_from(result, payload, debt, self._values.agent)
-            of = debt.output_owner or key
-            self._output(of, result.get("parts", ()))
-            if result.get("dropped"):
-                self._listener.dropped(self._cluster, of[0], of[1], int(result["dropped"]))
-            self._owed.settle(key)
-            self._listener.finished(self._cluster, answer)
-        if keys:
-            self._unkept += 1
-            self._listener.when_durable(lambda: self._kept(keys))
+            result = pending.finished(entry, payload, self._values.agent)
+            owner = pending.output_owner or key
+            self._output(owner, entry.get("parts", ()))
+            if entry.get("dropped"):
+                self._listener.dropped(self._cluster, owner[0], owner[1], int(entry["dropped"]))
+            self._pending.pop(key)
+            self._listener.finished(self._cluster, result)
+        if acknowledged:
+            self._undurable += 1
+            self._listener.when_durable(lambda: self._acknowledge(acknowledged))
 
-    def _kept(self, keys: list[Key]) -> None:
-        self._unkept -= 1
+    def _acknowledge(self, keys: list[CallKey]) -> None:
+        self._undurable -= 1
         self._send(m.ACK, {"keys": keys}, lazy=True)
 
-    def _until_heard(self, key: Key) -> bool:
-        def forget() -> None:
-            self._unheard.discard(key)
+    def _hold_until_delivered(self, key: CallKey) -> bool:
+        def acknowledge() -> None:
+            self._undelivered.discard(key)
             self._send(m.ACK, {"keys": [key]}, lazy=True)
 
-        waits = self._listener.hold_until_delivered(key[0], forget)
-        if waits:
-            self._unheard.add(key)
-        return waits
+        held = self._listener.hold_until_delivered(key[0], acknowledge)
+        if held:
+            self._undelivered.add(key)
+        return held
 
-    def _send_again(self, keys: list[Key]) -> None:
-        """These lack something there. Send them with all they need, unless their end was asked for meanwhile."""
+    def _send_again(self, keys: list[CallKey]) -> None:
+        """The agent lacks these calls or something that they need: send them again unless they were cancelled."""
         again = []
         for key in keys:
-            debt = self._owed.get(key)
-            call = None if debt is None else debt.call
+            pending = self._pending.get(key)
+            call = None if pending is None else pending.call
             if self._sender is not None:
                 self._sender.lacking(key, call)
-            if debt is None:
+            if pending is None:
                 continue
             if call is None:
-                self._settle(key, lost(key, debt, ON_ITS_WAY if debt.of_before else NOT_KNOWN))
-            elif not debt.cancelled and not debt.recalled:
+                self._finish(key, pending.lost(key, _UNKNOWN_INHERITED_CALL if pending.inherited else _UNKNOWN_CALL))
+            elif not pending.cancelled and not pending.recalled:
                 again.append(call)
             elif call.method is None:
-                self._settle(key, ended_before_it_left(key, debt))
+                self._finish(key, pending.ended_before_sending(key))
             elif self._sender is not None:
-                self._sender.skip(call)
+                self._sender.send_cancelled(call)
         self._send_calls(again)
 
     # Sending --------------------------------------------------------------------------------------------
@@ -258,33 +255,41 @@ class CallTracker:
             return
         ready = []
         for call in calls:
-            if call.method is not None and call.method.life > 1 and self._protocol < _WITH_LIVES:
-                key = (call.task_id, call.attempt)
-                debt = self._owed.get(key)
-                if debt is not None:
-                    self._settle(key, of_older_agent(key, debt, self._cluster, self._protocol))
-                continue
             if call.method is not None:
+                if call.method.life > 1 and self._protocol < _PROTOCOL_WITH_LIVES:
+                    self._refuse_old_agent((call.task_id, call.attempt))
+                    continue
                 actor = (call.method.actor_id, call.method.actor_attempt)
-                debt = self._owed.get(actor)
-                if debt is not None and debt.call is not None:  # it could overtake the making of its actor
-                    self._behind.setdefault(actor, []).append(call)
+                creation = self._pending.get(actor)
+                if creation is not None and creation.call is not None:  # it could overtake the creation of its actor
+                    self._waiting_for_actor.setdefault(actor, []).append(call)
                     continue
             ready.append(call)
         self._sender.send(ready)
 
-    def _follow(self, actor: Key) -> None:
-        """The making of this actor arrived, or never will; its methods can go."""
-        waiting = self._behind.pop(actor, None)
+    def _send_methods_of(self, actor: CallKey) -> None:
+        """The creation of this actor arrived, or never will: send its method calls."""
+        waiting = self._waiting_for_actor.pop(actor, None)
         if waiting and self._sender is not None:
             self._sender.send(waiting)
 
-    def _refuse(self, key: Key, error: Exception) -> None:
-        debt = self._owed.get(key)
-        if debt is not None:
-            self._settle(key, not_sendable(key, debt, error))
+    def _refuse(self, key: CallKey, error: Exception) -> None:
+        """Report a call that cannot be encoded, for this or any other cluster."""
+        pending = self._pending.get(key)
+        if pending is not None:
+            text = m.not_sendable_text(error)
+            self._finish(key, pending.failed(key, FailureClass.PERMANENT, type(error).__name__, m.NOT_SENDABLE, text))
 
-    def _settle(self, key: Key, answer: CallResult) -> None:
-        self._owed.settle(key)
-        self._listener.finished(self._cluster, answer)
-        self._follow(key)
+    def _refuse_old_agent(self, key: CallKey) -> None:
+        pending = self._pending.get(key)
+        if pending is not None:
+            text = (
+                f"the agent of cluster {self._cluster!r} has an older version (protocol {self._protocol}) that takes "
+                "no calls from a service that was restarted; create the actor again"
+            )
+            self._finish(key, pending.failed(key, FailureClass.PERMANENT, "TaskSubmissionError", "OLDER_AGENT", text))
+
+    def _finish(self, key: CallKey, result: CallResult) -> None:
+        self._pending.pop(key)
+        self._listener.finished(self._cluster, result)
+        self._send_methods_of(key)

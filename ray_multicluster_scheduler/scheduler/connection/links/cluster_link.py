@@ -1,31 +1,33 @@
-"""ClusterLink: the one protocol by which tasks reach a cluster, whatever carries it.
+"""ClusterLink: the protocol by which calls reach a cluster, independent of the carrier.
 
-A link lives on the control plane's event loop. Its methods never block the loop; everything that
-happens over there comes back through the :class:`LinkListener`, on the same loop.
+A link lives on the control plane's event loop. Its methods never block the loop; every event in the cluster is reported
+to the :class:`LinkListener`, on the same loop.
 
-Promises of every link:
+Guarantees of every link:
 
-* each call given to :meth:`ClusterLink.submit` gets exactly one ``finished``, also when the cluster is
-  lost: then it comes when the attempt is *known* to be dead, and says so;
-* ``accepted`` and ``started`` come at most once per call, and never after its ``finished``; for calls of an actor's
-  method neither comes;
-* after ``link_closed`` nothing comes any more, but the answer to a call that is submitted even then.
+* each call given to :meth:`ClusterLink.submit` gets exactly one ``finished``. If the cluster is lost, it is reported as
+  soon as the attempt is *known* to be dead;
+* ``accepted`` and ``started`` are reported at most once per call and never after ``finished``; neither is reported for
+  calls of actor methods;
+* after ``link_closed`` nothing is reported except ``finished`` for calls submitted later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from ray_multicluster_scheduler.common.model import FailureClass, ResourceSnapshot
 
 Ahead = Literal["", "queue", "overlap"]
+CallKey: TypeAlias = tuple[str, int]
+"""Task id and attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedObject:
-    """A pickled value that several calls may use; sent once over each connection."""
+    """A pickled value that several calls may use; sent once per connection."""
 
     digest: str
     data: bytes
@@ -33,13 +35,13 @@ class SharedObject:
 
 @dataclass(frozen=True, slots=True)
 class NewActor:
-    """Makes a call the life of an actor: ``started`` when its constructor is done, ``finished`` when it has ended.
+    """Makes a call the lifetime of an actor: ``started`` after its constructor, ``finished`` after its end.
 
-    It ends as succeeded when it left by itself, as cancelled when it was killed, else as failed. ``ray_name`` is
-    its name in our namespace over there. ``placement`` is what had to be free for it; what it holds is the call's
-    ``resources``. A detached one outlives its agent; then, and only then, Ray itself restarts it. ``adopt`` looks for
-    a detached one of that name instead of making it. ``asynchronous``: its class has ``async def`` methods
-    (:func:`common.actor_class.is_asynchronous`), so its methods run on an event loop there.
+    It ends as succeeded if it exited by itself, as cancelled if it was killed, otherwise as failed. ``ray_name`` is
+    its name in our namespace of the cluster. ``placement`` had to be free to place it; it holds the call's
+    ``resources``. A detached actor outlives its agent; only then Ray itself restarts it. ``adopt`` finds a detached
+    actor by name instead of creating it. ``asynchronous``: its class has ``async def`` methods
+    (:func:`common.actor_class.is_asynchronous`), so its methods run on an event loop.
     """
 
     ray_name: str
@@ -53,7 +55,7 @@ class NewActor:
 
 @dataclass(frozen=True, slots=True)
 class MemberCall:
-    """One task or actor of a gang. ``objects`` take the place of the ObjectArguments among its own arguments."""
+    """One task or actor of a gang. ``objects`` replace the ObjectArguments among its arguments."""
 
     name: str
     function_digest: str
@@ -66,11 +68,11 @@ class MemberCall:
 
 @dataclass(frozen=True, slots=True)
 class NewGang:
-    """Makes a call the life of a gang: its members start together in one placement group, or none of them does.
+    """Makes a call the lifetime of a gang: all members start together in one placement group, or none does.
 
-    ``started`` comes when all of them run (of actors: are ready), with their nodes in the order of the members and a
-    blank between. There is one ``finished``: the pickled list of their values, or how the first of them failed that
-    did; the others were ended then, and the placement group is gone. A gang of actors ends when one of them does.
+    ``started`` is reported when all members run (actors: are ready), with their nodes in member order, separated by
+    blanks. The one ``finished`` carries the pickled list of their values, or the first failure of a member; by then
+    the other members have ended and the placement group is removed. A gang of actors ends when one of them ends.
     """
 
     strategy: str
@@ -80,30 +82,30 @@ class NewGang:
 
 @dataclass(frozen=True, slots=True)
 class MethodCall:
-    """Makes a call one of an actor's method. ``number`` counts from 0 for each attempt of the actor without a gap:
-    calls are run in that order, however they travelled. ``life`` is the process of the control plane that sends it: a
-    later one has a larger one, and counts from 0 again. What the one before sent is run first, as far as it arrived."""
+    """Makes a call one of an actor method. Calls run in the order of ``number``, which counts from 0 without gaps per
+    attempt of the actor, whatever order they arrive in. ``life`` numbers the control plane processes: a later process
+    has a larger one and counts from 0 again; calls that arrived from an earlier process run first."""
 
     actor_id: str
     actor_attempt: int
     method: str
     number: int
     gang_id: str = ""
-    """The item that the actor is a member of, if it is one."""
+    """The gang that the actor is a member of, if any."""
     life: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One attempt of one task, ready to be sent: everything that depends on the cluster is resolved.
+    """One attempt of one task, ready to send: everything that depends on the cluster is resolved.
 
-    Arguments that are paths under one of ``homes`` are moved to ``target_home`` over there, where they are
-    unpickled anyway. ``objects`` take the place of the ObjectArguments among the arguments.
+    The gateway rewrites path arguments under one of ``homes`` to ``target_home`` when it unpickles them. ``objects``
+    replace the ObjectArguments among the arguments.
 
-    A call that is sent ``ahead`` has no place yet. It waits with the gateway until a call of ours that holds the same
-    ``resources`` ends, and takes over its place (``moved``), or until :meth:`ClusterLink.start`. With "overlap" one
-    such call per place may wait in Ray itself, or a few if they are very short; with "queue" none may, because there
-    is room in the cluster that is not ours to use.
+    A call sent ``ahead`` (prefetched) has no slot yet. It waits in the gateway until one of our calls with the same
+    ``resources`` ends and its slot moves to it (``moved``), or until :meth:`ClusterLink.start`. With "overlap" one such
+    call per slot, or a few very short ones, may wait in Ray itself; with "queue" none may, because the cluster has free
+    capacity that is not ours to use.
     """
 
     task_id: str
@@ -120,23 +122,23 @@ class Call:
     objects: Sequence[SharedObject] = ()
     ahead: Ahead = ""
     short: bool = False
-    """Known to be short: its start may be told with its end. Of all others it is told as soon as they start."""
+    """Known to be short: its start may be reported together with its end; otherwise it is reported at once."""
     actor: NewActor | None = None
     method: MethodCall | None = None
     keep: bool = False
-    """A large value stays over there, and is fetched when it is asked for."""
+    """A large value stays in the cluster until it is fetched."""
     gang: NewGang | None = None
-    """With one, function and arguments are the members', and those of the call are empty."""
+    """If set, function and arguments are those of the members, and the call's own are empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
     """How a call ended. ``payload`` is the pickled value, or the pickled exception of user code.
 
-    ``failure`` and ``error_type`` are None when it succeeded or was cancelled. ``took`` is how long user code ran, if
-    it did. ``actor_id`` is set for a call of an actor's method. ``started_at`` and ``node_id`` tell of a start that was
-    not told before. ``member`` is whose failure it was, where the call was a gang. A value of so many bytes as ``kept``
-    says stayed over there, with the agent ``kept_by``.
+    ``failure`` and ``error_type`` are None if it succeeded or was cancelled. ``took`` is the duration of user code in
+    seconds, if it ran. ``actor_id`` is set for calls of actor methods. ``started_at`` and ``node_id`` are set if the
+    start was not reported before. ``member`` is the failed member of a gang. ``kept`` is the size of a value that
+    stayed in the cluster, with agent ``kept_by``.
     """
 
     task_id: str
@@ -159,7 +161,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class LinkInfo:
-    """What the other side said of itself when it came up."""
+    """What the agent reported about itself when it joined."""
 
     cluster: str
     carrier: Literal["agent", "dial_in", "ray_client"]
@@ -173,7 +175,7 @@ class LinkInfo:
 
 
 class LinkListener(Protocol):
-    """Who hears what happens on links (the ResultCollector). Called on the loop; must not block."""
+    """Receives the events of links (the ResultCollector). Called on the loop; must not block."""
 
     def link_up(self, info: LinkInfo) -> None: ...
 
@@ -182,31 +184,31 @@ class LinkListener(Protocol):
     def link_closed(self, cluster: str, sentence: str) -> None: ...
 
     def head_silent(self, cluster: str, silent_s: float) -> None:
-        """The other side is there, and the cluster's head has not answered it for so long. Told again and again; over
-        with the next ``snapshot``."""
+        """The agent is connected, but the cluster's head has not answered it for ``silent_s``. Repeated until the next
+        ``snapshot``."""
 
     def accepted(self, cluster: str, task_id: str, attempt: int) -> None: ...
 
     def started(self, cluster: str, task_id: str, attempt: int, at: float, node_id: str) -> None: ...
 
     def moved(self, cluster: str, ended: tuple[str, int], begun: tuple[str, int]) -> None:
-        """The place of a call that ended went to one that was sent ahead. Comes before either's ``finished``."""
+        """The slot of an ended call went to one that was sent ahead. Reported before ``finished`` of either."""
 
     def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
-        """What methods of an actor print is the actor's."""
+        """Output of actor methods belongs to the actor."""
 
     def dropped(self, cluster: str, task_id: str, attempt: int, characters: int) -> None:
-        """So much of its output was too much for the way here."""
+        """This many characters of its output were dropped because there was too much of it."""
 
     def finished(self, cluster: str, result: CallResult) -> None: ...
 
-    def when_durable(self, deed: Callable[[], object]) -> None:
-        """Do this, on the loop, when all that was told by ``finished`` before is kept for good; at once, if nothing is
-        kept longer than the process. Only then the other side may forget it."""
+    def when_durable(self, action: Callable[[], object]) -> None:
+        """Run ``action`` on the loop once all results reported so far are durable; at once if nothing outlives the
+        process. Only then may the agent forget them."""
 
-    def hold_until_delivered(self, call_id: str, deed: Callable[[], object]) -> bool:
-        """Before the answer to a call of a method is told. True: ``deed`` will be done, on the loop, when whoever made
-        the call has its answer, and the other side may forget it only then. False: as for any other answer."""
+    def hold_until_delivered(self, call_id: str, action: Callable[[], object]) -> bool:
+        """Called before the result of an actor method is reported. True: ``action`` runs on the loop when the caller
+        has the result, and only then may the agent forget it. False: ``when_durable`` decides, as for other calls."""
 
     def snapshot(self, snapshot: ResourceSnapshot) -> None: ...
 
@@ -219,55 +221,55 @@ class ClusterLink(Protocol):
 
     @property
     def agent(self) -> str:
-        """Who is at the other end; no two have one name."""
+        """The unique name of the agent at the other end."""
 
     @property
     def info(self) -> LinkInfo: ...
 
     @property
     def connected(self) -> bool:
-        """Is there contact just now? A link without contact still takes calls; they leave when it is back."""
+        """Whether there is a connection now. Without one the link still takes calls and sends them later."""
 
     @property
     def idle_s(self) -> float:
-        """For how long nothing of ours ran there; 0 while something does, or while values of ours are kept there."""
+        """Seconds since our last call ended; 0 while a call runs or a value of ours is kept there."""
 
     def submit(self, calls: Sequence[Call]) -> None:
-        """Send a batch. Never raises for a lost cluster: then each call is answered by ``finished``."""
+        """Send a batch. Never raises for a lost cluster: each call then gets a ``finished``."""
 
     def adopt(self, task_id: str, attempt: int) -> None:
-        """This call was given to the same agent by the process before ours, and was seen to start: whatever becomes of
-        it is told. If nobody knows it over there, it is answered as lost."""
+        """Take over a started call that the previous process gave to the same agent. If the agent does not know it, it
+        is reported as lost."""
 
     def adopt_method(self, call_id: str, actor: tuple[str, int], output_owner: tuple[str, int]) -> None:
-        """This call of a method of ``actor`` was given to the same agent by the process before ours, or was on its way:
-        its answer is told, if need be before this returns. If nobody knows it over there, it is answered as lost.
-        ``output_owner``: whose output is what it prints, the actor's or its gang's."""
+        """Take over a method call of ``actor`` that the previous process sent to the same agent, whether or not it
+        arrived. Its result may be reported before this returns; if the agent does not know it, it is reported as lost.
+        Its output belongs to ``output_owner``, the actor or its gang."""
 
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
-        """Ask for its end; an actor is killed. Unknown or finished calls are ignored."""
+        """Request cancellation; an actor is killed. Unknown or finished calls are ignored."""
 
     def start(self, task_id: str, attempt: int) -> None:
-        """There is a place for this call that was sent ahead. Ignored if it has begun."""
+        """There is a slot for this call that was sent ahead. Ignored if it has started."""
 
     def recall(self, task_id: str, attempt: int) -> None:
-        """Give it back if it was sent ahead and has not begun: ``finished`` as cancelled, code RECALLED, and it never
-        runs. Ignored otherwise: what has begun, or waits in Ray, goes on."""
+        """Take back a call that was sent ahead and has not started: ``finished`` as cancelled, code RECALLED, and it
+        never runs. Ignored if it has started or waits in Ray."""
 
     async def fetch(self, task_id: str, attempt: int) -> bytes:
-        """A value that was kept over there. Waits for a broken connection to come back. Raises ResultLostError."""
+        """Fetch a value kept in the cluster. Waits for a broken connection to return. Raises ResultLostError."""
 
     def release_value(self, task_id: str, attempt: int) -> None:
-        """A value that is kept over there is not wanted any more."""
+        """Delete a value kept in the cluster."""
 
     def release_values_older_than(self, seconds: float) -> None:
-        """The same of all that are known for longer than this."""
+        """Delete all values that have been kept for longer than this."""
 
     async def health(self, timeout: float) -> float:
-        """Round trip in seconds. Raises ClusterConnectionError when it does not answer in time."""
+        """Round-trip time in seconds. Raises ClusterConnectionError if there is no answer in time."""
 
     async def snapshot(self, timeout: float) -> ResourceSnapshot:
         """A fresh snapshot. Raises ClusterConnectionError."""
 
     async def close(self, sentence: str) -> None:
-        """End what runs, end the other side, answer every call. Idempotent."""
+        """End all calls and the agent, and report every call as finished. Idempotent."""

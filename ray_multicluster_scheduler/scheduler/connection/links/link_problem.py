@@ -1,18 +1,22 @@
-"""Why a link could not be made, told so that an operator knows which key to change."""
+"""LinkProblem: the error for a link that could not be made, built from the log of an agent or a connector.
+
+Each problem has a code, and a next step that names the configuration key to change.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from functools import partial
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 
 _TAIL_LINES = 5
+CLUSTER_RESTARTED = "the cluster was restarted and knows nothing of it"
+"""The reason why an agent is dead if its cluster has never heard of it."""
 
 
 class LinkProblem(ClusterConnectionError):
-    """A link could not be made. ``permanent``: not before somebody mends the configuration."""
+    """A link could not be made. ``permanent``: retrying does not help before the configuration is changed."""
 
     def __init__(
         self,
@@ -29,34 +33,16 @@ class LinkProblem(ClusterConnectionError):
         self.permanent = permanent
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (self.message, self.code, self.permanent, self.task_id, self.cluster, self.next_step))
+        fields = {"task_id": self.task_id, "cluster": self.cluster, "next_step": self.next_step}
+        return (partial(LinkProblem, self.message, code=self.code, permanent=self.permanent, **fields), ())
 
 
-def _rebuild(
-    message: str, code: str, permanent: bool, task_id: str | None, cluster: str | None, next_step: str | None
-) -> LinkProblem:
-    return LinkProblem(message, code=code, permanent=permanent, task_id=task_id, cluster=cluster, next_step=next_step)
-
-
-async def await_answer(answer: asyncio.Future[Any], timeout: float, cluster: str) -> None:
-    """Wait for what an agent was asked. Raises ClusterConnectionError."""
-    try:
-        async with asyncio.timeout(timeout):
-            await answer
-    except TimeoutError:
-        raise ClusterConnectionError(
-            f"the agent of cluster {cluster!r} did not answer within {timeout:g} s.",
-            cluster=cluster,
-            next_step="see whether the cluster's head is overloaded or unreachable",
-        ) from None
-
-
-def from_agent_log(cluster: str, python: str, told: str, status: str, log: str) -> LinkProblem:
-    """What the log of an agent that ended before it joined says. ``told`` is where it was told to dial."""
+def from_agent_log(cluster: str, python: str, dialed: str, status: str, log: str) -> LinkProblem:
+    """Diagnose an agent that ended before it joined by its log. ``dialed`` is the address that it was given."""
     tail = " | ".join(line.strip() for line in log.strip().splitlines()[-_TAIL_LINES:])
     if m.DIAL_FAILED in log:
         return LinkProblem(
-            f"the agent in cluster {cluster!r} started, but cannot dial back to {told}: {_after(m.DIAL_FAILED, log)}.",
+            f"the agent in cluster {cluster!r} started but cannot dial back to {dialed}: {_after(m.DIAL_FAILED, log)}.",
             code="AGENT_CANNOT_DIAL",
             permanent=True,
             cluster=cluster,
@@ -104,23 +90,23 @@ GIVE_CONNECTOR = (
     "pip install 'ray_multicluster_scheduler[ray]'"
 )
 IS_NO_CONNECTOR = (
-    "see whether connector_python is the path of a Python on this machine that has the cluster's version of Ray, such "
-    "as /opt/ray/bin/python; it is tried again"
+    "check that connector_python is the path of a Python on this machine that has the cluster's version of Ray, such "
+    "as /opt/ray/bin/python; the connection is tried again"
 )
-"""Of one that never said a word: every Python says what it is about to do before it does anything else."""
-OF_CONNECTORS: dict[str, tuple[bool, str]] = {
+"""The next step for a connector without any output: a Python connector reports its phase before anything else."""
+CONNECTOR_PROBLEMS: dict[str, tuple[bool, str]] = {
     "HEAD_UNREACHABLE": (False, "check that the cluster is up, and that head_address is where its Ray Client listens"),
     "NOT_A_RAY_CLIENT": (True, "set head_address to the Ray Client port of the head (by default 10001)"),
     "HEAD_WRONG_TOKEN": (True, "set auth_token or auth_token_path to the token the cluster was started with"),
     "RAY_MISMATCH": (True, "set connector_python to a Python on this machine that has the cluster's version of Ray"),
     "CONNECTOR_NO_RAY": (True, GIVE_CONNECTOR),
-    "CONNECTOR_FAILED": (False, "read the sentence; it is tried again"),
+    "CONNECTOR_FAILED": (False, "read the sentence; the connection is tried again"),
 }
 
 
 def from_connector(cluster: str, python: str, code: str, sentence: str, next_step: str = "") -> LinkProblem:
-    """What a connector that could not bring a gateway to its cluster said; ``python`` ran it."""
-    permanent, usual = OF_CONNECTORS[code]
+    """Build the error for a connector that failed to start a gateway; ``python`` is its interpreter."""
+    permanent, usual = CONNECTOR_PROBLEMS[code]
     return LinkProblem(
         f"cluster {cluster!r} cannot be reached by Ray Client ({python}): {sentence}.",
         code=code,
@@ -130,12 +116,12 @@ def from_connector(cluster: str, python: str, code: str, sentence: str, next_ste
     )
 
 
-def how_it_ended(message: str) -> str:
-    """One sentence of what a cluster says of an agent's job that is over: it quotes the whole log."""
+def agent_end_reason(message: str) -> str:
+    """Condense Ray's message about an ended agent job, which quotes the whole log, to one sentence."""
     if m.DIAL_FAILED in message:
-        return f"it ended itself, as nobody answered it while its lease held: {_after(m.DIAL_FAILED, message)}"
+        return f"it ended itself because its lease expired without an answer: {_after(m.DIAL_FAILED, message)}"
     if m.REFUSED in message:
-        return f"it was turned away: {_after(m.REFUSED, message)}"
+        return f"it was rejected: {_after(m.REFUSED, message)}"
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
     return " | ".join([*lines[:1], *lines[1:][-_TAIL_LINES:]])
 

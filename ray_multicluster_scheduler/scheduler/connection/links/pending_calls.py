@@ -1,96 +1,187 @@
-"""What a link still owes an answer for."""
+"""Calls of one link that wait for their result, and the results that are made on our side of the connection.
+
+``PendingCalls`` holds each call until its one result; ``OrphanedResults`` holds results of the previous process that
+nobody has asked for yet.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Literal
 
-from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call
+from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, CallKey, CallResult
 
-Key: TypeAlias = tuple[str, int]
+_MAX_ORPHANS = 10_000
+_MAX_ORPHAN_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class PendingCall:
-    """One call, and what was asked for it. The call itself is kept until it was accepted.
+    """A call without a result. ``call`` is kept until it was accepted.
 
-    What was asked for may overtake a large call, or be lost with a connection: it is kept to be asked again.
+    A request may overtake a large call or be lost with a connection, so it is recorded and repeated.
     """
 
     call: Call | None
-    actor: Key | None = None
-    """Whose method it is, if it is one."""
-    output_owner: Key | None = None
-    """Whose output is what it prints, if it is not its own: its actor's, or that one's gang's."""
+    actor: CallKey | None = None
+    """For a method call: its actor."""
+    output_owner: CallKey | None = None
+    """For a method call: the actor or gang that its output belongs to."""
     cancelled: bool = False
     force: bool = False
-    place: bool = False
+    start_requested: bool = False
     recalled: bool = False
     moved: bool = False
     started: bool = False
-    of_before: bool = False
-    """A method that the process before ours sent: only the agent can know whether it arrived there."""
+    inherited: bool = False
+    """A method call sent by the previous process: only the agent knows whether it arrived."""
+
+    def failed(
+        self, key: CallKey, failure: FailureClass, error_type: str, code: str, message: str, **more: Any
+    ) -> CallResult:
+        return self._result(key, "failed", failure=failure, error_type=error_type, code=code, message=message, **more)
+
+    def lost(self, key: CallKey, sentence: str, *, restarted: bool = False) -> CallResult:
+        """The result of a call that died with its link; "cancelled" if cancellation was requested."""
+        code = "CLUSTER_RESTARTED" if restarted else "CLUSTER_LOST"
+        if self.cancelled:
+            return self._result(key, "cancelled", code=code, message=sentence)
+        return self.failed(key, FailureClass.CLUSTER, "ClusterLostError", code, sentence)
+
+    def ended_before_sending(self, key: CallKey) -> CallResult:
+        """The result of a call that was cancelled or recalled before it arrived."""
+        return self._result(key, "cancelled", code="" if self.cancelled else m.RECALLED)
+
+    def finished(self, entry: dict[str, Any], payload: Any, agent: str) -> CallResult:
+        """Decode one entry of FINISHED, as ``agent`` sent it. Raises KeyError, ValueError if it is malformed."""
+        failure = entry.get("failure")
+        with_start = "at" in entry and not self.started and self.actor is None
+        return CallResult(
+            task_id=entry["id"],
+            attempt=entry["attempt"],
+            status=entry["status"],
+            payload=bytes(payload) or None,
+            failure=FailureClass(failure) if failure else None,
+            error_type=entry.get("error_type"),
+            code=entry.get("code", ""),
+            message=entry.get("message", ""),
+            traceback=entry.get("traceback", ""),
+            took=entry.get("took"),
+            actor_id=None if self.actor is None else self.actor[0],
+            started_at=float(entry["at"]) if with_start else None,
+            node_id=str(entry["node"]) if with_start else None,
+            member=entry.get("member"),
+            kept=entry.get("kept"),
+            kept_by=agent if "kept" in entry else None,
+        )
+
+    def _result(self, key: CallKey, status: Literal["succeeded", "failed", "cancelled"], **fields: Any) -> CallResult:
+        return CallResult(*key, status, actor_id=None if self.actor is None else self.actor[0], **fields)
 
 
 class PendingCalls:
-    """Calls that were given to a link and not answered yet."""
+    """The calls that were given to a link and have no result yet."""
 
     def __init__(self) -> None:
-        self._debts: dict[Key, PendingCall] = {}
+        self._calls: dict[CallKey, PendingCall] = {}
 
     def add(self, call: Call) -> None:
-        actor = output_owner = None
+        actor = owner = None
         if call.method is not None:
             actor = (call.method.actor_id, call.method.actor_attempt)
-            output_owner = (call.method.gang_id or call.method.actor_id, call.method.actor_attempt)
-        self._debts[(call.task_id, call.attempt)] = PendingCall(call, actor, output_owner)
+            owner = (call.method.gang_id or call.method.actor_id, call.method.actor_attempt)
+        self._calls[call.task_id, call.attempt] = PendingCall(call, actor, owner)
 
-    def adopt(self, key: Key) -> None:
-        """One that the other side has, and has begun."""
-        self._debts.setdefault(key, PendingCall(None, started=True))
+    def adopt(self, key: CallKey) -> None:
+        """Add a call that the agent has, and has started."""
+        self._calls.setdefault(key, PendingCall(None, started=True))
 
-    def adopt_method(self, key: Key, actor: Key, output_owner: Key) -> None:
-        """One of an actor's method, that the other side may have."""
-        self._debts.setdefault(key, PendingCall(None, actor, output_owner, started=True, of_before=True))
+    def adopt_method(self, key: CallKey, actor: CallKey, output_owner: CallKey) -> None:
+        """Add a method call that the agent may have."""
+        self._calls.setdefault(key, PendingCall(None, actor, output_owner, started=True, inherited=True))
 
-    def get(self, key: Key) -> PendingCall | None:
-        """None when it is answered, or was never ours."""
-        return self._debts.get(key)
+    def get(self, key: CallKey) -> PendingCall | None:
+        return self._calls.get(key)
 
-    def accepted(self, key: Key) -> PendingCall | None:
-        """The other side has it. Its debt the first time, else None."""
-        debt = self._debts.get(key)
-        if debt is None or debt.call is None:
+    def mark_accepted(self, key: CallKey) -> PendingCall | None:
+        """The agent has the call. Returns it the first time, else None."""
+        pending = self._calls.get(key)
+        if pending is None or pending.call is None:
             return None
-        debt.call = None
-        return debt
+        pending.call = None
+        return pending
 
-    def started(self, key: Key) -> bool:
-        """It was seen to run. True the first time, while it is owed; never for a method."""
-        debt = self._debts.get(key)
-        if debt is None or debt.started or debt.actor is not None:
+    def mark_started(self, key: CallKey) -> bool:
+        """The call was seen to run. True the first time; never for a method."""
+        pending = self._calls.get(key)
+        if pending is None or pending.started or pending.actor is not None:
             return False
-        debt.started = True
+        pending.started = True
         return True
 
-    def settle(self, key: Key) -> PendingCall | None:
-        """The answer came. None when it came before (a repeat)."""
-        return self._debts.pop(key, None)
+    def pop(self, key: CallKey) -> PendingCall | None:
+        """Remove a call that has its result. None if it had one before."""
+        return self._calls.pop(key, None)
 
-    def clear(self) -> list[tuple[Key, PendingCall]]:
-        """Everything still owed; nothing is owed afterwards."""
-        owed = list(self._debts.items())
-        self._debts.clear()
-        return owed
+    def pop_all(self) -> list[tuple[CallKey, PendingCall]]:
+        calls = list(self._calls.items())
+        self._calls.clear()
+        return calls
 
-    def items(self) -> list[tuple[Key, PendingCall]]:
-        return list(self._debts.items())
-
-    def keys(self) -> list[Key]:
-        return list(self._debts)
+    def items(self) -> list[tuple[CallKey, PendingCall]]:
+        return list(self._calls.items())
 
     def __contains__(self, key: object) -> bool:
-        return key in self._debts
+        return key in self._calls
 
     def __len__(self) -> int:
-        return len(self._debts)
+        return len(self._calls)
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanedResult:
+    """One entry of FINISHED with its attachment, which is None if there was no room: then only the agent has it."""
+
+    entry: dict[str, Any]
+    payload: bytes | None
+
+
+class OrphanedResults:
+    """Results of the previous process that nobody has asked for yet. None is acknowledged, so that the agent repeats
+    them to the next process if this one ends."""
+
+    def __init__(self, max_results: int = _MAX_ORPHANS, max_bytes: int = _MAX_ORPHAN_BYTES) -> None:
+        self._max_results, self._max_bytes = max_results, max_bytes
+        self._results: dict[CallKey, OrphanedResult] = {}
+        self._bytes = 0
+
+    def add(self, key: CallKey, entry: dict[str, Any], payload: Any) -> list[CallKey]:
+        """Keep this result. Returns the keys of the oldest ones, which were dropped to make room."""
+        self.claim(key)  # the agent may repeat it
+        dropped = []
+        while len(self._results) >= self._max_results:
+            dropped.append(next(iter(self._results)))
+            self.claim(dropped[-1])
+        fits = self._bytes + len(payload) <= self._max_bytes
+        self._results[key] = OrphanedResult(entry, bytes(payload) if fits else None)
+        self._bytes += len(payload) if fits else 0
+        return dropped
+
+    def claim(self, key: CallKey) -> OrphanedResult | None:
+        """Remove and return the result of this call; None if there is none."""
+        result = self._results.pop(key, None)
+        if result is not None:
+            self._bytes -= len(result.payload or b"")
+        return result
+
+    def clear(self) -> list[CallKey]:
+        """Drop all results."""
+        keys = list(self._results)
+        self._results.clear()
+        self._bytes = 0
+        return keys
+
+    def __len__(self) -> int:
+        return len(self._results)

@@ -1,4 +1,4 @@
-"""RemoteValues: values that stay with the agent of one link, and come when they are asked for."""
+"""RemoteValues: the values that the agent of one link keeps in its cluster, and how they are fetched and deleted."""
 
 from __future__ import annotations
 
@@ -10,114 +10,113 @@ from typing import Any, Protocol
 from ray_multicluster_scheduler.common.exception import ResultLostError
 from ray_multicluster_scheduler.common.frames import Message
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.links.link_messages import message_keys
-from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import Key
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallKey
 
 
 class Send(Protocol):
-    """Puts a message into the outbox. Without a connection it does nothing."""
+    """Puts a message into the outbox. Does nothing without a connection."""
 
     def __call__(self, kind: str, head: dict[str, Any]) -> object: ...
 
 
 class RemoteValues:
-    """On the loop. What was asked for, or is not wanted any more, is said again to each new connection."""
+    """Lives on the loop. Open fetches and unconfirmed releases are repeated on each new connection."""
 
     def __init__(self, cluster: str, agent: str, send: Send) -> None:
         self._cluster, self.agent, self._send = cluster, agent, send
-        self._there: dict[Key, float] = {}
-        self._unwanted: set[Key] = set()
-        self._asked: dict[Key, list[asyncio.Future[bytes]]] = {}
-        self._over: str | None = None
+        self._kept_since: dict[CallKey, float] = {}
+        self._released: set[CallKey] = set()
+        self._fetches: dict[CallKey, list[asyncio.Future[bytes]]] = {}
+        self._lost_reason: str | None = None
 
     def __len__(self) -> int:
-        """How many are known to be there."""
-        return len(self._there)
+        """The number of values that the agent is known to keep."""
+        return len(self._kept_since)
 
-    def is_there(self, key: Key, age_s: float = 0.0) -> None:
-        """The agent says that it keeps this one, and since when."""
-        if self._over is None and key not in self._unwanted:
-            self._there.setdefault(key, time.monotonic() - age_s)
+    def add(self, key: CallKey, age_s: float = 0.0) -> None:
+        """The agent reports that it has kept this value for ``age_s``."""
+        if self._lost_reason is None and key not in self._released:
+            self._kept_since.setdefault(key, time.monotonic() - age_s)
 
-    async def fetch(self, key: Key) -> bytes:
-        """Raises ResultLostError. Whoever asks while it is under way gets the same."""
-        if self._over is not None:
-            raise self._lost(key, self._over)
-        came: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        first = key not in self._asked
-        self._asked.setdefault(key, []).append(came)
+    async def fetch(self, key: CallKey) -> bytes:
+        """Raises ResultLostError. Concurrent fetches of one value share one request."""
+        if self._lost_reason is not None:
+            raise value_lost(key[0], self._cluster, self._lost_reason)
+        value: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        first = key not in self._fetches
+        self._fetches.setdefault(key, []).append(value)
         if first:
             self._send(m.FETCH, {"keys": [key]})
-        return await came
+        return await value
 
-    def release_value(self, key: Key) -> None:
-        """It is not wanted any more."""
-        self._there.pop(key, None)
-        if self._over is None:
-            self._unwanted.add(key)
+    def release(self, key: CallKey) -> None:
+        self._kept_since.pop(key, None)
+        if self._lost_reason is None:
+            self._released.add(key)
             self._send(m.RELEASE, {"keys": [key]})
 
-    def release_values_older_than(self, seconds: float) -> None:
-        """The same of all that are known for longer."""
+    def release_older_than(self, seconds: float) -> None:
         before = time.monotonic() - seconds
-        for key in [key for key, since in self._there.items() if since < before]:
-            self.release_value(key)
+        for key in [key for key, since in self._kept_since.items() if since < before]:
+            self.release(key)
 
     def connected(self) -> None:
-        """There is a new connection."""
-        if self._unwanted:
-            self._send(m.RELEASE, {"keys": list(self._unwanted)})
-        if self._asked:
-            self._send(m.FETCH, {"keys": list(self._asked)})
+        """Repeat on a new connection what was not answered."""
+        if self._released:
+            self._send(m.RELEASE, {"keys": list(self._released)})
+        if self._fetches:
+            self._send(m.FETCH, {"keys": list(self._fetches)})
 
-    def hear(self, message: Message) -> bool:
+    def handle(self, message: Message) -> bool:
         """False: the message is not about values."""
         match message.kind:
             case m.KEPT:
                 for task_id, attempt, age_s in message.head["values"]:
-                    self.is_there((str(task_id), int(attempt)), float(age_s))
+                    self.add((str(task_id), int(attempt)), float(age_s))
             case m.RELEASED:
-                self._unwanted.difference_update(message_keys(message.head))
+                self._released.difference_update(message_keys(message.head))
             case m.VALUE:
-                self._came((str(message.head["id"]), int(message.head["attempt"])), message)
+                self._fetched((str(message.head["id"]), int(message.head["attempt"])), message)
             case _:
                 return False
         return True
 
-    def all_lost(self, sentence: str) -> None:
-        """The agent is gone, and with it all that it kept."""
-        self._over = sentence
-        for key in list(self._asked):
-            self._fail(key, sentence)
-        self._there.clear()
-        self._unwanted.clear()
+    def fail_all(self, reason: str) -> None:
+        """The agent is gone, and with it all values that it kept."""
+        self._lost_reason = reason
+        for key in list(self._fetches):
+            self._fail(key, reason)
+        self._kept_since.clear()
+        self._released.clear()
 
-    def _came(self, key: Key, message: Message) -> None:
+    def _fetched(self, key: CallKey, message: Message) -> None:
         problem = message.head.get("problem")
         if problem is not None:
             if message.head.get("gone"):
-                self._there.pop(key, None)
+                self._kept_since.pop(key, None)
             self._fail(key, str(problem))
             return
         value = bytes(message.blobs[0])
-        for one in self._waiting(key):
-            one.set_result(value)
+        for future in self._pop_waiting(key):
+            future.set_result(value)
 
-    def _fail(self, key: Key, why: str) -> None:
-        for one in self._waiting(key):
-            one.set_exception(self._lost(key, why))
+    def _fail(self, key: CallKey, reason: str) -> None:
+        for future in self._pop_waiting(key):
+            future.set_exception(value_lost(key[0], self._cluster, reason))
 
-    def _waiting(self, key: Key) -> Iterable[asyncio.Future[bytes]]:
-        return [one for one in self._asked.pop(key, ()) if not one.done()]
-
-    def _lost(self, key: Key, why: str) -> ResultLostError:
-        return value_lost(key[0], self._cluster, why)
+    def _pop_waiting(self, key: CallKey) -> Iterable[asyncio.Future[bytes]]:
+        return [future for future in self._fetches.pop(key, ()) if not future.done()]
 
 
-def value_lost(task_id: str, cluster: str | None, why: str) -> ResultLostError:
-    """A value that was kept in a cluster is not there any more."""
+def message_keys(head: dict[str, Any]) -> list[CallKey]:
+    """The calls that a message is about."""
+    return [(str(task_id), int(attempt)) for task_id, attempt in head["keys"]]
+
+
+def value_lost(task_id: str, cluster: str | None, reason: str) -> ResultLostError:
+    """The error for a value that was kept in a cluster and no longer exists."""
     return ResultLostError(
-        f"The value of {task_id} was kept in cluster {cluster!r} and is lost: {why}.",
+        f"The value of {task_id} was kept in cluster {cluster!r} and is lost: {reason}.",
         task_id=task_id,
         cluster=cluster,
         next_step='run it again; without keep="cluster" the control plane keeps its value',

@@ -25,8 +25,11 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher impor
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
-from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED
-from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem, from_connector
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import (
+    CLUSTER_RESTARTED,
+    LinkProblem,
+    from_connector,
+)
 from ray_multicluster_scheduler.scheduler.connection.packages.own_package import FOLDER, NOT_SHIPPED
 from ray_multicluster_scheduler.scheduler.connection.ray_client.connector_process import (
     Command,
@@ -93,7 +96,7 @@ class ClientCarrier:
         if process is None or process.gone is None:
             return None
         if process.session and process.gone.session != process.session:
-            return RESTARTED
+            return CLUSTER_RESTARTED
         if process.gone.dead:
             return f"its actor is gone: {process.gone.why or 'Ray does not say why'}"
         return None  # it may be on a node that is only cut off, so the lease decides

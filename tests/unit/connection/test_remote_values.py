@@ -22,104 +22,104 @@ class Desk(RemoteValues):
         super().__init__("mac", "agent-1", lambda kind, head: self.sent.append((kind, head["keys"])))
 
     def value(self, key: tuple[str, int], data: bytes = b"", **more: Any) -> None:
-        assert self.hear(Message(m.VALUE, {"id": key[0], "attempt": key[1], **more}, [data]))
+        assert self.handle(Message(m.VALUE, {"id": key[0], "attempt": key[1], **more}, [data]))
 
     def asked(self, *keys: tuple[str, int]) -> list[asyncio.Task[bytes]]:
         return [asyncio.ensure_future(self.fetch(key)) for key in keys]
 
 
 async def test_one_is_asked_for_once_however_many_want_it() -> None:
-    desk = Desk()
-    first, second = desk.asked(K1, K1)
+    values = Desk()
+    first, second = values.asked(K1, K1)
     await asyncio.sleep(0)
-    desk.value(K1, b"data")
+    values.value(K1, b"data")
     assert [await first, await second] == [b"data", b"data"]
-    assert desk.sent == [(m.FETCH, [K1])]
-    (again,) = desk.asked(K1)
+    assert values.sent == [(m.FETCH, [K1])]
+    (again,) = values.asked(K1)
     await asyncio.sleep(0)
-    assert len(desk.sent) == 2
+    assert len(values.sent) == 2
     again.cancel()
     await asyncio.gather(again, return_exceptions=True)
-    desk.value(K1, b"late")
+    values.value(K1, b"late")
 
 
 async def test_a_new_connection_is_asked_again_and_told_again() -> None:
-    desk = Desk()
-    desk.is_there(K2)
-    (waiting,) = desk.asked(K1)
+    values = Desk()
+    values.add(K2)
+    (waiting,) = values.asked(K1)
     await asyncio.sleep(0)
-    desk.release_value(K2)
-    desk.sent.clear()
-    desk.connected()
-    assert desk.sent == [(m.RELEASE, [K2]), (m.FETCH, [K1])]
-    desk.value(K1, b"data")
+    values.release(K2)
+    values.sent.clear()
+    values.connected()
+    assert values.sent == [(m.RELEASE, [K2]), (m.FETCH, [K1])]
+    values.value(K1, b"data")
     assert await waiting == b"data"
-    assert desk.hear(Message(m.RELEASED, {"keys": [list(K2)]}))
-    desk.sent.clear()
-    desk.connected()
-    assert desk.sent == []
+    assert values.handle(Message(m.RELEASED, {"keys": [list(K2)]}))
+    values.sent.clear()
+    values.connected()
+    assert values.sent == []
 
 
 async def test_what_was_let_go_does_not_come_back_with_an_old_word() -> None:
-    desk = Desk()
-    desk.is_there(K1)
-    desk.release_value(K1)
-    assert desk.hear(Message(m.KEPT, {"values": [[*K1, 5.0], [*K2, 5.0]]}))
-    assert len(desk) == 1, "only the other one"
+    values = Desk()
+    values.add(K1)
+    values.release(K1)
+    assert values.handle(Message(m.KEPT, {"values": [[*K1, 5.0], [*K2, 5.0]]}))
+    assert len(values) == 1, "only the other one"
 
 
 async def test_old_ones_go_and_young_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk, now = Desk(), [100.0]
+    values, now = Desk(), [100.0]
     monkeypatch.setattr(remote_values.time, "monotonic", lambda: now[0])
-    desk.is_there(K1)
+    values.add(K1)
     now[0] = 150.0
-    desk.is_there(K2)
-    desk.is_there(K1)
-    assert desk.hear(Message(m.KEPT, {"values": [["t3", 1, 55.0]]}))
+    values.add(K2)
+    values.add(K1)
+    assert values.handle(Message(m.KEPT, {"values": [["t3", 1, 55.0]]}))
     now[0] = 170.0
-    desk.release_values_older_than(60.0)
-    assert desk.sent == [(m.RELEASE, [K1]), (m.RELEASE, [("t3", 1)])], "its agent has had that one for long"
-    assert len(desk) == 1
+    values.release_older_than(60.0)
+    assert values.sent == [(m.RELEASE, [K1]), (m.RELEASE, [("t3", 1)])], "its agent has had that one for long"
+    assert len(values) == 1
 
 
 async def test_one_that_the_cluster_has_lost_is_lost() -> None:
-    desk = Desk()
-    desk.is_there(K1)
-    (waiting,) = desk.asked(K1)
+    values = Desk()
+    values.add(K1)
+    (waiting,) = values.asked(K1)
     await asyncio.sleep(0)
-    desk.value(K1, problem="its node died", gone=True)
+    values.value(K1, problem="its node died", gone=True)
     with pytest.raises(ResultLostError, match=r"t1 was kept in cluster 'mac' and is lost: its node died") as lost:
         await waiting
     assert lost.value.next_step is not None
-    assert len(desk) == 0
+    assert len(values) == 0
 
 
 async def test_one_that_cannot_be_read_is_still_there_and_is_let_go_like_others() -> None:
-    desk = Desk()
-    desk.is_there(K1)
-    (waiting,) = desk.asked(K1)
+    values = Desk()
+    values.add(K1)
+    (waiting,) = values.asked(K1)
     await asyncio.sleep(0)
-    desk.value(K1, problem="no memory")
+    values.value(K1, problem="no memory")
     with pytest.raises(ResultLostError, match="no memory"):
         await waiting
-    assert len(desk) == 1
-    desk.release_value(K1)
-    assert desk.sent[-1] == (m.RELEASE, [K1])
+    assert len(values) == 1
+    values.release(K1)
+    assert values.sent[-1] == (m.RELEASE, [K1])
 
 
 async def test_all_are_lost_with_their_agent() -> None:
-    desk = Desk()
-    desk.is_there(K2)
-    (waiting,) = desk.asked(K1)
+    values = Desk()
+    values.add(K2)
+    (waiting,) = values.asked(K1)
     await asyncio.sleep(0)
-    desk.all_lost("the agent has ended")
-    for one in (waiting, desk.fetch(K2)):
+    values.fail_all("the agent has ended")
+    for one in (waiting, values.fetch(K2)):
         with pytest.raises(ResultLostError, match="the agent has ended"):
             await one
-    assert len(desk) == 0
-    desk.is_there(K1)
-    assert len(desk) == 0, "an old word of a dead agent"
+    assert len(values) == 0
+    values.add(K1)
+    assert len(values) == 0, "an old word of a dead agent"
 
 
 async def test_other_messages_are_not_for_it() -> None:
-    assert not Desk().hear(Message(m.SNAPSHOT, {}))
+    assert not Desk().handle(Message(m.SNAPSHOT, {}))

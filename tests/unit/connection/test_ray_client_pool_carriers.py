@@ -19,8 +19,11 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link import message
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import CannotDial, Join
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.listen import Door
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
-from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED
-from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem, from_connector
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import (
+    CLUSTER_RESTARTED,
+    LinkProblem,
+    from_connector,
+)
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.support.scripted_agent import ScriptedAgent
@@ -212,7 +215,7 @@ async def test_a_gateway_of_another_session_is_told_as_a_restart_and_let_go() ->
     fleet, client = both_ways(dashboard=None)
     link = await fleet.pool.link("a")
     link.submit([call("t1")])
-    client.over = RESTARTED
+    client.over = CLUSTER_RESTARTED
     await fleet.dashboard.agents[0].cut()
     await fleet.heard.until("link_closed")
     assert fleet.heard.result("t1").code == "CLUSTER_RESTARTED"

@@ -9,7 +9,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.links import orphaned_results
+from ray_multicluster_scheduler.scheduler.connection.links import pending_calls
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import MethodCall
 from tests.support.eventually import eventually
 from tests.support.links import call
@@ -62,7 +62,7 @@ async def test_the_life_travels_with_a_number_that_is_not_called(plane: Plane) -
 
 
 async def test_a_named_call_is_asked_for_and_answered_as_its_actors(plane: Plane) -> None:
-    link, agent = await plane.pair(of_before=True)
+    link, agent = await plane.pair(inherited=True)
     link.adopt(*GANG)
     link.adopt_method("call-1", ACTOR, GANG)
     await eventually(lambda: {"keys": [list(C1)], "before": True} in asked_for(agent))
@@ -78,7 +78,7 @@ async def test_a_named_call_is_asked_for_and_answered_as_its_actors(plane: Plane
 
 
 async def test_a_named_call_that_the_agent_does_not_know_is_lost_in_words_of_its_own(plane: Plane) -> None:
-    link, agent = await plane.pair(of_before=True)
+    link, agent = await plane.pair(inherited=True)
     link.adopt_method("call-1", ACTOR, ACTOR)
     await agent.until(m.RESUME)
     agent.say(m.UNKNOWN, {"keys": [list(C1)]})
@@ -90,7 +90,7 @@ async def test_a_named_call_that_the_agent_does_not_know_is_lost_in_words_of_its
 
 
 async def test_calls_that_were_named_before_the_agent_came_back_are_asked_for_when_it_does(plane: Plane) -> None:
-    link = plane.link(of_before=True)
+    link = plane.link(inherited=True)
     link.adopt(*ACTOR)
     link.adopt_method("call-1", ACTOR, ACTOR)
     link.adopt_method("call-2", ACTOR, ACTOR)
@@ -111,7 +111,7 @@ async def test_calls_that_were_named_before_the_agent_came_back_are_asked_for_wh
 
 
 async def test_a_call_that_is_named_to_a_link_that_is_over_is_lost(plane: Plane) -> None:
-    link, _ = await plane.pair(of_before=True)
+    link, _ = await plane.pair(inherited=True)
     await link.close("enough")
     link.adopt_method("call-1", ACTOR, ACTOR)
     assert plane.heard.result("call-1").actor_id == "a1"
@@ -122,7 +122,7 @@ async def test_a_call_that_is_named_to_a_link_that_is_over_is_lost(plane: Plane)
 
 
 async def test_an_answer_waits_unacknowledged_until_its_call_is_named(plane: Plane) -> None:
-    link, agent = await plane.pair(of_before=True)
+    link, agent = await plane.pair(inherited=True)
     link.adopt(*ACTOR)
     agent.finish(C1, C2, payload=b"v", method=True, parts=[["stdout", "hello"]])
     agent.finish(("t1", 1))
@@ -139,7 +139,7 @@ async def test_an_answer_waits_unacknowledged_until_its_call_is_named(plane: Pla
 
 async def test_a_claimed_answer_is_acknowledged_only_when_it_is_kept(plane: Plane) -> None:
     plane.heard.slow = True
-    link, agent = await plane.pair(of_before=True)
+    link, agent = await plane.pair(inherited=True)
     agent.finish(C1, method=True)
     await eventually(lambda: link.idle_s == 0.0)
     link.adopt_method("call-1", ACTOR, ACTOR)
@@ -160,8 +160,8 @@ async def test_a_link_of_our_own_keeps_no_answers(plane: Plane) -> None:
 async def test_the_oldest_answer_is_acknowledged_when_there_are_too_many(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orphaned_results.OrphanedResults.__init__, "__defaults__", (2, 100))
-    link, agent = await plane.pair(of_before=True)
+    monkeypatch.setattr(pending_calls.OrphanedResults.__init__, "__defaults__", (2, 100))
+    link, agent = await plane.pair(inherited=True)
     agent.finish(C1, C2, C3, method=True)
     await eventually(lambda: acknowledged(agent) == ["call-1"])
     link.adopt_method("call-3", ACTOR, ACTOR)
@@ -173,8 +173,8 @@ async def test_the_oldest_answer_is_acknowledged_when_there_are_too_many(
 async def test_an_answer_that_was_too_large_to_keep_is_asked_for_again(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orphaned_results.OrphanedResults.__init__, "__defaults__", (10, 100))
-    link, agent = await plane.pair(of_before=True)
+    monkeypatch.setattr(pending_calls.OrphanedResults.__init__, "__defaults__", (10, 100))
+    link, agent = await plane.pair(inherited=True)
     agent.finish(C1, payload=b"x" * 101, method=True)
     await eventually(lambda: link.idle_s == 0.0)
     link.adopt_method("call-1", ACTOR, ACTOR)
@@ -187,7 +187,7 @@ async def test_an_answer_that_was_too_large_to_keep_is_asked_for_again(
 
 
 async def test_answers_that_nobody_asks_for_are_acknowledged_after_a_while(plane: Plane) -> None:
-    link, agent = await plane.pair(of_before=True, unclaimed_s=3.0)
+    link, agent = await plane.pair(inherited=True, orphan_ttl_s=3.0)
     agent.finish(C1, C2, method=True)
     await eventually(lambda: link.idle_s == 0.0)
     assert acknowledged(agent) == []
@@ -198,7 +198,7 @@ async def test_answers_that_nobody_asks_for_are_acknowledged_after_a_while(plane
 
 
 async def test_a_parked_link_acknowledges_nothing(plane: Plane) -> None:
-    link, agent = await plane.pair(of_before=True, unclaimed_s=60.0)
+    link, agent = await plane.pair(inherited=True, orphan_ttl_s=60.0)
     agent.finish(C1, method=True)
     await eventually(lambda: link.idle_s == 0.0)
     await link.park()
@@ -236,7 +236,7 @@ async def test_an_answer_is_acknowledged_when_whoever_made_the_call_has_it(plane
 async def test_an_older_agent_is_let_in_again_and_has_no_part_in_calls_of_this_process(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link, agent = await plane.pair(of_before=True)
+    link, agent = await plane.pair(inherited=True)
     await agent.cut()
     await plane.heard.until("link_down")
     monkeypatch.setattr("ray_multicluster_scheduler.scheduler.connection.gateway.link.dial.PROTOCOL_VERSION", 2)

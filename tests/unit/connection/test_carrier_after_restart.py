@@ -12,8 +12,8 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import
 from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CarrierChoice
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from tests.support.eventually import eventually
-from tests.unit.connection.test_pool_of_carriers import ByClient, both_ways, shut
 from tests.unit.connection.test_ray_client_pool import Fleet
+from tests.unit.connection.test_ray_client_pool_carriers import ByClient, both_ways, shut
 
 
 @pytest.fixture(autouse=True)
