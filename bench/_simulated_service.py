@@ -32,7 +32,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.http.http_server import 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, SubmitRequest
 from ray_multicluster_scheduler.control_plane.store import SqliteStore, Store
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
@@ -111,7 +111,7 @@ class SimulatedService(ServiceRuntime, _WithHands):
         self.took: list[float] = []
         super().__init__(config, store)
 
-    async def take(self, wanted: Sequence[Wanted], blobs: Mapping[str, bytes]) -> list[Item | SchedulerError]:
+    async def take(self, wanted: Sequence[SubmitRequest], blobs: Mapping[str, bytes]) -> list[Item | SchedulerError]:
         now = time.perf_counter()
         self._came.update((one.task.id, now) for one in wanted)
         return await super().take(wanted, blobs)

@@ -130,7 +130,7 @@ def _serve(
         runtime.store,
         runtime.config.settings,
         runtime.clock,
-        needed=runtime.values.needed,
+        needed=runtime.stored_arguments.needed,
         let_go=runtime.release_values_older_than,
     )
     runtime.when_failed = stop.set

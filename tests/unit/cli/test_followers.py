@@ -173,7 +173,7 @@ def prints(service: HttpService, text: str, attempt: int = 1) -> None:
 
 def killed(service: HttpService) -> None:
     """What is not written is lost; it stays away until it is started."""
-    service.plane.runtime._stored.write_output = lambda: None  # type: ignore[method-assign]  # a kill does not do it
+    service.plane.runtime._persistence.write_output = lambda: None  # type: ignore[method-assign]  # a kill does not do it
     service.stop()
 
 
@@ -216,7 +216,7 @@ class TestLogs:
         monkeypatch.setattr(item_wait, "say", said.append)
         self.submitted(service)
         prints(service, "step 1\n")
-        service.plane.runtime.ask(service.plane.runtime._stored.write_output)
+        service.plane.runtime.ask(service.plane.runtime._persistence.write_output)
         until(lambda: service.plane.store.output("t1", 1))
         prints(service, "step 2\n")
         self.followed(

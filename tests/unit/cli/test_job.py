@@ -256,7 +256,7 @@ class TestSubmit:
         words += ["--cpus", "2", "--resource", "disk=1", "--tag", "fast", "--name", "nightly", "--retries", "2"]
         words += ["--entrypoint-num-gpus", "0", "--verify", "true", "--log-style", "record", "--log-color", "false"]
         assert rmcs("job", "submit", "--no-wait", *words, "--", "true").code == 0
-        task = service.plane.runtime.run(service.plane.runtime.look("j1")).task  # type: ignore[union-attr]  # it is there
+        task = service.plane.runtime.run(service.plane.runtime.find_item("j1")).task  # type: ignore[union-attr]  # it is there
         assert task.job is not None
         assert task.job.metadata == {"who": "ann"}
         assert task.job.entrypoint_resources == {"CPU": 0.5, "memory": 1000, "tpu": 1}
@@ -267,7 +267,7 @@ class TestSubmit:
         (tmp_path / "x.py").write_text("print(1)")
         words = ["--submission-id", "j1", "--runtime-env-json", "{}", "--working-dir", str(tmp_path)]
         assert rmcs("job", "submit", "--no-wait", *words, "--", "python", "x.py").code == 0
-        task = service.plane.runtime.run(service.plane.runtime.look("j1")).task  # type: ignore[union-attr]  # it is there
+        task = service.plane.runtime.run(service.plane.runtime.find_item("j1")).task  # type: ignore[union-attr]  # it is there
         assert str(tmp_path) not in str(task.runtime_env["working_dir"]), "it is named by what is in it"
 
     @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.object_argument import fill_in
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, SubmitRequest
 from ray_multicluster_scheduler.control_plane.store import SqliteStore, Store
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.health.health_checker import HealthChecker
@@ -121,21 +121,21 @@ class ServicePlane:
     def post(self, event: events.Event) -> None:
         self.runtime._post(event)
 
-    def take(
-        self, *wanted: TaskDescription | Wanted, blobs: Mapping[str, bytes] = BLOBS
+    def accept(
+        self, *wanted: TaskDescription | SubmitRequest, blobs: Mapping[str, bytes] = BLOBS
     ) -> list[Item | SchedulerError]:
         """Submit these, and wait for the answer."""
-        whole = [one if isinstance(one, Wanted) else Wanted(one) for one in wanted]
-        return self.runtime.run(self.runtime.take(whole, blobs))
+        whole = [one if isinstance(one, SubmitRequest) else SubmitRequest(one) for one in wanted]
+        return self.runtime.run(self.runtime.accept(whole, blobs))
 
     def taken(self, wanted: TaskDescription, objects: Sequence[str] = (), **values: Any) -> Item:
         """The same for one that is accepted."""
-        (item,) = self.take(Wanted(wanted, objects), **values)
+        (item,) = self.accept(SubmitRequest(wanted, objects), **values)
         assert isinstance(item, Item), item
         return item
 
-    def look(self, item_id: str) -> Item | None:
-        return self.runtime.run(self.runtime.look(item_id))
+    def find_item(self, item_id: str) -> Item | None:
+        return self.runtime.run(self.runtime.find_item(item_id))
 
     def finish(self, item: Item, payload: bytes | None = None, attempt: int = 1) -> None:
         """Its attempt ends with this pickled value."""

@@ -51,7 +51,7 @@ def submit_when_full(service: HttpService, disk: WatchedDisk, *, job: bool = Tru
     with UnifiedScheduler(address=service.address) as scheduler:
         scheduler.list_clusters()  # the service was there
         until(lambda: service.get("/api/v1/clusters")["clusters"][0]["state"] == "UP")  # who looks lets it ask
-        service.plane.runtime.run(service.plane.runtime.durable())
+        service.plane.runtime.run(service.plane.runtime.until_durable())
         disk.full = True
         thread = interrupt_when(scheduler, "cannot be written now") if interrupt else None
         try:

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedS
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until
@@ -38,7 +38,7 @@ def named(actor_id: str, name: str, **described: Any) -> Any:
 
 
 def take(service: ActorService, actor_id: str, *, get_if_exists: bool = False, **described: Any) -> Any:
-    (answer,) = service.plane.take(Wanted(named(actor_id, "x", **described), (), get_if_exists))
+    (answer,) = service.plane.accept(SubmitRequest(named(actor_id, "x", **described), (), get_if_exists))
     return answer
 
 
@@ -122,7 +122,7 @@ def test_one_that_is_over_gives_its_name_back(service: ActorService) -> None:
     until(first.done)
     second = take(service, "b")
     assert isinstance(second, Item)
-    names = service.plane.runtime.names
+    names = service.plane.runtime.actor_names
     assert (names.living("x"), names._killed) == (second, {})
 
 
@@ -140,4 +140,4 @@ def test_a_detached_one_that_somebody_left_is_found_once(service: ActorService, 
 def test_locks_of_names_do_not_stay(service: ActorService) -> None:
     for number in range(10):
         service.ask("GET", f"/api/v1/actor?name={number}")
-    assert len(service.plane.runtime.names._locks) == 0
+    assert len(service.plane.runtime.actor_names._locks) == 0

@@ -62,7 +62,7 @@ def test_an_agent_that_has_not_come_back_is_told_of(tmp_path: Path, monkeypatch:
         service.submit("t")
         service.plane.taken(a_job("j"))
         for name in ("t", "j"):
-            item = service.plane.look(name)
+            item = service.plane.find_item(name)
             assert item is not None
             running(item)
         assert row(service)["agent_awaited_until"] is None

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.common.exception import ResultLostError, StoreEr
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN, error_of, value_of
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import CPUS, ServicePlane, a_task, running
 
@@ -39,7 +39,7 @@ def over(plane: ServicePlane, task_id: str, value: object) -> None:
 def test_a_value_that_is_not_kept_any_more_is_lost_and_its_story_is_not(plane: ServicePlane) -> None:
     over(plane, "t", "value")
     forget_values(plane)
-    found = plane.look("t")
+    found = plane.find_item("t")
     assert isinstance(found, Item)
     assert found.state is TaskState.SUCCEEDED
     assert found.outcome is not None
@@ -52,7 +52,7 @@ def test_a_value_that_is_not_kept_any_more_is_lost_and_its_story_is_not(plane: S
 def test_one_that_never_had_a_value_has_lost_none(plane: ServicePlane) -> None:
     plane.finish(running(plane.taken(a_task("t"))), None)
     forget_values(plane)
-    found = plane.look("t")
+    found = plane.find_item("t")
     assert found is not None
     assert found.outcome is not None
     assert value_of(found.outcome) is None
@@ -66,7 +66,7 @@ def test_it_cannot_be_an_argument_any_more(plane: ServicePlane) -> None:
     waits = running(plane.taken(a_task("new")))
     forget_values(plane)
     for objects in (["result-old"], ["result-old", "result-new"]):
-        (refused,) = plane.take(Wanted(a_task("t"), objects))
+        (refused,) = plane.accept(SubmitRequest(a_task("t"), objects))
         assert isinstance(refused, ResultLostError)
         assert "old" in str(refused)
     plane.finish(waits)
@@ -84,8 +84,8 @@ def test_who_still_waits_with_it_fails_after_a_restart_and_the_service_starts(
     runs = running(plane.taken(a_task("runs"), ["result-old"]))
     forget(plane)
     plane.restart()
-    until(lambda: (found := plane.look("waits")) is not None and found.done())
-    found = plane.look("waits")
+    until(lambda: (found := plane.find_item("waits")) is not None and found.done())
+    found = plane.find_item("waits")
     assert found is not None
     assert found.outcome is not None
     assert "old" in str(error_of(found.outcome))

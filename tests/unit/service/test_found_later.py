@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.runtime import wire
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
 from tests.unit.service.actor_service import ARGUMENTS, ActorService, a_call, an_actor
 from tests.unit.service.http_service import body
 from tests.unit.service.service_plane import BLOBS, a_task
@@ -28,12 +28,12 @@ class Service(ActorService):
     def just_before(self, place: Any, name: str, *tasks: Any) -> None:
         """Bob submits these when everything was looked at, and before it is done."""
         runtime, work, done = self.plane.runtime, getattr(place, name), []
-        take = runtime.take
+        accept = runtime.accept
 
         async def later(*args: Any, **values: Any) -> Any:
             if not done:
                 done.append(True)
-                await take([Wanted(one) for one in tasks], BLOBS)
+                await accept([SubmitRequest(one) for one in tasks], BLOBS)
             return await work(*args, **values)
 
         setattr(place, name, later)
@@ -58,7 +58,7 @@ BOBS = (a_task("victim", 0, owner="bob"), an_actor("actor", owner="bob"))
     ],
 )
 def test_submissions(service: Service, wanted: Any, objects: list[str]) -> None:
-    service.just_before(service.plane.runtime, "take", *BOBS)
+    service.just_before(service.plane.runtime, "accept", *BOBS)
     status, said = service.ask("POST", "/api/v1/items", body(wanted, objects=objects), token=service.alice)
     assert (status, said.get("error")) == (403, "NotAllowedError")
     assert service.plane.store.item("steal") is None
@@ -67,7 +67,7 @@ def test_submissions(service: Service, wanted: Any, objects: list[str]) -> None:
 @pytest.mark.parametrize(("actor", "objects"), [("actor", []), ("hers", [f"{RESULT}victim"])])
 def test_calls(service: Service, actor: str, objects: list[str]) -> None:
     assert service.ask("POST", "/api/v1/items", body(an_actor("hers")), token=service.alice)[0] == 200
-    service.just_before(service.plane.runtime.calls, "take", *BOBS)
+    service.just_before(service.plane.runtime.calls, "accept", *BOBS)
     blobs = wire.bytes_to_wire({digest_of(ARGUMENTS): ARGUMENTS})
     said = {"client": "me", "calls": [a_call("c", actor, objects=objects)], "blobs": blobs}
     answer = service.ask("POST", "/api/v1/calls", said, token=service.alice)[1]["calls"][0]

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.app.client_api.gangs.member import member
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.model import GangDescription, MemberDescription
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until
@@ -51,13 +51,13 @@ def test_a_service_explains_a_member_whose_gang_is_being_written(tmp_path: Path)
     gang = task("pair", 2, kind="gang", gang=GangDescription(members=(one, one), of="task"))
     with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
         disk.full = True
-        answer = plane.runtime.start(plane.runtime.take([Wanted(gang)], BLOBS))
+        answer = plane.runtime.start(plane.runtime.accept([SubmitRequest(gang)], BLOBS))
         try:
             until(lambda: plane.runtime.item("pair") is not None)
-            story = plane.runtime.run(plane.runtime.explained("pair.1"))
+            story = plane.runtime.run(plane.runtime.explanation_of("pair.1"))
             assert (story["id"], story["member"]["index"]) == ("pair", 1)
             with pytest.raises(UnknownItemError):
-                plane.runtime.run(plane.runtime.explained("pair.2"))
+                plane.runtime.run(plane.runtime.explanation_of("pair.2"))
         finally:
             disk.full = False
             answer.exception(20)
@@ -69,9 +69,9 @@ def test_a_member_of_a_gang_that_is_over_is_explained_from_the_store(tmp_path: P
         item = running(plane.taken(task("pair", 2, kind="gang", gang=GangDescription(members=(one, one), of="task"))))
         plane.finish(item)
         plane.restart()
-        story = plane.runtime.run(plane.runtime.explained("pair.1"))
+        story = plane.runtime.run(plane.runtime.explanation_of("pair.1"))
         assert (story["id"], story["state"]) == ("pair", "SUCCEEDED")
         assert story["member"] == {"id": "pair.1", "index": 1, "name": "f"}
         for wrong in ("pair.2", "pair.01", "pair.", ".1"):
             with pytest.raises(UnknownItemError):
-                plane.runtime.run(plane.runtime.explained(wrong))
+                plane.runtime.run(plane.runtime.explanation_of(wrong))

@@ -82,7 +82,7 @@ def test_a_gang_is_refused_whose_member_would_be_called_like_an_item(service: Se
 
 def test_an_item_that_only_the_store_knows_is_not_taken_for_a_member(service: Service) -> None:
     """As it may be in folders of before: hers is called like a member of his, and is not in memory any more."""
-    service.plane.runtime.check_that_no_member_is_called_so = lambda _: None  # type: ignore[method-assign]  # of before
+    service.plane.runtime.check_member_ids = lambda _: None  # type: ignore[method-assign]  # of before
     assert service.send(service.bob, a_gang("g"))[0] == 200
     service.run_to_the_end(service.alice, "g.0")
     for at in range(3):

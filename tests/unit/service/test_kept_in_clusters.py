@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.exception import ResultLostError, StoreFu
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.service import stored_kept_values
 from ray_multicluster_scheduler.control_plane.runtime.service.retention import Retention
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.support.fake_link import FakeLink
 from tests.unit.client_api.control_plane import until
@@ -127,7 +127,7 @@ def test_its_cluster_has_it_until_the_service_has_it(service: KeepingService, mo
 
 def test_many_at_once_all_get_it(service: KeepingService) -> None:
     service.kept("t1")
-    items = service.plane.take(*[Wanted(a_task(f"x{n}", 0.01), ["result-t1"]) for n in range(200)])
+    items = service.plane.accept(*[SubmitRequest(a_task(f"x{n}", 0.01), ["result-t1"]) for n in range(200)])
     for item in items:
         assert isinstance(item, Item)
         running(item)

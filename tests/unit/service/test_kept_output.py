@@ -45,14 +45,14 @@ def prints(plane: ServicePlane, task_id: str, text: str, stream: str = "stdout",
 
 
 def printed(plane: ServicePlane, task_id: str, stream: str | None = None, attempt: int = 1) -> str:
-    item = plane.look(task_id)
+    item = plane.find_item(task_id)
     assert item is not None
-    return plane.runtime.run(plane.runtime.printed(item, attempt, stream))
+    return plane.runtime.run(plane.runtime.output_of(item, attempt, stream))
 
 
 def killed(plane: ServicePlane) -> None:
     """Its process is gone, and nothing was said or written at its end."""
-    plane.runtime._stored.write_output = lambda: None  # type: ignore[method-assign] # what a kill does not do
+    plane.runtime._persistence.write_output = lambda: None  # type: ignore[method-assign] # what a kill does not do
     plane.restart()
 
 
@@ -88,7 +88,7 @@ def test_an_attempt_that_runs_over_a_stop_has_all_of_its_output(plane: ServicePl
     assert printed(plane, "t") == "before\n"
     prints(plane, "t", "after\n")
     assert printed(plane, "t") == "before\nafter\n"
-    item = plane.look("t")
+    item = plane.find_item("t")
     assert item is not None
     plane.finish(item)
     killed(plane)
@@ -111,10 +111,10 @@ def test_a_result_that_is_told_again_prints_nothing_twice(plane: ServicePlane) -
     """The process was killed when the answer was written, and not yet what follows from it."""
     running(plane.taken(a_task("t")))
     prints(plane, "t", "once\n")
-    plane.runtime.ask(plane.runtime._stored.write_output)
-    plane.runtime.ask(lambda: plane.runtime._stored.durable_log.ended(outcome_of(CallResult("t", 1, "succeeded"))))
+    plane.runtime.ask(plane.runtime._persistence.write_output)
+    plane.runtime.ask(lambda: plane.runtime._persistence.durable_log.ended(outcome_of(CallResult("t", 1, "succeeded"))))
     plane.restart()
-    item = plane.look("t")
+    item = plane.find_item("t")
     assert item is not None
     until(item.done)
     prints(plane, "t", "once\n")
@@ -134,7 +134,7 @@ def test_what_is_pushed_out_of_memory_before_it_is_written_leaves_a_gap(plane: S
     items = {name: running(plane.taken(a_task(name, 0))) for name in ("t", "other")}
     plane.runtime.output._max_total = 1000
     prints(plane, "t", "written\n")
-    plane.runtime.ask(plane.runtime._stored.write_output)
+    plane.runtime.ask(plane.runtime._persistence.write_output)
     prints(plane, "t", "x" * 300)
     plane.runtime.ask(lambda: plane.runtime.kill(items["t"], "no more", force=True))  # it ends, and says no last word
     until(items["t"].done)
@@ -144,7 +144,7 @@ def test_what_is_pushed_out_of_memory_before_it_is_written_leaves_a_gap(plane: S
     prints(plane, "t", "late\n")
     assert printed(plane, "t") == expected + "late\n"
     assert printed(plane, "t", "stderr") == "[300 characters of output were dropped here]\n"
-    plane.runtime.ask(plane.runtime._stored.write_output)
+    plane.runtime.ask(plane.runtime._persistence.write_output)
     until(lambda: len(plane.store.output("t", 1)) == 2)
     assert printed(plane, "t") == expected + "late\n"
     killed(plane)
@@ -185,7 +185,7 @@ def test_retention_takes_it_with_the_payloads(plane: ServicePlane) -> None:
 def test_over_http_it_is_read_and_followed_after_a_restart(tmp_path: Path) -> None:
     with HttpService(tmp_path / "state") as service:
         service.submit("t")
-        item = service.plane.look("t")
+        item = service.plane.find_item("t")
         assert item is not None
         prints(service.plane, running(item).id, "hello\n")
         service.plane.finish(item)
@@ -197,7 +197,7 @@ def test_over_http_it_is_read_and_followed_after_a_restart(tmp_path: Path) -> No
 def test_one_attempt_is_followed_to_its_own_end(tmp_path: Path) -> None:
     with HttpService(tmp_path / "state", submission_interval_s=0) as service:
         service.submit("t", retries=1, lost_retries=1, crash_retries=1)
-        item = service.plane.look("t")
+        item = service.plane.find_item("t")
         assert item is not None
         prints(service.plane, running(item).id, "first\n")
         with ThreadPoolExecutor() as threads:

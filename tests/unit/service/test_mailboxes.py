@@ -34,7 +34,7 @@ class Items:
         """All that was ever known is in it."""
         return SimpleNamespace(known=lambda ids: {one for one in ids if one in self.known})
 
-    async def look(self, item_id: str) -> Item | None:
+    async def find_item(self, item_id: str) -> Item | None:
         if item_id not in self.known:
             raise UnknownItemError(f"{item_id} is unknown.", task_id=item_id)
         return self.known[item_id]

@@ -44,7 +44,7 @@ def test_a_job_that_is_not_over_at_the_old_address(plane: ServicePlane) -> None:
     check_moved(plane.store, [NOW], ["mac"])
     plane.end(CallResult("j1", 1, "succeeded"))
     until(item.done)
-    plane.runtime.run(plane.runtime.durable())
+    plane.runtime.run(plane.runtime.until_durable())
     check_moved(plane.store, [NOW])
 
 

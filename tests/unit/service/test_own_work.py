@@ -106,7 +106,7 @@ def test_lists_have_only_ones_own(service: Tokens) -> None:
 def test_the_trace_has_only_ones_own(service: Tokens) -> None:
     for owner, token in (("alice", service.alice), ("bob", service.bob)):
         assert service.send(token, a_task(f"over-{owner}", 0))[0] == 200
-        item = service.plane.look(f"over-{owner}")
+        item = service.plane.find_item(f"over-{owner}")
         assert item is not None
         until(lambda item=item: item.cluster is not None)
         service.plane.finish(item)
@@ -229,7 +229,7 @@ def test_whom_room_is_kept_for_is_told_to_those_who_may_know(service: Tokens) ->
 
 def test_viewers_see_everything_but_values(service: Tokens) -> None:
     assert service.send(service.alice, a_task("valued", 0))[0] == 200
-    item = service.plane.look("valued")
+    item = service.plane.find_item("valued")
     assert item is not None
     until(lambda: item.cluster is not None)
     service.plane.finish(item, b"the value")
@@ -344,10 +344,10 @@ def test_payloads_of_others_are_not_read(service: Tokens) -> None:
     assert (
         service.send(service.bob, a_task("coded", 0, runtime_env={"working_dir": f"rmcs://{digest}/x.zip"}))[0] == 200
     )
-    service.plane.runtime.payloads = PayloadOwnership(service.plane.store)  # as after a restart
+    service.plane.runtime.payload_ownership = PayloadOwnership(service.plane.store)  # as after a restart
     assert service.ask("GET", path, token=service.bob)[0] == 200, "an item of his names it"
     assert service.ask("GET", path, token=service.alice)[0] == 404
-    item = service.plane.look("coded")
+    item = service.plane.find_item("coded")
     assert item is not None
     until(lambda: item.cluster is not None)
     service.plane.finish(item, b"v" * 200)

@@ -109,7 +109,7 @@ def test_a_defect_is_in_the_log_and_not_in_the_answer(
     def defect(*_: object) -> object:
         raise ZeroDivisionError("a secret")
 
-    monkeypatch.setattr(type(service.plane.runtime), "take", defect)
+    monkeypatch.setattr(type(service.plane.runtime), "accept", defect)
     monkeypatch.setattr(type(service.plane.runtime), "homes", property(defect))
     with caplog.at_level(logging.ERROR, "ray_multicluster_scheduler"):
         status, said = ask(service, verb, path, json.dumps(body(a_task("t"))).encode())

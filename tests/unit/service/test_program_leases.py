@@ -51,7 +51,7 @@ class Programs:
         self.service.on_loop(self.leases._look)
 
     def state(self, actor_id: str) -> TaskState:
-        item = self.service.plane.look(actor_id)
+        item = self.service.plane.find_item(actor_id)
         assert item is not None
         return item.state
 

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, value_of
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
 from ray_multicluster_scheduler.control_plane.store import Change
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
@@ -62,7 +62,7 @@ def test_the_submission_interval_outlives_a_restart_also_when_what_was_sent_is_o
         sent_at = next(step.at for step in plane.store.steps("first") if step.state is TaskState.DISPATCHING)
         plane.restart()
         until(lambda: plane.runtime.machine.view("mac", plane.runtime.clock.now()).known)
-        story = plane.runtime.run(plane.runtime.explained("waits"))
+        story = plane.runtime.run(plane.runtime.explanation_of("waits"))
         assert (story["state"], story["code"]) == ("QUEUED", "SUBMISSION_INTERVAL")
         view = plane.runtime.machine.view("mac", plane.runtime.clock.now())
         assert view.next_submission_at == pytest.approx(sent_at + 40.0)
@@ -82,7 +82,7 @@ def test_what_is_queued_stays_queued_and_what_runs_is_adopted(plane: ServicePlan
     plane.finish(again(plane, "runs"), pickling.dumps("kept"))
     until(lambda: plane.placed)
     plane.finish(running(again(plane, "waits")))
-    found = plane.look("runs")
+    found = plane.find_item("runs")
     assert found is not None
     assert value_of(found.outcome) == "kept"  # type: ignore[arg-type]
 
@@ -104,11 +104,11 @@ def test_what_was_held_and_what_was_closed_stays_so(plane: ServicePlane) -> None
     plane.runtime.tell(events.CordonChanged("mac", True))
     item = plane.taken(a_task("t"))
     plane.runtime.tell(events.HoldRequested("t", "not today"))
-    until(lambda: "not today" in str(plane.runtime.run(plane.runtime.explained("t"))))
+    until(lambda: "not today" in str(plane.runtime.run(plane.runtime.explanation_of("t"))))
     until(lambda: plane.store.fleet().clusters)
     assert item.state is not TaskState.RUNNING
     plane.restart()
-    assert "not today" in str(plane.runtime.run(plane.runtime.explained("t")))
+    assert "not today" in str(plane.runtime.run(plane.runtime.explanation_of("t")))
     plane.runtime.tell(events.ReleaseRequested("t"))
     plane.runtime.tell(events.CordonChanged("mac", False))
     running(again(plane, "t"))
@@ -197,7 +197,7 @@ def test_nothing_starts_after_a_restart_before_its_values_are_there(plane: Servi
     for number in range(many):
         item_id = f"second-{number}"
         until(lambda item_id=item_id: plane.runtime.item(item_id) is None or again(plane, item_id).done())
-        found = plane.look(item_id)
+        found = plane.find_item(item_id)
         assert found is not None
         assert value_of(found.outcome) == 3 + number  # type: ignore[arg-type]
 
@@ -219,7 +219,7 @@ def test_an_argument_that_fails_fails_who_waits_for_it(plane: ServicePlane) -> N
 
 
 def test_the_value_of_an_item_that_nobody_knows_is_refused(plane: ServicePlane) -> None:
-    (refused,) = plane.take(Wanted(a_task("t"), ["result-never"]))
+    (refused,) = plane.accept(SubmitRequest(a_task("t"), ["result-never"]))
     assert isinstance(refused, TaskSubmissionError)
     assert "never" in str(refused)
     assert plane.taken(a_task("t")).id == "t"
@@ -234,7 +234,7 @@ def test_an_answer_that_was_written_counts_although_nobody_had_time_to_say_so(tm
         plane.store.write(Change(outcomes=[answer], blobs=blobs)).result(60)
         plane.restart()
         until(lambda: plane.store.item("t").now.state is TaskState.SUCCEEDED)  # type: ignore[union-attr]
-        item = plane.runtime.run(plane.runtime.look("t"))
+        item = plane.runtime.run(plane.runtime.find_item("t"))
         assert item is not None
         assert value_of(item.outcome) == 7  # type: ignore[arg-type]
         assert plane.placed == []

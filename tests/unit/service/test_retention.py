@@ -40,7 +40,7 @@ class Kept:
         return self.retention.tidy()  # payloads that were used lately are spared once
 
     def states(self) -> list[str]:
-        found = [self.plane.look(f"t{number}") for number in range(4)]
+        found = [self.plane.find_item(f"t{number}") for number in range(4)]
         return ["EXPIRED" if one is None else str(one.state) for one in found]
 
     def __enter__(self) -> Kept:
@@ -95,19 +95,21 @@ def test_what_waits_keeps_the_values_of_others_that_it_needs(tmp_path: Path) -> 
         running(plane.taken(a_task("busy", CPUS)))
         plane.taken(a_task("waits"), ["result-t1"])
         plane.restart()
-        retention = Retention(plane.store, plane.config.settings, kept.clock, needed=plane.runtime.values.needed)
+        retention = Retention(
+            plane.store, plane.config.settings, kept.clock, needed=plane.runtime.stored_arguments.needed
+        )
         kept.clock.time += 1000
         for _ in range(3):
             retention.tidy()
         assert kept.states() == ["EXPIRED", "SUCCEEDED", "EXPIRED", "EXPIRED"]
         assert plane.store.blob(digest_of(VALUE)) == VALUE
         plane.restart()
-        again = plane.look("waits")
+        again = plane.find_item("waits")
         assert again is not None
         assert plane.runtime.payload_cache.objects_of("waits") == [("result-t1", VALUE)]
         plane.runtime.cancel("waits", "it was enough", force=False)
         until(again.done)
-        assert plane.runtime.values.needed() == set()
+        assert plane.runtime.stored_arguments.needed() == set()
 
 
 def test_a_store_that_is_full_does_not_end_the_thread(tmp_path: Path) -> None:
@@ -177,7 +179,7 @@ def test_an_item_that_is_above_a_limit_is_refused_by_itself(tmp_path: Path) -> N
     large = b"x" * 2000
     with ServicePlane(tmp_path / "state", limits={"most_blob_bytes": 1000}) as plane:
         wanted = a_task("large", arguments_digest=digest_of(large))
-        refused, item = plane.take(wanted, a_task("small"), blobs={**BLOBS, digest_of(large): large})
+        refused, item = plane.accept(wanted, a_task("small"), blobs={**BLOBS, digest_of(large): large})
         assert isinstance(refused, TaskSubmissionError)
         running(item)  # type: ignore[arg-type]
 
@@ -186,7 +188,7 @@ def test_a_forgotten_value_says_which_setting_keeps_it_longer(tmp_path: Path) ->
     with Kept(tmp_path / "state", keep_payloads_s=1.0) as kept:
         kept.clock.time += 10
         kept.tidy()
-        found = kept.plane.look("t0")
+        found = kept.plane.find_item("t0")
         assert found is not None
         with pytest.raises(ResultLostError, match="keep_payloads_s"):
             value_of(found.outcome)  # type: ignore[arg-type]

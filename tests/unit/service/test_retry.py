@@ -249,7 +249,7 @@ def test_of_those_with_a_key_and_without_who_repeat_it_at_once_one_does(service:
 def test_retries_with_one_key_that_come_at_once_are_one(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them have looked whether it was used before any of them goes on."""
     failed(service, "t")
-    payloads, all_there, there = service.plane.runtime.payloads, asyncio.Event(), 0
+    payloads, all_there, there = service.plane.runtime.payload_ownership, asyncio.Event(), 0
     look = payloads.missing
 
     async def missing(*args: Any) -> Any:

@@ -93,14 +93,14 @@ def test_sent_twice_at_the_same_time_it_runs_once(
 def test_asked_for_twice_at_the_same_time_it_is_answered_once(service: ActorService) -> None:
     """After a restart the actor is looked for in the store, and meanwhile the program asks again."""
     service.restart()
-    look, gate, waiting = service.plane.runtime.look, threading.Event(), []
+    look, gate, waiting = service.plane.runtime.find_item, threading.Event(), []
 
     async def slow_look(item_id: str) -> Any:
         waiting.append(item_id)
         await asyncio.to_thread(gate.wait, 10)
         return await look(item_id)
 
-    service.plane.runtime.look = slow_look  # type: ignore[method-assign]  # a slower one
+    service.plane.runtime.find_item = slow_look  # type: ignore[method-assign]  # a slower one
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(service.call, "c", "a", first=False, mailbox="old") for _ in range(2)]
         until(lambda: len(waiting) == 2)

@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.control_plane.runtime.outcome import value_of
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import (
     MissingBlobs,
     ServiceRuntime,
-    Wanted,
+    SubmitRequest,
 )
 from ray_multicluster_scheduler.control_plane.store import Change
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event, PriorityChanged
@@ -54,7 +54,7 @@ def forgotten(plane: ServicePlane, item: Item) -> str:
 
 
 def test_an_accepted_item_is_in_the_store_before_the_answer(plane: ServicePlane) -> None:
-    (item,) = plane.take(a_task("t", idempotency_key="k", owner="ann"))
+    (item,) = plane.accept(a_task("t", idempotency_key="k", owner="ann"))
     assert isinstance(item, Item)
     stored = plane.store.item("t")
     assert stored is not None
@@ -67,17 +67,17 @@ def test_nothing_is_answered_before_it_is_durable(tmp_path: Path) -> None:
     disk = WatchedDisk()
     with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
         disk.full = True
-        answer = plane.runtime.start(plane.runtime.take([Wanted(a_task("t"))], BLOBS))
+        answer = plane.runtime.start(plane.runtime.accept([SubmitRequest(a_task("t"))], BLOBS))
         with pytest.raises(ServiceUnavailableError, match="cannot be written now") as told:
             answer.result(20)
         assert "with the same id" in str(told.value)
         assert plane.placed == []
-        again = plane.runtime.start(plane.runtime.take([Wanted(a_task("t"))], BLOBS))
+        again = plane.runtime.start(plane.runtime.accept([SubmitRequest(a_task("t"))], BLOBS))
         disk.full = False
         try:
             (item,) = again.result(20)
         except ServiceUnavailableError:  # there was no room for a moment longer
-            (item,) = plane.take(a_task("t"))
+            (item,) = plane.accept(a_task("t"))
         assert isinstance(item, Item)
         assert plane.store.item("t") is not None
         until(lambda: plane.placed)
@@ -91,9 +91,9 @@ def test_an_answer_waits_for_every_item_of_its_batch(tmp_path: Path) -> None:
         running(plane.taken(a_task("old")))
         plane.store.write(Change(settings={"all that came before": b"is written"})).result(60)
         disk.full = True
-        both = [Wanted(a_task("new")), Wanted(a_task("old"))]
+        both = [SubmitRequest(a_task("new")), SubmitRequest(a_task("old"))]
         with pytest.raises(ServiceUnavailableError):
-            plane.runtime.start(plane.runtime.take(both, BLOBS)).result(20)
+            plane.runtime.start(plane.runtime.accept(both, BLOBS)).result(20)
         disk.full = False
 
 
@@ -105,7 +105,7 @@ def test_a_service_that_cannot_go_on_tells_nobody_that_his_work_failed(tmp_path:
         plane.runtime.when_failed = lambda: failed.append("heard")
         disk.broken = True
         with pytest.raises(ServiceUnavailableError, match="cannot go on"):
-            plane.runtime.start(plane.runtime.take([Wanted(a_task("t"))], BLOBS)).result(20)
+            plane.runtime.start(plane.runtime.accept([SubmitRequest(a_task("t"))], BLOBS)).result(20)
         until(lambda: failed)
         assert not runs.done()
         disk.broken = False
@@ -113,7 +113,7 @@ def test_a_service_that_cannot_go_on_tells_nobody_that_his_work_failed(tmp_path:
 
 def test_the_same_id_twice_is_one_item(plane: ServicePlane) -> None:
     first = plane.taken(a_task("t"))
-    again, too = plane.take(a_task("t"), a_task("t", name="another word"))
+    again, too = plane.accept(a_task("t"), a_task("t", name="another word"))
     assert again is first
     assert too is first
     plane.finish(running(first), pickling.dumps(7))
@@ -126,7 +126,7 @@ def test_the_same_id_twice_is_one_item(plane: ServicePlane) -> None:
 
 
 def test_two_of_one_id_in_one_batch_are_one_item(plane: ServicePlane) -> None:
-    first, again = plane.take(a_task("t"), a_task("t"))
+    first, again = plane.accept(a_task("t"), a_task("t"))
     assert first is again
 
 
@@ -151,14 +151,14 @@ def test_the_same_key_is_the_same_item_also_when_it_is_over_and_after_a_restart(
 
 def test_an_id_of_another_kind_is_refused(plane: ServicePlane) -> None:
     plane.taken(a_task("t"))
-    (live,) = plane.take(a_job("t"))
+    (live,) = plane.accept(a_job("t"))
     assert isinstance(live, ConfigurationError)
     item = plane.runtime.item("t")
     assert item is not None
     plane.finish(running(item))
     forgotten(plane, item)
     del item
-    (over,) = plane.take(a_job("t"))
+    (over,) = plane.accept(a_job("t"))
     assert isinstance(over, ConfigurationError)
 
 
@@ -176,7 +176,7 @@ def test_equal_content_is_joined_also_after_a_restart(plane: ServicePlane) -> No
 def test_one_that_is_refused_does_not_harm_the_others(plane: ServicePlane) -> None:
     blobs = {**BLOBS, digest_of(b"x"): b"x"}
     bad = a_task("bad", runtime_env={"env_vars": {"A": float}})
-    first, refused, last = plane.take(a_task("t1"), bad, a_task("t2"), blobs=blobs)
+    first, refused, last = plane.accept(a_task("t1"), bad, a_task("t2"), blobs=blobs)
     assert isinstance(first, Item)
     assert isinstance(refused, TaskSubmissionError)
     assert isinstance(last, Item)
@@ -188,9 +188,9 @@ def test_nothing_is_taken_while_the_store_has_trouble(tmp_path: Path) -> None:
     disk = WatchedDisk()
     with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
         disk.full = True
-        first = plane.runtime.start(plane.runtime.take([Wanted(a_task("t"))], BLOBS))
+        first = plane.runtime.start(plane.runtime.accept([SubmitRequest(a_task("t"))], BLOBS))
         until(lambda: plane.store.write_problem is not None)
-        (refused,) = plane.take(a_task("u"))
+        (refused,) = plane.accept(a_task("u"))
         assert isinstance(refused, StoreFullError)
         assert "Nothing can be accepted now" in str(refused)
         disk.full = False
@@ -203,12 +203,12 @@ def test_nothing_is_taken_while_the_store_has_trouble(tmp_path: Path) -> None:
 def test_nothing_is_taken_while_it_drains(plane: ServicePlane) -> None:
     plane.runtime.refuse("is draining and takes nothing new")
     with pytest.raises(ServiceUnavailableError, match="draining"):
-        plane.take(a_task("t"))
+        plane.accept(a_task("t"))
     assert plane.store.item("t") is None
 
 
 def test_missing_payloads_are_named(plane: ServicePlane) -> None:
-    (refused,) = plane.take(Wanted(a_task("t"), ["put"]), blobs={F: b"f"})
+    (refused,) = plane.accept(SubmitRequest(a_task("t"), ["put"]), blobs={F: b"f"})
     assert isinstance(refused, MissingBlobs)
     assert refused.missing == [A, "put"]
     assert plane.taken(a_task("t")).id == "t"
@@ -228,11 +228,11 @@ def test_one_that_ended_long_ago_is_read_from_the_store(plane: ServicePlane) -> 
     plane.finish(item, pickling.dumps("value"))
     item_id = forgotten(plane, item)
     del item
-    found = plane.look(item_id)
+    found = plane.find_item(item_id)
     assert found is not None
     assert value_of(found.outcome) == "value"  # type: ignore[arg-type]
     assert (found.state, found.attempt, found.cluster) == (TaskState.SUCCEEDED, 1, "mac")
-    story = plane.runtime.run(plane.runtime.explained(item_id))
+    story = plane.runtime.run(plane.runtime.explanation_of(item_id))
     assert (story["state"], story["cluster"], story["owner"]) == ("SUCCEEDED", "mac", "ann")
     assert [step["state"] for step in story["history"]][-1] == "SUCCEEDED"
     assert len(story["attempts"]) == 1
@@ -260,7 +260,7 @@ def test_the_job_of_a_task_is_no_job(plane: ServicePlane) -> None:
 
 
 def test_what_was_never_accepted_is_unknown(plane: ServicePlane) -> None:
-    for ask in (plane.runtime.look, plane.runtime.explained, plane.runtime.job):
+    for ask in (plane.runtime.find_item, plane.runtime.explanation_of, plane.runtime.job):
         with pytest.raises(UnknownItemError):
             plane.runtime.run(ask("never"))
 
@@ -271,10 +271,10 @@ def test_what_the_store_has_forgotten_is_expired(plane: ServicePlane) -> None:
     forgotten(plane, job)
     del job
     plane.store.expire(math.inf, 0)
-    assert plane.look("j") is None
-    assert plane.runtime.run(plane.runtime.explained("j"))["state"] == "EXPIRED"
+    assert plane.find_item("j") is None
+    assert plane.runtime.run(plane.runtime.explanation_of("j"))["state"] == "EXPIRED"
     assert plane.runtime.run(plane.runtime.job("j"))["status"] == "EXPIRED"
-    (refused,) = plane.take(a_job("j"))
+    (refused,) = plane.accept(a_job("j"))
     assert isinstance(refused, TaskSubmissionError)
 
 
@@ -283,7 +283,7 @@ def test_an_order_is_answered_when_it_is_written(tmp_path: Path) -> None:
 
     async def tell(runtime: ServiceRuntime, event: Event) -> None:
         runtime.tell(event)
-        await runtime.durable()
+        await runtime.until_durable()
 
     def priority(plane: ServicePlane) -> int | None:
         stored = plane.store.item("t")
@@ -295,11 +295,11 @@ def test_an_order_is_answered_when_it_is_written(tmp_path: Path) -> None:
         runtime.run(tell(runtime, PriorityChanged("t", 5)))
         assert priority(plane) == 5
         disk.full = True
-        with pytest.raises(ServiceUnavailableError, match="It was heard, and cannot be written now"):
+        with pytest.raises(ServiceUnavailableError, match="cannot be written now"):
             runtime.run(tell(runtime, PriorityChanged("t", 7)))
         disk.full = False
         with suppress(ServiceUnavailableError):  # there may be no room for a moment longer
-            runtime.run(runtime.durable())
+            runtime.run(runtime.until_durable())
         until(lambda: priority(plane) == 7)
 
 
@@ -312,6 +312,6 @@ def test_what_comes_after_one_that_is_over_long_ago(plane: ServicePlane) -> None
     until(bad.done)
     forgotten(plane, bad)
     assert plane.taken(a_task("next", after=("good",))).outcome is None
-    (refused,) = plane.take(a_task("never", after=("good", "bad")))
+    (refused,) = plane.accept(a_task("never", after=("good", "bad")))
     assert isinstance(refused, TaskSubmissionError)
     assert "because bad, which it is to run after, was cancelled long ago" in str(refused)

@@ -20,7 +20,7 @@ async def record_action(request: Request, action: str, subject: str, details: Ma
     caller = caller_of(request)
     runtime: ServiceRuntime = request.app.state.runtime
     runtime.audit(caller.user, caller.token, action, subject, details)
-    await runtime.durable()
+    await runtime.until_durable()
 
 
 async def record_if_others(

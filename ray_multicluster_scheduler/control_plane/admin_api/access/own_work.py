@@ -17,8 +17,11 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import call
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime.explanation import unknown_item
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
-from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import (
+    OwnershipCheck,
+    ServiceRuntime,
+    SubmitRequest,
+)
 
 OTHERS = "somebody else's item"
 LimitsOf: TypeAlias = Callable[[str], OwnerLimits]
@@ -27,7 +30,7 @@ LimitsOf: TypeAlias = Callable[[str], OwnerLimits]
 
 async def owner_of(runtime: ServiceRuntime, item_id: str) -> str | None:
     """Of an item, or of the gang that this is a member of; None if it is not known (any more)."""
-    named = await runtime.named(item_id)
+    named = await runtime.resolve_id(item_id)
     return None if named is None else named.owner
 
 
@@ -53,7 +56,7 @@ def _bare(outcome: dict[str, Any]) -> dict[str, Any]:
 # ---- submitting
 
 
-def admitted(caller: Caller, limits_of: LimitsOf, wanted: Wanted) -> Wanted:
+def admitted(caller: Caller, limits_of: LimitsOf, wanted: SubmitRequest) -> SubmitRequest:
     """As whose it is run. Raises NotAllowedError for another owner than the token's user, or too high a priority,
     ConfigurationError for an id, an owner or a key that is more than a line."""
     task = wanted.task
@@ -83,7 +86,7 @@ def check_priority(limits: OwnerLimits, owner: str, priority: int, item_id: str)
         )
 
 
-def own_only(caller: Caller, wanted: Wanted) -> Wanted:
+def own_only(caller: Caller, wanted: SubmitRequest) -> SubmitRequest:
     """The same, for one who touches nothing of somebody else's: whose things are is asked when they are found, not
     before, when they may not be there yet. Raises NotAllowedError."""
     task = wanted.task
@@ -99,12 +102,12 @@ def own_only(caller: Caller, wanted: Wanted) -> Wanted:
     return wanted._replace(task=task, check=partial(_check_used, caller), user=caller.user)
 
 
-def steered_by(caller: Caller) -> Check | None:
+def steered_by(caller: Caller) -> OwnershipCheck | None:
     """For whoever finds an item that is to be used."""
     return None if caller.steers_all else partial(_check_steered, caller)
 
 
-def seen_by(caller: Caller) -> Check | None:
+def seen_by(caller: Caller) -> OwnershipCheck | None:
     """For whoever finds an item that is to be told of."""
     return None if caller.sees_all else partial(_check_seen, caller)
 

@@ -13,8 +13,7 @@ from ray_multicluster_scheduler.common.process import crash_point
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.explanation import unknown_item
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
-from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import OwnershipCheck, ServiceRuntime
 
 KEPT_S = 120.0
 """A mailbox that nobody asks for so long is dropped; whoever comes back after that names all his items again."""
@@ -170,7 +169,7 @@ class Mailboxes:
         *,
         user: str = "",
         tell: Callable[[Promise], dict[str, Any]] = wire.status_to_wire,
-        check: Check | None = None,
+        check: OwnershipCheck | None = None,
     ) -> dict[str, Any]:
         """What is new for a client, in the words of ``tell``. Answered at once if items are unknown or refused by
         ``check``, each with why, or if the mailbox is not the one that the client knows: then it may not have all that
@@ -184,7 +183,7 @@ class Mailboxes:
             try:
                 if item_id in nowhere and self._runtime.item(item_id) is None:
                     raise unknown_item(item_id)
-                item = await self._runtime.look(item_id)
+                item = await self._runtime.find_item(item_id)
                 if item is not None and check is not None:
                     check(item.task.owner, item_id)
             except SchedulerError as error:

@@ -90,7 +90,7 @@ def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
     app.add_middleware(OnlyLocal, access=access)
     app.add_middleware(Unexpected)  # the last one is asked first
     app.state.runtime, app.state.access = runtime, access
-    app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
+    app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.acknowledge)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
     app.state.called_actors = RecentPairs()
     app.state.fleet_changes = FleetChanges(runtime)

@@ -30,7 +30,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_descriptio
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallItem
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
-from ray_multicluster_scheduler.control_plane.runtime.service.service_calls import WantedCall
+from ray_multicluster_scheduler.control_plane.runtime.service.service_calls import CallRequest
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
 
@@ -56,8 +56,8 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
     runtime = runtime_of(request)
     if cluster is not None:
         runtime.check_cluster(cluster)
-    async with runtime.names.lock(name):
-        living = runtime.names.living(name)
+    async with runtime.actor_names.lock(name):
+        living = runtime.actor_names.living(name)
     caller = caller_of(request)
     if living is not None and not caller.may_see(living.task.owner):
         living = None
@@ -66,7 +66,7 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
             f"No living actor {name!r} of this service is known.",
             next_step="make it with name=…; one that another control plane left is for a token with the role operator",
         )
-    return Answer(face(request, living if living is not None else await runtime.names.find(name, cluster)))
+    return Answer(face(request, living if living is not None else await runtime.actor_names.find(name, cluster)))
 
 
 @router.post("/calls", **described(Rule.SUBMIT, docs.CALL))
@@ -78,7 +78,7 @@ async def call(request: Request) -> Response:
     With ``"first": false`` a call was sent before, and nobody knows whether it arrived; ``mailbox`` is the one that the
     client had then."""
     said, runtime = await json_of(request, each="calls"), runtime_of(request)
-    runtime.check_that_it_goes_on()
+    runtime.check_running()
     client, entries = said.get("client"), said.get("calls")
     if not isinstance(client, str) or not client:
         raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
@@ -109,7 +109,7 @@ async def _take(
             if wanted.actor in late:
                 raise late[wanted.actor]
             _check_id(runtime, wanted)
-            known = await runtime.calls.take(
+            known = await runtime.calls.accept(
                 wanted,
                 blobs,
                 lambda: box.find(wanted.id) or runtime.calls.find(wanted.id),
@@ -129,7 +129,7 @@ async def _take(
     return {"id": wanted.id}
 
 
-def _check_id(runtime: ServiceRuntime, wanted: WantedCall) -> None:
+def _check_id(runtime: ServiceRuntime, wanted: CallRequest) -> None:
     """Ids are their programs'. Raises ConfigurationError for one that means something else here."""
     known = runtime.calls.find(wanted.id)
     if known is not None:
@@ -146,7 +146,7 @@ def _taken(call_id: str) -> ConfigurationError:
     )
 
 
-def _wanted(entry: object, box: Mailbox, user: str | None) -> WantedCall:
+def _wanted(entry: object, box: Mailbox, user: str | None) -> CallRequest:
     """Raises ConfigurationError."""
     if isinstance(entry, ConfigurationError):
         raise entry
@@ -164,7 +164,7 @@ def _wanted(entry: object, box: Mailbox, user: str | None) -> WantedCall:
         )
     objects = tuple(texts(dict(entry), "objects"))
     named = entry["id"], entry["actor"], entry["method"], arguments, objects
-    return WantedCall(*named, entry.get("paths") is True, first, fresh, user)
+    return CallRequest(*named, entry.get("paths") is True, first, fresh, user)
 
 
 @router.post("/calls/{call_id}/cancel", **described(Rule.STEER, docs.CANCEL_CALL))

@@ -29,7 +29,7 @@ async def put(request: Request, digest: str) -> dict[str, Any]:
         raise ConfigurationError(f"The payload is called {digest}, and is {found}.", next_step="send it again")
     user = caller_of(request).user
     await asyncio.to_thread(partial(runtime.store.put_blob, data, user=user))
-    runtime.payloads.note(user, [digest])
+    runtime.payload_ownership.note(user, [digest])
     return {"digest": digest, "bytes": len(data)}
 
 
@@ -38,7 +38,7 @@ async def get(request: Request, digest: str) -> Response:
     """The payload as it was put. Whoever does not steer everybody's work gets what was put with the same user's token,
     and what an item of that user has."""
     runtime, caller = runtime_of(request), caller_of(request)
-    if not await runtime.payloads.may_use(None if caller.steers_all else caller.user, digest):
+    if not await runtime.payload_ownership.may_use(None if caller.steers_all else caller.user, digest):
         raise _not_here(digest)  # in the same words, whether somebody else has it or nobody
     large = await large_blob(runtime, digest)
     if large is not None:

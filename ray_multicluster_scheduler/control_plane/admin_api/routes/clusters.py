@@ -66,7 +66,7 @@ def _details(request: Request, name: str) -> dict[str, Any]:
     runtime = runtime_of(request)
     told = cluster_details(runtime, name)
     if told["kept_for"] is not None:
-        told["kept_for"] = own_work.named_for(caller_of(request), told["kept_for"], runtime.owner_now)
+        told["kept_for"] = own_work.named_for(caller_of(request), told["kept_for"], runtime.live_owner)
     return told
 
 
@@ -84,7 +84,7 @@ async def drain(request: Request, name: str) -> Response:
     timeout = seconds(said, "timeout", 25.0, LONGEST_DRAIN_S)
     check_cluster(request, name)
     fleet_control.cordon(runtime, name, cordoned=True)
-    await runtime.durable()
+    await runtime.until_durable()
     await record_action(request, "drain", name)
     drained = await _drained(runtime, name, asyncio.get_running_loop().time() + timeout)
     return Answer({"drained": drained, "items": fleet_control.items_on(runtime, name)})

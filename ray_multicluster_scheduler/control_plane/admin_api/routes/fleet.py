@@ -37,7 +37,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as 
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.explanation import current_wait_reasons
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.store import ItemQuery
 from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
@@ -109,7 +109,7 @@ async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str,
     check_cluster(request, name)
     changed = fleet_control.is_cordoned(runtime, name) != cordoned
     items = fleet_control.cordon(runtime, name, cordoned=cordoned)
-    await runtime.durable()
+    await runtime.until_durable()
     await record_action(request, "cordon" if cordoned else "uncordon", name)
     return {"items": items, "changed": changed}
 
@@ -121,7 +121,7 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     reason = checked_reason(said.get("reason", ""))
     check_cluster(request, name)
     items = await fleet_control.declare_dead(runtime, name, reason, force=said.get("force") is True)
-    await runtime.durable()
+    await runtime.until_durable()
     await record_action(request, "declare dead", name, {"reason": reason, "force": said.get("force") is True})
     return {"items": items}
 
@@ -133,7 +133,7 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     reason = checked_reason(said.get("reason", ""))
     before = _paused(request, what, name)
     runtime.tell(QueuePaused("cluster" if what == "cluster" else "owner", name, reason))
-    await runtime.durable()
+    await runtime.until_durable()
     await record_action(request, "pause", f"{what} {name}", {"reason": reason})
     return {what: name, "changed": before != reason}
 
@@ -143,7 +143,7 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
     """The end of pause."""
     runtime, before = runtime_of(request), _paused(request, what, name)
     runtime.tell(QueueResumed("cluster" if what == "cluster" else "owner", name))
-    await runtime.durable()
+    await runtime.until_durable()
     await record_action(request, "resume", f"{what} {name}")
     return {what: name, "changed": before is not None}
 
@@ -170,7 +170,7 @@ async def plan(request: Request) -> Response:
     said, runtime, caller = await json_of(request), runtime_of(request), caller_of(request)
     if not isinstance(said.get("task"), Mapping):
         raise no_task()
-    wanted = own_work.admitted(caller, runtime.machine.limits_of, Wanted(task_from(with_id(said["task"]))))
+    wanted = own_work.admitted(caller, runtime.machine.limits_of, SubmitRequest(task_from(with_id(said["task"]))))
     await runtime.health.check_all()
     return Answer(runtime.machine.plan(wanted.task, runtime.clock.now()).to_dict())
 

@@ -24,9 +24,9 @@ async def forget(request: Request, item_id: str) -> Response:
     Ray keeps of a job is not touched."""
     runtime = runtime_of(request)
     await own_work.check_steered_by(caller_of(request), runtime, item_id)
-    item = await runtime.look(item_id)
+    item = await runtime.find_item(item_id)
     if item is not None:
-        needed = runtime.values.needed()
+        needed = runtime.stored_arguments.needed()
         if not item.done():
             raise _not_now(item_id, f"it is {item.state}", "cancel it first")
         if item_id in needed:

@@ -58,7 +58,7 @@ from ray_multicluster_scheduler.control_plane.runtime.explanation import (
 )
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
 from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
 from ray_multicluster_scheduler.control_plane.store import ItemQuery, StoredItem
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import when_started
 
@@ -101,7 +101,7 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
     if client is not None and not isinstance(client, str):
         raise ConfigurationError(f"client is {str(client)[:100]!r}.", next_step="give the name of a mailbox, or none")
     blobs, key = blobs_of(said), key_of(request)
-    wanted: list[Wanted | SchedulerError] = []
+    wanted: list[SubmitRequest | SchedulerError] = []
     runtime, caller = runtime_of(request), caller_of(request)
     for number, entry in enumerate(entries):
         try:
@@ -110,7 +110,7 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
             wanted.append(new if caller.steers_all else own_work.own_only(caller, new))
         except SchedulerError as error:
             wanted.append(error)
-    taken = iter(await runtime.take([one for one in wanted if isinstance(one, Wanted)], blobs))
+    taken = iter(await runtime.accept([one for one in wanted if isinstance(one, SubmitRequest)], blobs))
     answers = [one if isinstance(one, SchedulerError) else next(taken) for one in wanted]
     if not caller.steers_all:
         answers = [own_work.own_answer(caller, one) for one in answers]
@@ -128,7 +128,7 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
     return [{"problem": problems.document(one)} if isinstance(one, SchedulerError) else _short(one) for one in answers]
 
 
-def _keyed(wanted: Wanted, key: str, number: int | None) -> Wanted:
+def _keyed(wanted: SubmitRequest, key: str, number: int | None) -> SubmitRequest:
     """With the key of the request; of a batch each has one of its own, by its ``number``. Raises ConfigurationError."""
     if number is None:
         return wanted._replace(task=with_key(wanted.task, key))
@@ -138,10 +138,10 @@ def _keyed(wanted: Wanted, key: str, number: int | None) -> Wanted:
 
 
 def _same(
-    entry: Any, wanted: Wanted | SchedulerError, answer: Item | SchedulerError, key: str
+    entry: Any, wanted: SubmitRequest | SchedulerError, answer: Item | SchedulerError, key: str
 ) -> Item | SchedulerError:
     try:
-        if isinstance(wanted, Wanted) and isinstance(answer, Item):
+        if isinstance(wanted, SubmitRequest) and isinstance(answer, Item):
             check_key(wanted.task, answer, key, named="id" in entry["task"])
     except SchedulerError as error:
         return error
@@ -152,7 +152,7 @@ def _short(item: Item) -> dict[str, Any]:
     return {"id": item.id, "state": str(item.state), "attempt": item.attempt, "cluster": item.cluster}
 
 
-def _wanted(entry: object, user: str) -> Wanted:
+def _wanted(entry: object, user: str) -> SubmitRequest:
     """As this user's, where it does not say whose it is. Raises ConfigurationError."""
     if isinstance(entry, ConfigurationError):
         raise entry
@@ -176,13 +176,13 @@ def _wanted(entry: object, user: str) -> Wanted:
             task_id=task.id,
             next_step="name one object for each that a member has",
         )
-    return Wanted(task, objects, entry.get("get_if_exists") is True)
+    return SubmitRequest(task, objects, entry.get("get_if_exists") is True)
 
 
 @router.get("/items/{item_id}", **described(Rule.SEE, docs.GET))
 async def get(request: Request, item_id: str) -> dict[str, Any]:
     """An item as it is now, with its outcome if it is over."""
-    item = await runtime_of(request).look(item_id)
+    item = await runtime_of(request).find_item(item_id)
     if item is None:
         return {"id": item_id, "state": "EXPIRED"}
     return {**face(request, item), **await runtime_of(request).repetitions(item_id)}
@@ -303,8 +303,8 @@ async def wait(request: Request) -> Response:
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
     runtime, caller = runtime_of(request), caller_of(request)
-    story = await runtime.explained(item_id, own_work.seen_by(caller))
-    return Answer(own_work.without_others(story, caller, runtime.owner_now))
+    story = await runtime.explanation_of(item_id, own_work.seen_by(caller))
+    return Answer(own_work.without_others(story, caller, runtime.live_owner))
 
 
 @router.get("/items/{item_id}/result", **described(Rule.STEER, docs.RESULT))
@@ -337,7 +337,7 @@ async def logs(
     """What an attempt printed, the newest one by default; with ``follow`` as it comes, until the item is over, or with
     ``attempt`` too until that one is: whoever is cut off knows then what it has heard of which."""
     runtime = runtime_of(request)
-    item = await runtime.look(item_id)
+    item = await runtime.find_item(item_id)
     if item is None:
         raise result_lost(item_id)
     own_work.check_item_seen(request, item.task.owner, item_id)
@@ -370,4 +370,4 @@ async def logs(
     if follow and not item.done() and attempt in (None, item.attempt):
         told = output_stream.of_task(runtime, item, still, alone=attempt is not None)
         return StreamingResponse(told, media_type="text/plain")
-    return PlainTextResponse(await runtime.printed(item, attempt or item.attempt, stream))
+    return PlainTextResponse(await runtime.output_of(item, attempt or item.attempt, stream))

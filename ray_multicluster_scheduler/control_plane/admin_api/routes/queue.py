@@ -92,7 +92,7 @@ async def _limited(request: Request, owner: str, limits: OwnerLimits | None) -> 
             next_step=f"use the name of an owner, of at most {LONGEST_OWNER}",
         )
     runtime.tell(OwnerLimitsChanged(owner, limits))
-    await runtime.durable()
+    await runtime.until_durable()
     action = "reset limits" if limits is None else "set limits"
     await record_action(request, action, f"owner {owner}", None if limits is None else limits.model_dump())
     return Answer((await _owners(runtime, owner))[owner])

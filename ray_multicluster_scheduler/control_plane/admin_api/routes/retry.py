@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields impor
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, SubmitRequest
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
 
@@ -39,7 +39,7 @@ async def retry(request: Request, item_id: str) -> Response:
     await own_work.check_steered_by(caller_of(request), runtime, item_id)
     if made is not None or said.get("anyway") is True:
         return await _repeated(request, item_id, said, made, key)
-    async with runtime.repeating.of(item_id):  # of two who ask at once, the second one sees what the first one got
+    async with runtime.retry_locks.of(item_id):  # of two who ask at once, the second one sees what the first one got
         await _check_not_repeated(runtime, item_id, key)
         return await _repeated(request, item_id, said, None, key)
 
@@ -51,7 +51,7 @@ async def _check_not_repeated(runtime: ServiceRuntime, item_id: str, key: str | 
         return
     if key is not None and await _is_known(runtime, item_id, key):
         return
-    newest = await runtime.look(again[-1])
+    newest = await runtime.find_item(again[-1])
     raise SchedulerError(
         f"{item_id} was repeated already, as {again[-1]}, which is {'EXPIRED' if newest is None else newest.state}.",
         task_id=item_id,
@@ -61,7 +61,7 @@ async def _check_not_repeated(runtime: ServiceRuntime, item_id: str, key: str | 
 
 async def _is_known(runtime: ServiceRuntime, item_id: str, key: str) -> bool:
     """Was this key used by the owner of the item?"""
-    item = await runtime.look(item_id)
+    item = await runtime.find_item(item_id)
     return item is not None and await asyncio.to_thread(runtime.store.id_by_key, item.task.owner, key) is not None
 
 
@@ -79,10 +79,10 @@ async def _repeated(request: Request, item_id: str, said: dict[str, Any], made: 
             f"{item_id} is the id of what is to be repeated.", next_step="give another id, or none"
         )
     task = _again(before, made or new_id(before.kind), key)
-    wanted = own_work.admitted(caller, runtime.machine.limits_of, Wanted(task, objects))
+    wanted = own_work.admitted(caller, runtime.machine.limits_of, SubmitRequest(task, objects))
     if not caller.steers_all:
         wanted = own_work.own_only(caller, wanted)
-    (answer,) = await runtime.take([wanted], {})
+    (answer,) = await runtime.accept([wanted], {})
     if not caller.steers_all:
         answer = own_work.own_answer(caller, answer)
     if isinstance(answer, MissingBlobs):
@@ -109,7 +109,7 @@ async def _repeated(request: Request, item_id: str, said: dict[str, Any], made: 
 
 async def _over(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription, tuple[str, ...], TaskState]:
     """How it was submitted, the names of its values, and how it ended. Raises SchedulerError, UnknownItemError."""
-    item: Item | None = await runtime.look(item_id)
+    item: Item | None = await runtime.find_item(item_id)
     stored = None if item is None else await asyncio.to_thread(runtime.store.item, item_id)
     if item is None or stored is None:
         raise ResultLostError(

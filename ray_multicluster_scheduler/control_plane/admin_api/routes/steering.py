@@ -32,7 +32,7 @@ async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     if item is not None and changed:
         reason = checked_reason(said.get("reason", "")) or "cancelled by the caller"
         runtime.kill(item, reason, force=said.get("force") is True)
-        await runtime.durable()
+        await runtime.until_durable()
         await record_if_others(request, item.task.owner, "cancel", item_id, {"reason": reason})
     return {"id": item_id, "state": EXPIRED if item is None else str(item.state), "changed": changed}
 
@@ -44,7 +44,7 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
     item = await _waiting(request, item_id)
     reason, before = checked_reason(said.get("reason", "")), _held(request, item)
     runtime.tell(HoldRequested(item_id, reason))
-    await runtime.durable()
+    await runtime.until_durable()
     await record_if_others(request, item.task.owner, "hold", item_id, {"reason": reason})
     return {**_now(request, item), "changed": before != reason}
 
@@ -56,7 +56,7 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
     item = await _waiting(request, item_id)
     before = _held(request, item)
     runtime.tell(ReleaseRequested(item_id))
-    await runtime.durable()
+    await runtime.until_durable()
     await record_if_others(request, item.task.owner, "release", item_id)
     return {**_now(request, item), "changed": before is not None}
 
@@ -73,14 +73,14 @@ async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     record = runtime.record(item_id)
     before = None if record is None else record.wanted.priority
     runtime.tell(PriorityChanged(item_id, priority))
-    await runtime.durable()
+    await runtime.until_durable()
     await record_if_others(request, item.task.owner, "priority", item_id, {"priority": priority})
     return {**_now(request, item), "priority": priority, "changed": before != priority}
 
 
 async def there(request: Request, item_id: str) -> Item | None:
     """For whoever may steer it; None: EXPIRED. Raises UnknownItemError, NotAllowedError."""
-    item = await runtime_of(request).look(item_id)
+    item = await runtime_of(request).find_item(item_id)
     if item is not None:
         own_work.check_item_steered(request, item.task.owner, item_id)
     return item

@@ -1,9 +1,10 @@
-"""ActorNames: the living actors of a service by their names, for all its programs."""
+"""ActorNames: the service's registry of named actors, shared by all its clients."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,16 +13,30 @@ from ray_multicluster_scheduler.common.exception import NotAllowedError, Schedul
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
 from ray_multicluster_scheduler.control_plane.runtime import detached_actors
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
-from ray_multicluster_scheduler.control_plane.runtime.service.named_locks import NamedLocks
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import name_taken
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check
-    from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+    from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import OwnershipCheck, ServiceRuntime
+
+
+class NamedLocks:
+    """One asyncio lock per name; a lock is dropped when it is neither held nor awaited."""
+
+    def __init__(self) -> None:
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    def of(self, name: str) -> asyncio.Lock:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
+
+    def __len__(self) -> int:
+        return len(self._locks)
 
 
 class ActorNames:
-    """On the loop of the service. The name of one that was killed is free at once, though its end takes a while."""
+    """Used on the loop only. The name of a killed actor is free at once, although the actor takes a while to end."""
 
     def __init__(self, runtime: ServiceRuntime) -> None:
         self._runtime = runtime
@@ -30,18 +45,18 @@ class ActorNames:
         self._locks = NamedLocks()
 
     def lock(self, name: str) -> asyncio.Lock:
-        """Whoever makes or finds an actor of this name holds it."""
+        """To be held while an actor of this name is made or looked up."""
         return self._locks.of(name)
 
-    def note(self, item: Item) -> None:
-        """It is accepted, and has its name until its end."""
+    def add(self, item: Item) -> None:
+        """Register an accepted actor under its name until its end."""
         actor = item.task.actor
         if actor is not None and actor.public_name is not None and item.outcome is None:
             self._items[actor.public_name] = item
             item.watch(self._over)
 
     def killed(self, item_id: str) -> None:
-        """Its end was asked for."""
+        """Release the name of an actor whose cancellation was requested."""
         for name, item in list(self._items.items()):
             if item.id == item_id and item.outcome is None:
                 self._killed[item_id] = item
@@ -51,43 +66,43 @@ class ActorNames:
         return self._items.get(name)
 
     async def claim(
-        self, task: TaskDescription, *, get_if_exists: bool, check: Check | None = None
+        self, task: TaskDescription, *, get_if_exists: bool, check: OwnershipCheck | None = None
     ) -> Item | TaskDescription:
-        """The living actor that has the name, if that is wanted, or what is to be submitted: the task, or one that
-        takes over a detached actor which another program left behind; with a ``check`` neither one whose owner it does
-        not like, nor one that only a cluster knows of, which may be anybody's. Raises ConfigurationError."""
+        """The living actor of this name, with ``get_if_exists``; else the task to submit, which may adopt a detached
+        actor that another program left behind. With a ``check`` neither an actor that it rejects nor a detached one
+        (whose owner is unknown) is handed out. Raises ConfigurationError if the name is taken."""
         actor = task.actor
         assert actor is not None
         name = actor.public_name or ""
-        there = self.living(name)
-        if there is not None and check is not None:
+        living = self.living(name)
+        if living is not None and check is not None:
             try:
-                check(there.task.owner, there.id)
+                check(living.task.owner, living.id)
             except (NotAllowedError, UnknownItemError):
                 raise name_taken(name, "somebody else's", None) from None
-        if there is not None and get_if_exists:
-            return there
-        if there is not None:
-            raise name_taken(name, f"{there.task.name} {there.id}", there.cluster)
+        if living is not None and get_if_exists:
+            return living
+        if living is not None:
+            raise name_taken(name, f"{living.task.name} {living.id}", living.cluster)
         if not actor.detached or actor.adopt:
             return task
-        found, silent = await self._search(name, detached_actors.LOOK_PATIENCE_S)
+        found, unanswered = await self._search(name, detached_actors.LOOK_PATIENCE_S)
         if found and get_if_exists and check is None:
             return _adopting(task, name, detached_actors.one_of(name, found, task.preferred_cluster))
         if found:
             raise name_taken(name, "a detached one", found[0])
-        detached_actors.warn_of(silent, name)
+        detached_actors.warn_of(unanswered, name)
         return task
 
     async def find(self, name: str, cluster: str | None) -> Item:
-        """A living actor: one of ours, or a detached one on any cluster. Raises UnknownItemError."""
-        there = self.living(name)
-        if there is not None:
-            return there
-        found, silent = await self._search(name, None)
+        """A living actor of this service, or a detached one on any cluster. Raises UnknownItemError."""
+        living = self.living(name)
+        if living is not None:
+            return living
+        found, unanswered = await self._search(name, None)
         if not found:
-            missed = f" (no answer from {'; '.join(silent)})" if silent else ""
-            known = f"known names: {', '.join(sorted(self._items))}" if self._items else "no living one has a name"
+            missed = f" (no answer from {'; '.join(unanswered)})" if unanswered else ""
+            known = f"known names: {', '.join(sorted(self._items))}" if self._items else "no living actor has a name"
             raise UnknownItemError(
                 f"There is no living actor {name!r}, neither of this service nor detached on a cluster{missed}; "
                 f"{known}.",
@@ -102,14 +117,14 @@ class ActorNames:
             arguments_digest=digest_of(b""),
         )
         from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import (  # noqa: PLC0415 - it imports us
-            Wanted,
+            SubmitRequest,
         )
 
         task = _adopting(blank, name, detached_actors.one_of(name, found, cluster))
-        (taken,) = await self._runtime.take([Wanted(task, get_if_exists=True)], {digest_of(b""): b""})
-        if isinstance(taken, SchedulerError):
-            raise taken
-        return taken
+        (answer,) = await self._runtime.accept([SubmitRequest(task, get_if_exists=True)], {digest_of(b""): b""})
+        if isinstance(answer, SchedulerError):
+            raise answer
+        return answer
 
     async def _search(self, name: str, patience: float | None) -> tuple[list[str], list[str]]:
         dying = {
@@ -127,6 +142,6 @@ class ActorNames:
 
 
 def _adopting(task: TaskDescription, name: str, cluster: str) -> TaskDescription:
-    """It exists already, detached on this cluster, and is only looked up."""
+    """A task that takes over the detached actor of this name on this cluster instead of making one."""
     actor = ActorDescription(ray_name=name, public_name=name, lifetime="detached", adopt=True)
     return replace(task, actor=actor, requirements={}, preferred_cluster=cluster, fallback="wait", program=None)

@@ -105,7 +105,7 @@ class FleetChanges:
                 post(ClusterChanged(name, new[name].metadata(), False if name in closed else None))
             for name in changes.removed:
                 post(ClusterChanged(name, None))
-            await self._runtime.durable()
+            await self._runtime.until_durable()
             others = [name for name in changes.changed if not new[name].reached_like(now[name])]
             for name in (*others, *changes.removed):
                 if name in changes.removed or not fleet_control.items_on(self._runtime, name):
@@ -137,13 +137,13 @@ class FleetChanges:
         closed = [name for name in names if not runtime.machine.registry.state(name).cordoned]
         for name in closed:
             runtime.manager.post(CordonChanged(name, cordoned=True))
-        await runtime.durable()
+        await runtime.until_durable()
         busy = {name: items for name in names if (items := fleet_control.items_on(runtime, name))}
         if not busy:
             return closed
         for name in closed:
             runtime.manager.post(CordonChanged(name, cordoned=False))
-        await runtime.durable()
+        await runtime.until_durable()
         told = "; ".join(f"{name}: {', '.join(items[:5])}{' …' if items[5:] else ''}" for name, items in busy.items())
         raise SchedulerError(
             f"Clusters that would go, or be others, are not empty ({told}).",

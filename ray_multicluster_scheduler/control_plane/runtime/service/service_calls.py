@@ -1,4 +1,4 @@
-"""ServiceCalls: calls of actors' methods, from programs to the links. They are not written down."""
+"""ServiceCalls: accepts actor method calls from clients and queues them per actor. Calls are not durable."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_c
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
-    from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check
-    from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+    from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import OwnershipCheck, ServiceRuntime
 
 
-class WantedCall(NamedTuple):
-    """A call as its program sent it, ``first`` or again. ``fresh``: nobody can have passed it on before. ``user`` is
-    whose payloads it may name; None: everybody's."""
+class CallRequest(NamedTuple):
+    """A call as its client sent it, for the ``first`` time or again. ``fresh``: it cannot have been sent to an agent
+    yet. ``user`` is whose payloads it may name; None: everybody's."""
 
     id: str
     actor: str
@@ -32,69 +31,69 @@ class WantedCall(NamedTuple):
 
 
 class ServiceCalls:
-    """On the loop of the service. A call is passed on at most once. After a restart its program names it again, and its
-    actor's cluster is asked what became of it."""
+    """Used on the loop only. A call is sent at most once. After a restart its client repeats it, and the actor's
+    cluster is asked for its result."""
 
     def __init__(self, runtime: ServiceRuntime) -> None:
         self._runtime = runtime
         self._queues: dict[str, ActorCalls] = {}
         self._ended: weakref.WeakValueDictionary[str, ActorCalls] = weakref.WeakValueDictionary()
-        """Of actors that are over, as long as somebody knows of them: each watches its actor."""
+        """Queues of ended actors, while anything still refers to them."""
 
     def find(self, call_id: str) -> CallItem | None:
-        """The call, while it is not answered."""
+        """The call, until it is answered."""
         return self._runtime.method_calls.find(call_id)
 
-    async def take(
+    async def accept(
         self,
-        wanted: WantedCall,
+        request: CallRequest,
         blobs: Mapping[str, bytes],
         known: Callable[[], Promise | None],
-        check: Check | None = None,
+        check: OwnershipCheck | None = None,
     ) -> Promise:
-        """``known`` tells of one that was taken before, answered or not: it may be sent twice at the same time. Raises
-        UnknownItemError for an actor that is not known, MissingBlobs, SchedulerError, and as ``check`` does for the
-        actor or a value."""
-        queue = await self._queue(wanted.actor, check)
-        if not wanted.fresh:
+        """``known`` looks up a call of this id that was accepted before, since two requests may carry it concurrently.
+        Raises UnknownItemError for an unknown actor, MissingBlobs, SchedulerError, and as ``check`` does for the actor
+        or a value."""
+        queue = await self._queue(request.actor, check)
+        if not request.fresh:
             before = known()
             if before is not None:
                 return before
-            call = CallItem(wanted.id, queue, wanted.method, b"", complete=True)
+            call = CallItem(request.id, queue, request.method, b"", complete=True)
             queue.adopt(call)
             return call
-        values = self._runtime.values
-        data = await values.blob(wanted.arguments or "", blobs, wanted.id, wanted.user)
+        stored = self._runtime.stored_arguments
+        data = await stored.blob(request.arguments or "", blobs, request.id, request.user)
         arguments = Arguments(b"")
-        if wanted.objects:
-            arguments = await values.arguments(wanted.objects, blobs, wanted.id, check, wanted.user)
+        if request.objects:
+            arguments = await stored.arguments(request.objects, blobs, request.id, check, request.user)
         before = known()
         if before is not None:
             return before
-        call = CallItem(wanted.id, queue, wanted.method, data, complete=arguments.plain)
-        call.has_paths = wanted.paths
+        call = CallItem(request.id, queue, request.method, data, complete=arguments.plain)
+        call.has_paths = request.paths
         queue.take(call, arguments)
         return call
 
-    def heard(self, call_id: str) -> None:
-        """Its program has the answer, or will never ask for it: its agent may forget it."""
+    def acknowledge(self, call_id: str) -> None:
+        """The client has the answer, or will never ask for it: the agent may drop it."""
         collector = self._runtime.collector
         assert isinstance(collector, DurableResultCollector)
         collector.heard(call_id)
 
     def no_more(self, item_id: str) -> None:
-        """The end of this actor, or of this gang of actors, was asked for."""
+        """Refuse further calls of an actor, or of a gang of actors, whose cancellation was requested."""
         for queue in self._queues.values():
             if item_id in (queue.item.id, queue.item.whole):
                 queue.no_more()
 
-    async def _queue(self, actor_id: str, check: Check | None) -> ActorCalls:
+    async def _queue(self, actor_id: str, check: OwnershipCheck | None) -> ActorCalls:
         known = self._queues.get(actor_id)
         if known is not None:
             if check is not None:
                 check(known.item.task.owner, actor_id)
             return known
-        item = await self._runtime.values.actor(actor_id, check)
+        item = await self._runtime.stored_arguments.actor(actor_id, check)
         known = self._queues.get(actor_id)
         if known is not None:
             return known

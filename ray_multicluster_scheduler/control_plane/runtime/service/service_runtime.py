@@ -1,4 +1,4 @@
-"""ServiceRuntime: the control plane of a service. Its loop is also the loop of the HTTP face."""
+"""ServiceRuntime: the durable control plane of ``rmcs up``. Everything it accepts is in the store before it answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
     SchedulerError,
     ServiceUnavailableError,
     StoreFullError,
@@ -22,22 +24,22 @@ from ray_multicluster_scheduler.common.package_uri import local_paths_in, packag
 from ray_multicluster_scheduler.common.process import crash_point
 from ray_multicluster_scheduler.common.redaction.patterns import masked_line
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, Settings
+from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentWatch
+from ray_multicluster_scheduler.control_plane.runtime.explanation import CurrentWaitReasons
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
-from ray_multicluster_scheduler.control_plane.runtime.runtime import KEPT_FINISHED
-from ray_multicluster_scheduler.control_plane.runtime.service.actor_names import ActorNames
-from ray_multicluster_scheduler.control_plane.runtime.service.durability_wait import until_written
-from ray_multicluster_scheduler.control_plane.runtime.service.named_locks import NamedLocks
+from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED
+from ray_multicluster_scheduler.control_plane.runtime.runtime import KEPT_FINISHED, Runtime
+from ray_multicluster_scheduler.control_plane.runtime.service.actor_names import ActorNames, NamedLocks
 from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import PayloadOwnership
 from ray_multicluster_scheduler.control_plane.runtime.service.service_calls import ServiceCalls
-from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check, ServiceKnown
 from ray_multicluster_scheduler.control_plane.runtime.service.store_persistence import StorePersistence
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs, StoredArguments
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_history import StoredHistory
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_kept_values import StoredKeptValues
 from ray_multicluster_scheduler.control_plane.runtime.service.tracing.trace_sender import trace_sender_for
-from ray_multicluster_scheduler.control_plane.store import OperationRecord, Store
+from ray_multicluster_scheduler.control_plane.store import OperationRecord, Store, StoredItem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator, TimedMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
@@ -48,84 +50,79 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome i
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
 
 _log = get_logger(__name__)
-_AT_ONCE = 100
+_YIELD_EVERY = 100
+"""Submissions of one batch that are handled before other work on the loop gets a turn."""
 _MOST_SUBJECT = 256
+_MOST_REPETITIONS = 20
+_FORGOTTEN = "it ended long ago and was forgotten"
+_DURABILITY_CHECK_S = 1.0
+
+OwnershipCheck = Callable[[str, str], object]
+"""Called with the owner and the id of an item at the moment it is found; raises NotAllowedError or UnknownItemError if
+the caller may not use it. None in place of one: the caller may use everything."""
 
 
-class Wanted(NamedTuple):
-    """An item to be taken. ``objects`` name the values that stand among its arguments, in their order, and behind them
-    the actors. ``get_if_exists``: a living actor of the same name will do. ``check`` is asked of everything of others
-    that it would use, or be. ``user`` is whose payloads it may name; None: everybody's."""
+class SubmitRequest(NamedTuple):
+    """An item to accept. ``objects`` names the values among its arguments, in their order, then the actors.
+    ``get_if_exists``: a living actor of the same name is an acceptable answer. ``check`` is applied to every existing
+    item that the new one would use, or be. ``user`` is whose payloads it may name; None: everybody's."""
 
     task: TaskDescription
     objects: Sequence[str] = ()
     get_if_exists: bool = False
-    check: Check | None = None
+    check: OwnershipCheck | None = None
     user: str | None = None
 
 
-class ServiceRuntime(ServiceKnown):
-    """What it has accepted is in the store. The coroutines here are for its own loop; the rest is as in Runtime."""
+class ResolvedId(NamedTuple):
+    """What an id refers to: the item ``id``, or with ``at`` member number ``at`` of the gang ``id``. ``stored`` is None
+    if the item is in memory."""
+
+    id: str
+    owner: str
+    at: int | None = None
+    stored: StoredItem | None = None
+
+
+class ServiceRuntime(Runtime):
+    """A :class:`Runtime` whose state outlives its process. Coroutines here run on its own loop, which is also the loop
+    of the HTTP server; the thread rules of everything else are those of Runtime."""
+
+    _persistence: StorePersistence
 
     def __init__(self, config: FleetConfig, store: Store, *, kept_finished: int = KEPT_FINISHED) -> None:
         self.store = store
-        self._stored = StorePersistence(store)
+        self._persistence = StorePersistence(store)
         self.history = StoredHistory(store)
-        self.payloads = PayloadOwnership(store)
-        self.values = StoredArguments(self)
-        self.names, self.repeating = ActorNames(self), NamedLocks()
+        self.payload_ownership = PayloadOwnership(store)
+        self.stored_arguments = StoredArguments(self)
+        self.actor_names, self.retry_locks = ActorNames(self), NamedLocks()
         self.calls = ServiceCalls(self)
         self.metrics = MetricsAggregator()
         self.trace_sender = trace_sender_for(config.settings.tracing, store)
         self._new_machine = functools.partial(TimedMachine, durations=self.metrics.decision)
         self.failure: str | None = None
         self.when_failed: Callable[[], object] = lambda: None
-        super().__init__(config, store.control_plane, kept_finished=kept_finished, persistence=self._stored)
+        super().__init__(config, store.control_plane, kept_finished=kept_finished, persistence=self._persistence)
         store.on_commit(self.metrics.commit.add)
 
     def settings_now(self) -> Settings:
-        """Those that hold: with what was said of owners since."""
+        """The settings in force, with the owner limits that were changed at run time."""
         return self.settings.model_copy(update={"owners": self.machine.limits()})
 
-    # ---- going on where the process before stopped
+    # ---- restart: continue where the previous process stopped
 
     async def _build(self) -> None:
         await super()._build()
-        log = self._stored.durable_log
+        log = self._persistence.durable_log
         if self.trace_sender is not None:
             log.tell = self.trace_sender.listening_after(log.tell)
         restored = await asyncio.to_thread(log.restored, self.clock.now(), self.settings.submission_interval_s)
-        agents = await asyncio.to_thread(self._stored.agents.agents)
-        identity = await asyncio.to_thread(self._stored.agents.identity)
-        waiting = []
-        for row in restored.items:
-            if row.state.terminal:
-                continue
-            item = Item(row.task)
-            item.transition = row.history[-1]
-            self._live[item.id] = item
-            if row.task.idempotency_key is not None:
-                self._keys[row.task.owner, row.task.idempotency_key] = item.id
-            if row.task.content_key is not None and row.ending is None:
-                self._contents[row.task.content_key] = item.id
-            self.names.note(item)
-            if row.ending is not None:  # its end was asked for: the name is free
-                self.names.killed(item.id)
-            if item.id in log.attached:
-                waiting.append(row)
-        watches: list[ArgumentWatch | SchedulerError | None] = []
-        for row in waiting:  # before the brain hears of them: it may send what is ready at once
-            self.values.keep_for(self._live[row.task.id], log.attached[row.task.id])
-            try:
-                arguments = await self.values.arguments(log.attached[row.task.id], {}, row.task.id)
-                if not row.waits_for:  # where its actors are was found out before
-                    arguments = replace(arguments, actors=())
-                watches.append(self.incomplete.expect(row.task.id, arguments))
-            except SchedulerError as error:  # it was forgotten meanwhile; what has begun does not need it any more
-                self._stored.objects.lose(row.task.id, log.attached[row.task.id])
-                watches.append(error)
-        ended = await asyncio.to_thread(self._ended_meanwhile, restored.items)
-        await asyncio.to_thread(self._take_up_output, restored.items, {result.task_id for _, result in ended})
+        agents = await asyncio.to_thread(self._persistence.agents.agents)
+        identity = await asyncio.to_thread(self._persistence.agents.identity)
+        waiting = await self._restore_items(restored.items)
+        results = await asyncio.to_thread(self._results_without_completion, restored.items)
+        await asyncio.to_thread(self._resume_output, restored.items, {result.task_id for _, result in results})
         strangers = [one for one in agents if one.cluster not in self.machine.registry.names()]
         self.dispatcher.left_alone = {one.cluster for one in strangers}
         longer = [one.away_s + one.longer_s(self.settings.lease_s) for one in strangers]
@@ -133,9 +130,9 @@ class ServiceRuntime(ServiceKnown):
         self.manager.post(restored)
         self.manager.when_durable(self.event_publisher.changes.reset)
         crash_point("in start-up")
-        for cluster, result in ended:
+        for cluster, result in results:
             self.collector.finished(cluster, result)
-        for row, watch in zip(waiting, watches, strict=True):
+        for row, watch in waiting:
             if isinstance(watch, SchedulerError):
                 self.manager.post(ArgumentsFailed(row.task.id, str(watch), "ResultLostError"))
             elif watch is not None:
@@ -145,8 +142,44 @@ class ServiceRuntime(ServiceKnown):
         log.attached.clear()
         await self.links.take_back([one for one in agents if one not in strangers], identity)
 
-    def _ended_meanwhile(self, rows: Iterable[ItemRow]) -> list[tuple[str, CallResult]]:
-        """Answers that were written, while the process before ours ended before it could say what follows from them."""
+    async def _restore_items(
+        self, rows: Iterable[ItemRow]
+    ) -> list[tuple[ItemRow, ArgumentWatch | SchedulerError | None]]:
+        """Make the items that are not over; returns those with attached arguments, each with the watch of its
+        arguments or the error if they are lost. Before the machine has the rows: it may dispatch what is ready."""
+        attached = self._persistence.durable_log.attached
+        waiting = []
+        for row in rows:
+            if row.state.terminal:
+                continue
+            item = Item(row.task)
+            item.transition = row.history[-1]
+            self._live[item.id] = item
+            if row.task.idempotency_key is not None:
+                self._keys[row.task.owner, row.task.idempotency_key] = item.id
+            if row.task.content_key is not None and row.ending is None:
+                self._contents[row.task.content_key] = item.id
+            self.actor_names.add(item)
+            if row.ending is not None:  # a cancelled actor's name is free
+                self.actor_names.killed(item.id)
+            if item.id in attached:
+                waiting.append(row)
+        return [(row, await self._restore_arguments(row, attached[row.task.id])) for row in waiting]
+
+    async def _restore_arguments(self, row: ItemRow, names: Sequence[str]) -> ArgumentWatch | SchedulerError | None:
+        task_id = row.task.id
+        self.stored_arguments.keep_for(self._live[task_id], names)
+        try:
+            arguments = await self.stored_arguments.arguments(names, {}, task_id)
+            if not row.waits_for:  # the clusters of its actors are already in the row
+                arguments = replace(arguments, actors=())
+            return self.incomplete.expect(task_id, arguments)
+        except SchedulerError as error:  # a value was forgotten meanwhile; an attempt that has begun does not need it
+            self._persistence.objects.lose(task_id, names)
+            return error
+
+    def _results_without_completion(self, rows: Iterable[ItemRow]) -> list[tuple[str, CallResult]]:
+        """By cluster, the results that were stored although the previous process ended before it handled them."""
         found = []
         for row in rows:
             outcome = None if row.state.terminal or not row.attempt else self.store.outcome(row.task.id)
@@ -155,55 +188,57 @@ class ServiceRuntime(ServiceKnown):
                 found.append((row.cluster or "", result_of(outcome, payload)))
         return found
 
-    def _take_up_output(self, rows: Iterable[ItemRow], ended: Collection[str]) -> None:
+    def _resume_output(self, rows: Iterable[ItemRow], ended: Collection[str]) -> None:
         for row in rows:
             if not row.state.terminal and row.attempt and row.task.kind != "job":
-                self._stored.printed.take_up(row.task.id, row.attempt, whole=row.task.id in ended)
+                self._persistence.printed.take_up(row.task.id, row.attempt, whole=row.task.id in ended)
 
-    # ---- taking items
+    # ---- accepting items
 
-    async def take(self, wanted: Sequence[Wanted], blobs: Mapping[str, bytes]) -> list[Item | SchedulerError]:
-        """Accept these, each by itself. What is returned is durable: each is an item, maybe one that was accepted long
-        ago, or why it was refused."""
-        self.check_that_it_goes_on()
+    async def accept(
+        self, requests: Sequence[SubmitRequest], blobs: Mapping[str, bytes]
+    ) -> list[Item | SchedulerError]:
+        """Accept or refuse each by itself. Each answer is the durable item, which may have been accepted earlier, or
+        the error. Raises ServiceUnavailableError."""
+        self.check_running()
         answers: list[Item | SchedulerError] = []
-        known = self.store.known_ids([one.task.id for one in wanted])
-        for at, one in enumerate(wanted):
-            if at % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)  # others have their turn
+        known = self.store.known_ids([one.task.id for one in requests])
+        for at, one in enumerate(requests):
+            if at % _YIELD_EVERY == _YIELD_EVERY - 1:
+                await asyncio.sleep(0)
             try:
-                answers.append(await self._take_one(one, blobs, maybe_known=one.task.id in known))
+                answers.append(await self._accept_one(one, blobs, maybe_known=one.task.id in known))
             except SchedulerError as error:
                 answers.append(error)
         unwritten = next((one for one in answers if isinstance(one, Item) and not one.accepted), None)
         if unwritten is not None:
-            self.check_that_it_goes_on()
-            await until_written(self.manager.when_durable, lambda: self._check_that_it_is_written(unwritten.id))
+            self.check_running()
+            await self._until_durable(lambda: self._check_submission_writable(unwritten.id))
         return answers
 
-    def check_that_it_goes_on(self) -> None:
-        """Raises ServiceUnavailableError."""
+    def check_running(self) -> None:
+        """Raises ServiceUnavailableError if the service failed, drains or stops."""
         if self.failure is not None or self.refusal is not None:
             raise ServiceUnavailableError(
-                f"The service {self.failure or self.refusal}.", next_step="ask again when it runs again"
+                f"The service {self.failure or self.refusal}.", next_step="retry when it runs again"
             )
 
-    def _check_that_it_is_written(self, item_id: str) -> None:
-        self.check_that_it_goes_on()
+    def _check_submission_writable(self, item_id: str) -> None:
+        self.check_running()
         if self.store.write_problem is not None:
             raise ServiceUnavailableError(
                 f"{item_id} cannot be written now, and is accepted when it can be. {self.store.write_problem}",
                 task_id=item_id,
-                next_step="submit it again, with the same id, or look whether it is there when there is room",
+                next_step="submit it again with the same id, or check whether it exists once there is room",
             )
 
-    async def _take_one(self, wanted: Wanted, blobs: Mapping[str, bytes], *, maybe_known: bool) -> Item:
-        task = wanted.task
+    async def _accept_one(self, request: SubmitRequest, blobs: Mapping[str, bytes], *, maybe_known: bool) -> Item:
+        task = request.task
         known = self.item(task.id)
         if known is None and (maybe_known or task.idempotency_key is not None):
-            known = await self._find(task)
-        if known is not None and wanted.check is not None:
-            wanted.check(known.task.owner, task.id)
+            known = await self._find_accepted(task)
+        if known is not None and request.check is not None:
+            request.check(known.task.owner, task.id)
         if known is None and self.store.write_problem is not None:
             raise StoreFullError(
                 f"Nothing can be accepted now. {self.store.write_problem}",
@@ -214,21 +249,25 @@ class ServiceRuntime(ServiceKnown):
             check_same(task, await self._as_submitted(known))
             return known
         if task.actor is not None and task.actor.public_name is not None:
-            async with self.names.lock(task.actor.public_name):
-                taken = await self.names.claim(task, get_if_exists=wanted.get_if_exists, check=wanted.check)
-                return taken if isinstance(taken, Item) else await self._take_new(wanted._replace(task=taken), blobs)
-        return await self._take_new(wanted, blobs)
+            async with self.actor_names.lock(task.actor.public_name):
+                claimed = await self.actor_names.claim(task, get_if_exists=request.get_if_exists, check=request.check)
+                return (
+                    claimed
+                    if isinstance(claimed, Item)
+                    else await self._accept_new(request._replace(task=claimed), blobs)
+                )
+        return await self._accept_new(request, blobs)
 
     async def _as_submitted(self, known: Item) -> TaskDescription:
-        """With its secrets, which are sealed in the store."""
+        """The task with its secrets, which are encrypted in the store."""
         if self.item(known.id) is not None:
             return known.task
         stored = await asyncio.to_thread(self.store.item, known.id)
         return known.task if stored is None else task_of(stored, self.store.cipher)[0]
 
-    async def _take_new(self, wanted: Wanted, blobs: Mapping[str, bytes]) -> Item:
-        task = wanted.task
-        if task.runtime_env and (paths := local_paths_in(task.runtime_env)):  # on our disk there are others' secrets
+    async def _accept_new(self, request: SubmitRequest, blobs: Mapping[str, bytes]) -> Item:
+        task = request.task
+        if task.runtime_env and (paths := local_paths_in(task.runtime_env)):  # the service's disk holds others' secrets
             raise TaskSubmissionError(
                 f"The runtime_env of {task.kind} {task.id} names {paths[0]!r}, and nothing is read from the disk of a "
                 "service for a submission.",
@@ -238,24 +277,27 @@ class ServiceRuntime(ServiceKnown):
         if not task.submitted_at:
             task = replace(task, submitted_at=self.clock.now())
         if "." in task.id or task.gang is not None:
-            self.check_that_no_member_is_called_so(task)
-        own = {name: blobs[name] for name in (*task.payloads, *wanted.objects) if name is not None and name in blobs}
-        named = (*task.payloads, *filter(is_put, wanted.objects), *packages_in(task.runtime_env))
-        missing = await self.payloads.missing(wanted.user, [one for one in named if one is not None and one not in own])
+            self.check_member_ids(task)
+        own = {name: blobs[name] for name in (*task.payloads, *request.objects) if name is not None and name in blobs}
+        named = (*task.payloads, *filter(is_put, request.objects), *packages_in(task.runtime_env))
+        absent = [one for one in named if one is not None and one not in own]
+        missing = await self.payload_ownership.missing(request.user, absent)
         if missing:
             raise MissingBlobs(missing, task.id)
         arguments = None
-        if wanted.objects:
-            arguments = await self.values.arguments(wanted.objects, own, task.id, wanted.check, wanted.user)
-        # From here on nothing is awaited: what it runs after is what was looked at.
-        task = self._without_what_is_over(task, wanted.check)
+        if request.objects:
+            arguments = await self.stored_arguments.arguments(
+                request.objects, own, task.id, request.check, request.user
+            )
+        # No await from here on: the state of the items in ``after`` must not change between check and submit.
+        task = self._without_finished_dependencies(task, request.check)
         again = self.item(task.id)
-        if again is not None:  # somebody else brought it while we looked
+        if again is not None:  # a concurrent request submitted it meanwhile
             check_same(task, again.task)
             return again
-        log = self._stored.durable_log
-        log.accept(task, own, wanted.objects)
-        self.payloads.note(wanted.user, own)
+        log = self._persistence.durable_log
+        log.accept(task, own, request.objects)
+        self.payload_ownership.note(request.user, own)
         for digest, data in own.items():
             self.payload_cache.hold(digest, data)
         item: Item | None = None
@@ -264,40 +306,14 @@ class ServiceRuntime(ServiceKnown):
         finally:
             if item is None or item.id != task.id:
                 log.take_back(task.id)
-        self.names.note(item)
+        self.actor_names.add(item)
         if item.id == task.id:
-            self.values.keep_for(item, wanted.objects)
+            self.stored_arguments.keep_for(item, request.objects)
         return item
 
-    def forget_ended(self, item_id: str) -> None:
-        """The store has forgotten it: so do we."""
-        if item_id in self._finished:
-            self._finished.remove(item_id)
-        if self.record(item_id) is not None:  # also of one that a restart brought back for others
-            self._forget(item_id)
-
-    async def durable(self) -> None:
-        """Until all that was said so far is written. Raises ServiceUnavailableError if that cannot be told."""
-        await until_written(self.manager.when_durable, self._check_that_orders_are_written)
-
-    def _check_that_orders_are_written(self) -> None:
-        if self.failure is not None:
-            raise ServiceUnavailableError(f"The service {self.failure}.", next_step="say it again when it runs again")
-        if self.store.write_problem is not None:
-            raise ServiceUnavailableError(
-                f"It was heard, and cannot be written now. {self.store.write_problem}",
-                next_step="say it again when there is room",
-            )
-
-    def kill(self, item: Item, reason: str, *, force: bool) -> None:
-        """Ask for the end of an item; calls of an actor that have not left yet wait for it and fail."""
-        if item.task.serves:
-            self.names.killed(item.id)
-            self.calls.no_more(item.id)
-        self.cancel(item.id, reason, force=force)
-
-    async def _find(self, task: TaskDescription) -> Item | None:
-        """One that was accepted before, by id or key, and is over."""
+    async def _find_accepted(self, task: TaskDescription) -> Item | None:
+        """The item that was accepted earlier with this id or idempotency key. Raises TaskSubmissionError if that one
+        was forgotten."""
         by_key = task.id
         if task.idempotency_key is not None:
             live = self._keys.get((task.owner, task.idempotency_key))
@@ -315,9 +331,9 @@ class ServiceRuntime(ServiceKnown):
             )
         return None
 
-    def _without_what_is_over(self, task: TaskDescription, check: Check | None) -> TaskDescription:
-        """The brain need not know of those before it that succeeded long ago. Raises TaskSubmissionError if one of them
-        failed then, and as ``check`` does."""
+    def _without_finished_dependencies(self, task: TaskDescription, check: OwnershipCheck | None) -> TaskDescription:
+        """The task without those ``after`` ids that only the store knows, and that succeeded. Raises
+        TaskSubmissionError if one of those failed, and as ``check`` does."""
         if not task.after:
             return task
         gone = set()
@@ -335,17 +351,167 @@ class ServiceRuntime(ServiceKnown):
                 raise TaskSubmissionError(
                     f"{task.kind} {task.id} cannot run, because {one}, which it is to run after, {ended} long ago.",
                     task_id=task.id,
-                    next_step=f"mend {one} and submit both again",
+                    next_step=f"fix {one} and submit both again",
                 )
             gone.add(one)
         return replace(task, after=tuple(one for one in task.after if one not in gone)) if gone else task
 
+    def check_member_ids(self, task: TaskDescription) -> None:
+        """Raises ConfigurationError if the id of the item, or of one of its members, is also that of another item or
+        gang member: ids must be unambiguous."""
+        for name, at in explanation.readings(task.id):
+            known = None if at is None else self.item(name) or self.record(name)
+            stored = None if at is None or known is not None else self.store.item(name)
+            gang = known.task if known is not None else None if stored is None else task_of(stored)[0]
+            if gang is not None and explanation.is_member(gang, task.id):
+                raise ConfigurationError(
+                    f"{task.id} is the id of a member of the gang {name}.", task_id=task.id, next_step="use another id"
+                )
+        members = [member_id(task.id, at) for at in range(len(task.gang.members))] if task.gang else []
+        taken = [one for one in members if self.item(one) is not None] or (members and [*self.store.known_ids(members)])
+        if taken:
+            raise ConfigurationError(
+                f"A member of the gang {task.id} would have the id {min(taken)}, which is in use.",
+                task_id=task.id,
+                next_step="use another id",
+            )
+
+    # ---- durability
+
+    async def until_durable(self) -> None:
+        """Wait until everything posted so far is written. Raises ServiceUnavailableError if it cannot be written."""
+        await self._until_durable(self._check_store_writable)
+
+    def _check_store_writable(self) -> None:
+        if self.failure is not None:
+            raise ServiceUnavailableError(f"The service {self.failure}.", next_step="repeat it when it runs again")
+        if self.store.write_problem is not None:
+            raise ServiceUnavailableError(
+                f"The request is in force, but cannot be written now. {self.store.write_problem}",
+                next_step="repeat it when there is room",
+            )
+
+    async def _until_durable(self, check: Callable[[], object]) -> None:
+        """Wait for the disk; ``check`` runs every second and raises ServiceUnavailableError to end the wait."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def finish() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self.manager.when_durable(finish)
+        while not done.done():
+            await asyncio.wait([done], timeout=_DURABILITY_CHECK_S)
+            if not done.done():
+                check()
+
+    # ---- queries: items in memory and in the store
+
+    async def resolve_id(self, item_id: str) -> ResolvedId | None:
+        """What this id refers to; an item of exactly this id comes before a gang member. The only place that interprets
+        ids, so that a permission check and the use that follows it cannot disagree."""
+        for name, at in explanation.readings(item_id):
+            known = self.item(name) or self.record(name)
+            stored = None if known is not None else await asyncio.to_thread(self.store.item, name)
+            if known is None and stored is None:
+                continue
+            if at is not None:
+                task = task_of(stored)[0] if stored is not None else known.task if known is not None else None
+                if task is None or not explanation.is_member(task, item_id):
+                    continue
+            if stored is not None:
+                return ResolvedId(name, stored.new.owner, at, stored)
+            return ResolvedId(name, known.task.owner if known is not None else "", at)
+        return None
+
+    async def find_item(self, item_id: str) -> Item | None:
+        """An item in memory or in the store; None: EXPIRED. Raises UnknownItemError."""
+        item = self.item(item_id)
+        if item is not None:
+            return item
+        stored = await asyncio.to_thread(self.store.item, item_id)
+        if stored is not None:
+            return await asyncio.to_thread(self.history.item, stored)
+        if await asyncio.to_thread(self.store.expired, item_id):
+            return None
+        raise explanation.unknown_item(item_id)
+
+    def live_owner(self, item_id: str) -> str | None:
+        """The owner of an item in memory."""
+        known = self.item(item_id) or self.record(item_id)
+        return None if known is None else known.task.owner
+
+    async def output_of(self, item: Item, attempt: int, stream: str | None = None) -> str:
+        """What an attempt printed. Raises ResultLostError if that was forgotten."""
+        text = self.output.text(item.id, attempt, stream)
+        if text or not 0 < attempt <= item.attempt or (attempt == item.attempt and not item.done()):
+            return text
+        return await asyncio.to_thread(self._persistence.printed.stored_text, item.id, attempt, stream)
+
+    async def explanation_of(self, item_id: str, check: OwnershipCheck | None = None) -> dict[str, Any]:
+        """Why an item is in its state, or how it ended. Raises UnknownItemError, and as ``check`` does."""
+        found = await self.resolve_id(item_id)
+        if found is None:
+            if await asyncio.to_thread(self.store.expired, item_id):
+                return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": _FORGOTTEN}
+            raise explanation.unknown_item(item_id)
+        if check is not None:
+            check(found.owner, item_id)
+        repetitions = await self.repetitions(found.id)
+        if found.stored is None:
+            return {**explanation.story(self, item_id), **repetitions}
+        if found.at is None:
+            return {**await asyncio.to_thread(self.history.explanation, found.stored), **repetitions}
+        return {**await asyncio.to_thread(self.history.member_explanation, found.stored, item_id), **repetitions}
+
+    async def repetitions(self, item_id: str) -> dict[str, list[str]]:
+        """``{"repeated_by": ids}`` of the newest retries of a finished item; empty if there are none."""
+        item = self.item(item_id)
+        if item is not None and not item.done():
+            return {}
+        found = await asyncio.to_thread(self.store.retries_of, item_id, _MOST_REPETITIONS)
+        return {"repeated_by": found} if found else {}
+
+    async def job(
+        self, job_id: str, check: OwnershipCheck | None = None, reasons: CurrentWaitReasons | None = None
+    ) -> dict[str, Any]:
+        """A job in the form of Ray's job API. ``reasons`` are those shared by all rows of one answer. Raises
+        UnknownItemError, and as ``check`` does."""
+        known = self.item(job_id) or self.record(job_id)
+        stored = None if known is not None else await asyncio.to_thread(self.store.item, job_id)
+        if check is not None and (known is not None or stored is not None):
+            check(known.task.owner if known is not None else stored.new.owner if stored is not None else "", job_id)
+        if known is not None:
+            return explanation.job_row(self, job_id, reasons)
+        if stored is None:
+            if await asyncio.to_thread(self.store.expired, job_id):
+                return {"job_id": job_id, "status": EXPIRED, "message": _FORGOTTEN}
+            raise explanation.unknown_item(job_id)
+        return await asyncio.to_thread(self.history.job, stored, self.jobs.ray_id)
+
+    # ---- changes to accepted items
+
+    def kill(self, item: Item, reason: str, *, force: bool) -> None:
+        """Cancel an item. Calls of an actor that were not sent yet fail."""
+        if item.task.serves:
+            self.actor_names.killed(item.id)
+            self.calls.no_more(item.id)
+        self.cancel(item.id, reason, force=force)
+
+    def forget_ended(self, item_id: str) -> None:
+        """Drop a finished item from memory after the store has forgotten it."""
+        if item_id in self._finished:
+            self._finished.remove(item_id)
+        if self.record(item_id) is not None:  # also one that a restart restored because others need it
+            self._forget(item_id)
+
     @functools.cached_property
     def kept_values(self) -> StoredKeptValues:
-        return StoredKeptValues(self, self._stored.durable_log)
+        return StoredKeptValues(self, self._persistence.durable_log)
 
     def release_values_older_than(self, seconds: float) -> None:
-        """From any thread: values that were left in their clusters so long ago are not kept there any more."""
+        """From any thread: let clusters drop the values that were left there this long ago."""
         self.soon(self.kept_values.there.release_values_older_than, seconds)
 
     def audit(
@@ -366,8 +532,6 @@ class ServiceRuntime(ServiceKnown):
         document = json.dumps({"action": action, "token": token, "details": shown}).encode()
         self.event_publisher.note(OperationRecord(ACTION, subject, self.clock.now(), user, document))
 
-    # ---- what is counted
-
     def transition(self, transition: Transition) -> None:
         item, queued_at = self._live.get(transition.task_id), None
         if transition.state is TaskState.DISPATCHING:
@@ -379,20 +543,20 @@ class ServiceRuntime(ServiceKnown):
     # ---- the end
 
     def _defect(self, error: BaseException) -> None:
-        """Nothing is driven any more. Nobody is told that his work failed: it is as it was written, and the next
-        process goes on with it."""
+        """Stop scheduling after a defect. No item is reported as failed: the store is right, and the next process
+        continues from it."""
         self.failure = f"cannot go on: {error}"
         self.refuse(self.failure)
-        _log.error("the service %s; start it again, everything is in its folder", self.failure)
+        _log.error("the service %s; start it again: the state of all items is in its folder", self.failure)
         self.when_failed()
 
     def acknowledge_no_more(self) -> None:
-        """On the loop, before programs cannot ask any more: agents keep what they answer for the next process."""
-        self._stored.acknowledge_no_more()
+        """On the loop, before the server stops answering: agents keep further results for the next process."""
+        self._persistence.acknowledge_no_more()
 
     def park(self, away_s: float = 0.0) -> list[str]:
-        """Stop here, and leave everything running where it is: the next process goes on. With ``away_s`` it may come so
-        much later than ``lease_s`` for the clusters that are returned. Idempotent."""
+        """Stop this process and leave all work running in the clusters for the next one. With ``away_s`` the next start
+        may come that much later than ``lease_s``, in the clusters that are returned. Idempotent."""
         with self._closing:
             if self.loop_over:
                 return []
@@ -407,14 +571,14 @@ class ServiceRuntime(ServiceKnown):
 
     async def _park(self, away_s: float) -> list[str]:
         if self.failure is None:
-            self._stored.write_output()
+            self._persistence.write_output()
         self.manager.halt()
         self.event_publisher.close()
         await self.questions.close()
         await self.connections.close()
         await self.dispatcher.close()
         await self.jobs.close()
-        told = await self.links.park(away_s)
+        extended = await self.links.park(away_s)
         await self.clients.close()
         await asyncio.to_thread(self.packages.close)
-        return told
+        return extended

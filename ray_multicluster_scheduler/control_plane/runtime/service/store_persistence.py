@@ -58,10 +58,10 @@ class StorePersistence:
         return self._collector
 
     def write_output(self) -> None:
-        """On the loop: what was printed is on its way to the disk."""
+        """On the loop: start writing the output received so far."""
         self._collector.write_output()
         self.durable_log.flush()
 
     def acknowledge_no_more(self) -> None:
-        """On the loop: no program hears of answers from us any more; see the collector."""
+        """On the loop: see :meth:`DurableResultCollector.acknowledge_no_more`."""
         self._collector.acknowledge_no_more()

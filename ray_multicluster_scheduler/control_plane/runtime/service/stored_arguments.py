@@ -17,8 +17,7 @@ from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import C
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check
-    from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+    from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import OwnershipCheck, ServiceRuntime
 
 
 class MissingBlobs(TaskSubmissionError):
@@ -46,7 +45,7 @@ class StoredArguments:
         names: Sequence[str],
         blobs: Mapping[str, bytes],
         task_id: str,
-        check: Check | None = None,
+        check: OwnershipCheck | None = None,
         user: str | None = None,
     ) -> Arguments:
         """Handles that stand for these values and actors. Raises TaskSubmissionError, ResultLostError for a value that
@@ -74,12 +73,12 @@ class StoredArguments:
         """From any thread: the items whose values are needed by others."""
         return {name for names in list(self._needs.values()) for name in names}
 
-    async def actor(self, actor_id: str, check: Check | None = None) -> Item:
+    async def actor(self, actor_id: str, check: OwnershipCheck | None = None) -> Item:
         """Also a member of a gang. Raises UnknownItemError, and as ``check`` does."""
-        named = await self._runtime.named(actor_id)
+        named = await self._runtime.resolve_id(actor_id)
         if named is not None and check is not None:
             check(named.owner, actor_id)
-        item = None if named is None else await self._runtime.look(named.id)
+        item = None if named is None else await self._runtime.find_item(named.id)
         if named is not None and named.at is not None and item is not None and item.task.serves:
             return self._member(item, named.at)
         if item is None or item.task.actor is None:
@@ -105,13 +104,13 @@ class StoredArguments:
     async def blob(self, digest: str, blobs: Mapping[str, bytes], task_id: str, user: str | None = None) -> bytes:
         """Raises MissingBlobs for one that is not here, or that this user may not name."""
         data = blobs.get(digest)
-        if data is None and await self._runtime.payloads.may_use(user, digest):
+        if data is None and await self._runtime.payload_ownership.may_use(user, digest):
             data = await asyncio.to_thread(self._runtime.store.blob, digest)
         if data is None:
             raise MissingBlobs([digest], task_id)
         return data
 
-    async def _result(self, item_id: str, task_id: str, check: Check | None) -> ItemValue:
+    async def _result(self, item_id: str, task_id: str, check: OwnershipCheck | None) -> ItemValue:
         item = self._runtime.item(item_id)
         if item is not None and check is not None:
             check(item.task.owner, item_id)

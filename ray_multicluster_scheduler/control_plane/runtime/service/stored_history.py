@@ -1,4 +1,4 @@
-"""StoredHistory: items that are over, from what was written of them."""
+"""StoredHistory: rebuilds finished items, their explanations and job rows from the store."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows impo
 
 
 class StoredHistory:
-    """Reads, so it may take a while: not on the loop."""
+    """Reads the disk: never call it on the loop."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def item(self, stored: StoredItem) -> Item:
-        """One that is over, from what was written; not on the loop, it may have a large value."""
+        """A finished item with its outcome."""
         task, _ = task_of(stored)
         item = Item(task)
         steps = self._store.steps(task.id)
         if steps:
             item.transition = item_row(stored, steps, None).history[-1]
         completion = completion_of(stored)
-        if completion is None:  # it goes on, and somebody forgot it here: that must not be
-            raise SchedulerError(f"{task.id} is not over, and yet unknown to the brain.", task_id=task.id)
+        if completion is None:
+            raise SchedulerError(f"{task.id} is not over in the store, but not in memory.", task_id=task.id)
         Promise.ended(item, Outcome(completion, self._result(stored, completion)))
         return item
 
@@ -51,8 +51,8 @@ class StoredHistory:
         result = result_of(outcome, payload)
         return replace(result, code=VALUE_FORGOTTEN) if payload is None and had_value(outcome) else result
 
-    def story(self, stored: StoredItem) -> dict[str, Any]:
-        """How it came to its end."""
+    def explanation(self, stored: StoredItem) -> dict[str, Any]:
+        """How a finished item came to its end."""
         steps, decisions = self._store.steps(stored.new.id), self._store.decisions(stored.new.id)
         row = item_row(stored, steps, decisions[-1] if decisions else None)
         last, completion = row.history[-1], completion_of(stored)
@@ -74,14 +74,14 @@ class StoredHistory:
             "history": [step.to_dict() for step in row.history],
         }
 
-    def story_of_member(self, gang: StoredItem, member: str) -> dict[str, Any]:
-        """That of its gang, and which of its members this is."""
+    def member_explanation(self, gang: StoredItem, member: str) -> dict[str, Any]:
+        """The explanation of the gang, and which of its members this is."""
         described = task_of(gang)[0].gang
         names = [] if described is None else [one.name for one in described.members]
-        return {**self.story(gang), "member": member_summary(member, names)}
+        return {**self.explanation(gang), "member": member_summary(member, names)}
 
     def job(self, stored: StoredItem, ray_id: Callable[[str, int], str]) -> dict[str, Any]:
-        """A job's face. Raises UnknownItemError for what is none."""
+        """A job in the form of Ray's job API. Raises UnknownItemError if the item is no job."""
         task, _ = task_of(stored)
         if task.job is None:
             raise UnknownItemError(f"{task.id!r} is a {task.kind}, not a job.", task_id=task.id)
