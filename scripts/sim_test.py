@@ -1,8 +1,8 @@
-"""Faulty runs of the scheduler's brain, judged: seeds, on all cores.
+"""Run many seeds of faulty runs of the scheduler machine on all cores, and check their histories.
 
 python scripts/sim_test.py [--seeds 10000] [--first 0] [--items 80] [--style NAME] [--jobs 2] [--out sim-failures]
 
-Prints runs, steps (events that a machine was fed), faults and violations. A failing seed is shrunk, and the smallest
+Prints runs, steps (events fed to a machine), faults and violations. A failing seed is shrunk, and the smallest
 run that still fails is written to a file for `rmcs replay`. Ends with 1 if any property was broken.
 """
 
@@ -20,11 +20,11 @@ from ray_multicluster_scheduler.simulation.faulty.campaign import Tally, run_see
 from ray_multicluster_scheduler.simulation.faulty.scenario import (  # noqa: E402
     ITEMS,
     STYLES,
-    make_script,
+    generate_scenario,
 )
 
 SHRUNK = 5
-"""So many failing seeds are made smaller; the others are named."""
+"""So many failing seeds are shrunk; the others are only listed."""
 
 
 def main() -> int:
@@ -36,11 +36,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=None, help="processes; default: one per core")
     parser.add_argument("--out", type=Path, default=Path("sim-failures"))
     given = parser.parse_args()
-    began, said, total = time.monotonic(), 0.0, Tally()
+    began, printed_at, total = time.monotonic(), 0.0, Tally()
     for total in run_seeds(given.first, given.seeds, given.jobs, given.items, given.style):
         passed = time.monotonic() - began
-        if passed > said + 30:
-            said = passed
+        if passed > printed_at + 30:
+            printed_at = passed
             print(_line(total, passed), flush=True)
     print(_line(total, time.monotonic() - began))
     for name, number in total.broken.most_common():
@@ -49,9 +49,9 @@ def main() -> int:
         if names[0].startswith("the_machine"):
             print(f"seed {seed}: {', '.join(names)}")
             continue
-        script = make_script(seed, given.items, STYLES[given.style] if given.style else None)
-        path, small = write_smallest(script, names[0], given.out)
-        print(f"seed {seed}: {', '.join(names)}; {len(small.deeds)} deeds are enough: rmcs replay {path}")
+        scenario = generate_scenario(seed, given.items, STYLES[given.style] if given.style else None)
+        path, small = write_smallest(scenario, names[0], given.out)
+        print(f"seed {seed}: {', '.join(names)}; {len(small.actions)} actions are enough: rmcs replay {path}")
     rest = sorted(total.failed)[SHRUNK:]
     if rest:
         print(f"and seeds {', '.join(map(str, rest[:50]))}")

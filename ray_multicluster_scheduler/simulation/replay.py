@@ -1,4 +1,4 @@
-"""Replay: what was fed to one machine is fed to another one, in the same order and at the same times."""
+"""Replay a recorded history: feed its events to a new machine, in the same order and at the same times."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
-from ray_multicluster_scheduler.simulation.faulty.machine_driver import made_durable
+from ray_multicluster_scheduler.simulation.faulty.machine_driver import persisted_id
 from ray_multicluster_scheduler.simulation.faulty.run import MakeMachine
-from ray_multicluster_scheduler.simulation.faulty.state_dump import differences, look
+from ray_multicluster_scheduler.simulation.faulty.state_dump import dump_state, rebuild_differences
 from ray_multicluster_scheduler.simulation.history import (
     ControlPlaneCrashed,
     EventHandled,
@@ -26,8 +26,10 @@ from ray_multicluster_scheduler.simulation.history import (
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """``history`` has what this machine answered, and the truth as it was recorded. ``differs_at`` is the first line of
-    the recorded history whose answer is another one now."""
+    """``history`` has this machine's instructions, and the truth as it was recorded.
+
+    ``differs_at`` is the first event of the recorded history that is answered differently now.
+    """
 
     history: History
     differs_at: int | None = None
@@ -35,12 +37,12 @@ class Replayed:
 
 
 def replay(recorded: Sequence[HistoryLine], make: MakeMachine = SchedulerMachine) -> Replayed:
-    """Feed it all. Raises ConfigurationError when the history does not begin with its set-up."""
+    """Replay a whole history. Raises ConfigurationError if it does not begin with its set-up."""
     first = recorded[0] if recorded else None
     if not isinstance(first, RunSetup):
         raise ConfigurationError(
             "The history does not begin with its set-up, so no machine can be made for it.",
-            next_step="give a whole file, as sim-test has written it",
+            next_step="give the whole file that `rmcs simulate --record FILE` or `make sim-test` wrote",
         )
     settings = Settings(**first.settings)
     machine = make(settings, first.clusters)
@@ -53,20 +55,20 @@ def replay(recorded: Sequence[HistoryLine], make: MakeMachine = SchedulerMachine
                 history.append(line)
                 try:
                     answer = [InstructionIssued(at, one) for one in machine.handle(event, at)]
-                except Exception as error:  # noqa: BLE001 - a defect of the machine is what somebody looks for here
+                except Exception as error:  # noqa: BLE001 - a defect of the machine is what a replay looks for
                     return Replayed(history, differs_at, error)
-                before, died = _answer(recorded, number)
-                answer = answer[: len(before)] if died else answer  # it died amid its answer
+                before, crashed = _recorded_answer(recorded, number)
+                answer = answer[: len(before)] if crashed else answer  # it crashed in the middle of its answer
                 if differs_at is None and answer != before:
                     differs_at = number
                 history.extend(answer)
-                for task_id in {name for one in answer if (name := made_durable(one.instruction)) is not None}:
+                for task_id in {name for one in answer if (name := persisted_id(one.instruction)) is not None}:
                     rows[task_id] = machine.row(task_id)
             case InstructionIssued():
                 pass
             case StateDump(at=at):
-                another = partial(make, settings, machine.registry.list())
-                history.append(look(machine, at, differences(machine, rows, another, at)))
+                new_machine = partial(make, settings, machine.registry.list())
+                history.append(dump_state(machine, at, rebuild_differences(machine, rows, new_machine, at)))
             case ControlPlaneCrashed():
                 history.append(line)
                 machine = make(settings, machine.registry.list())
@@ -75,8 +77,8 @@ def replay(recorded: Sequence[HistoryLine], make: MakeMachine = SchedulerMachine
     return Replayed(history, differs_at)
 
 
-def _answer(recorded: Sequence[HistoryLine], number: int) -> tuple[list[HistoryLine], bool]:
-    """What was told right after this event (truth that came of it stands between), and was that the end of a life?"""
+def _recorded_answer(recorded: Sequence[HistoryLine], number: int) -> tuple[list[HistoryLine], bool]:
+    """The instructions recorded after this event (other lines may stand between), and whether a crash followed."""
     answer: list[HistoryLine] = []
     for at in range(number + 1, len(recorded)):
         line = recorded[at]

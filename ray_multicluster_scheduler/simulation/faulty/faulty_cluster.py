@@ -20,52 +20,54 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.simulation.history import AttemptBegan, AttemptEnded, EndKind, NodesChanged, Parts
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands
-
+    from ray_multicluster_scheduler.simulation.faulty.faulty_executor import FaultyExecutor
 
 Key: TypeAlias = tuple[str, int]
+"""Task id and attempt number."""
 _SHORT = (0.002, 0.004, 0.008, 0.02)
+_STALE_S = 5.0
+"""How old the copy may be that a dashboard answers with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """What will become of an attempt if nobody interferes."""
+class PlannedOutcome:
+    """How an attempt will end if nothing interferes."""
 
-    runs_s: float
+    run_s: float
     how: EndKind
     failure: FailureClass | None
-    is_stubborn: bool
-    """It does not end when it is politely asked to, and has to be killed."""
+    ignores_cancel: bool
+    """A cancel does not end it; it has to be killed."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """It was dispatched; where on its way it is, only the cluster knows."""
+    """A dispatched attempt and its true state on the cluster."""
 
     task: TaskDescription
     number: int
     fence: int
     cluster: str
-    chance: Random
-    fate: Fate
+    rng: Random
+    outcome: PlannedOutcome
     ahead: str = ""
     short: bool = False
-    planned: Parts = field(default_factory=dict)
+    planned_parts: Parts = field(default_factory=dict)
     arrived: bool = False
-    early: bool = False
-    """It has no place yet, but waits in Ray itself: it cannot be taken back."""
-    begun: bool = False
-    over: bool = False
-    told_start: bool = False
+    overlapping: bool = False
+    """It has no slot yet, but waits in Ray itself: it cannot be recalled."""
+    began: bool = False
+    ended: bool = False
+    start_reported: bool = False
     started_at: float | None = None
     parts: Parts = field(default_factory=dict)
-    to_cancel: bool = False
-    to_recall: bool = False
-    has_place: bool = False
-    answer: Event | None = None
-    """How it ended, or why it was not taken, once that is known over there."""
-    moved: Event | None = None
-    """That it took over the place of another one."""
+    cancel_on_arrival: bool = False
+    recall_on_arrival: bool = False
+    has_slot: bool = False
+    final_event: Event | None = None
+    """Its end or refusal, once the cluster knows it."""
+    moved_event: Event | None = None
+    """The event that it took over the slot of another attempt."""
 
     @property
     def key(self) -> Key:
@@ -76,10 +78,13 @@ class Attempt:
         return self.task.kind == "job"
 
 
-def fate_of(task: TaskDescription, chance: Random) -> Fate:
-    """Most go well. The name of a function may say what it does: ``fails`` raises soon, ``runs 2.5`` takes 2.5 s."""
+def draw_outcome(task: TaskDescription, rng: Random) -> PlannedOutcome:
+    """Draw how an attempt ends; most succeed.
+
+    A function digest may fix it: ``fails`` raises soon, ``runs 2.5`` succeeds after 2.5 s.
+    """
     code = task.function_digest or ""
-    dice = 1.0 if code.startswith("runs") else 0.0 if code.startswith("fails") else chance.random()
+    dice = 1.0 if code.startswith("runs") else 0.0 if code.startswith("fails") else rng.random()
     if dice < 0.06:
         end: tuple[EndKind, FailureClass | None] = ("failed", FailureClass.USER)
     elif dice < 0.09:
@@ -88,34 +93,35 @@ def fate_of(task: TaskDescription, chance: Random) -> Fate:
         end = ("failed", FailureClass.PERMANENT)
     else:
         end = ("succeeded", None)
-    return Fate(_run_time(task, code, chance), *end, chance.random() < 0.2)
+    return PlannedOutcome(_run_time(task, code, rng), *end, rng.random() < 0.2)
 
 
-def _run_time(task: TaskDescription, code: str, chance: Random) -> float:
+def _run_time(task: TaskDescription, code: str, rng: Random) -> float:
     if code.startswith("runs"):
         return float(code.split()[1])
     if code.startswith("fails"):
         return 0.1
     if code.startswith("short"):
-        return chance.choice(_SHORT) if chance.random() < 0.97 else 3.0
+        return rng.choice(_SHORT) if rng.random() < 0.97 else 3.0
     if task.serves:
-        return chance.choice([5.0, 30.0])
-    return chance.choice([0.1, 1.0, 2.0, 5.0, 10.0, 20.0])
+        return rng.choice([5.0, 30.0])
+    return rng.choice([0.1, 1.0, 2.0, 5.0, 10.0, 20.0])
 
 
-class FarCluster:
-    """Ray starts nothing that does not fit; what does not, waits in Ray. ``session`` counts its lives."""
+class FaultyCluster:
+    """The truth of one cluster. Ray starts only what fits and queues the rest; ``session`` counts its restarts."""
 
-    def __init__(self, name: str, nodes: Mapping[str, Resources], hands: Hands) -> None:
-        self.name, self._hands, self._desk = name, hands, hands.desk
-        self.built = {node: dict(total) for node, total in nodes.items()}
+    def __init__(self, name: str, nodes: Mapping[str, Resources], executor: FaultyExecutor) -> None:
+        self.name, self._executor, self._driver = name, executor, executor.driver
+        self.configured_nodes = {node: dict(total) for node, total in nodes.items()}
         self.nodes: dict[str, dict[str, float]] = {}
-        self.others: dict[str, float] = {}
+        self.other_usage: dict[str, float] = {}
+        """By node, the share of it that other users hold."""
         self.session = 0
         self.running: dict[Key, Attempt] = {}
-        self.in_ray: list[Attempt] = []
-        self.at_gateway: list[Attempt] = []
-        self._before: tuple[float, tuple[NodeSnapshot, ...]] | None = None
+        self.ray_queue: list[Attempt] = []
+        self.gateway_queue: list[Attempt] = []
+        self._previous_snapshot: tuple[float, tuple[NodeSnapshot, ...]] | None = None
 
     @property
     def alive(self) -> bool:
@@ -124,160 +130,164 @@ class FarCluster:
     # ---- nodes
 
     def boot(self) -> None:
-        """Another session: its nodes have other ids than before."""
+        """Start a new session; its nodes have other ids than before."""
         self.session += 1
-        suffix = "" if self.session == 1 else f"s{self.session}"
-        self.nodes = {f"{node}{suffix}": dict(total) for node, total in self.built.items()}
-        self._say_nodes()
+        self.nodes = {self.node_id(node): dict(total) for node, total in self.configured_nodes.items()}
+        self._record_nodes()
+
+    def node_id(self, node: str) -> str:
+        """The id of a configured node in the current session."""
+        return node if self.session == 1 else f"{node}s{self.session}"
 
     def halt(self) -> list[Attempt]:
-        """It is gone, with all that waited. Returns what ran; what of it goes on elsewhere is for the caller to say."""
-        self.nodes, self.others = {}, {}
-        ran = list(self.running.values())
-        for one in (*self.in_ray, *self.at_gateway):
-            one.over = True
-        self.in_ray, self.at_gateway = [], []
-        self._say_nodes()
-        return ran
+        """Stop the cluster and drop what was queued. Returns the running attempts, which the caller has to end."""
+        self.nodes, self.other_usage = {}, {}
+        running = list(self.running.values())
+        for attempt in (*self.ray_queue, *self.gateway_queue):
+            attempt.ended = True
+        self.ray_queue, self.gateway_queue = [], []
+        self._record_nodes()
+        return running
 
     def drop_node(self, node: str) -> None:
-        """With all that runs there."""
+        """Remove a node with all that runs there; the last node stays."""
         if len(self.nodes) > 1 and self.nodes.pop(node, None) is not None:
-            self._say_nodes()
-            for one in [one for one in self.running.values() if node in one.parts]:
-                self.end(one, "died")
+            self._record_nodes()
+            for attempt in [attempt for attempt in self.running.values() if node in attempt.parts]:
+                self.end(attempt, "died")
 
     def add_node(self, node: str, total: Resources) -> None:
         if self.alive and node not in self.nodes:
             self.nodes[node] = dict(total)
-            self._say_nodes()
-            self.fill()
+            self._record_nodes()
+            self.start_queued()
 
-    def _say_nodes(self) -> None:
-        self._desk.note(
-            NodesChanged(self._desk.now, self.name, {node: dict(total) for node, total in self.nodes.items()})
-        )
+    def _record_nodes(self) -> None:
+        nodes = {node: dict(total) for node, total in self.nodes.items()}
+        self._driver.record(NodesChanged(self._driver.now, self.name, nodes))
 
     def free(self) -> dict[str, dict[str, float]]:
-        """By node, less what others and ours use."""
+        """Free amounts by node, without what other users and our attempts hold."""
         free = {
-            node: {name: amount * (1 - self.others.get(node, 0.0)) for name, amount in total.items()}
+            node: {name: amount * (1 - self.other_usage.get(node, 0.0)) for name, amount in total.items()}
             for node, total in self.nodes.items()
         }
-        for one in self.running.values():
-            for node, part in one.parts.items():
+        for attempt in self.running.values():
+            for node, part in attempt.parts.items():
                 if node in free:
                     free[node] = minus(free[node], part)
         return free
 
     def snapshot(self, *, http: bool, stale: bool = False) -> ResourceSnapshot:
-        """As it is, or, from a dashboard that keeps copies, as it was a few seconds ago."""
+        """The current state; with ``stale``, a dashboard may answer with a copy of a few seconds ago."""
         free = self.free()
         nodes = tuple(NodeSnapshot(node, dict(self.nodes[node]), free[node]) for node in self.nodes)
-        before, now = self._before, self._desk.now
-        if stale and http and before is not None and now - before[0] < 5.0:
-            nodes = before[1]
+        previous, now = self._previous_snapshot, self._driver.now
+        if stale and http and previous is not None and now - previous[0] < _STALE_S:
+            nodes = previous[1]
         else:
-            self._before = now, nodes
+            self._previous_snapshot = now, nodes
         return ResourceSnapshot(self.name, now, nodes, "http" if http else "agent", f"s{self.session}")
 
-    # ---- what runs
+    # ---- attempts
 
-    def submit(self, one: Attempt) -> None:
-        """Ray has it: it begins when there is room."""
-        self.in_ray.append(one)
-        self.fill()
+    def submit(self, attempt: Attempt) -> None:
+        """Submit to Ray: it starts when there is room."""
+        self.ray_queue.append(attempt)
+        self.start_queued()
 
-    def fill(self) -> None:
+    def start_queued(self) -> None:
         """Start what fits, in the order of arrival."""
-        for one in list(self.in_ray):
-            if one.over or one.begun:
-                self.in_ray.remove(one)
+        for attempt in list(self.ray_queue):
+            if attempt.ended or attempt.began:
+                self.ray_queue.remove(attempt)
                 continue
-            parts = self._place(one)
+            parts = self._place(attempt)
             if parts is not None:
-                self.in_ray.remove(one)
-                self._begin(one, parts)
+                self.ray_queue.remove(attempt)
+                self._begin(attempt, parts)
 
-    def _place(self, one: Attempt) -> Parts | None:
+    def _place(self, attempt: Attempt) -> Parts | None:
         free = self.free()
-        planned = {node: part for node, part in one.planned.items() if node in self.nodes}
-        if not one.task.requirements:
+        planned = {node: part for node, part in attempt.planned_parts.items() if node in self.nodes}
+        if not attempt.task.requirements:
             return {}
-        if one.is_job:  # its own tasks take what they find
+        if attempt.is_job:  # the job's own tasks take what they find
             fitting = all(fits(part, free[node]) for node, part in planned.items())
             return planned if fitting else {}
-        if planned and len(planned) == len(one.planned) and not self._hands.prefers_another(one):
-            needs = dict.fromkeys(planned, one.task.placement) if one.task.gang is None else planned
+        if planned and len(planned) == len(attempt.planned_parts) and not self._executor.picks_other_node(attempt):
+            needs = dict.fromkeys(planned, attempt.task.placement) if attempt.task.gang is None else planned
             if all(fits(part, free[node]) for node, part in needs.items()):
-                return {node: _held(one.task, part) for node, part in needs.items()}
-        if one.task.gang is not None:
-            return _packed(one.task, free)
-        need = one.task.placement
-        node = next((node for node in sorted(free) if fits(need, free[node])), None)
-        return None if node is None else {node: _held(one.task, need)}
+                return {node: _held_amounts(attempt.task, part) for node, part in needs.items()}
+        if attempt.task.gang is not None:
+            return _pack_gang(attempt.task, free)
+        need = attempt.task.placement
+        node = _first_fit(need, free)
+        return None if node is None else {node: _held_amounts(attempt.task, need)}
 
-    def _begin(self, one: Attempt, parts: Parts) -> None:
-        one.begun, one.parts, one.started_at = True, parts, self._desk.now
-        self.running[one.key] = one
-        self._desk.note(AttemptBegan(self._desk.now, self.name, *one.key, one.fence, parts, one.task.kind))
-        self._hands.began(one, self)
+    def _begin(self, attempt: Attempt, parts: Parts) -> None:
+        attempt.began, attempt.parts, attempt.started_at = True, parts, self._driver.now
+        self.running[attempt.key] = attempt
+        began = AttemptBegan(self._driver.now, self.name, *attempt.key, attempt.fence, parts, attempt.task.kind)
+        self._driver.record(began)
+        self._executor.on_began(attempt, self)
 
-    def end(self, one: Attempt, how: EndKind) -> None:
-        """It is over here, in whatever way; its place goes to the next one of its size that was sent ahead."""
-        if one.over:
+    def end(self, attempt: Attempt, how: EndKind) -> None:
+        """End an attempt; its slot goes to the next one of its size that was sent ahead."""
+        if attempt.ended:
             return
-        one.over = True
-        if one.begun:
-            self._desk.note(AttemptEnded(self._desk.now, self.name, *one.key, how))
-            self.running.pop(one.key, None)
-        self._hands.ended(one, self, how)
-        self.fill()
+        attempt.ended = True
+        if attempt.began:
+            self._driver.record(AttemptEnded(self._driver.now, self.name, *attempt.key, how))
+            self.running.pop(attempt.key, None)
+        self._executor.on_ended(attempt, self, how)
+        self.start_queued()
 
-    def pass_on(self, one: Attempt) -> None:
-        """The oldest of its size that was sent ahead and has arrived gets its place."""
-        if not one.has_place or one.task.kind != "task":
+    def hand_over_slot(self, attempt: Attempt) -> None:
+        """Give its slot to the oldest arrived attempt of its size that was sent ahead."""
+        if not attempt.has_slot or attempt.task.kind != "task":
             return
-        heirs = (other for other in (*self._early(), *self.at_gateway) if self._inherits(one, other))
-        heir = next(heirs, None)
-        if heir is not None:
-            heir.moved = events.PlaceMoved(one.key, heir.key)
-            self._hands.tell(self, heir, heir.moved)
-            self.start(heir, one.parts)
+        overlapping = [one for one in (*self.running.values(), *self.ray_queue) if one.overlapping and not one.has_slot]
+        candidates = (one for one in (*overlapping, *self.gateway_queue) if _can_inherit(attempt, one))
+        successor = next(candidates, None)
+        if successor is not None:
+            successor.moved_event = events.PlaceMoved(attempt.key, successor.key)
+            self._executor.report(self, successor, successor.moved_event)
+            self.start(successor, attempt.parts)
 
-    def start(self, one: Attempt, planned: Parts) -> None:
-        """There is a place for it now."""
-        if one.has_place or one.over:
+    def start(self, attempt: Attempt, planned_parts: Parts) -> None:
+        """Give an attempt a slot; if it waits in the gateway, it goes to Ray."""
+        if attempt.has_slot or attempt.ended:
             return
-        one.has_place, one.planned = True, planned
-        if one in self.at_gateway:
-            self.at_gateway.remove(one)
-            self.submit(one)
-
-    def _early(self) -> list[Attempt]:
-        return [one for one in (*self.running.values(), *self.in_ray) if one.early and not one.has_place]
-
-    @staticmethod
-    def _inherits(one: Attempt, other: Attempt) -> bool:
-        same = other.task.requirements == one.task.requirements
-        return same and not other.over and not other.has_place and other.arrived
+        attempt.has_slot, attempt.planned_parts = True, planned_parts
+        if attempt in self.gateway_queue:
+            self.gateway_queue.remove(attempt)
+            self.submit(attempt)
 
 
-def _held(task: TaskDescription, part: Resources) -> Resources:
-    """What it holds once it runs: of an actor, less than what had to be free."""
+def _can_inherit(attempt: Attempt, other: Attempt) -> bool:
+    same = other.task.requirements == attempt.task.requirements
+    return same and not other.ended and not other.has_slot and other.arrived
+
+
+def _held_amounts(task: TaskDescription, part: Resources) -> Resources:
+    """What it holds once it runs: an actor holds less than what had to be free to place it."""
     return dict(task.requirements) if task.actor is not None else dict(part)
 
 
-def _packed(task: TaskDescription, free: dict[str, dict[str, float]]) -> Parts | None:
-    """Somewhere, all members or none; Ray's own packing is of no matter here, but for what must be on one node."""
+def _first_fit(need: Resources, free: Mapping[str, Resources]) -> str | None:
+    return next((node for node in sorted(free) if fits(need, free[node])), None)
+
+
+def _pack_gang(task: TaskDescription, free: dict[str, dict[str, float]]) -> Parts | None:
+    """Place all members or none. Of Ray's strategies only STRICT_PACK is honoured: the others do not matter here."""
     assert task.gang is not None
-    members = task.gang.members
     if task.gang.strategy == "STRICT_PACK":
-        node = next((node for node in sorted(free) if fits(task.requirements, free[node])), None)
+        node = _first_fit(task.requirements, free)
         return None if node is None else {node: dict(task.requirements)}
     parts: dict[str, Resources] = {}
-    for member in members:
-        node = next((node for node in sorted(free) if fits(member.requirements, free[node])), None)
+    for member in task.gang.members:
+        node = _first_fit(member.requirements, free)
         if node is None:
             return None
         free[node] = minus(free[node], member.requirements)

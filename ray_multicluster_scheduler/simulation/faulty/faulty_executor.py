@@ -1,7 +1,7 @@
-"""Hands: carry out what the machine says, over ways on which messages are lost, late, repeated and out of order.
+"""Carries out the machine's instructions over links on which messages are lost, late, repeated and out of order.
 
-What they promise is what the real ones promise (connection/links/cluster_link.py): every attempt that was dispatched is
-answered in the end, and not before nothing of it runs. Everything else may go wrong.
+It keeps the promise of the real executor (connection/links/cluster_link.py): every dispatched attempt gets a final
+event, and not before nothing of it runs. Everything else may go wrong.
 """
 
 from __future__ import annotations
@@ -12,239 +12,236 @@ from random import Random
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
-from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FarCluster, Key, fate_of
-from ray_multicluster_scheduler.simulation.faulty.faulty_link import Link
-from ray_multicluster_scheduler.simulation.faulty.machine_driver import Desk
+from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FaultyCluster, Key, draw_outcome
+from ray_multicluster_scheduler.simulation.faulty.faulty_link import FaultyLink
+from ray_multicluster_scheduler.simulation.faulty.machine_driver import MachineDriver
 from ray_multicluster_scheduler.simulation.history import EndKind, Parts
 
-POLITE_S = 3.0
-"""After this, what was politely asked to end is killed."""
+KILL_AFTER_S = 3.0
+"""Time after which an attempt that ignores its cancel is killed."""
 
 
-class Hands:
-    """Of all clusters. ``describe`` finds the item of an id, ``plan`` where the machine's books have an attempt."""
+class FaultyExecutor:
+    """Executor for all clusters. ``describe`` finds the task of an id, ``plan`` the machine's reservation for it."""
 
     def __init__(
-        self, desk: Desk, seed: int, describe: Callable[[str], TaskDescription], plan: Callable[[str, str], Parts]
+        self,
+        driver: MachineDriver,
+        seed: int,
+        describe: Callable[[str], TaskDescription],
+        plan: Callable[[str, str], Parts],
     ) -> None:
-        self.desk, self._seed, self._describe, self.plan = desk, seed, describe, plan
-        self.clusters: dict[str, FarCluster] = {}
-        self.links: dict[str, Link] = {}
-        self.attempts: dict[Key, Attempt] = {}
-        """Those that still have to be answered."""
-        self.known: dict[Key, Attempt] = {}
-        """All that were ever dispatched."""
+        self.driver, self._seed, self._describe, self.plan = driver, seed, describe, plan
+        self.clusters: dict[str, FaultyCluster] = {}
+        self.links: dict[str, FaultyLink] = {}
+        self.unanswered: dict[Key, Attempt] = {}
+        """Attempts whose final event the machine has not received."""
+        self.dispatched: dict[Key, Attempt] = {}
+        """All attempts that were ever dispatched."""
         self.refusing: set[str] = set()
-        desk.carry_out = self.carry_out
+        """Clusters that refuse every dispatch."""
+        driver.execute = self.execute
 
-    def stream(self, name: str) -> Random:
-        return Random(f"{self._seed} {name}")  # nosec B311 # a seed is to give the same again
+    def random_stream(self, name: str) -> Random:
+        return Random(f"{self._seed} {name}")  # nosec B311 # reproducible on purpose
 
-    def add(self, cluster: FarCluster, link: Link) -> None:
+    def add(self, cluster: FaultyCluster, link: FaultyLink) -> None:
         self.clusters[cluster.name], self.links[cluster.name] = cluster, link
 
-    def on(self, cluster: str, *, jobs: bool) -> list[Attempt]:
-        """What is still to be answered there."""
-        return [one for one in self.attempts.values() if one.cluster == cluster and one.is_job == jobs]
+    def unanswered_on(self, cluster: str, *, jobs: bool) -> list[Attempt]:
+        return [one for one in self.unanswered.values() if one.cluster == cluster and one.is_job == jobs]
 
-    # ---- what the machine says
+    # ---- instructions
 
-    def carry_out(self, one: out.Instruction) -> None:
-        match one:
+    def execute(self, instruction: out.Instruction) -> None:
+        match instruction:
             case out.Dispatch(again=True) | out.AdoptAttempt():
-                self._ask_again(one)
+                self._adopt(instruction)
             case out.Dispatch():
-                self._dispatch(one)
+                self._dispatch(instruction)
             case out.StartAttempt():
-                self._at_attempt(one.task_id, one.attempt, self.start)
+                self._order(instruction, self.start)
             case out.RecallAttempt():
-                self._at_attempt(one.task_id, one.attempt, self._recall)
+                self._order(instruction, self._recall)
             case out.CancelAttempt():
-                self._at_attempt(one.task_id, one.attempt, self._kill if one.force else self._cancel)
+                self._order(instruction, self._kill if instruction.force else self._cancel)
             case out.RefreshSnapshot():
-                self.links[one.cluster].refresh()
+                self.links[instruction.cluster].refresh()
             case out.CheckDashboard():
-                self.links[one.cluster].check_dashboard()
+                self.links[instruction.cluster].check_dashboard()
             case _:
                 pass
 
-    def _dispatch(self, order: out.Dispatch) -> None:
-        task = self._describe(order.task_id)
-        chance = self.stream(f"{order.task_id}/{order.attempt}")
-        one = Attempt(task, order.attempt, order.fence, order.cluster, chance, fate_of(task, chance), order.ahead)
-        one.short, one.has_place = order.short, not order.ahead
-        one.planned = self.plan(task.id, order.cluster)
-        self.attempts[one.key] = self.known[one.key] = one
-        if order.cluster in self.refusing or self.desk.suffers(chance, 0.015):
-            self._refuse(one, chance)
-        elif one.is_job:
-            self.links[order.cluster].post_job(one)
+    def _dispatch(self, dispatch: out.Dispatch) -> None:
+        task = self._describe(dispatch.task_id)
+        rng = self.random_stream(f"{dispatch.task_id}/{dispatch.attempt}")
+        outcome = draw_outcome(task, rng)
+        attempt = Attempt(task, dispatch.attempt, dispatch.fence, dispatch.cluster, rng, outcome, dispatch.ahead)
+        attempt.short, attempt.has_slot = dispatch.short, not dispatch.ahead
+        attempt.planned_parts = self.plan(task.id, dispatch.cluster)
+        self.unanswered[attempt.key] = self.dispatched[attempt.key] = attempt
+        if dispatch.cluster in self.refusing or self.driver.draw_fault(rng, 0.015):
+            self.driver.record_fault(f"the dispatch of {task.id}, attempt {attempt.number}, was refused")
+            failure = FailureClass.CLUSTER if rng.random() < 0.8 else FailureClass.PERMANENT
+            self.refuse(attempt, failure, "REFUSED", "it was not taken", rng.uniform(0, 0.3))
+        elif attempt.is_job:
+            self.links[dispatch.cluster].submit_job(attempt)
         else:
-            self.links[order.cluster].submit(one)
+            self.links[dispatch.cluster].submit(attempt)
 
-    def _ask_again(self, order: out.Dispatch | out.AdoptAttempt) -> None:
-        """By a control plane that came back: what is known of the attempt, on its way or over there, is told again."""
-        key = order.task_id, order.attempt
-        one = self.known.get(key)
-        if one is None and isinstance(order, out.Dispatch):
-            self._dispatch(order)  # the one before died before it sent it
-        elif one is None:
+    def _adopt(self, instruction: out.Dispatch | out.AdoptAttempt) -> None:
+        """Adopt an attempt for a restarted control plane: what is known of it is reported again."""
+        key = instruction.task_id, instruction.attempt
+        attempt = self.dispatched.get(key)
+        if attempt is None and isinstance(instruction, out.Dispatch):
+            self._dispatch(instruction)  # the control plane crashed before it sent the dispatch
+        elif attempt is None:
             lost = events.AttemptFinished(*key, "failed", FailureClass.CLUSTER, None, "UNKNOWN", "nobody knows it")
-            self.desk.after(0.1, self.desk.feed, lost)
-        elif isinstance(one.answer, events.DispatchRefused):
-            self.desk.after(0.1, self.desk.feed, one.answer)
+            self.driver.after(0.1, self.driver.feed, lost)
+        elif isinstance(attempt.final_event, events.DispatchRefused):
+            self.driver.after(0.1, self.driver.feed, attempt.final_event)
         else:
-            self.attempts[key] = one
-            self.links[one.cluster].order(one, self._say_again)
+            self.unanswered[key] = attempt
+            self.links[attempt.cluster].send(attempt, self._report_again)
 
-    def _say_again(self, one: Attempt, cluster: FarCluster) -> None:
-        if not one.arrived:
+    def _report_again(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        if not attempt.arrived:
             return  # it is still on its way
-        if one.moved is not None:
-            self.tell(cluster, one, one.moved)
-        if one.answer is not None:
-            self.tell(cluster, one, one.answer)
+        if attempt.moved_event is not None:
+            self.report(cluster, attempt, attempt.moved_event)
+        if attempt.final_event is not None:
+            self.report(cluster, attempt, attempt.final_event)
             return
-        self.tell(cluster, one, events.DispatchAccepted(*one.key))
-        if one.begun and not one.short:
-            one.told_start = False
-            self._say_started(one, cluster)
+        self.report(cluster, attempt, events.DispatchAccepted(*attempt.key))
+        if attempt.began and not attempt.short:
+            attempt.start_reported = False
+            self._report_started(attempt, cluster)
 
-    def _refuse(self, one: Attempt, chance: Random) -> None:
-        self.desk.fault(f"the dispatch of {one.task.id}, attempt {one.number}, was refused")
-        failure = FailureClass.CLUSTER if chance.random() < 0.8 else FailureClass.PERMANENT
-        self.refuse(one, failure, "REFUSED", "it was not taken", chance.uniform(0, 0.3))
+    def refuse(self, attempt: Attempt, failure: FailureClass, code: str, sentence: str, delay: float = 0.0) -> None:
+        """Refuse a dispatch: it did not and will not run. The event follows after the delay."""
+        attempt.ended = True
+        attempt.final_event = events.DispatchRefused(*attempt.key, failure, code, sentence)
+        self.driver.after(delay, self._feed_refusal, attempt, attempt.final_event, self.driver.epoch)
 
-    def refuse(self, one: Attempt, failure: FailureClass, code: str, sentence: str, delay: float = 0.0) -> None:
-        """It did not and will not run; that is told after a while."""
-        one.over = True
-        one.answer = events.DispatchRefused(*one.key, failure, code, sentence)
-        self.desk.after(delay, self._say_refused, one, one.answer, self.desk.epoch)
+    def _feed_refusal(self, attempt: Attempt, refusal: events.DispatchRefused, epoch: int) -> None:
+        if epoch == self.driver.epoch and self.unanswered.pop(attempt.key, None) is not None:
+            self.driver.feed(refusal)
 
-    def _say_refused(self, one: Attempt, refusal: events.DispatchRefused, epoch: int) -> None:
-        if epoch == self.desk.epoch and self.attempts.pop(one.key, None) is not None:
-            self.desk.feed(refusal)
+    def _order(
+        self,
+        order: out.StartAttempt | out.RecallAttempt | out.CancelAttempt,
+        action: Callable[[Attempt, FaultyCluster], None],
+    ) -> None:
+        """Send an order as a call; the link keeps it until it arrives."""
+        attempt = self.unanswered.get((order.task_id, order.attempt))
+        if attempt is not None:
+            self.links[attempt.cluster].send(attempt, action)
 
-    def _at_attempt(self, task_id: str, number: int, deed: Callable[[Attempt, FarCluster], None]) -> None:
-        """Orders travel as calls do, and are kept until they get there."""
-        one = self.attempts.get((task_id, number))
-        if one is not None:
-            self.links[one.cluster].order(one, deed)
+    def start(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        cluster.start(attempt, self.plan(attempt.task.id, cluster.name))
 
-    def start(self, one: Attempt, cluster: FarCluster) -> None:
-        cluster.start(one, self.plan(one.task.id, cluster.name))
+    def _recall(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        if not attempt.arrived:
+            attempt.recall_on_arrival = True
+        elif attempt in cluster.gateway_queue:
+            cluster.gateway_queue.remove(attempt)
+            cluster.end(attempt, "cancelled")
 
-    def _recall(self, one: Attempt, cluster: FarCluster) -> None:
-        if not one.arrived:
-            one.to_recall = True
-        elif one in cluster.at_gateway:
-            cluster.at_gateway.remove(one)
-            cluster.end(one, "cancelled")
-
-    def _cancel(self, one: Attempt, cluster: FarCluster) -> None:
-        if one.begun and one.fate.is_stubborn:
-            self.desk.after(POLITE_S, self._kill, one, cluster)
+    def _cancel(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        if attempt.began and attempt.outcome.ignores_cancel:
+            self.driver.after(KILL_AFTER_S, self._kill, attempt, cluster)
         else:
-            self._kill(one, cluster)
+            self._kill(attempt, cluster)
 
-    def _kill(self, one: Attempt, cluster: FarCluster) -> None:
-        if not one.arrived:
-            one.to_cancel = True
+    def _kill(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        if not attempt.arrived:
+            attempt.cancel_on_arrival = True
         else:
-            cluster.end(one, "cancelled")
+            cluster.end(attempt, "cancelled")
 
-    # ---- what clusters say
+    # ---- reports of the clusters
 
-    def arrive(self, one: Attempt, cluster: FarCluster) -> None:
-        """The gateway, or the dashboard, has it."""
-        if one.over or one.arrived:
+    def on_arrival(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        """The gateway or the dashboard received a dispatch."""
+        if attempt.ended or attempt.arrived:
             return
-        one.arrived = True
-        if one.to_cancel or (one.to_recall and not one.has_place):
-            cluster.end(one, "cancelled")
+        attempt.arrived = True
+        if attempt.cancel_on_arrival or (attempt.recall_on_arrival and not attempt.has_slot):
+            cluster.end(attempt, "cancelled")
             return
-        if self.desk.suffers(one.chance, 0.05):
-            self.desk.fault(f"that {one.task.id}, attempt {one.number}, was accepted is not told")
+        if self.driver.draw_fault(attempt.rng, 0.05):
+            self.driver.record_fault(f"DispatchAccepted of {attempt.task.id}, attempt {attempt.number}, is not sent")
         else:
-            self.tell(cluster, one, events.DispatchAccepted(*one.key))
-        if not one.has_place and not (one.ahead == "overlap" and one.chance.random() < 0.4):
-            cluster.at_gateway.append(one)
+            self.report(cluster, attempt, events.DispatchAccepted(*attempt.key))
+        if not attempt.has_slot and not (attempt.ahead == "overlap" and attempt.rng.random() < 0.4):
+            cluster.gateway_queue.append(attempt)
             return
-        one.early = not one.has_place
-        cluster.submit(one)
+        attempt.overlapping = not attempt.has_slot
+        cluster.submit(attempt)
 
-    def prefers_another(self, one: Attempt) -> bool:
-        """Does Ray choose another node than we expected?"""
-        return self.desk.suffers(one.chance, 0.1)
+    def picks_other_node(self, attempt: Attempt) -> bool:
+        """Does Ray choose another node than the machine reserved?"""
+        return self.driver.draw_fault(attempt.rng, 0.1)
 
-    def began(self, one: Attempt, cluster: FarCluster) -> None:
-        """Whatever was told of it, it runs and will end."""
-        if not one.short and not self.desk.suffers(one.chance, 0.04):
-            ready = one.chance.uniform(0.05, 1.0) if one.task.serves else 0.0
-            self.desk.after(ready, self._say_started, one, cluster)
-        self.desk.after(one.fate.runs_s, self._run_out, one, cluster)
+    def on_began(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        """Report the start, unless that report is lost, and schedule the end."""
+        if not attempt.short and not self.driver.draw_fault(attempt.rng, 0.04):
+            ready = attempt.rng.uniform(0.05, 1.0) if attempt.task.serves else 0.0
+            self.driver.after(ready, self._report_started, attempt, cluster)
+        self.driver.after(attempt.outcome.run_s, cluster.end, attempt, attempt.outcome.how)
 
-    def _say_started(self, one: Attempt, cluster: FarCluster) -> None:
-        if not one.over and not one.told_start:
-            one.told_start = True
-            self.tell(cluster, one, events.Started(*one.key, self.desk.now, _node_of(one)))
+    def _report_started(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        if not attempt.ended and not attempt.start_reported:
+            attempt.start_reported = True
+            self.report(cluster, attempt, events.Started(*attempt.key, self.driver.now, _node_id(attempt)))
 
-    def _run_out(self, one: Attempt, cluster: FarCluster) -> None:
-        cluster.end(one, one.fate.how)
-
-    def ended(self, one: Attempt, cluster: FarCluster, how: EndKind) -> None:
-        """Whose place it had is told before its end."""
-        if one in cluster.at_gateway:
-            cluster.at_gateway.remove(one)
-        if one in cluster.in_ray:
-            cluster.in_ray.remove(one)
+    def on_ended(self, attempt: Attempt, cluster: FaultyCluster, how: EndKind) -> None:
+        """Hand the slot over, then report the end; the end by a lease is not reported."""
+        for queue in (cluster.gateway_queue, cluster.ray_queue):
+            if attempt in queue:
+                queue.remove(attempt)
         if how == "lease":
-            return  # nobody is there to tell it
-        cluster.pass_on(one)
-        one.answer = _end_of(one, how)
-        self.tell(cluster, one, one.answer)
+            return
+        cluster.hand_over_slot(attempt)
+        attempt.final_event = _final_event(attempt, how)
+        self.report(cluster, attempt, attempt.final_event)
 
-    def tell(self, cluster: FarCluster, one: Attempt, event: events.Event) -> None:
-        self.links[cluster.name].tell(one, event)
+    def report(self, cluster: FaultyCluster, attempt: Attempt, event: events.Event) -> None:
+        self.links[cluster.name].report(attempt, event)
 
-    def answered(self, event: events.AttemptFinished) -> bool:
-        """Was this the first answer?"""
-        return self.attempts.pop((event.task_id, event.attempt), None) is not None
+    def mark_answered(self, event: events.AttemptFinished) -> bool:
+        """Note a final event; False if the attempt had one before."""
+        return self.unanswered.pop((event.task_id, event.attempt), None) is not None
 
-    def declare_dead(self, some: Iterable[Attempt], sentence: str, *, restarted: bool = False) -> None:
-        """Nothing of these runs any more, and nobody over there will say so."""
+    def fail_lost(self, attempts: Iterable[Attempt], sentence: str, *, restarted: bool = False) -> None:
+        """Feed the final events of attempts of which nothing runs any more, and which no cluster will report."""
         code = codes.CLUSTER_RESTARTED if restarted else "CLUSTER_LOST"
-        for one in some:
-            if self.attempts.pop(one.key, None) is not None:
-                one.over = True
-                cancelled = one.to_cancel and not one.arrived
-                self.desk.feed(
-                    events.AttemptFinished(*one.key, "cancelled")
+        for attempt in attempts:
+            if self.unanswered.pop(attempt.key, None) is not None:
+                attempt.ended = True
+                cancelled = attempt.cancel_on_arrival and not attempt.arrived
+                self.driver.feed(
+                    events.AttemptFinished(*attempt.key, "cancelled")
                     if cancelled
-                    else events.AttemptFinished(
-                        *one.key, "failed", FailureClass.CLUSTER, None, code, sentence, started_at=None
-                    )
+                    else events.AttemptFinished(*attempt.key, "failed", FailureClass.CLUSTER, None, code, sentence)
                 )
 
 
-def _end_of(one: Attempt, how: EndKind) -> events.AttemptFinished:
-    began = None if one.told_start else one.started_at
-    match how:
-        case "succeeded":
-            return events.AttemptFinished(*one.key, "succeeded", took=one.fate.runs_s, started_at=began)
-        case "cancelled":
-            return events.AttemptFinished(*one.key, "cancelled", code=codes.KILLED if one.begun else "")
-        case "failed":
-            failure = one.fate.failure or FailureClass.USER
-            return events.AttemptFinished(*one.key, "failed", failure, "ValueError", "", "it raised", started_at=began)
-    return events.AttemptFinished(
-        *one.key, "failed", FailureClass.CRASH, None, "", f"its worker {how}", started_at=began
-    )
+def _final_event(attempt: Attempt, how: EndKind) -> events.AttemptFinished:
+    began_at = None if attempt.start_reported else attempt.started_at
+    if how == "succeeded":
+        return events.AttemptFinished(*attempt.key, "succeeded", took=attempt.outcome.run_s, started_at=began_at)
+    if how == "cancelled":
+        return events.AttemptFinished(*attempt.key, "cancelled", code=codes.KILLED if attempt.began else "")
+    failure, error, sentence = FailureClass.CRASH, None, f"its worker {how}"
+    if how == "failed":
+        failure, error, sentence = attempt.outcome.failure or FailureClass.USER, "ValueError", "it raised"
+    return events.AttemptFinished(*attempt.key, "failed", failure, error, "", sentence, started_at=began_at)
 
 
-def _node_of(one: Attempt) -> str | None:
-    """Of a gang, the nodes of its members in their order."""
-    if one.task.gang is None or not one.parts:
-        return next(iter(one.parts), None)
-    size = one.task.gang.members[0].requirements["CPU"]
-    return " ".join(node for node, part in one.parts.items() for _ in range(round(part["CPU"] / size)))
+def _node_id(attempt: Attempt) -> str | None:
+    """The node that an attempt runs on; for a gang, one node per member, in their order."""
+    if attempt.task.gang is None or not attempt.parts:
+        return next(iter(attempt.parts), None)
+    size = attempt.task.gang.members[0].requirements["CPU"]
+    return " ".join(node for node, part in attempt.parts.items() for _ in range(round(part["CPU"] / size)))

@@ -1,281 +1,285 @@
-"""Link: the way to one cluster: calls, answers, heartbeats and the lease, the dashboard, and what goes wrong on it."""
+"""The link to one cluster of a faulty run: calls, reports, heartbeats, the lease, the dashboard, and their faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FarCluster
+from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FaultyCluster
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands
+    from ray_multicluster_scheduler.simulation.faulty.faulty_executor import FaultyExecutor
 
 _MAY_BE_LOST = events.DispatchAccepted | events.Started | events.PlaceMoved
 LEASE_MARGIN_S = 0.5
+Call: TypeAlias = Callable[[Attempt, FaultyCluster], None]
+"""Something to be done on the cluster for an attempt."""
 
 
-class Link:
-    """``state`` is what the control plane thinks; ``agent`` is the session in which our agent lives, if it does."""
+class FaultyLink:
+    """``state`` is what the control plane believes; ``agent`` is the session of the living agent, None without one."""
 
-    def __init__(self, cluster: FarCluster, hands: Hands, *, heartbeat_s: float, lease_s: float, lost_s: float) -> None:
-        self._cluster, self._hands, self._desk = cluster, hands, hands.desk
-        self._chance = hands.stream(f"link {cluster.name}")
+    def __init__(
+        self, cluster: FaultyCluster, executor: FaultyExecutor, *, heartbeat_s: float, lease_s: float, lost_s: float
+    ) -> None:
+        self._cluster, self._executor, self._driver = cluster, executor, executor.driver
+        self._rng = executor.random_stream(f"link {cluster.name}")
         self._heartbeat_s, self._lease_s, self._lost_s = heartbeat_s, lease_s, lost_s
-        self.contact, self.dashboard_ok, self.may_link = True, True, True
+        self.connected, self.dashboard_ok, self.may_link = True, True, True
         self.state: Literal["none", "starting", "up", "down"] = "none"
         self.agent: int | None = None
-        self._cuts = 0
+        self._contact_epoch = 0
+        """Changes whenever contact is lost or regained, so that timers of an earlier loss are recognised."""
         self._waiting: list[Attempt] = []
-        self._unsent: list[tuple[Attempt, Callable[[Attempt, FarCluster], None]]] = []
-        self._unheard: list[tuple[Attempt, events.Event]] = []
+        """Attempts that wait for the agent to start."""
+        self._outbox: list[tuple[Attempt, Call]] = []
+        self._inbox: list[tuple[Attempt, events.Event]] = []
+        """Calls and reports that could not be delivered without contact."""
         self._push_due = False
         self._busy_until = 0.0
 
     @property
     def reachable(self) -> bool:
-        return self.contact and self._cluster.alive
+        return self.connected and self._cluster.alive
 
     # ---- calls
 
-    def submit(self, one: Attempt) -> None:
-        """A task, an actor or a gang: over the agent, which is started if there is none."""
+    def submit(self, attempt: Attempt) -> None:
+        """Submit a task, an actor or a gang through the agent, which is started if there is none."""
         if self.state in ("none", "starting"):
-            self._waiting.append(one)
+            self._waiting.append(attempt)
             if self.state == "none":
                 self.state = "starting"
-                self._desk.after(self._chance.uniform(0.1, 1.5), self._try_to_link)
+                self._driver.after(self._rng.uniform(0.1, 1.5), self._start_agent)
         else:
-            self.order(one, self._hands.arrive)
+            self.send(attempt, self._executor.on_arrival)
 
-    def order(self, one: Attempt, deed: Callable[[Attempt, FarCluster], None]) -> None:
-        """Let this be done over there; what cannot get there now is kept."""
-        if one in self._waiting:
-            if deed != self._hands.start:
-                self._waiting.remove(one)
-                one.over = True
-                self._desk.after(0.0, self._answer, events.AttemptFinished(*one.key, "cancelled"))
+    def send(self, attempt: Attempt, call: Call) -> None:
+        """Send a call to the cluster; what cannot be delivered now is kept."""
+        if attempt in self._waiting:
+            if call != self._executor.start:
+                self._waiting.remove(attempt)
+                attempt.ended = True
+                self._driver.after(0.0, self._forward, events.AttemptFinished(*attempt.key, "cancelled"))
             else:
-                one.has_place, one.ahead = True, ""
-                one.planned = self._hands.plan(one.task.id, self._cluster.name)
-        elif one.is_job or self.agent is not None:
-            self._desk.after(self._latency(), self._get_there, one, deed)
+                attempt.has_slot, attempt.ahead = True, ""
+                attempt.planned_parts = self._executor.plan(attempt.task.id, self._cluster.name)
+        elif attempt.is_job or self.agent is not None:
+            self._driver.after(self._latency(), self._deliver, attempt, call)
 
-    def _get_there(self, one: Attempt, deed: Callable[[Attempt, FarCluster], None]) -> None:
-        if self._is_there(one):
-            deed(one, self._cluster)
+    def _deliver(self, attempt: Attempt, call: Call) -> None:
+        if self._has_contact_for(attempt):
+            call(attempt, self._cluster)
         else:
-            self._unsent.append((one, deed))
+            self._outbox.append((attempt, call))
 
-    def _is_there(self, one: Attempt) -> bool:
+    def _has_contact_for(self, attempt: Attempt) -> bool:
         if not self.reachable:
             return False
-        return self.dashboard_ok if one.is_job else self.agent == self._cluster.session
+        return self.dashboard_ok if attempt.is_job else self.agent == self._cluster.session
 
-    def _try_to_link(self) -> None:
-        if self.reachable and self.may_link and self.dashboard_ok and not self._desk.suffers(self._chance, 0.05):
-            self.state, self.agent = "up", self._cluster.session
-            self._say_up()
+    def _start_agent(self) -> None:
+        if self.reachable and self.may_link and self.dashboard_ok and not self._driver.draw_fault(self._rng, 0.05):
+            self.agent = self._cluster.session
+            self._link_up()
             waiting, self._waiting = self._waiting, []
-            for one in waiting:
-                self.order(one, self._hands.arrive)
+            for attempt in waiting:
+                self.send(attempt, self._executor.on_arrival)
             return
         self.state = "none"
-        self._desk.fault(f"no link to {self._cluster.name} could be made")
-        self._desk.feed(events.LinkFailed(self._cluster.name, "NO_LINK", "no agent could be started"))
+        self._driver.record_fault(f"no link to {self._cluster.name} could be made")
+        self._driver.feed(events.LinkFailed(self._cluster.name, "NO_LINK", "no agent could be started"))
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            self._hands.refuse(one, FailureClass.CLUSTER, "NO_LINK", "no agent could be started")
+        for attempt in waiting:
+            self._executor.refuse(attempt, FailureClass.CLUSTER, "NO_LINK", "no agent could be started")
 
-    def _say_up(self) -> None:
-        self._desk.feed(events.LinkUp(self._cluster.name, "3.11.2", "2.60.0", f"s{self._cluster.session}"))
-        self.changed()
+    def _link_up(self) -> None:
+        self.state = "up"
+        self._driver.feed(events.LinkUp(self._cluster.name, "3.11.2", "2.60.0", f"s{self._cluster.session}"))
+        self.schedule_snapshot()
 
     # ---- jobs
 
-    def post_job(self, one: Attempt) -> None:
-        """Over HTTP. What was certainly not taken is refused; an answer that was lost is asked for again."""
+    def submit_job(self, attempt: Attempt) -> None:
+        """Submit over HTTP: refused if it certainly did not arrive; a lost answer is asked for again."""
         if not self.reachable or not self.dashboard_ok:
-            delay = self._chance.uniform(0.1, 1.0)
-            self._hands.refuse(one, FailureClass.CLUSTER, "NO_ANSWER", "nobody answers", delay)
-        else:
-            self._desk.after(self._latency(), self._take_job, one)
+            delay = self._rng.uniform(0.1, 1.0)
+            self._executor.refuse(attempt, FailureClass.CLUSTER, "NO_ANSWER", "nobody answers", delay)
+        else:  # if contact is lost on the way, nobody knows whether it arrived
+            self._driver.after(self._latency(), self._deliver, attempt, self._executor.on_arrival)
 
-    def _take_job(self, one: Attempt) -> None:
-        if self.reachable and self.dashboard_ok:
-            self._hands.arrive(one, self._cluster)
-        else:  # on its way when the cluster was cut: nobody knows
-            self._unsent.append((one, self._hands.arrive))
+    # ---- reports
 
-    # ---- answers
-
-    def tell(self, one: Attempt, event: events.Event) -> None:
-        """An answer sets out. Only an end is certain to arrive, be it late or twice."""
-        if isinstance(event, _MAY_BE_LOST) and self._desk.suffers(one.chance, 0.03):
-            self._desk.fault(f"{type(event).__name__} of {one.task.id} is lost")
+    def report(self, attempt: Attempt, event: events.Event) -> None:
+        """Send an event to the control plane. Only a final event is certain to arrive, perhaps late or twice."""
+        name = f"{type(event).__name__} of {attempt.task.id}"
+        if isinstance(event, _MAY_BE_LOST) and self._driver.draw_fault(attempt.rng, 0.03):
+            self._driver.record_fault(f"{name} is lost")
             return
-        if self._desk.suffers(one.chance, 0.04):
-            self._desk.fault(f"{type(event).__name__} of {one.task.id} is late")
-            delay = one.chance.choice([0.3, 1.0, 4.0])
-        else:  # what goes one way keeps its order
-            self._busy_until = max(self._busy_until, self._desk.now + self._latency())
-            delay = self._busy_until - self._desk.now
-        self._desk.after(delay, self._hear, one, event, self._desk.epoch)
-        if self._desk.suffers(one.chance, 0.03):
-            self._desk.fault(f"{type(event).__name__} of {one.task.id} comes twice")
-            self._desk.after(delay + one.chance.choice([0.0, 0.5, 5.0]), self._repeat, event)
+        if self._driver.draw_fault(attempt.rng, 0.04):
+            self._driver.record_fault(f"{name} is late")
+            delay = attempt.rng.choice([0.3, 1.0, 4.0])
+        else:  # one direction of a link keeps its order
+            self._busy_until = max(self._busy_until, self._driver.now + self._latency())
+            delay = self._busy_until - self._driver.now
+        self._driver.after(delay, self._receive, attempt, event, self._driver.epoch)
+        if self._driver.draw_fault(attempt.rng, 0.03):
+            self._driver.record_fault(f"{name} comes twice")
+            self._driver.after(delay + attempt.rng.choice([0.0, 0.5, 5.0]), self._repeat, event)
 
-    def _hear(self, one: Attempt, event: events.Event, epoch: int) -> None:
-        if epoch != self._desk.epoch:
-            return  # it was on its way to another life; whoever asks is told again
-        if self._is_there(one):
-            self._answer(event)
+    def _receive(self, attempt: Attempt, event: events.Event, epoch: int) -> None:
+        if epoch != self._driver.epoch:
+            return  # sent to a control plane that has crashed; the next one asks again
+        if self._has_contact_for(attempt):
+            self._forward(event)
         else:
-            self._unheard.append((one, event))
+            self._inbox.append((attempt, event))
 
     def _repeat(self, event: events.Event) -> None:
-        """Of an end only what was answered is repeated: an end that was never heard is no news yet."""
-        if not isinstance(event, events.AttemptFinished) or (event.task_id, event.attempt) not in self._hands.attempts:
-            self._desk.feed(event)
+        """Feed an event again; of final events only those that were already received."""
+        if (
+            not isinstance(event, events.AttemptFinished)
+            or (event.task_id, event.attempt) not in self._executor.unanswered
+        ):
+            self._driver.feed(event)
 
-    def _answer(self, event: events.Event) -> None:
-        if not isinstance(event, events.AttemptFinished) or self._hands.answered(event):
-            self._desk.feed(event)
+    def _forward(self, event: events.Event) -> None:
+        if not isinstance(event, events.AttemptFinished) or self._executor.mark_answered(event):
+            self._driver.feed(event)
         if isinstance(event, events.AttemptFinished):
-            self.changed()
+            self.schedule_snapshot()
 
     # ---- snapshots
 
-    def changed(self) -> None:
-        """The agent pushes what the cluster has, soon after it changed."""
+    def schedule_snapshot(self) -> None:
+        """Let the agent push a snapshot soon, because the cluster changed."""
         if not self._push_due and self.state == "up":
             self._push_due = True
-            self._desk.after(self._chance.uniform(0.05, 0.25), self._push)
+            self._driver.after(self._rng.uniform(0.05, 0.25), self._push_snapshot)
 
-    def _push(self) -> None:
+    def _push_snapshot(self) -> None:
         self._push_due = False
         if self.state == "up" and self.reachable and self.agent == self._cluster.session:
-            if self._desk.suffers(self._chance, 0.02):
-                self._desk.fault(f"a snapshot of {self._cluster.name} is lost")
-                self.changed()
+            if self._driver.draw_fault(self._rng, 0.02):
+                self._driver.record_fault(f"a snapshot of {self._cluster.name} is lost")
+                self.schedule_snapshot()
                 return
-            self._desk.feed(events.SnapshotTaken(self._cluster.snapshot(http=False)))
+            self._driver.feed(events.SnapshotTaken(self._cluster.snapshot(http=False)))
 
     def refresh(self) -> None:
-        self._desk.after(self._chance.uniform(0.02, 0.5), self._say_snapshot, self._desk.epoch)
+        self._driver.after(self._rng.uniform(0.02, 0.5), self._answer_refresh, self._driver.epoch)
 
-    def _say_snapshot(self, epoch: int) -> None:
+    def _answer_refresh(self, epoch: int) -> None:
         name = self._cluster.name
-        if epoch != self._desk.epoch:
+        if epoch != self._driver.epoch:
             return
-        if not self.reachable or not self.dashboard_ok or self._desk.suffers(self._chance, 0.03):
-            self._desk.feed(events.SnapshotFailed(name, "TIMEOUT", "no answer"))
+        if not self.reachable or not self.dashboard_ok or self._driver.draw_fault(self._rng, 0.03):
+            self._driver.feed(events.SnapshotFailed(name, "TIMEOUT", "no answer"))
             return
-        stale = self._desk.suffers(self._chance, 0.2)
+        stale = self._driver.draw_fault(self._rng, 0.2)
         taken = events.SnapshotTaken(self._cluster.snapshot(http=True, stale=stale))
-        self._desk.feed(taken)
-        if self._desk.suffers(self._chance, 0.05):
-            self._desk.fault(f"a snapshot of {name} comes twice")
-            self._desk.after(self._chance.choice([0.0, 1.0, 3.0]), self._desk.feed, taken)
+        self._driver.feed(taken)
+        if self._driver.draw_fault(self._rng, 0.05):
+            self._driver.record_fault(f"a snapshot of {name} comes twice")
+            self._driver.after(self._rng.choice([0.0, 1.0, 3.0]), self._driver.feed, taken)
 
     def check_dashboard(self) -> None:
-        self._desk.after(self._chance.uniform(0.02, 0.5), self._say_dashboard, self._desk.epoch)
+        self._driver.after(self._rng.uniform(0.02, 0.5), self._answer_dashboard_check, self._driver.epoch)
 
-    def _say_dashboard(self, epoch: int) -> None:
-        if epoch != self._desk.epoch:
-            return
-        well = self.reachable and self.dashboard_ok
-        self._desk.feed(events.DashboardChecked(self._cluster.name, None if well else "connection refused"))
-
-    def begin_anew(self) -> None:
-        """Another control plane: agents that live dial back to it, and it waits until the others must be dead."""
-        if self.state in ("none", "starting"):
-            return
-        self._cuts += 1
-        if self.reachable and self.agent == self._cluster.session:
-            self.state = "up"
-            self._say_up()
-            return
-        self.state = "down"
-        self._desk.feed(events.LinkDown(self._cluster.name, "it has not dialled back"))
-        if self.reachable:
-            self._desk.after(self._chance.uniform(0.5, 2.0), self._see_the_end, self._cuts)
-        else:
-            self.silent()
+    def _answer_dashboard_check(self, epoch: int) -> None:
+        if epoch == self._driver.epoch:
+            problem = None if self.reachable and self.dashboard_ok else "connection refused"
+            self._driver.feed(events.DashboardChecked(self._cluster.name, problem))
 
     # ---- contact
 
     def cut(self) -> None:
         """Nothing gets through from now on."""
-        self.contact = False
-        self.silent()
+        self.connected = False
+        self.lose_contact()
 
-    def silent(self) -> None:
-        """The agent does not answer, for whatever reason."""
-        self._cuts += 1
-        self._desk.after(3 * self._heartbeat_s, self._missed, self._cuts)
-        self._desk.after(self._lease_s - LEASE_MARGIN_S, self._lease_over, self._cuts)
-        self._desk.after(self._lost_s + self._chance.uniform(0.1, 1.0), self._give_up, self._cuts)
+    def lose_contact(self) -> None:
+        """The agent does not answer any more: start the heartbeat, lease and loss timers."""
+        self._contact_epoch += 1
+        self._driver.after(3 * self._heartbeat_s, self._heartbeats_missed, self._contact_epoch)
+        self._driver.after(self._lease_s - LEASE_MARGIN_S, self._expire_lease, self._contact_epoch)
+        self._driver.after(self._lost_s + self._rng.uniform(0.1, 1.0), self._declare_lost, self._contact_epoch)
 
-    def _missed(self, cut: int) -> None:
-        if cut == self._cuts and self.state == "up":
-            self.state = "down"
-            self._desk.feed(events.LinkDown(self._cluster.name, "no heartbeat"))
+    def _link_down(self, sentence: str) -> None:
+        self.state = "down"
+        self._driver.feed(events.LinkDown(self._cluster.name, sentence))
 
-    def _lease_over(self, cut: int) -> None:
+    def _heartbeats_missed(self, epoch: int) -> None:
+        if epoch == self._contact_epoch and self.state == "up":
+            self._link_down("no heartbeat")
+
+    def _expire_lease(self, epoch: int) -> None:
         """On the agent's own clock: it ends what it runs, and itself."""
-        if cut == self._cuts and self.agent is not None:
+        if epoch == self._contact_epoch and self.agent is not None:
             self.agent = None
-            for one in [one for one in self._hands.on(self._cluster.name, jobs=False) if one.arrived]:
-                self._cluster.end(one, "lease")
-            self.forget()
+            for attempt in [one for one in self._executor.unanswered_on(self._cluster.name, jobs=False) if one.arrived]:
+                self._cluster.end(attempt, "lease")
+            self.drop_buffered_calls()
 
-    def _give_up(self, cut: int) -> None:
-        if cut == self._cuts and self.state == "down":
+    def _declare_lost(self, epoch: int) -> None:
+        if epoch == self._contact_epoch and self.state == "down":
             self._close("nothing was heard for lost_after_s", restarted=False)
 
     def restore(self) -> None:
-        """There is contact again, to whatever is there now."""
-        self.contact = True
-        self._cuts += 1
+        """Contact is possible again, to the session that runs now."""
+        self.connected = True
+        self._contact_epoch += 1
         if not self._cluster.alive:
-            self.silent()
+            self.lose_contact()
             return
         if self.state == "down" and self.agent == self._cluster.session:
-            self.state = "up"
-            self._say_up()
+            self._link_up()
         elif self.state in ("up", "down") and self.agent != self._cluster.session:
             if self.state == "up":
-                self.state = "down"
-                self._desk.feed(events.LinkDown(self._cluster.name, "the agent is gone"))
-            self._desk.after(self._chance.uniform(0.5, 2.0), self._see_the_end, self._cuts)
-        self.catch_up()
+                self._link_down("the agent is gone")
+            self._driver.after(self._rng.uniform(0.5, 2.0), self._agent_job_ended, self._contact_epoch)
+        self.deliver_buffered()
 
-    def _see_the_end(self, cut: int) -> None:
+    def reconnect(self) -> None:
+        """After a restart of the control plane: a living agent dials back; without one, wait until it must be dead."""
+        if self.state in ("none", "starting"):
+            return
+        self._contact_epoch += 1
+        if self.reachable and self.agent == self._cluster.session:
+            self._link_up()
+            return
+        self._link_down("it has not dialled back")
+        if self.reachable:
+            self._driver.after(self._rng.uniform(0.5, 2.0), self._agent_job_ended, self._contact_epoch)
+        else:
+            self.lose_contact()
+
+    def _agent_job_ended(self, epoch: int) -> None:
         """The dashboard says that the agent's job is over."""
-        if cut == self._cuts and self.state == "down":
+        if epoch == self._contact_epoch and self.state == "down":
             self._close("the agent has ended", restarted=self._cluster.session > 1)
 
     def _close(self, sentence: str, *, restarted: bool) -> None:
         self.state, self.agent = "none", None
-        self.forget()
-        gone = self._hands.on(self._cluster.name, jobs=False)
-        self._hands.declare_dead([one for one in gone if one not in self._waiting], sentence, restarted=restarted)
-        self._desk.feed(events.LinkClosed(self._cluster.name, sentence))
+        self.drop_buffered_calls()
+        lost = self._executor.unanswered_on(self._cluster.name, jobs=False)
+        self._executor.fail_lost([one for one in lost if one not in self._waiting], sentence, restarted=restarted)
+        self._driver.feed(events.LinkClosed(self._cluster.name, sentence))
 
-    def forget(self) -> None:
-        self._unsent = [(one, deed) for one, deed in self._unsent if one.is_job]
-        self._unheard = [(one, event) for one, event in self._unheard if one.is_job]
+    def drop_buffered_calls(self) -> None:
+        """Drop what was buffered for the agent; what was buffered for jobs stays."""
+        self._outbox = [(attempt, call) for attempt, call in self._outbox if attempt.is_job]
+        self._inbox = [(attempt, event) for attempt, event in self._inbox if attempt.is_job]
 
-    def catch_up(self) -> None:
-        """What was kept on either side gets through."""
-        unsent, self._unsent = self._unsent, []
-        unheard, self._unheard = self._unheard, []
-        for one, event in unheard:
-            self._hear(one, event, self._desk.epoch)
-        for one, deed in unsent:
-            self._get_there(one, deed)
+    def deliver_buffered(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        inbox, self._inbox = self._inbox, []
+        for attempt, event in inbox:
+            self._receive(attempt, event, self._driver.epoch)
+        for attempt, call in outbox:
+            self._deliver(attempt, call)
 
     def _latency(self) -> float:
-        return self._chance.choice([0.0, 0.001, 0.02, 0.2])
+        return self._rng.choice([0.0, 0.001, 0.02, 0.2])

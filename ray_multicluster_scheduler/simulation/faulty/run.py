@@ -1,4 +1,4 @@
-"""One faulty run: a script, played against a machine."""
+"""One faulty run: play a scenario against a scheduler machine, and return the history."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ray_multicluster_scheduler.common.model import ClusterMetadata
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FarCluster
-from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands
-from ray_multicluster_scheduler.simulation.faulty.faulty_link import Link
-from ray_multicluster_scheduler.simulation.faulty.machine_driver import Desk
-from ray_multicluster_scheduler.simulation.faulty.scenario import BEGIN, OWNERS, Script
-from ray_multicluster_scheduler.simulation.faulty.state_dump import differences, look
+from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FaultyCluster
+from ray_multicluster_scheduler.simulation.faulty.faulty_executor import FaultyExecutor
+from ray_multicluster_scheduler.simulation.faulty.faulty_link import FaultyLink
+from ray_multicluster_scheduler.simulation.faulty.machine_driver import MachineDriver
+from ray_multicluster_scheduler.simulation.faulty.scenario import BEGIN, OWNERS, Scenario
+from ray_multicluster_scheduler.simulation.faulty.state_dump import dump_state, rebuild_differences
 from ray_multicluster_scheduler.simulation.history import (
     AttemptEnded,
     ControlPlaneCrashed,
@@ -26,15 +26,15 @@ from ray_multicluster_scheduler.simulation.history import (
     RunSetup,
 )
 
-PATIENCE_S = 4000.0
-"""Once nothing goes wrong any more, all must be over after this."""
+SETTLE_S = 4000.0
+"""All items must have ended this long after the last fault."""
 
 MakeMachine = Callable[[Settings, tuple[ClusterMetadata, ...]], SchedulerMachine]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run. ``error`` is what the machine raised, if it did; the history then ends there."""
+    """The outcome of a run. ``error`` is what the machine raised, if it did; the history then ends there."""
 
     history: History
     steps: int
@@ -43,276 +43,276 @@ class Outcome:
 
 
 class FaultyRun:
-    """Methods named in the script's deeds are the deeds. Everything heals after the last of them."""
+    """Plays the actions of a scenario: each names a public method below. All faults heal after the last action."""
 
     def __init__(
         self,
-        script: Script,
+        scenario: Scenario,
         make: MakeMachine = SchedulerMachine,
-        hands: type[Hands] = Hands,
+        executor: type[FaultyExecutor] = FaultyExecutor,
     ) -> None:
-        self.script, self._make = script, make
-        self.settings = Settings(**script.settings)
-        self.desk = Desk(make(self.settings, script.clusters), BEGIN, _stream(script, "timers"), script.rate)
-        self.hands = hands(self.desk, script.seed, script.items.__getitem__, self._plan)
-        self.desk.on_death = self._die_and_come_back
+        self.scenario, self._make = scenario, make
+        self.settings = Settings(**scenario.settings)
+        timer_rng = Random(f"{scenario.seed} timers")  # nosec B311 # reproducible on purpose
+        machine = make(self.settings, scenario.clusters)
+        self.driver = MachineDriver(machine, BEGIN, timer_rng, scenario.fault_rate)
+        self.executor = executor(self.driver, scenario.seed, scenario.items.__getitem__, self._plan)
+        self.driver.on_crash = self._crash_and_restart
         self._incomplete: set[str] = set()
         self._limited: set[str] = set()
-        self.desk.note(RunSetup(BEGIN, dict(script.settings), script.clusters))
-        for metadata in script.clusters:
-            far = FarCluster(metadata.name, script.nodes[metadata.name], self.hands)
-            link = Link(
-                far,
-                self.hands,
+        self.driver.record(RunSetup(BEGIN, dict(scenario.settings), scenario.clusters))
+        for metadata in scenario.clusters:
+            cluster = FaultyCluster(metadata.name, scenario.nodes[metadata.name], self.executor)
+            link = FaultyLink(
+                cluster,
+                self.executor,
                 heartbeat_s=self.settings.heartbeat_s,
                 lease_s=self.settings.lease_s,
                 lost_s=self.settings.lost_after_s,
             )
-            self.hands.add(far, link)
-            far.boot()
+            self.executor.add(cluster, link)
+            cluster.boot()
 
     def play(self) -> Outcome:
-        """All of it, to the end."""
+        """Play all actions, then let everything settle."""
         error: BaseException | None = None
         try:
-            for deed in self.script.deeds:
-                self.desk.run_until(deed.at)
-                self.desk.now = max(self.desk.now, deed.at)
-                if deed.fault:
-                    self.desk.fault(f"{deed.what} {' '.join(map(str, deed.given))}")
-                getattr(self, deed.what)(*deed.given)
+            for action in self.scenario.actions:
+                self.driver.run_until(action.at)
+                self.driver.now = max(self.driver.now, action.at)
+                if action.is_fault:
+                    self.driver.record_fault(f"{action.method} {' '.join(map(str, action.arguments))}")
+                getattr(self, action.method)(*action.arguments)
             self.settle()
-        except Exception as problem:  # noqa: BLE001 - a defect of the machine: the history up to there is what is wanted
+        except Exception as problem:  # noqa: BLE001 - a defect of the machine; the history up to here shows it
             error = problem
-        return Outcome(self.desk.history, self.desk.steps, self.desk.faults, error)
+        return Outcome(self.driver.history, self.driver.steps, self.driver.faults, error)
 
     def _plan(self, task_id: str, cluster: str) -> Parts:
-        state = self.desk.machine.registry.find(cluster)
+        """The machine's own reservation for an item."""
+        state = self.driver.machine.registry.find(cluster)
         reservation = None if state is None else state.ledger.reservations.get(task_id)
         return {} if reservation is None else {node: dict(part) for node, part in reservation.parts.items()}
 
-    def calm(self) -> None:
-        """Nothing goes wrong from here on."""
-        self.desk.rate = 0.0
+    def end_faults(self) -> None:
+        """Heal everything; nothing goes wrong from here on."""
+        self.driver.fault_rate = 0.0
         for owner in OWNERS:
-            self.desk.feed(events.QueueResumed("owner", owner))
+            self.driver.feed(events.QueueResumed("owner", owner))
         for owner in sorted(self._limited):
-            self._limits_end(owner)
-        for metadata in self.script.clusters:
+            self._remove_limit(owner)
+        for metadata in self.scenario.clusters:
             self._heal(metadata)
         for task_id in sorted(self._incomplete):
-            self.arguments(task_id, well=True)
-        for task_id in self.script.items:
-            self.desk.feed(events.ReleaseRequested(task_id))
+            self.resolve_arguments(task_id, succeed=True)
+        for task_id in self.scenario.items:
+            self.driver.feed(events.ReleaseRequested(task_id))
 
     def settle(self) -> None:
-        """All comes to its end."""
-        self.desk.run_until(self.desk.now + 1.0)
-        self.calm()
-        self.desk.run_until(self.desk.now + PATIENCE_S)
-        self.look()
+        """End all faults, run until all items must have ended, and dump the state."""
+        self.driver.run_until(self.driver.now + 1.0)
+        self.end_faults()
+        self.driver.run_until(self.driver.now + SETTLE_S)
+        self.dump_state()
 
     def _heal(self, metadata: ClusterMetadata) -> None:
-        far, link = self.hands.clusters[metadata.name], self.hands.links[metadata.name]
-        self.hands.refusing.discard(metadata.name)
-        self.desk.feed(events.ClusterChanged(metadata.name, metadata, cordoned=False))
-        self.desk.feed(events.QueueResumed("cluster", metadata.name))
+        cluster, link = self.executor.clusters[metadata.name], self.executor.links[metadata.name]
+        self.executor.refusing.discard(metadata.name)
+        self.driver.feed(events.ClusterChanged(metadata.name, metadata, cordoned=False))
+        self.driver.feed(events.QueueResumed("cluster", metadata.name))
         link.may_link, link.dashboard_ok = True, True
-        if not far.alive:
-            self._come_back(metadata.name)
-        if not link.contact:
-            link.restore()
-        for node, total in far.built.items():
-            suffix = "" if far.session == 1 else f"s{far.session}"
-            far.add_node(f"{node}{suffix}", total)
-        far.others = {}
-        link.catch_up()
-        link.changed()
+        if not cluster.alive:
+            self._restart_cluster(metadata.name)
+        self._restore_link(link)
+        for node, total in cluster.configured_nodes.items():
+            cluster.add_node(cluster.node_id(node), total)
+        cluster.other_usage = {}
+        link.deliver_buffered()
+        link.schedule_snapshot()
 
-    # ---- what people do
+    # ---- actions of owners and operators
 
     def submit(self, task_id: str, waits_for: str) -> None:
-        self.desk.feed(events.Submitted(self.script.items[task_id], waits_for))
+        self.driver.feed(events.Submitted(self.scenario.items[task_id], waits_for))
         if waits_for:
             self._incomplete.add(task_id)
 
-    def arguments(self, task_id: str, well: bool) -> None:
+    def resolve_arguments(self, task_id: str, succeed: bool) -> None:
         self._incomplete.discard(task_id)
         failed = events.ArgumentsFailed(task_id, "its argument failed", "TaskCancelledError")
-        self.desk.feed(events.ArgumentsReady(task_id) if well else failed)
+        self.driver.feed(events.ArgumentsReady(task_id) if succeed else failed)
 
     def cancel(self, task_id: str, force: bool) -> None:
-        self.desk.feed(events.CancelRequested(task_id, "somebody wants it to end", force))
+        self.driver.feed(events.CancelRequested(task_id, "its owner cancelled it", force))
 
     def hold(self, task_id: str, seconds: float) -> None:
-        self.desk.feed(events.HoldRequested(task_id, "not yet"))
-        self.desk.after(seconds, self.desk.feed, events.ReleaseRequested(task_id))
+        self.driver.feed(events.HoldRequested(task_id, "not yet"))
+        self.driver.after(seconds, self.driver.feed, events.ReleaseRequested(task_id))
 
-    def prioritise(self, task_id: str, priority: int) -> None:
-        self.desk.feed(events.PriorityChanged(task_id, priority))
+    def set_priority(self, task_id: str, priority: int) -> None:
+        self.driver.feed(events.PriorityChanged(task_id, priority))
 
     def pause(self, what: Literal["cluster", "owner"], name: str, seconds: float) -> None:
-        self.desk.feed(events.QueuePaused(what, name, "for now"))
-        self.desk.after(seconds, self.desk.feed, events.QueueResumed(what, name))
+        self.driver.feed(events.QueuePaused(what, name, "for now"))
+        self.driver.after(seconds, self.driver.feed, events.QueueResumed(what, name))
 
     def limit(self, owner: str, weight: float, running: int | None, queued: int | None, seconds: float) -> None:
         self._limited.add(owner)
         limits = OwnerLimits(weight=weight, max_running=running, max_queued=queued)
-        self.desk.feed(events.OwnerLimitsChanged(owner, limits))
-        self.desk.after(seconds, self._limits_end, owner)
+        self.driver.feed(events.OwnerLimitsChanged(owner, limits))
+        self.driver.after(seconds, self._remove_limit, owner)
 
-    def _limits_end(self, owner: str) -> None:
+    def _remove_limit(self, owner: str) -> None:
         self._limited.discard(owner)
-        self.desk.feed(events.OwnerLimitsChanged(owner, None))
+        self.driver.feed(events.OwnerLimitsChanged(owner, None))
 
     def cordon(self, name: str, seconds: float) -> None:
         metadata = self._metadata(name)
-        self.desk.feed(events.ClusterChanged(name, metadata, cordoned=True))
-        self.desk.after(seconds, self.desk.feed, events.ClusterChanged(name, metadata, cordoned=False))
+        self.driver.feed(events.ClusterChanged(name, metadata, cordoned=True))
+        self.driver.after(seconds, self.driver.feed, events.ClusterChanged(name, metadata, cordoned=False))
 
     def remove(self, name: str, seconds: float) -> None:
-        self.desk.feed(events.ClusterChanged(name, None))
-        self.desk.after(seconds, self._register, name)
+        self.driver.feed(events.ClusterChanged(name, None))
+        self.driver.after(seconds, self._register, name)
 
     def _register(self, name: str) -> None:
-        self.desk.feed(events.ClusterChanged(name, self._metadata(name)))
-        if self.hands.links[name].state == "up":
-            self.hands.links[name].changed()
+        self.driver.feed(events.ClusterChanged(name, self._metadata(name)))
+        if self.executor.links[name].state == "up":
+            self.executor.links[name].schedule_snapshot()
 
     def _metadata(self, name: str) -> ClusterMetadata:
-        return next(one for one in self.script.clusters if one.name == name)
+        return next(one for one in self.scenario.clusters if one.name == name)
 
-    def look(self, deeply: bool = True) -> None:
-        """What does the machine say of itself? ``deeply``: and is one that is rebuilt from its rows the same?"""
-        desk = self.desk
-        if not desk.owes:
-            unequal = differences(desk.machine, desk.rows, self._another, desk.now) if deeply else ()
-            desk.note(look(desk.machine, desk.now, unequal))
+    def dump_state(self, compare_rebuilt: bool = True) -> None:
+        """Record a state dump, and by default how a machine rebuilt from the rows would differ."""
+        driver = self.driver
+        if not driver.has_overdue_work:
+            unequal: tuple[str, ...] = ()
+            if compare_rebuilt:
+                unequal = rebuild_differences(driver.machine, driver.rows, self._new_machine, driver.now)
+            driver.record(dump_state(driver.machine, driver.now, unequal))
 
-    def _another(self) -> SchedulerMachine:
-        return self._make(self.settings, self.desk.machine.registry.list())
+    def _new_machine(self) -> SchedulerMachine:
+        return self._make(self.settings, self.driver.machine.registry.list())
 
-    # ---- what goes wrong
+    # ---- faults
 
-    def cut(self, name: str, seconds: float) -> None:
-        link = self.hands.links[name]
-        if link.contact:
+    def cut_link(self, name: str, seconds: float) -> None:
+        link = self.executor.links[name]
+        if link.connected:
             link.cut()
-            self.desk.after(seconds, self._mend, link)
+            self.driver.after(seconds, self._restore_link, link)
 
-    def _mend(self, link: Link) -> None:
-        if not link.contact:
+    def _restore_link(self, link: FaultyLink) -> None:
+        if not link.connected:
             link.restore()
 
-    def die(self, name: str, seconds: float) -> None:
-        """The head dies. Worker nodes may run on for a while what nobody hears of any more."""
-        far, link = self.hands.clusters[name], self.hands.links[name]
-        if not far.alive:
+    def kill_cluster(self, name: str, seconds: float) -> None:
+        """The head dies. Worker nodes may run on for a while, but cannot report."""
+        cluster, link = self.executor.clusters[name], self.executor.links[name]
+        if not cluster.alive:
             return
-        head = next(iter(far.nodes))
-        chance = self.hands.stream(f"death of {name} {self.desk.now}")
+        head = next(iter(cluster.nodes))
+        rng = self.executor.random_stream(f"death of {name} {self.driver.now}")
         link.agent = None
-        for one in far.halt():
-            lives_on = not one.is_job and one.parts and head not in one.parts and chance.random() < 0.5
+        for attempt in cluster.halt():
+            runs_on = not attempt.is_job and attempt.parts and head not in attempt.parts and rng.random() < 0.5
             longest = min(self.settings.node_grace_s, self.settings.lease_s) - 0.5
-            if lives_on:
-                self.desk.after(chance.uniform(0.1, longest), self._die_out, one, far)
+            if runs_on:
+                self.driver.after(rng.uniform(0.1, longest), self._end_with_cluster, attempt, cluster)
             else:
-                self._die_out(one, far)
-        link.forget()
-        link.silent()
-        self.desk.after(seconds, self._come_back, name)
-        if chance.random() < 0.5:
-            self.desk.after(self.settings.lease_s, self._declare_dead, name, far.session)
+                self._end_with_cluster(attempt, cluster)
+        link.drop_buffered_calls()
+        link.lose_contact()
+        self.driver.after(seconds, self._restart_cluster, name)
+        if rng.random() < 0.5:
+            self.driver.after(self.settings.lease_s, self._declare_dead, name, cluster.session)
 
     def _declare_dead(self, name: str, session: int) -> None:
-        """An operator who knows says so."""
-        far = self.hands.clusters[name]
-        if not far.alive and far.session == session:
-            self.desk.feed(events.ClusterDeclaredDead(name, "it burnt"))
+        """An operator declares the cluster dead, if it still is."""
+        cluster = self.executor.clusters[name]
+        if not cluster.alive and cluster.session == session:
+            self.driver.feed(events.ClusterDeclaredDead(name, "it burnt"))
 
-    def _die_out(self, one: Attempt, far: FarCluster) -> None:
-        one.over = True
-        if far.running.pop(one.key, None) is not None:
-            self.desk.note(AttemptEnded(self.desk.now, far.name, *one.key, "died"))
+    def _end_with_cluster(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        attempt.ended = True
+        if cluster.running.pop(attempt.key, None) is not None:
+            self.driver.record(AttemptEnded(self.driver.now, cluster.name, *attempt.key, "died"))
 
-    def _come_back(self, name: str) -> None:
-        """As another session, which knows nothing of the one before."""
-        far, link = self.hands.clusters[name], self.hands.links[name]
-        if far.alive:
+    def _restart_cluster(self, name: str) -> None:
+        """The cluster comes back as a new session that knows nothing of the one before."""
+        cluster, link = self.executor.clusters[name], self.executor.links[name]
+        if cluster.alive:
             return
-        far.boot()
-        gone = [one for one in self.hands.on(name, jobs=True) if one.arrived]
-        if link.contact:
+        cluster.boot()
+        lost = [one for one in self.executor.unanswered_on(name, jobs=True) if one.arrived]
+        if link.connected:
             link.restore()
-        self.desk.after(1.0, self._miss_jobs, gone, link)
+        self.driver.after(1.0, self._fail_lost_jobs, lost, link)
 
-    def _miss_jobs(self, gone: list[Attempt], link: Link) -> None:
-        """The new session has never heard of these jobs."""
+    def _fail_lost_jobs(self, lost: list[Attempt], link: FaultyLink) -> None:
+        """The dashboard of the new session does not know these jobs."""
         if link.reachable and link.dashboard_ok:
-            self.hands.declare_dead(gone, "the cluster restarted", restarted=True)
+            self.executor.fail_lost(lost, "the cluster restarted", restarted=True)
         else:
-            self.desk.after(1.0, self._miss_jobs, gone, link)
+            self.driver.after(1.0, self._fail_lost_jobs, lost, link)
 
     def lose_node(self, name: str, node: str, seconds: float) -> None:
-        far = self.hands.clusters[name]
-        if far.session == 1 and node in far.nodes:
-            far.drop_node(node)
-            self.hands.links[name].changed()
-            self.desk.after(seconds, self._node_back, name, node, far.session)
+        cluster = self.executor.clusters[name]
+        if cluster.session == 1 and node in cluster.nodes:
+            cluster.drop_node(node)
+            self.executor.links[name].schedule_snapshot()
+            self.driver.after(seconds, self._restore_node, name, node, cluster.session)
 
-    def _node_back(self, name: str, node: str, session: int) -> None:
-        far = self.hands.clusters[name]
-        if far.session == session:
-            far.add_node(node, far.built[node])
-            self.hands.links[name].changed()
+    def _restore_node(self, name: str, node: str, session: int) -> None:
+        cluster = self.executor.clusters[name]
+        if cluster.session == session:
+            cluster.add_node(node, cluster.configured_nodes[node])
+            self.executor.links[name].schedule_snapshot()
 
-    def others(self, name: str, share: float, seconds: float) -> None:
-        """Somebody else uses a node."""
-        far = self.hands.clusters[name]
-        if far.alive:
-            far.others[next(iter(far.nodes))] = share
-            self.hands.links[name].changed()
-            self.desk.after(seconds, self._others_leave, name)
+    def load_node(self, name: str, share: float, seconds: float) -> None:
+        """Another user takes this share of a node."""
+        cluster = self.executor.clusters[name]
+        if cluster.alive:
+            cluster.other_usage[next(iter(cluster.nodes))] = share
+            self.executor.links[name].schedule_snapshot()
+            self.driver.after(seconds, self._unload_nodes, name)
 
-    def _others_leave(self, name: str) -> None:
-        far = self.hands.clusters[name]
-        far.others = {}
-        far.fill()
-        self.hands.links[name].changed()
+    def _unload_nodes(self, name: str) -> None:
+        cluster = self.executor.clusters[name]
+        cluster.other_usage = {}
+        cluster.start_queued()
+        self.executor.links[name].schedule_snapshot()
 
-    def silence(self, name: str, seconds: float) -> None:
-        """The dashboard answers nobody; the agent does."""
-        self.hands.links[name].dashboard_ok = False
-        self.desk.after(seconds, self._speak, name)
+    def silence_dashboard(self, name: str, seconds: float) -> None:
+        """The dashboard does not answer; the agent does."""
+        self.executor.links[name].dashboard_ok = False
+        self.driver.after(seconds, self._restore_dashboard, name)
 
-    def _speak(self, name: str) -> None:
-        self.hands.links[name].dashboard_ok = True
-        self.hands.links[name].catch_up()
+    def _restore_dashboard(self, name: str) -> None:
+        self.executor.links[name].dashboard_ok = True
+        self.executor.links[name].deliver_buffered()
 
-    def no_links(self, name: str, seconds: float) -> None:
-        self.hands.links[name].may_link = False
-        self.desk.after(seconds, setattr, self.hands.links[name], "may_link", True)
+    def block_agents(self, name: str, seconds: float) -> None:
+        """No agent can be started."""
+        self.executor.links[name].may_link = False
+        self.driver.after(seconds, setattr, self.executor.links[name], "may_link", True)
 
-    def refuse(self, name: str, seconds: float) -> None:
-        self.hands.refusing.add(name)
-        self.desk.after(seconds, self.hands.refusing.discard, name)
+    def refuse_dispatches(self, name: str, seconds: float) -> None:
+        self.executor.refusing.add(name)
+        self.driver.after(seconds, self.executor.refusing.discard, name)
 
-    def crash(self, amid: bool) -> None:
-        """The control plane dies, now or ``amid`` its next answer, and is rebuilt from what it had persisted."""
-        if amid:
-            self.desk.dies_next = True
+    def crash(self, mid_answer: bool) -> None:
+        """The control plane crashes, now or in the middle of its next answer, and restarts from what it persisted."""
+        if mid_answer:
+            self.driver.crash_on_next_event = True
         else:
-            self._die_and_come_back()
+            self._crash_and_restart()
 
-    def _die_and_come_back(self) -> None:
-        self.desk.note(ControlPlaneCrashed(self.desk.now))
-        another = self._another()
-        self.desk.note(ControlPlaneRestarted(self.desk.now))
-        self.desk.restart(another)
-        for metadata in another.registry.list():
-            self.hands.links[metadata.name].begin_anew()
-
-
-def _stream(script: Script, name: str) -> Random:
-    return Random(f"{script.seed} {name}")  # nosec B311 # a seed is to give the same again
+    def _crash_and_restart(self) -> None:
+        self.driver.record(ControlPlaneCrashed(self.driver.now))
+        machine = self._new_machine()
+        self.driver.record(ControlPlaneRestarted(self.driver.now))
+        self.driver.restart(machine)
+        for metadata in machine.registry.list():
+            self.executor.links[metadata.name].reconnect()

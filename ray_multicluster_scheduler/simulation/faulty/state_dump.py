@@ -1,4 +1,4 @@
-"""Looks: what a machine says of itself between two events, as a line of the history."""
+"""Dump the state of a machine between two events, and compare it with one rebuilt from the durable rows."""
 
 from __future__ import annotations
 
@@ -14,27 +14,21 @@ from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.simulation.history import StateDump
 
 
-def look(machine: SchedulerMachine, now: float, unequal: tuple[str, ...] = ()) -> StateDump:
-    """Ask why each waiting item waits, which breakers are open, and what is left once nothing is unfinished."""
+def dump_state(machine: SchedulerMachine, now: float, unequal: tuple[str, ...] = ()) -> StateDump:
+    """The reason of each waiting item, the open breakers, and what is held although no item is unfinished."""
     waiting = {}
     for record in machine.records():
         if record.state.terminal:
             continue
-        decision = machine.why(record.task.id, now)
-        missing = machine.missing(record.task.id)
-        if decision is not None:
-            waiting[record.task.id] = decision.code, decision.sentence
-        elif missing is not None:
-            waiting[record.task.id] = missing.code, missing.sentence
-    return StateDump(now, waiting, _open_breakers(machine, now), _left(machine), unequal)
+        reason = machine.why(record.task.id, now) or machine.missing(record.task.id)
+        if reason is not None:
+            waiting[record.task.id] = reason.code, reason.sentence
+    breakers = tuple(one.name for one in machine.registry if one.breaker.state(now) is not BreakerState.CLOSED)
+    return StateDump(now, waiting, breakers, _leftovers(machine), unequal)
 
 
-def _open_breakers(machine: SchedulerMachine, now: float) -> tuple[str, ...]:
-    return tuple(one.name for one in machine.registry if one.breaker.state(now) is not BreakerState.CLOSED)
-
-
-def _left(machine: SchedulerMachine) -> tuple[str, ...]:
-    """What it still holds although every item is over."""
+def _leftovers(machine: SchedulerMachine) -> tuple[str, ...]:
+    """What the machine still holds although every item has ended."""
     if machine.has_unfinished():
         return ()
     left = [f"timer {key}" for key in sorted(machine.timers)]
@@ -48,42 +42,45 @@ def _left(machine: SchedulerMachine) -> tuple[str, ...]:
     return tuple(left)
 
 
-def differences(
-    live: SchedulerMachine, rows: Mapping[str, ItemRow], fresh: Callable[[], SchedulerMachine], now: float
+def rebuild_differences(
+    live: SchedulerMachine, rows: Mapping[str, ItemRow], make: Callable[[], SchedulerMachine], now: float
 ) -> tuple[str, ...]:
-    """How one that is rebuilt from these rows differs from the live one, less soft state; in words."""
+    """How a machine restored from these rows differs from the live one, ignoring soft state."""
     names = live.registry.names()
     found = [
-        f"the row of {record.task.id} is not what it is"
+        f"the row of {record.task.id} is not up to date"
         for record in live.records()
         if record.task.id not in rows
-        or _lasting(rows[record.task.id], names) != _lasting(live.row(record.task.id), names)
+        or _durable_part(rows[record.task.id], names) != _durable_part(live.row(record.task.id), names)
     ]
-    people = live.cluster_rows(), live.owner_rows()
-    rebuilt = fresh()
-    rebuilt.handle(Restored(tuple(rows.values()), *people, live.next_fence), now)
+    fleet_rows = live.cluster_rows(), live.owner_rows()
+    rebuilt = make()
+    rebuilt.handle(Restored(tuple(rows.values()), *fleet_rows, live.next_fence), now)
     found += [
-        f"{task_id} is not what its row is"
+        f"{task_id} differs from its row"
         for task_id, row in rows.items()
-        if _lasting(rebuilt.row(task_id), names) != _lasting(row, names)
+        if _durable_part(rebuilt.row(task_id), names) != _durable_part(row, names)
     ]
-    if (rebuilt.cluster_rows(), rebuilt.owner_rows()) != people:
-        found.append("clusters or owners are not as people left them")
+    if (rebuilt.cluster_rows(), rebuilt.owner_rows()) != fleet_rows:
+        found.append("the operators' settings of clusters or owners differ")
     return tuple(found)
 
 
-def _lasting(row: ItemRow, clusters: Collection[str]) -> ItemRow:
-    """Without why it waits, which is found out again; without its room on a cluster that was removed or is full;
-    and where it is expected, before it was seen to begin, is a guess that may change."""
+def _durable_part(row: ItemRow, clusters: Collection[str]) -> ItemRow:
+    """The row without soft state.
+
+    That is: why it waits, its resources on a cluster that was removed or is full, and the node that it is expected on
+    before it was seen to start.
+    """
     steps = tuple(step for step in row.history if step.state is not TaskState.QUEUED)
-    lasting = replace(row, history=steps, decision=None)
+    durable = replace(row, history=steps, decision=None)
     if row.cluster not in clusters:
-        return replace(lasting, parts={}, place="none")
+        return replace(durable, parts={}, place="none")
     if not row.parts:
-        return replace(lasting, parts={})
-    if row.started_at is None and row.parts:
+        return replace(durable, parts={})
+    if row.started_at is None:
         amounts: dict[str, float] = {}
         for part in row.parts.values():
             amounts = plus(amounts, part)
-        return replace(lasting, parts={"somewhere": amounts})
-    return lasting
+        return replace(durable, parts={"any node": amounts})
+    return durable

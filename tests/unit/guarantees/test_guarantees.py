@@ -11,7 +11,7 @@ import pytest
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Submitted
 from ray_multicluster_scheduler.simulation.checker import PROPERTIES, Violation, judge
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun
-from ray_multicluster_scheduler.simulation.faulty.scenario import make_script
+from ray_multicluster_scheduler.simulation.faulty.scenario import generate_scenario
 from ray_multicluster_scheduler.simulation.history import (
     AttemptBegan,
     ControlPlaneCrashed,
@@ -30,7 +30,7 @@ def runs() -> dict[int, tuple[History, list[Violation]]]:
     """All of them, once."""
     played = {}
     for seed in SEEDS:
-        outcome = FaultyRun(make_script(seed)).play()
+        outcome = FaultyRun(generate_scenario(seed)).play()
         assert outcome.error is None, f"seed {seed}: {outcome.error!r}"
         played[seed] = outcome.history, judge(outcome.history)
     return played
@@ -113,4 +113,4 @@ def test_every_run_is_rich_enough(seed: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    assert FaultyRun(make_script(3)).play().history == runs()[3][0]
+    assert FaultyRun(generate_scenario(3)).play().history == runs()[3][0]

@@ -30,7 +30,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager impor
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored import stored_rows
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
 from ray_multicluster_scheduler.simulation.faulty.campaign import play
-from ray_multicluster_scheduler.simulation.faulty.scenario import make_script
+from ray_multicluster_scheduler.simulation.faulty.scenario import generate_scenario
 from tests.support.eventually import eventually
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.lifecycle.driver import FREE, Driver, cluster, snapshot, task
@@ -53,7 +53,7 @@ class World:
         self.log = DurableLog(
             self.store,
             self.machine,
-            lambda deed: loop.call_soon_threadsafe(lambda: self.manager.guarded(deed)),
+            lambda action: loop.call_soon_threadsafe(lambda: self.manager.guarded(action)),
             lambda error: self.manager.fail(error),  # noqa: PLW0108 - it is made below
         )
         self.manager = TaskLifecycleManager(self.machine, self.log, self.clock, self)
@@ -243,7 +243,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[ItemRow]:
 
 def test_every_row_of_faulty_runs_comes_back_as_it_was_whatever_is_in_it(seen: list[ItemRow]) -> None:
     for seed in range(6):
-        play(make_script(seed))
+        play(generate_scenario(seed))
     for name in ("earlier_fences", "ending", "failures", "holding", "parts", "given_up", "after", "retry_at"):
         assert any(getattr(row, name) for row in seen), name
     assert {row.task.kind for row in seen} == {"task", "actor", "job", "gang"}

@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.simulation import (
     lower_bound,
 )
 from ray_multicluster_scheduler.simulation.size_syntax import parse_nodes, parse_time
-from tests.unit.simulation.scenes import exact, fleet, item
+from tests.unit.simulation.simulated_runs import exact, fleet, item
 
 
 @pytest.fixture

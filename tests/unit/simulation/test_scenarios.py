@@ -6,7 +6,7 @@ import pytest
 
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, SnapshotTaken, Started, Submitted
 from ray_multicluster_scheduler.simulation import OthersLoad
-from tests.unit.simulation.scenes import Story, exact, fleet, item
+from tests.unit.simulation.simulated_runs import Story, exact, fleet, item
 
 
 class TestTwoClusters:

@@ -1,4 +1,4 @@
-"""A failing run is made small, written, and replayed: the same events, the same answers, the same verdict."""
+"""A failing run is shrunk, written and replayed: the same events, the same answers, the same violations."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMach
 from ray_multicluster_scheduler.simulation.checker import judge
 from ray_multicluster_scheduler.simulation.faulty.campaign import (
     RAISED,
-    one_seed,
     problems,
+    run_seed,
     run_seeds,
     shrink,
     write_smallest,
 )
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun, Outcome
-from ray_multicluster_scheduler.simulation.faulty.scenario import Script, make_script
+from ray_multicluster_scheduler.simulation.faulty.scenario import Scenario, generate_scenario
 from ray_multicluster_scheduler.simulation.history import EventHandled, read_history, write_history
 from ray_multicluster_scheduler.simulation.replay import replay
-from tests.unit.guarantees.planted import UsesOldFences
+from tests.unit.guarantees.planted_bugs import ReusesFences
 
 FENCES = "fences_only_grow"
 
@@ -38,52 +38,50 @@ class Raises(SchedulerMachine):
         return super().handle(event, now)
 
 
-def wrong(script: Script) -> Outcome:
-    return FaultyRun(script, UsesOldFences).play()
+def play_with_reused_fences(scenario: Scenario) -> Outcome:
+    return FaultyRun(scenario, ReusesFences).play()
 
 
-def test_a_script_is_cut_down_to_what_its_failure_needs() -> None:
-    """Two deeds together make it fail, among many."""
-    script = make_script(1)
-    needed = {script.deeds[10], script.deeds[70]}
+def test_a_scenario_is_shrunk_to_what_its_failure_needs() -> None:
+    """Only two of many actions are needed to make it fail."""
+    scenario = generate_scenario(1)
+    needed = {scenario.actions[10], scenario.actions[70]}
     tried: list[int] = []
 
-    def fails(some: Script) -> bool:
-        tried.append(len(some.deeds))
-        return needed <= set(some.deeds)
+    def fails(some: Scenario) -> bool:
+        tried.append(len(some.actions))
+        return needed <= set(some.actions)
 
-    small = shrink(script, fails)
-    assert set(small.deeds) == needed
-    assert small.rate == 0
+    small = shrink(scenario, fails)
+    assert set(small.actions) == needed
+    assert small.fault_rate == 0
     assert len(tried) < 250
 
 
 def test_the_budget_is_kept() -> None:
-    tried: list[Script] = []
+    tried: list[Scenario] = []
 
-    def fails(some: Script) -> bool:
+    def fails(some: Scenario) -> bool:
         tried.append(some)
-        return some.rate > 0 and len(some.deeds) % 2 == len(make_script(1).deeds) % 2
+        return some.fault_rate > 0 and len(some.actions) % 2 == len(generate_scenario(1).actions) % 2
 
-    shrink(make_script(1), fails, budget=10)
-    assert len(tried) <= 12  # and a look at the calm script, and one at the bare one
+    shrink(generate_scenario(1), fails, budget=10)
+    assert len(tried) <= 12  # and one run without message faults, one with only the needed items
 
 
 def test_a_failing_seed_becomes_a_small_file_that_fails_as_well(tmp_path: Path) -> None:
-    path, small = write_smallest(make_script(0), FENCES, tmp_path, wrong)
-    whole = len(make_script(0).deeds)
-    assert len(small.deeds) < whole / 10
+    path, small = write_smallest(generate_scenario(0), FENCES, tmp_path, play_with_reused_fences)
+    whole = len(generate_scenario(0).actions)
+    assert len(small.actions) < whole / 10
     recorded = list(read_history(path))
     assert FENCES in {one.property for one in judge(recorded)}
-    again = replay(recorded, UsesOldFences)
+    again = replay(recorded, ReusesFences)
     assert (again.differs_at, again.error) == (None, None)
     assert again.history == recorded
 
 
-def test_the_right_machine_answers_a_recorded_failure_rightly(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, _ = write_smallest(make_script(0), FENCES, tmp_path, wrong)
+def test_the_correct_machine_passes_a_recorded_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = write_smallest(generate_scenario(0), FENCES, tmp_path, play_with_reused_fences)
     assert main(["replay", str(path)]) == 0
     said = capsys.readouterr().out
     assert "← Submitted(" in said
@@ -95,8 +93,8 @@ def test_the_right_machine_answers_a_recorded_failure_rightly(
     assert "SetTimer" in capsys.readouterr().out
 
 
-def test_replay_says_what_the_judges_say_and_ends_with_100(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    history = FaultyRun(replace(make_script(4), deeds=make_script(4).deeds[:20])).play().history
+def test_replay_prints_violations_and_ends_with_100(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    history = FaultyRun(replace(generate_scenario(4), actions=generate_scenario(4).actions[:20])).play().history
     last = next(number for number, line in enumerate(history) if isinstance(line, EventHandled) and number > 40)
     write_history(tmp_path / "cut.jsonl", history[:last])
     assert main(["replay", "-q", str(tmp_path / "cut.jsonl")]) == exit_codes.FAILED
@@ -106,8 +104,8 @@ def test_replay_says_what_the_judges_say_and_ends_with_100(tmp_path: Path, capsy
     assert "answers as recorded" in said
 
 
-def test_what_cannot_be_replayed_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    history = FaultyRun(make_script(4)).play().history
+def test_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    history = FaultyRun(generate_scenario(4)).play().history
     with pytest.raises(ConfigurationError, match="does not begin with its set-up"):
         replay(history[1:])
     assert main(["replay", str(tmp_path / "none.jsonl")]) == 2
@@ -120,17 +118,17 @@ def test_what_cannot_be_replayed_is_said_in_a_sentence(tmp_path: Path, capsys: p
 
 
 def test_a_machine_that_raises_ends_run_and_replay_there() -> None:
-    script = make_script(0)
-    outcome = FaultyRun(script, Raises).play()
+    scenario = generate_scenario(0)
+    outcome = FaultyRun(scenario, Raises).play()
     assert [name for name, _ in problems(outcome)] == [RAISED]
-    assert repr(replay(FaultyRun(script).play().history, Raises).error) == "RuntimeError('no')"
+    assert repr(replay(FaultyRun(scenario).play().history, Raises).error) == "RuntimeError('no')"
 
 
 def test_a_campaign_counts_what_it_did() -> None:
-    one, two = one_seed(0), one_seed(1)
+    one, two = run_seed(0), run_seed(1)
     *_, total = run_seeds(0, 2, jobs=1)
     assert (total.runs, total.steps) == (2, one.steps + two.steps)
     assert total.faults == one.faults + two.faults
     assert total.fewest_faults == min(one.faults, two.faults)
     assert total.failed == {}
-    assert one_seed(0, 60, "plain").steps != one_seed(0, 60, "mixed").steps
+    assert run_seed(0, 60, "plain").steps != run_seed(0, 60, "mixed").steps

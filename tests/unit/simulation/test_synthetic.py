@@ -11,7 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.simulation import Synthetic
-from tests.unit.simulation.scenes import exact, fleet
+from tests.unit.simulation.simulated_runs import exact, fleet
 
 
 def made(text: str, seed: int = 1) -> list[Any]:

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.simulation import (
 from ray_multicluster_scheduler.simulation.checker import judge
 from ray_multicluster_scheduler.simulation.history import HistoryLine
 from ray_multicluster_scheduler.simulation.replay import replay
-from tests.unit.simulation.scenes import exact, fleet
+from tests.unit.simulation.simulated_runs import exact, fleet
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = Synthetic.parse(
@@ -54,7 +54,7 @@ def test_another_seed_is_another_run() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "12345"])
 def test_another_process_with_another_hash_seed_gives_the_same_bytes(hash_seed: str) -> None:
-    code = "from tests.unit.simulation.test_same_run import text; print(text(1))"
+    code = "from tests.unit.simulation.test_determinism import text; print(text(1))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

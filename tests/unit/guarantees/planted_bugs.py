@@ -1,4 +1,4 @@
-"""Planted bugs, at least one per guarantee: machines and hands with one fault, and runs in which it matters."""
+"""Planted bugs, at least one per guarantee: machines and executors with one defect, and scenarios that expose it."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.policy.filters.in_flight import InFlightFilter
 from ray_multicluster_scheduler.scheduler.queue.shape_group import Head, ShapeGroup
-from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FarCluster
-from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands
-from ray_multicluster_scheduler.simulation.faulty.scenario import Script
-from tests.unit.guarantees.scripts import deed, item, script, submit
+from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FaultyCluster
+from ray_multicluster_scheduler.simulation.faulty.faulty_executor import FaultyExecutor
+from ray_multicluster_scheduler.simulation.faulty.scenario import Scenario
+from tests.unit.guarantees.scenarios import action, item, scenario, submit
 from tests.unit.lifecycle.gangs import gang
 
 Answer = list[out.Instruction]
 
 
 @dataclass(frozen=True)
-class Planted:
-    """``bug`` is in force while the run is played."""
+class PlantedBug:
+    """``bug`` is a context manager that is active while the scenario is played."""
 
     property: str
     what: str
-    play: Script
+    scenario: Scenario
     make: Callable[..., SchedulerMachine] = SchedulerMachine
-    hands: type[Hands] = Hands
+    executor: type[FaultyExecutor] = FaultyExecutor
     bug: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
-# ---- machines that answer wrongly
+# ---- defective machines
 
 
-class SaysItTwice(SchedulerMachine):
+class CompletesTwice(SchedulerMachine):
     """An item that was cancelled is completed twice."""
 
     def handle(self, event: events.Event, now: float) -> Answer:
@@ -52,7 +52,7 @@ class SaysItTwice(SchedulerMachine):
         return [*answer, *again]
 
 
-class UsesOldFences(SchedulerMachine):
+class ReusesFences(SchedulerMachine):
     """A retry carries the fence of the attempt before."""
 
     def handle(self, event: events.Event, now: float) -> Answer:
@@ -62,16 +62,16 @@ class UsesOldFences(SchedulerMachine):
         ]
 
 
-class ActsBeforeItWrites(SchedulerMachine):
-    """What is sent is persisted a moment later."""
+class DispatchesBeforePersist(SchedulerMachine):
+    """Dispatches come before the Persist instructions of the same answer."""
 
     def handle(self, event: events.Event, now: float) -> Answer:
         answer = super().handle(event, now)
         return sorted(answer, key=lambda one: not isinstance(one, out.Dispatch))
 
 
-class SleepsThroughSnapshots(SchedulerMachine):
-    """EventPublisher of what is free is noted, but nobody who waits is looked at until something else happens."""
+class IgnoresSnapshots(SchedulerMachine):
+    """A snapshot is stored, but does not start a scheduling pass."""
 
     def handle(self, event: events.Event, now: float) -> Answer:
         if isinstance(event, events.SnapshotTaken):
@@ -80,34 +80,34 @@ class SleepsThroughSnapshots(SchedulerMachine):
         return super().handle(event, now)
 
 
-class RemembersNothing(SchedulerMachine):
-    """What changes of an item without a step is never made durable."""
+class DropsRemember(SchedulerMachine):
+    """Changes of an item without a transition are never made durable."""
 
     def handle(self, event: events.Event, now: float) -> Answer:
         return [one for one in super().handle(event, now) if not isinstance(one, out.Remember)]
 
 
-# ---- hands that do the wrong thing
+# ---- a defective executor
 
 
-class SaysNoAndDoesIt(Hands):
-    """A dispatch is carried out, and said to be refused."""
+class RunsRefusedDispatches(FaultyExecutor):
+    """A dispatch is carried out and reported as refused."""
 
-    def arrive(self, one: Attempt, cluster: FarCluster) -> None:
-        super().arrive(one, cluster)
-        if one.number == 1:
-            refusal = events.DispatchRefused(*one.key, FailureClass.CLUSTER, "NO", "it was not taken")
-            self.desk.after(0.1, self.desk.feed, refusal)
+    def on_arrival(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        super().on_arrival(attempt, cluster)
+        if attempt.number == 1:
+            refusal = events.DispatchRefused(*attempt.key, FailureClass.CLUSTER, "NO", "it was not taken")
+            self.driver.after(0.1, self.driver.feed, refusal)
 
 
-# ---- parts that do the wrong thing
+# ---- patches of single methods
 
 
 def _newest_first(group: ShapeGroup) -> Head:
     return max(group.entries())
 
 
-def _half(reserve: Callable[..., None]) -> Callable[..., None]:
+def _halve(reserve: Callable[..., None]) -> Callable[..., None]:
     def wrong(self: Ledger, task_id: str, parts: Any, now: float, **given: Any) -> None:
         halves = {node: {name: amount / 2 for name, amount in part.items()} for node, part in parts.items()}
         reserve(self, task_id, halves, now, **given)
@@ -123,7 +123,7 @@ def _wrong_reason(why: Callable[..., Any]) -> Callable[..., Any]:
     return wrong
 
 
-def _keeps_empty(drop: Callable[..., None]) -> Callable[..., None]:
+def _keeps_empty_reservations(drop: Callable[..., None]) -> Callable[..., None]:
     def wrong(self: Ledger, task_id: str, now: float) -> None:
         reservation = self.reservations.get(task_id)
         if reservation is None or reservation.parts:
@@ -132,125 +132,127 @@ def _keeps_empty(drop: Callable[..., None]) -> Callable[..., None]:
     return wrong
 
 
-def _blames_the_cluster(judge: Callable[..., None]) -> Callable[..., None]:
+def _counts_user_errors(judge: Callable[..., None]) -> Callable[..., None]:
     def wrong(self: Attempts, record: Any, failure: FailureClass | None, *more: Any) -> None:
         judge(self, record, FailureClass.CLUSTER if failure is FailureClass.USER else failure, *more)
 
     return wrong
 
 
-# ---- runs in which it matters
+# ---- scenarios that expose them
 
 SIX_NODES = {"a": {f"a{number}": {"CPU": 4.0} for number in range(6)}}
 
 
 def _stream(seconds: int) -> list[Any]:
-    """Small tasks without end, and two wide items behind the first of them."""
+    """A continuous stream of small tasks, and two wide items shortly after it begins."""
     small = [one for at in range(seconds) for one in submit(at + 0.5, *(item(f"s{at}.{k}", 2, 4.0) for k in range(2)))]
     wide = submit(4.9, item("wide", 8, 1.0), gang("gang", 4, 4, strategy="PACK"))
     return [*small, *wide]
 
 
-STREAM = script(_stream(120), reserve_after_s=5)
+STREAM = scenario(_stream(120), reserve_after_s=5)
 
 PLANTED = [
-    Planted(
+    PlantedBug(
         "every_accepted_task_reaches_exactly_one_terminal_state",
-        "the owner of a cancelled item is told twice",
-        script(submit(1, item("t1"), item("t2")), [deed(1.1, "cancel", "t2", False)]),
-        make=SaysItTwice,
+        "a cancelled item is completed twice",
+        scenario(submit(1, item("t1"), item("t2")), [action(1.1, "cancel", "t2", False)]),
+        make=CompletesTwice,
     ),
-    Planted(
+    PlantedBug(
         "at_most_one_live_attempt",
-        "what may still run on the nodes of a cluster that restarted is not waited for",
-        script(
+        "a retry does not wait for what may still run on the nodes of a restarted cluster",
+        scenario(
             submit(1, *(item(f"t{number}", 4, 60.0) for number in range(6))),
-            [deed(5, "die", "a", 0.5)],
+            [action(5, "kill_cluster", "a", 0.5)],
             SIX_NODES,
             breaker_failures=100,
         ),
         bug=lambda: patch.object(Attempts, "_grace_s", lambda *_: 0.0),
     ),
-    Planted(
+    PlantedBug(
         "at_most_one_live_attempt",
-        "hands carry out what they say they refused",
-        script(submit(1, item("t1", 1, 9.0))),
-        hands=SaysNoAndDoesIt,
+        "the executor carries out dispatches that it refuses",
+        scenario(submit(1, item("t1", 1, 9.0))),
+        executor=RunsRefusedDispatches,
     ),
-    Planted(
+    PlantedBug(
         "fences_only_grow",
         "a retry carries an old fence",
-        script(submit(1, item("t1", function_digest="fails", retries=2))),
-        make=UsesOldFences,
+        scenario(submit(1, item("t1", function_digest="fails", retries=2))),
+        make=ReusesFences,
     ),
-    Planted(
+    PlantedBug(
         "reservations_never_exceed_capacity",
-        "half of what is taken is booked",
-        script(submit(1, *(item(f"t{number}", 4, 5.0) for number in range(4)))),
-        bug=lambda: patch.object(Ledger, "reserve", _half(Ledger.reserve)),
+        "half of each reservation is booked",
+        scenario(submit(1, *(item(f"t{number}", 4, 5.0) for number in range(4)))),
+        bug=lambda: patch.object(Ledger, "reserve", _halve(Ledger.reserve)),
     ),
-    Planted(
+    PlantedBug(
         "rules_never_broken",
-        "max_in_flight is not looked at",
-        script(submit(1, *(item(f"t{number}") for number in range(5))), clusters={"a": {"max_in_flight": 2}}),
+        "max_in_flight is ignored",
+        scenario(submit(1, *(item(f"t{number}") for number in range(5))), clusters={"a": {"max_in_flight": 2}}),
         bug=lambda: patch.object(InFlightFilter, "check", lambda *_: None),
     ),
-    Planted(
+    PlantedBug(
         "order",
-        "the last one comes first",
-        script(submit(1, *(item(f"t{number}", 8) for number in range(4)))),
+        "the newest item is placed first",
+        scenario(submit(1, *(item(f"t{number}", 8) for number in range(4)))),
         bug=lambda: patch.object(ShapeGroup, "head", _newest_first),
     ),
-    Planted(
+    PlantedBug(
         "no_starvation",
-        "no room is ever kept",
+        "no node is ever reserved for a wide item",
         STREAM,
         bug=lambda: patch.object(KeptRoom, "_pin", lambda *_: None),
     ),
-    Planted(
+    PlantedBug(
         "every_waiting_task_has_a_true_reason",
-        "whoever waits is told of a cordon",
-        script(submit(1, *(item(f"t{number}", 8, 9.0) for number in range(3))), [deed(5, "look")]),
+        "every waiting item is explained by a cordon",
+        scenario(submit(1, *(item(f"t{number}", 8, 9.0) for number in range(3))), [action(5, "dump_state")]),
         bug=lambda: patch.object(SchedulingPass, "why", _wrong_reason(SchedulingPass.why)),
     ),
-    Planted(
+    PlantedBug(
         "idle_fleet_starts_at_once",
-        "who waits is not looked at when a snapshot comes",
-        script(submit(1, item("t1"))),
-        make=SleepsThroughSnapshots,
+        "a snapshot starts no scheduling pass",
+        scenario(submit(1, item("t1"))),
+        make=IgnoresSnapshots,
     ),
-    Planted(
+    PlantedBug(
         "rebuild_equals_live",
-        "an attempt is sent before that is durable",
-        script(submit(1, item("t1"))),
-        make=ActsBeforeItWrites,
+        "an attempt is dispatched before it is persisted",
+        scenario(submit(1, item("t1"))),
+        make=DispatchesBeforePersist,
     ),
-    Planted(
+    PlantedBug(
         "rebuild_equals_live",
-        "a change of priority is not remembered",
-        script(submit(1, item("t1", 8, 9.0), item("t2", 8)), [deed(3, "prioritise", "t1", 5), deed(4, "look")]),
-        make=RemembersNothing,
+        "a change of priority is not persisted",
+        scenario(
+            submit(1, item("t1", 8, 9.0), item("t2", 8)), [action(3, "set_priority", "t1", 5), action(4, "dump_state")]
+        ),
+        make=DropsRemember,
     ),
-    Planted(
+    PlantedBug(
         "nothing_is_left",
-        "a reservation of nothing is never released",
-        script(submit(1, item("t1", 0))),
-        bug=lambda: patch.object(Ledger, "_drop", _keeps_empty(Ledger._drop)),
+        "an empty reservation is never released",
+        scenario(submit(1, item("t1", 0))),
+        bug=lambda: patch.object(Ledger, "_drop", _keeps_empty_reservations(Ledger._drop)),
     ),
-    Planted(
+    PlantedBug(
         "cancelled_work_does_not_go_on",
-        "what runs is not asked to end",
-        script(submit(1, item("t1", 1, 9.0)), [deed(5, "cancel", "t1", False)]),
+        "a running attempt is not cancelled",
+        scenario(submit(1, item("t1", 1, 9.0)), [action(5, "cancel", "t1", False)]),
         bug=lambda: patch.object(Admission, "_cancel_attempt", lambda *_: None),
     ),
-    Planted(
+    PlantedBug(
         "user_errors_never_open_a_breaker",
         "exceptions of user code count as failures of the cluster",
-        script(
+        scenario(
             submit(1, item("t1", function_digest="fails"), item("t2", function_digest="fails")),
-            [deed(6, "look")],
+            [action(6, "dump_state")],
             breaker_failures=2,
         ),
-        bug=lambda: patch.object(Attempts, "_judge_cluster", _blames_the_cluster(Attempts._judge_cluster)),
+        bug=lambda: patch.object(Attempts, "_judge_cluster", _counts_user_errors(Attempts._judge_cluster)),
     ),
 ]

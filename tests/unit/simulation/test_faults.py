@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     SnapshotFailed,
 )
 from ray_multicluster_scheduler.simulation import PlannedFault
-from tests.unit.simulation.scenes import Story, exact, fleet, item
+from tests.unit.simulation.simulated_runs import Story, exact, fleet, item
 
 STILL = {"retry_backoff": {"jitter": 0}}
 """A back-off of exactly one second, then two."""

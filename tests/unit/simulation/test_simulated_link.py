@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster impor
 from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_link import SimulatedLink
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import VirtualClock, random_stream
 from tests.unit.lifecycle.driver import job, task
-from tests.unit.simulation.scenes import Story, exact, fleet, item
+from tests.unit.simulation.simulated_runs import Story, exact, fleet, item
 
 
 class Bench:

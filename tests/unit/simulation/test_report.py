@@ -9,7 +9,7 @@ import pytest
 from ray_multicluster_scheduler.simulation import Comparison, plot, simulate
 from ray_multicluster_scheduler.simulation.report.report_text import rows, seconds
 from ray_multicluster_scheduler.simulation.report.result import jain, percentile, spread
-from tests.unit.simulation.scenes import exact, fleet, item
+from tests.unit.simulation.simulated_runs import exact, fleet, item
 
 WHERE = fleet(exact("a", "{CPU:2}"), exact("b<&>", "{CPU:1}@2"))
 RESULT = simulate(WHERE, [item(0, 1, 10, owner=owner) for owner in ("ann", "ann", "bob", "bob")])
