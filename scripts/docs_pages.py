@@ -1,8 +1,8 @@
 """The pages of docs/ that are written from the code, so that they cannot say anything else: a hook of MkDocs.
 
-commands.md from the commands themselves, configuration.md from the models and their docstrings, rest.md from the
-OpenAPI document, python.md from what the package exports. troubleshooting.md lies in the package: `rmcs explain CODE`
-reads it.
+commands.md from the commands themselves, configuration.md from the models and their docstrings, items.md from the
+definitions of an item's fields, rest.md from the OpenAPI document, python.md from what the package exports.
+troubleshooting.md lies in the package: `rmcs explain CODE` reads it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ import ray_multicluster_scheduler as package
 from ray_multicluster_scheduler.cli.app import app as commands
 from ray_multicluster_scheduler.cli.arguments.examples import TITLE as EXAMPLES
 from ray_multicluster_scheduler.cli.arguments.lazy_group import LateGroup, loaded
+from ray_multicluster_scheduler.common.model import (
+    ActorDescription,
+    GangDescription,
+    JobDescription,
+    MemberDescription,
+    TaskDescription,
+)
+from ray_multicluster_scheduler.common.model.item_fields import KINDS, ItemField, fields_of
+from ray_multicluster_scheduler.common.model.submit_options import options_of
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import ROUTERS
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
 from ray_multicluster_scheduler.control_plane.config import cluster_config, settings
@@ -35,6 +44,16 @@ TROUBLESHOOTING = Path(package.__file__).parent / "cli" / "troubleshooting.md"
 _ABOUT_CONFIGURATION = """\
 `clusters.yaml` has two parts, `settings` (all optional) and `clusters` (a list). Unknown keys are refused. Each setting
 is also an environment variable, `RMCS_<NAME>`; what has parts is given as JSON there."""
+
+_ABOUT_ITEMS = """\
+What a program may give by keyword to `submit_task`, `submit_actor`, `submit_job` and `submit_gang`, and what a request
+may say of an item in `POST /api/v1/items`: the same fields, as JSON. Unknown names are refused."""
+_PARTS_OF_ITEMS = {
+    "job": JobDescription,
+    "actor": ActorDescription,
+    "gang": GangDescription,
+    "a member of a gang": MemberDescription,
+}
 
 GROUPS = {
     "Submit": r"submit_\w+|member|GangMember|remote|method|put",
@@ -63,6 +82,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def pages() -> Iterator[tuple[str, str]]:
     yield "reference/commands.md", commands_page()
     yield "reference/configuration.md", configuration_page()
+    yield "reference/items.md", items_page()
     yield "reference/rest.md", rest_page()
     yield "reference/python.md", python_page()
     yield "troubleshooting.md", TROUBLESHOOTING.read_text(encoding="utf-8").replace("](../../docs/", "](")
@@ -159,6 +179,40 @@ def _default(field: FieldInfo) -> str:
 
 def _plain(text: str) -> str:
     return re.sub(r"\s+", " ", text.replace("``", "`")).strip()
+
+
+# ---- items
+
+
+def items_page() -> str:
+    """Every option of the submit verbs, and every field of an item in REST."""
+    parts = ["# Options and fields of items", _ABOUT_ITEMS, "## Options", _options_table(), "## Fields in REST"]
+    for name, description in (("task", TaskDescription), *_PARTS_OF_ITEMS.items()):
+        rows = ["| field | takes | default | |", "|---|---|---|---|"]
+        for field in fields_of(description).values():
+            default = "needed" if field.required and field.name != "id" else _default_of(field)
+            rows.append(_row(f"`{field.name}`", field.words, default, field.about.doc))
+        parts += [f"### {name}", "\n".join(rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _options_table() -> str:
+    rows = ["| option | of | default | |", "|---|---|---|---|"]
+    for keyword in dict.fromkeys(word for kind in KINDS for word in options_of(kind)):
+        kinds = [kind for kind in KINDS if keyword in options_of(kind)]
+        field = options_of(kinds[0])[keyword]
+        of = "all" if len(kinds) == len(KINDS) else ", ".join(kinds)
+        default = f"the setting `{field.name}`" if field.about.setting else _default_of(field)
+        rows.append(_row(f"`{keyword}`", of, default, field.about.doc))
+    return "\n".join(rows)
+
+
+def _default_of(field: ItemField) -> str:
+    return "" if field.required or field.default in (None, "", (), {}) else f"`{field.default}`"
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 # ---- REST

@@ -17,12 +17,11 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-    from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
     from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
     from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
-    from ray_multicluster_scheduler.app.client_api.gangs.gang_options import GangOptions, Strategy
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
-    from ray_multicluster_scheduler.app.client_api.options import JobOptions, TaskOptions
+    from ray_multicluster_scheduler.app.client_api.options import ActorOptions, GangOptions, JobOptions, TaskOptions
+    from ray_multicluster_scheduler.common.model.gang_description import Strategy
     from ray_multicluster_scheduler.control_plane.config import ClusterConfig, ConfigArgument, FleetConfig
 
 H = TypeVar("H", bound="Handle")

@@ -1,6 +1,8 @@
-"""What can be said about an item beside what it is; checked before anything is sent.
+"""Checks the keyword options of the submit verbs, and makes fields of descriptions from them.
 
-Light to import: a decorated function that is loaded inside a cluster knows the names of the options, too.
+Which options there are, for which kinds of items, with which defaults, is defined in common/model; the TypedDicts
+repeat their names for type checkers, and a test compares the two. Light to import: decorated functions are loaded
+inside clusters, too.
 """
 
 from __future__ import annotations
@@ -10,19 +12,21 @@ import functools
 import getpass
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, get_origin
 
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
+from ray_multicluster_scheduler.common.model import TaskDescription, item_fields, parse_resources
 from ray_multicluster_scheduler.common.model.checks import priority_of, whole
+from ray_multicluster_scheduler.common.model.item_fields import LONGEST_S, ItemField, Values, fields_of
+from ray_multicluster_scheduler.common.model.submit_options import SubmitOptions, options_of
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config import Settings
 
-_LONGEST_S = 100 * 365 * 86400.0
 _FIRST_EPOCH = 1e9
 """A ``start_after`` from here on is a moment (2001 or later), below it is a number of seconds from now."""
 _MEANT = {"cluster": "preferred_cluster", "cluster_name": "preferred_cluster", "clusters": "allow_clusters"}
@@ -34,17 +38,10 @@ _AMOUNTS = {
     "resources": '{"CPU": 2, "tpu": 1}',
 }
 """What other verbs, Ray's own and the command line call what is an amount here."""
-_BESIDE = frozenset({"tags", "resource_requirements"})
-"""Arguments of the verbs that are no options of theirs, but may be meant."""
 
 
 class ItemOptions(TypedDict, total=False):
-    """Keyword arguments that tasks, actors and jobs have in common.
-
-    ``after``: ids or handles of items that have to succeed first; one that fails, fails this one. ``start_after``:
-    seconds from now, or a moment (a datetime, or seconds since the epoch), before which it is not queued.
-    ``dedup="content"``: while an equal one (function, arguments, requirements, wishes) is not over, this is that one.
-    """
+    """Keyword arguments of all submit verbs; docs/reference/items.md explains each."""
 
     name: str | None
     require_tags: Sequence[str] | None
@@ -69,22 +66,13 @@ class ItemOptions(TypedDict, total=False):
 
 
 class TaskOptions(ItemOptions, total=False):
-    """What only tasks have.
-
-    ``keep="cluster"``: a value of more than 1 MiB stays where it was made, and is fetched each time that it is asked
-    for. It is lost with its cluster or its agent, and then asking for it raises ResultLostError.
-    """
+    """Keyword arguments of submit_task and submit_task_async."""
 
     keep: str | None
 
 
 class JobOptions(ItemOptions, total=False):
-    """What only jobs have.
-
-    ``resource_requirements`` is the footprint of the whole job, used for placement; ``entrypoint_resources`` is what
-    Ray holds for the entrypoint process (default: nothing), on one node and as a part of the footprint. ``retry_lost``
-    allows a second run of a job whose cluster was lost with it.
-    """
+    """Keyword arguments of submit_job."""
 
     submission_id: str | None
     metadata: Mapping[str, str] | None
@@ -92,6 +80,23 @@ class JobOptions(ItemOptions, total=False):
     entrypoint_resources: Mapping[str, Any] | None
     tags: Sequence[str] | None
     retry_lost: bool
+
+
+class ActorOptions(ItemOptions, total=False):
+    """Keyword arguments of submit_actor."""
+
+    max_restarts: int
+    restart_elsewhere: bool
+    lifetime: str | None
+    ready_timeout: float | None
+    max_concurrency: int | None
+    get_if_exists: bool
+
+
+class GangOptions(ItemOptions, total=False):
+    """Keyword arguments of submit_gang."""
+
+    ready_timeout: float | None
 
 
 class LimitOptions(TypedDict, total=False):
@@ -104,34 +109,49 @@ class LimitOptions(TypedDict, total=False):
     max_priority: int | None
 
 
-def common_fields(options: Mapping[str, Any], known: type, settings: Settings, tags: object) -> dict[str, Any]:
+def common_fields(options: Mapping[str, Any], kind: str, settings: Settings, tags: object) -> dict[str, Any]:
     """Fields of the TaskDescription that all verbs fill alike. Raises ConfigurationError."""
-    refuse_unknown(options, names_of(known))
+    refuse_unknown(options, option_names(kind))
     check_dedup(options.get("dedup"))
     begins_at(options.get("start_after"), 0.0)
     _text(options.get("name"), "name")
-    given = {key: value for key, value in options.items() if value is not None}
-    return {
-        "tags": _texts(tags, "tags"),
-        "require_tags": _texts(given.get("require_tags"), "require_tags"),
-        "preferred_cluster": _text(given.get("preferred_cluster"), "preferred_cluster") or ClusterContextManager.get(),
-        "fallback": given.get("fallback", "any"),
-        "allow_clusters": _texts(given["allow_clusters"], "allow_clusters") if "allow_clusters" in given else None,
-        "deny_clusters": _texts(given.get("deny_clusters"), "deny_clusters"),
-        "priority": priority_of(given.get("priority", 0)),
-        "owner": _text(given.get("owner"), "owner") or default_owner(),
-        "retries": whole(given.get("retries", settings.retries), "retries"),
-        "crash_retries": whole(given.get("crash_retries", settings.crash_retries), "crash_retries"),
-        "lost_retries": whole(given.get("lost_retries", settings.lost_retries), "lost_retries"),
-        "retry_on": _class_names(given["retry_on"], "retry_on") if "retry_on" in given else None,
-        "no_retry_on": _class_names(given.get("no_retry_on", ()), "no_retry_on"),
-        "retry_lost": bool(given.get("retry_lost", False)),
-        "run_timeout": _seconds(given.get("run_timeout"), "run_timeout"),
-        "queue_timeout": _seconds(given.get("queue_timeout"), "queue_timeout"),
-        "idempotency_key": _text(given.get("idempotency_key"), "idempotency_key"),
-        "after": _ids(given.get("after")),
-        "runtime_env": absolute_paths(given.get("runtime_env") or {}),
-    }
+    made = fields_from(TaskDescription, {**options, "tags": tags}, settings)
+    made["preferred_cluster"] = made["preferred_cluster"] or ClusterContextManager.get()
+    made["owner"] = made["owner"] or default_owner()
+    return made
+
+
+def fields_from(description: type, options: Mapping[str, Any], settings: Settings | None = None) -> dict[str, Any]:
+    """The fields of a description that options can set: read, or their defaults. Raises ConfigurationError."""
+    made: dict[str, Any] = {}
+    for field in _set_by_options(description):
+        name, value = field.name, options.get(field.name)
+        if value is not None:
+            made[name] = _read(field, value)
+        elif field.nullable and name in options:
+            made[name] = None
+        elif field.about.setting:
+            made[name] = getattr(settings, name)
+        else:
+            made[name] = dict(field.default) if isinstance(field.default, dict) else field.default
+    return made
+
+
+@functools.cache
+def _set_by_options(description: type) -> tuple[ItemField, ...]:
+    """Those that are read in one way for all kinds of items."""
+    own = {"name", "start_after"}  # each kind has its own default name; a start counts from when it is submitted
+    fields = fields_of(description).values()
+    return tuple(one for one in fields if one.about.options and not one.about.keyword and one.name not in own)
+
+
+def _read(field: ItemField, value: Any) -> Any:
+    if field.values is not None:
+        return _READERS[field.values](value, field.name)
+    if get_origin(field.type) is Literal and value not in get_args(field.type):
+        words = " or ".join(f'"{word}"' for word in get_args(field.type))
+        raise ConfigurationError(f"{field.name} is {value!r}.", next_step=f"give {words}, or leave it out")
+    return value
 
 
 def begins_at(given: object, now: float) -> float | None:
@@ -142,7 +162,7 @@ def begins_at(given: object, now: float) -> float | None:
         given = given.total_seconds()
     if isinstance(given, datetime):
         return now + given.timestamp() - time.time()  # one without a zone is local time
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < time.time() + _LONGEST_S:
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < time.time() + LONGEST_S:
         raise ConfigurationError(
             f"start_after is {given!r}.", next_step="give seconds from now, a datetime, or seconds since the epoch"
         )
@@ -203,9 +223,9 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def names_of(known: type) -> frozenset[str]:
-    """The options that a TypedDict of these names, and those of ItemOptions."""
-    return frozenset({*known.__annotations__, *ItemOptions.__annotations__})
+def option_names(kind: str) -> frozenset[str]:
+    """The keywords that the submit verb of a kind takes."""
+    return frozenset(options_of(kind))
 
 
 def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
@@ -215,29 +235,19 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
             hint = f"amounts are named together: resource_requirements={_AMOUNTS[key]}"
             raise ConfigurationError(f"There is no option {key!r}.", next_step=hint)
         if key not in names:
-            near = difflib.get_close_matches(key, (names | _BESIDE) - {key}, 1)
+            near = difflib.get_close_matches(key, names, 1)
             close = [_MEANT[key]] if _MEANT.get(key) in names else near
-            known = ", ".join(sorted((names | _BESIDE) - {key}))
-            hint = f"did you mean {close[0]}?" if close else f"known options: {known}"
+            hint = f"did you mean {close[0]}?" if close else f"known options: {', '.join(sorted(names))}"
             raise ConfigurationError(f"There is no option {key!r}.", next_step=hint)
 
 
-def kept_where(given: object) -> str | None:
-    """Where a large value is to stay; None: it comes to the control plane. Raises ConfigurationError."""
-    if given not in (None, "cluster"):
-        raise ConfigurationError(f"keep is {given!r}.", next_step='give "cluster", or leave it out')
-    return None if given is None else "cluster"
-
-
 def check_dedup(given: object) -> None:
-    """Are equal items to be joined? Raises ConfigurationError for what is no answer."""
-    if given not in (None, "none", "content"):
-        raise ConfigurationError(f"dedup is {given!r}.", next_step='give "none" or "content", or leave it out')
+    """Raises ConfigurationError for a value that dedup does not have."""
+    if given is not None:
+        _read(fields_of(SubmitOptions)["dedup"], given)
 
 
 def _texts(given: object, what: str) -> tuple[str, ...]:
-    if given is None:
-        return ()
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigurationError(f"{what} is {given!r}, not a list.", next_step=f'give for example {what}=["gpu"]')
     texts = tuple(given)
@@ -247,13 +257,11 @@ def _texts(given: object, what: str) -> tuple[str, ...]:
     return texts
 
 
-def _ids(given: object) -> tuple[str, ...]:
-    """The items that ``after`` names, each once."""
-    if given is None:
-        return ()
+def _ids(given: object, what: str) -> tuple[str, ...]:
+    """The ids of items that are named by id or by handle, each once."""
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"after is {given!r}, not a list.", next_step="give a list of ids or handles")
-    return tuple(dict.fromkeys(item_id_of(one, "after") for one in given))
+        raise ConfigurationError(f"{what} is {given!r}, not a list.", next_step="give a list of ids or handles")
+    return tuple(dict.fromkeys(item_id_of(one, what) for one in given))
 
 
 def item_id_of(given: object, what: str) -> str:
@@ -286,10 +294,8 @@ def _class_names(given: object, what: str) -> tuple[str, ...]:
     return _texts([item.__name__ if isinstance(item, type) else item for item in items], what)
 
 
-def _seconds(value: object, what: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _LONGEST_S:
+def _seconds(value: object, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST_S:
         raise ConfigurationError(f"{what} is {value!r}.", next_step="give seconds above 0, or None for no limit")
     return float(value)
 
@@ -301,3 +307,32 @@ def default_owner() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return str(os.getuid())
+
+
+def _text_by_name(given: object, what: str) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{what} is {given!r}.", next_step='give a mapping such as {"team": "weather"}')
+    for key, value in given.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise ConfigurationError(
+                f"{what}[{key!r}] is {value!r}.", next_step="Ray keeps text only: give str keys and str values"
+            )
+    return dict(given)
+
+
+_READERS: Mapping[Values, Callable[[Any, str], Any]] = {
+    item_fields.TEXT: _text,
+    item_fields.TEXTS: _texts,
+    item_fields.CLASS_NAMES: _class_names,
+    item_fields.ITEM_IDS: _ids,
+    item_fields.TEXT_BY_NAME: _text_by_name,
+    item_fields.FLAG: lambda value, _: bool(value),
+    item_fields.COUNT: whole,
+    item_fields.CONCURRENCY: whole,
+    item_fields.RESTARTS: whole,
+    item_fields.PRIORITY: lambda value, _: priority_of(value),
+    item_fields.SECONDS: _seconds,
+    item_fields.RESOURCES: lambda value, what: parse_resources(value, what=what),
+    item_fields.RUNTIME_ENV: lambda value, _: absolute_paths(value or {}),
+}
+"""How a value that a program gives becomes one that the description holds."""

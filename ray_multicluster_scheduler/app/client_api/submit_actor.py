@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-    from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
+    from ray_multicluster_scheduler.app.client_api.options import ActorOptions
 
 __all__ = ["get_actor", "kill", "list_actors", "submit_actor", "submit_actor_async"]
 

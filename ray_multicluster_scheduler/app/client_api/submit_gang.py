@@ -9,7 +9,8 @@ from ray_multicluster_scheduler.app.client_api.execution_context import side
 from ray_multicluster_scheduler.app.client_api.gangs.member import GangMember, member
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.gangs.gang_options import GangOptions, Strategy
+    from ray_multicluster_scheduler.app.client_api.options import GangOptions
+    from ray_multicluster_scheduler.common.model.gang_description import Strategy
 
 __all__ = ["GangMember", "member", "submit_gang", "submit_gang_async"]
 

@@ -132,7 +132,7 @@ def _check_not_empty(options: dict[str, str | None]) -> None:
 
 def _check(entrypoint: list[str], priority: int) -> None:
     """What can be seen to be wrong before anybody is asked. Raises BadParameter."""
-    from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
+    from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
 
     if not any(word.strip() for word in entrypoint):
         raise typer.BadParameter("it is empty; give a command, such as python train.py.", param_hint="ENTRYPOINT")

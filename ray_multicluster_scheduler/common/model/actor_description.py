@@ -4,36 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model.resources import Resources
+from ray_multicluster_scheduler.common.model.item_fields import (
+    About,
+    Concurrency,
+    Flag,
+    Name,
+    ResourceAmounts,
+    Restarts,
+    Seconds,
+)
 
 Lifetime = Literal["detached"]
+_ACTOR = ("actor",)
 ACTOR_NAMESPACE = "rmcs"
 """Ray's namespace of every actor of ours that was made outside of its cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActorDescription:
-    """The part of an item that only an actor has.
+    """The part of an item that only an actor has."""
 
-    ``placement`` is what must be free where it is placed; once it is ready it holds the item's ``requirements`` (by
-    default 1 CPU and nothing, as in Ray). It is restarted ``max_restarts`` times (-1: always), on its own cluster
-    unless ``restart_elsewhere``. ``ray_name`` is its name in our namespace in the cluster. ``adopt``: it exists
-    already, detached, and is only looked up. ``asynchronous``: its class has ``async def`` methods.
-    """
-
-    ray_name: str
-    placement: Resources = field(default_factory=dict)
-    public_name: str | None = None
-    max_restarts: int = 0
-    restart_elsewhere: bool = False
-    lifetime: Lifetime | None = None
-    max_concurrency: int | None = None
-    ready_timeout: float | None = 300.0
-    adopt: bool = False
-    asynchronous: bool = False
+    ray_name: Annotated[Name, About("Its name in our namespace of Ray, in the cluster.")]
+    placement: Annotated[
+        ResourceAmounts,
+        About(
+            "What must be free where it is placed; once it is ready it holds its requirements, by default nothing.",
+            group="placement",
+        ),
+    ] = field(default_factory=dict)
+    public_name: Annotated[
+        Name | None, About("The name by which `get_actor` finds it; unique among living actors.")
+    ] = None
+    max_restarts: Annotated[
+        Restarts,
+        About("How often it is made anew, without its state, after it died; -1: always.", _ACTOR, group="retries"),
+    ] = 0
+    restart_elsewhere: Annotated[
+        Flag, About("It may be restarted on any cluster, not only on its own.", _ACTOR, group="retries")
+    ] = False
+    lifetime: Annotated[Lifetime | None, About("detached: it outlives its program.", _ACTOR, group="limits")] = None
+    max_concurrency: Annotated[
+        Concurrency | None,
+        About("The most calls at once, in threads (in coroutines for async methods).", _ACTOR, group="environment"),
+    ] = None
+    ready_timeout: Annotated[
+        Seconds | None,
+        About(
+            "Seconds from when a cluster took it until its constructor is done; then it is ended.",
+            _ACTOR,
+            group="limits",
+        ),
+    ] = 300.0
+    adopt: Annotated[Flag, About("It exists already, detached, and is only looked up.")] = False
+    asynchronous: Annotated[Flag, About("Its class has `async def` methods.", group="environment")] = False
 
     def __post_init__(self) -> None:
         if self.lifetime not in (None, "detached"):

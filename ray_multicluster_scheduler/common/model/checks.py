@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
 
 
 def whole(value: object, what: str) -> int:

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model.resources import Resources, ResourceShape, describe, plus, shape_of
+from ray_multicluster_scheduler.common.model.item_fields import (
+    About,
+    Count,
+    Flag,
+    ResourceAmounts,
+    Seconds,
+    Text,
+)
+from ray_multicluster_scheduler.common.model.resources import ResourceShape, describe, plus, shape_of
 
 Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 """Ray's words for how a placement group's bundles lie: on few nodes, on many, on one, on as many as there are."""
@@ -20,19 +28,18 @@ GangShape: TypeAlias = tuple[str, str, tuple[ResourceShape, ...]]
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """One task or actor of a gang: a bundle of its placement group, and what runs in there.
+    """One task or actor of a gang: a bundle of its placement group, and what runs in there."""
 
-    ``objects`` is how many of the item's shared values are its own; members have theirs in the order of the members.
-    ``asynchronous``: the class of an actor has ``async def`` methods.
-    """
-
-    name: str
-    requirements: Resources
-    function_digest: str
-    arguments_digest: str
-    arguments_bytes: int = 0
-    objects: int = 0
-    asynchronous: bool = False
+    name: Annotated[Text, About("Its name, for people.")]
+    requirements: Annotated[ResourceAmounts, About("Its bundle of the placement group.", group="placement")]
+    function_digest: Annotated[Text, About("The payload that holds its pickled code.", group="environment")]
+    arguments_digest: Annotated[Text, About("The payload that holds its pickled arguments.", group="environment")]
+    arguments_bytes: Annotated[Count, About("How large its pickled arguments are.", group="environment")] = 0
+    objects: Annotated[
+        Count,
+        About("How many of the item's values are its own, in the order of the members.", group="environment"),
+    ] = 0
+    asynchronous: Annotated[Flag, About("The class of an actor has `async def` methods.", group="environment")] = False
 
     def __post_init__(self) -> None:
         if not any(amount > 0 for amount in self.requirements.values()):
@@ -48,15 +55,19 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GangDescription:
-    """The part of an item that only a gang has. It is all tasks or all actors.
+    """The part of an item that only a gang has. It is all tasks or all actors."""
 
-    ``ready_timeout`` is for actors: seconds from when a cluster took them until all their constructors are done.
-    """
-
-    members: tuple[MemberDescription, ...]
-    strategy: Strategy = "PACK"
-    of: Literal["task", "actor"] = "task"
-    ready_timeout: float | None = 300.0
+    members: Annotated[tuple[MemberDescription, ...], About("The tasks or actors that start together.")]
+    strategy: Annotated[Strategy, About("How Ray spreads the members over nodes.", group="placement")] = "PACK"
+    of: Annotated[Literal["task", "actor"], About("What its members are.")] = "task"
+    ready_timeout: Annotated[
+        Seconds | None,
+        About(
+            "Of a gang of actors: seconds from when a cluster took it until all constructors are done.",
+            ("gang",),
+            group="limits",
+        ),
+    ] = 300.0
 
     def __post_init__(self) -> None:
         if not self.members:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from ray_multicluster_scheduler.common.model.resources import Resources
+from ray_multicluster_scheduler.common.model.item_fields import About, Command, ResourceAmounts, TextByName
+
+_JOB = ("job",)
 
 
 @dataclass(frozen=True, slots=True)
 class JobDescription:
-    """The part of an item that only a Ray job has.
+    """The part of an item that only a Ray job has."""
 
-    ``entrypoint_resources`` is what Ray holds for the entrypoint process itself, on one node; the job's footprint is
-    the item's ``requirements``, and never less than that.
-    """
-
-    entrypoint: str
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    entrypoint_resources: Resources = field(default_factory=dict)
+    entrypoint: Annotated[Command, About("The shell command that it runs.")]
+    metadata: Annotated[TextByName, About("Kept with it by Ray.", _JOB)] = field(default_factory=dict)
+    entrypoint_resources: Annotated[
+        ResourceAmounts,
+        About(
+            "What Ray holds for the process of the entrypoint itself, on one node; a part of the requirements.",
+            _JOB,
+            group="placement",
+        ),
+    ] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -2,75 +2,177 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_origin
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
 from ray_multicluster_scheduler.common.model.gang_description import GangDescription, GangShape
+from ray_multicluster_scheduler.common.model.item_fields import (
+    ALL_KINDS,
+    NOT_ACTORS,
+    About,
+    ClassNames,
+    Count,
+    Flag,
+    Id,
+    ItemIds,
+    Kind,
+    Paths,
+    Priority,
+    ResourceAmounts,
+    RuntimeEnv,
+    Seconds,
+    Text,
+    Texts,
+    Time,
+    fields_of,
+)
 from ray_multicluster_scheduler.common.model.job_description import JobDescription
 from ray_multicluster_scheduler.common.model.resources import Resources, at_least
 
-Kind = Literal["task", "actor", "job", "gang"]
 Fallback = Literal["any", "wait"]
 Keep = Literal["cluster"]
-
-RESERVED_IDS = frozenset({"all", "last"})
-"""By these, commands mean other items: none is called so."""
-MOST_PRIORITY = 1_000_000
-"""No item waits with more, nor with less than the negative of it: a million steps of ageing are enough for anybody."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDescription:
-    """Everything the brain knows of an item. It never changes after acceptance.
+    """Everything the scheduler knows of an item. It never changes after acceptance.
 
-    The code and the arguments are not in here: ``function_digest`` and ``arguments_digest`` name blobs
-    that the payload cache holds. ``requirements`` is what the ledger reserves and Ray is asked for.
-    ``home_paths`` are arguments that begin with somebody's home directory; they follow the item to its cluster.
-    ``after`` are items that have to succeed first, ``start_after`` is the time before which it is not queued.
-    Of items with one ``content_key``, one at a time is run. ``program`` is whose end is its end, where that is another
-    process than the control plane's. ``keep="cluster"``: a large value stays in the cluster until it is asked for.
-    ``repeats`` is the item that this one is a retry of, if somebody asked for one.
+    The code and the arguments are not in here: digests name the payloads that hold them.
     """
 
-    id: str
-    kind: Kind
-    name: str
-    requirements: Resources = field(default_factory=dict)
-    tags: tuple[str, ...] = ()
-    require_tags: tuple[str, ...] = ()
-    preferred_cluster: str | None = None
-    fallback: Fallback = "any"
-    allow_clusters: tuple[str, ...] | None = None
-    deny_clusters: tuple[str, ...] = ()
-    priority: int = 0
-    owner: str = ""
-    retries: int = 0
-    crash_retries: int = 3
-    lost_retries: int = 3
-    retry_on: tuple[str, ...] | None = None
-    no_retry_on: tuple[str, ...] = ()
-    retry_lost: bool = False
-    run_timeout: float | None = None
-    queue_timeout: float | None = None
-    idempotency_key: str | None = None
-    content_key: str | None = None
-    after: tuple[str, ...] = ()
-    start_after: float | None = None
-    runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    function_digest: str | None = None
-    arguments_digest: str | None = None
-    arguments_bytes: int = 0
-    home_paths: tuple[str, ...] = ()
-    job: JobDescription | None = None
-    actor: ActorDescription | None = None
-    gang: GangDescription | None = None
-    submitted_at: float = 0.0
-    program: str | None = None
-    keep: Keep | None = None
-    repeats: str | None = None
+    id: Annotated[Id, About("Unique for ever; made where none is given.", ("job",), "submission_id")]
+    kind: Annotated[Kind, About("What it is.")]
+    name: Annotated[
+        Text,
+        About("Its name, by default that of its function or command; `get_actor` finds an actor by it.", ALL_KINDS),
+    ]
+    requirements: Annotated[
+        ResourceAmounts,
+        About(
+            "Resources that are reserved for it: on one node; for a job, on its cluster.",
+            ("task", "actor", "job"),
+            "resource_requirements",
+            group="placement",
+        ),
+    ] = field(default_factory=dict)
+    tags: Annotated[Texts, About("Clusters with these tags are preferred.", ALL_KINDS, group="placement")] = ()
+    require_tags: Annotated[
+        Texts, About("Only clusters with all of these tags are considered.", ALL_KINDS, group="placement")
+    ] = ()
+    preferred_cluster: Annotated[
+        Text | None, About("The cluster to be used if it can be.", ALL_KINDS, group="placement")
+    ] = None
+    fallback: Annotated[
+        Fallback,
+        About(
+            "any: other clusters are used if the preferred one has no room; wait: none is.",
+            ALL_KINDS,
+            group="placement",
+        ),
+    ] = "any"
+    allow_clusters: Annotated[
+        Texts | None, About("Only these clusters are considered.", ALL_KINDS, group="placement")
+    ] = None
+    deny_clusters: Annotated[Texts, About("These clusters are not considered.", ALL_KINDS, group="placement")] = ()
+    priority: Annotated[Priority, About("Higher numbers go first.", ALL_KINDS, group="start")] = 0
+    owner: Annotated[
+        Text, About("Whose it is: for fair shares, limits and access; by default the user who submits it.", ALL_KINDS)
+    ] = ""
+    retries: Annotated[
+        Count,
+        About("How often it is repeated after its own code failed.", NOT_ACTORS, setting=True, group="retries"),
+    ] = 0
+    crash_retries: Annotated[
+        Count,
+        About(
+            "How often it is repeated after its worker or node died; of an actor, until it is ready.",
+            ALL_KINDS,
+            setting=True,
+            group="retries",
+        ),
+    ] = 3
+    lost_retries: Annotated[
+        Count,
+        About(
+            "How often it is repeated after its cluster was lost; of an actor, until it is ready.",
+            ALL_KINDS,
+            setting=True,
+            group="retries",
+        ),
+    ] = 3
+    retry_on: Annotated[
+        ClassNames | None,
+        About("Only these exceptions of its code are retried: classes, or their names.", NOT_ACTORS, group="retries"),
+    ] = None
+    no_retry_on: Annotated[
+        ClassNames, About("These exceptions of its code are not retried.", NOT_ACTORS, group="retries")
+    ] = ()
+    retry_lost: Annotated[
+        Flag,
+        About("Run it once more if its cluster is lost, though it may still run there.", ("job",), group="retries"),
+    ] = False
+    run_timeout: Annotated[
+        Seconds | None, About("The most seconds that an attempt may run; then it is ended.", NOT_ACTORS, group="limits")
+    ] = None
+    queue_timeout: Annotated[
+        Seconds | None, About("The most seconds that it may wait; then it fails.", ALL_KINDS, group="limits")
+    ] = None
+    idempotency_key: Annotated[
+        Text | None, About("Submitting it again with the same key of the same owner is the same item.", NOT_ACTORS)
+    ] = None
+    content_key: Annotated[Text | None, About("Of items with one key, one at a time is run.")] = None
+    after: Annotated[
+        ItemIds,
+        About(
+            "Items that have to succeed first, by id; programs may give handles. One that fails, fails this one.",
+            ALL_KINDS,
+            group="start",
+        ),
+    ] = ()
+    start_after: Annotated[
+        Time | None,
+        About(
+            "The time before which it is not queued; programs may give seconds from now, or a datetime.",
+            ALL_KINDS,
+            group="start",
+        ),
+    ] = None
+    runtime_env: Annotated[
+        RuntimeEnv, About("Ray's runtime environment: packages, folders, variables.", ALL_KINDS, group="environment")
+    ] = field(default_factory=dict)
+    function_digest: Annotated[Text | None, About("The payload that holds its pickled code.", group="environment")] = (
+        None
+    )
+    arguments_digest: Annotated[
+        Text | None, About("The payload that holds its pickled arguments.", group="environment")
+    ] = None
+    arguments_bytes: Annotated[Count, About("How large its pickled arguments are.", group="environment")] = 0
+    home_paths: Annotated[
+        Paths,
+        About("Arguments that begin with a home directory, which is another one on its cluster.", group="environment"),
+    ] = ()
+    job: Annotated[JobDescription | None, About("What only a job has.")] = None
+    actor: Annotated[ActorDescription | None, About("What only an actor has.")] = None
+    gang: Annotated[GangDescription | None, About("What only a gang has.")] = None
+    submitted_at: Annotated[Time, About("When it was submitted.", group="start")] = 0.0
+    program: Annotated[
+        Text | None, About("The program with whose end it ends, where that is not the control plane's.", group="limits")
+    ] = None
+    keep: Annotated[
+        Keep | None,
+        About(
+            "cluster: a value of more than 1 MiB stays on its cluster until it is asked for.",
+            ("task",),
+            group="environment",
+        ),
+    ] = None
+    repeats: Annotated[
+        Text | None, About("The item that it is a retry of; the route retry sets it.", internal=True)
+    ] = None
 
     def __post_init__(self) -> None:
         if self.kind == "job" and self.job is None:
@@ -172,16 +274,7 @@ class TaskDescription:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         fields = dict(data)
-        for key in (
-            "tags",
-            "require_tags",
-            "deny_clusters",
-            "no_retry_on",
-            "allow_clusters",
-            "retry_on",
-            "home_paths",
-            "after",
-        ):
+        for key in _sequences():
             if fields.get(key) is not None:
                 fields[key] = tuple(fields[key])
         if fields.get("job") is not None:
@@ -194,3 +287,9 @@ class TaskDescription:
 
 
 _FIELDS = tuple(one.name for one in fields(TaskDescription))
+
+
+@functools.cache
+def _sequences() -> tuple[str, ...]:
+    """The fields that are lists in JSON."""
+    return tuple(one.name for one in fields_of(TaskDescription).values() if get_origin(one.type) is tuple)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
 from ray_multicluster_scheduler.control_plane.config.settings import MOST_OF_AN_OWNER, OwnerLimits
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
 from ray_multicluster_scheduler.common.redaction.patterns import masked_addresses
 
 Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ray_multicluster_scheduler.common.model import FailureClass, SchedulingDecision, TaskDescription, TaskState
-from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
 from ray_multicluster_scheduler.scheduler.lifecycle import transitions
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Generic, TypeVar
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model.task_description import Kind
+from ray_multicluster_scheduler.common.model.item_fields import Kind
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
 from ray_multicluster_scheduler.simulation.size_syntax import parse_amounts, parse_time

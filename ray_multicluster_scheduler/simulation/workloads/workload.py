@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
 )
 from ray_multicluster_scheduler.common.model.gang_description import MemberDescription
-from ray_multicluster_scheduler.common.model.task_description import Kind
+from ray_multicluster_scheduler.common.model.item_fields import Kind
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 
 KINDS: tuple[Kind, ...] = ("task", "job", "actor", "gang")

@@ -15,7 +15,6 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepar
 from ray_multicluster_scheduler.app.client_api.executor.executor_calls import CallOptions
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster import options as native
-from ray_multicluster_scheduler.app.client_api.options import kept_where
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, TaskTimeoutError
@@ -161,10 +160,3 @@ def test_one_that_is_lost_fails_whoever_needs_it(plane: Plane) -> None:
     )
     with pytest.raises(ResultLostError, match=r"the value of t1, cannot be had: .*the test has none"):
         taker.result(60)
-
-
-def test_there_is_one_word_for_it() -> None:
-    assert (kept_where(None), kept_where("cluster")) == (None, "cluster")
-    for wrong in ("there", True, 1):
-        with pytest.raises(ConfigurationError, match="keep is"):
-            kept_where(wrong)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
 from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobs
 from ray_multicluster_scheduler.app.client_api.in_cluster.options import (
     actor_options,
@@ -15,7 +14,7 @@ from ray_multicluster_scheduler.app.client_api.in_cluster.options import (
     task_needs,
     task_options,
 )
-from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, names_of
+from ray_multicluster_scheduler.app.client_api.options import ActorOptions, ItemOptions, JobOptions
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
@@ -144,18 +143,18 @@ def sentence_for(check: Any, option: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize("option", sorted(names_of(ItemOptions)))
+@pytest.mark.parametrize("option", sorted(ItemOptions.__annotations__))
 def test_every_option_of_tasks_is_known(option: str) -> None:
     """Taken or refused, but never unknown."""
     assert "no option" not in sentence_for(lambda name: task_options(None, {name: ["x"]}, "mac"), option)
 
 
-@pytest.mark.parametrize("option", sorted(names_of(ActorOptions)))
+@pytest.mark.parametrize("option", sorted(ActorOptions.__annotations__))
 def test_every_option_of_actors_is_known(option: str) -> None:
     assert "no option" not in sentence_for(lambda name: actor_options(None, {name: ["x"]}, "mac"), option)
 
 
-@pytest.mark.parametrize("option", sorted(names_of(JobOptions)))
+@pytest.mark.parametrize("option", sorted(JobOptions.__annotations__))
 def test_every_option_of_jobs_is_known(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"CLUSTER": "mac", "TASK_ID": "job-1", "ATTEMPT": "1", "FENCE": "1"}.items():
         monkeypatch.setenv(f"RMCS_{name}", value)

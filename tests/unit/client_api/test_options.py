@@ -10,22 +10,40 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
+from ray_multicluster_scheduler.app.client_api.actors.actor_options import NOT_FOR_ACTORS
 from ray_multicluster_scheduler.app.client_api.options import (
-    ItemOptions,
+    ActorOptions,
+    GangOptions,
     JobOptions,
+    TaskOptions,
     absolute_paths,
     begins_at,
     common_fields,
     is_joined,
+    option_names,
 )
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.config import Settings
 
 
-def fields(known: type = ItemOptions, tags: object = None, settings: Settings | None = None, **options: Any) -> Any:
-    return common_fields(options, known, settings or Settings(), tags)
+def fields(kind: str = "task", tags: object = None, settings: Settings | None = None, **options: Any) -> Any:
+    return common_fields(options, kind, settings or Settings(), tags)
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed", "arguments"),
+    [
+        ("task", TaskOptions, {"tags", "resource_requirements"}),
+        ("actor", ActorOptions, {"tags", "resource_requirements"}),
+        ("job", JobOptions, set()),
+        ("gang", GangOptions, {"tags"}),
+    ],
+)
+def test_type_checkers_see_the_options_that_are_defined(kind: str, typed: type, arguments: set[str]) -> None:
+    """Some are arguments of the verb itself; those of tasks that actors refuse by name are typed for both."""
+    refused = set(NOT_FOR_ACTORS) & option_names("task") if kind == "actor" else set()
+    assert set(typed.__annotations__) | arguments == option_names(kind) | refused
 
 
 def test_defaults_come_from_the_settings_and_the_owner_is_who_runs_the_program() -> None:
@@ -96,9 +114,9 @@ def test_wrong_options_are_refused_by_name(options: dict[str, Any], named: str, 
 
 
 def test_jobs_have_one_option_more() -> None:
-    assert fields(JobOptions, retry_lost=True)["retry_lost"] is True
+    assert fields("job", retry_lost=True)["retry_lost"] is True
     with pytest.raises(ConfigurationError, match="retry_lst") as caught:
-        fields(JobOptions, retry_lst=True)
+        fields("job", retry_lst=True)
     assert "retry_lost" in str(caught.value.next_step)
 
 
@@ -145,7 +163,7 @@ def test_a_plugins_key_is_left_to_ray() -> None:
 @pytest.mark.parametrize("value", [7, ["linux"], "", b"x", "\udcff"])
 def test_what_should_be_text_is_refused_otherwise(key: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=key):
-        common_fields({key: value}, ItemOptions, Settings(), None)
+        common_fields({key: value}, "task", Settings(), None)
 
 
 @pytest.mark.parametrize("value", [7, None, "", ["a"]])
@@ -156,16 +174,16 @@ def test_the_context_takes_names_only(value: object) -> None:
 
 def test_a_time_limit_that_no_clock_can_hold_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="run_timeout"):
-        common_fields({"run_timeout": 10**400}, ItemOptions, Settings(), None)
+        common_fields({"run_timeout": 10**400}, "task", Settings(), None)
 
 
-@pytest.mark.parametrize("known", [ItemOptions, JobOptions, ActorOptions])
-def test_dedup_is_one_of_two_words(known: type) -> None:
+@pytest.mark.parametrize("kind", ["task", "job", "actor", "gang"])
+def test_dedup_is_one_of_two_words(kind: str) -> None:
     for word in (None, "none", "content"):
-        assert "dedup" not in fields(known, dedup=word)
+        assert "dedup" not in fields(kind, dedup=word)
     for wrong in ("all", True, ["none"]):
         with pytest.raises(ConfigurationError, match="dedup is "):
-            fields(known, dedup=wrong)
+            fields(kind, dedup=wrong)
 
 
 def test_who_is_joined_to_an_equal_item() -> None:
@@ -198,3 +216,10 @@ def test_after_names_items_each_once() -> None:
     for wrong in ("task-1", 7, [7], [""]):
         with pytest.raises(ConfigurationError, match="after"):
             fields(after=wrong)
+
+
+def test_a_value_is_kept_in_its_cluster_or_not() -> None:
+    assert (fields()["keep"], fields(keep="cluster")["keep"]) == (None, "cluster")
+    for wrong in ("there", True, 1):
+        with pytest.raises(ConfigurationError, match="keep is"):
+            fields(keep=wrong)

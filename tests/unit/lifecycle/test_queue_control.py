@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
 from tests.unit.lifecycle.driver import Driver, job, ready, task

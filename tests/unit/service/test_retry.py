@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model.item_fields import ID
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
-from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import ID_WORDS
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService, body
@@ -284,5 +284,5 @@ def test_an_id_that_nothing_may_have_is_refused_with_all_that_is_wrong(service: 
     failed(service, "t1")
     status, said = service.ask("POST", "/api/v1/items/t1/retry", {"id": new})
     assert status == 422
-    assert said["next_step"] == f"give {ID_WORDS}"
-    assert "nor all or last, which commands use" in ID_WORDS
+    assert said["next_step"] == f"give {ID.words}"
+    assert "nor all or last, which commands use" in ID.words

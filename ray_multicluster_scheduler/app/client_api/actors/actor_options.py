@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.options import ItemOptions, names_of, refuse_unknown
+from ray_multicluster_scheduler.app.client_api.options import option_names, refuse_unknown
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import with_amounts, without_defaults
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 _CONSTRUCTOR = "an error of the constructor is told at once; catch it and submit again"
 _NAMED = "give it a name, with get_if_exists=True"
 _RESTARTS = "use max_restarts: how often it is made anew after it died"
-_OF_TASKS = {
+NOT_FOR_ACTORS = {
     "retries": _CONSTRUCTOR,
     "retry_on": _CONSTRUCTOR,
     "no_retry_on": _CONSTRUCTOR,
@@ -25,7 +25,7 @@ _OF_TASKS = {
     "retry_exceptions": _CONSTRUCTOR,
     "num_returns": "say it at the method, @method(num_returns=2), or at the call, actor.f.options(num_returns=2)",
 }
-_AMOUNTS = ("resource_requirements", "tags", "resources", "num_cpus", "num_gpus", "memory")
+_RAY_AMOUNTS = frozenset({"resources", "num_cpus", "num_gpus", "memory"})
 _RAY_DEFAULT_ONLY: Mapping[str, tuple[tuple[object, ...], str]] = {
     "max_task_retries": ((None, 0), "leave it out: a call that an actor may have begun is never repeated"),
     "namespace": ((None,), "leave it out: names are those of this program's scheduler"),
@@ -33,25 +33,6 @@ _RAY_DEFAULT_ONLY: Mapping[str, tuple[tuple[object, ...], str]] = {
     "concurrency_groups": ((None, {}), "use max_concurrency"),
     "allow_out_of_order_execution": ((None, False), "leave it out: calls are run in the order they were made"),
 }
-
-
-class ActorOptions(ItemOptions, total=False):
-    """What only actors have. ``name`` is unique among living actors, and `get_actor` finds it.
-
-    ``max_restarts``: how often it is made anew, without its state, after it died (-1: always); on its own cluster,
-    with ``restart_elsewhere`` on any. ``lifetime="detached"``: it outlives the program. ``ready_timeout``: seconds from
-    when a cluster took it until its constructor is done, then it is ended; inside a cluster from when it was made.
-    ``max_concurrency``: so many calls at once, in threads (in coroutines for async methods).
-    ``crash_retries`` and ``lost_retries`` hold until it is ready, ``max_restarts`` from then on.
-    ``get_if_exists``: if a living actor has that name, it is returned instead.
-    """
-
-    max_restarts: int
-    restart_elsewhere: bool
-    lifetime: str | None
-    ready_timeout: float | None
-    max_concurrency: int | None
-    get_if_exists: bool
 
 
 def actor_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,15 +45,16 @@ def actor_options(given: Mapping[str, Any]) -> dict[str, Any]:
     rest = without_defaults(rest)
     if rest.get("lifetime") == "non_detached":
         del rest["lifetime"]  # Ray's word for what ours are anyway
-    refuse_what_tasks_have(rest)
-    refuse_unknown(rest, names_of(ActorOptions) | frozenset(_AMOUNTS))
+    rest = without_task_options(rest)
+    refuse_unknown(rest, option_names("actor") | _RAY_AMOUNTS)
     return with_amounts(rest)
 
 
-def refuse_what_tasks_have(options: Mapping[str, Any]) -> None:
+def without_task_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Raises ConfigurationError for an option that means nothing for an actor, and says which one is meant."""
-    for key, instead in _OF_TASKS.items():
+    for key, instead in NOT_FOR_ACTORS.items():
         if options.get(key) is not None:
             raise ConfigurationError(f"{key} means nothing for an actor.", next_step=instead)
     if options.get("dedup") == "content":
         raise ConfigurationError('dedup="content" means nothing for an actor: each is one.', next_step=_NAMED)
+    return {key: value for key, value in options.items() if key not in NOT_FOR_ACTORS}

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions, refuse_what_tasks_have
+from ray_multicluster_scheduler.app.client_api.actors.actor_options import without_task_options
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
     check_arguments,
     pickled,
     prepare_arguments,
     runtime_env_for,
 )
-from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields
+from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields, fields_from
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
 from ray_multicluster_scheduler.common.actor_class import is_asynchronous
 from ray_multicluster_scheduler.common.clock import Clock
@@ -60,8 +60,8 @@ class ActorSubmission:
         """Raises ConfigurationError for a wrong argument, TaskSubmissionError for what cannot be pickled."""
         name = cls.__qualname__
         positional, named = check_arguments(args, kwargs, name)
-        refuse_what_tasks_have(options)
-        fields = common_fields(options, ActorOptions, self._settings, tags)
+        options = without_task_options(options)
+        fields = common_fields(options, "actor", self._settings, tags)
         needs = parse_resources(resource_requirements)
         actor_id = self._new_id("actor")
         actor = replace(_actor(actor_id, needs, resource_requirements, options), asynchronous=is_asynchronous(cls.cls))
@@ -86,7 +86,7 @@ class ActorSubmission:
 
     def adopt(self, name: str, cluster: str) -> NewActorItem:
         """A detached actor that another program left behind on this cluster."""
-        fields = common_fields({"preferred_cluster": cluster, "fallback": "wait"}, ActorOptions, self._settings, ())
+        fields = common_fields({"preferred_cluster": cluster, "fallback": "wait"}, "actor", self._settings, ())
         task = TaskDescription(
             id=self._new_id("actor"),
             kind="actor",
@@ -102,23 +102,12 @@ def _actor(
     actor_id: str, needs: Mapping[str, float], given: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> ActorDescription:
     """As in Ray, one that says nothing of CPUs needs one free to be placed, and holds none."""
-    name, lifetime = options.get("name"), options.get("lifetime")
+    name = options.get("name")
     if options.get("get_if_exists") and name is None:
         raise ConfigurationError("get_if_exists is given, but no name.", next_step="give the actor a name, too")
-    for key in ("max_restarts", "max_concurrency"):
-        value = options.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise ConfigurationError(f"{key} is {value!r}.", next_step="give a whole number")
-    timeout = options.get("ready_timeout", 300.0)
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
-        raise ConfigurationError(f"ready_timeout is {timeout!r}.", next_step="give seconds, or None for no limit")
     return ActorDescription(
-        ray_name=name if lifetime == "detached" and name is not None else actor_id,
+        ray_name=name if options.get("lifetime") == "detached" and name is not None else actor_id,
         placement=needs if mentions_cpu(given) else {"CPU": 1.0, **needs},
         public_name=name,
-        max_restarts=options.get("max_restarts") or 0,
-        restart_elsewhere=bool(options.get("restart_elsewhere", False)),
-        lifetime=lifetime,
-        max_concurrency=options.get("max_concurrency"),
-        ready_timeout=timeout,
+        **fields_from(ActorDescription, options),
     )

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
 from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
 from ray_multicluster_scheduler.app.client_api.embedded.embedded_actors import EmbeddedActors
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
+from ray_multicluster_scheduler.app.client_api.options import ActorOptions
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_namespace
 from ray_multicluster_scheduler.app.client_api.remote.remote_actors import RemoteActors
 from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime

@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.app.client_api.options import (
     TaskOptions,
     begins_at,
     common_fields,
+    fields_from,
     is_joined,
 )
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
@@ -30,7 +31,7 @@ from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, parse_resources
-from ray_multicluster_scheduler.common.model.task_description import RESERVED_IDS
+from ray_multicluster_scheduler.common.model.item_fields import RESERVED_IDS
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
@@ -119,13 +120,9 @@ class Submission:
             raise ConfigurationError(
                 f"The entrypoint is {entrypoint!r}.", next_step='give a shell command, for example "python train.py"'
             )
-        fields = common_fields(options, JobOptions, self._settings, options.get("tags"))
+        fields = common_fields(options, "job", self._settings, options.get("tags"))
         submission_id = options.get("submission_id")
-        job = JobDescription(
-            entrypoint=entrypoint,
-            metadata=_check_metadata(options.get("metadata")),
-            entrypoint_resources=parse_resources(options.get("entrypoint_resources"), what="entrypoint_resources"),
-        )
+        job = JobDescription(entrypoint, **fields_from(JobDescription, options))
         now = self._clock.now()
         task = TaskDescription(
             id=_check_job_id(submission_id) if submission_id is not None else self.new_id("job"),
@@ -148,17 +145,6 @@ def new_control_plane_id(*, lasting: bool = False) -> str:
     """Short enough to type, long enough not to meet another one on the same cluster; with ``lasting`` also not in a
     service that keeps the ids of every program that ever used it."""
     return secrets.token_hex(8 if lasting else 4)
-
-
-def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    if metadata is not None and not isinstance(metadata, Mapping):
-        raise ConfigurationError(f"metadata is {metadata!r}.", next_step='give a mapping such as {"team": "weather"}')
-    for key, value in (metadata or {}).items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise ConfigurationError(
-                f"metadata[{key!r}] is {value!r}.", next_step="Ray keeps text only: give str keys and str values"
-            )
-    return dict(metadata or {})
 
 
 def _check_job_id(submission_id: object) -> str:

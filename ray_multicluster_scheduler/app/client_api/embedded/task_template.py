@@ -9,7 +9,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickled
 from ray_multicluster_scheduler.app.client_api.modules.function_pickle_cache import SteadyFunctions
-from ray_multicluster_scheduler.app.client_api.options import TaskOptions, common_fields, is_joined, kept_where
+from ray_multicluster_scheduler.app.client_api.options import common_fields, is_joined
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -70,13 +70,13 @@ def make_template(
         options = {**own, **options}
     number = check_num_returns(num_returns)
     name = _check_function(fn, options.get("name"))
-    fields = common_fields(options, TaskOptions, settings, tags)
+    fields = common_fields(options, "task", settings, tags)
     amounts = parse_resources(resource_requirements)
     if not mentions_cpu(resource_requirements):
         amounts = {"CPU": 1.0, **amounts}
     preferred, runtime_env = options.get("preferred_cluster"), fields.pop("runtime_env")
     del fields["preferred_cluster"]  # may be another one at each call
-    fields |= {"kind": "task", "name": name, "requirements": amounts, "keep": kept_where(options.get("keep"))}
+    fields |= {"kind": "task", "name": name, "requirements": amounts}
     function, joined = _pickled_function(fn, name, number), is_joined(options, settings)
     return TaskTemplate(
         name, function, fields, preferred, runtime_env, number, options.get("start_after"), joined=joined

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.executor.chunk_call import run_rows
-from ray_multicluster_scheduler.app.client_api.options import ItemOptions, common_fields, names_of, refuse_unknown
+from ray_multicluster_scheduler.app.client_api.options import common_fields, option_names, refuse_unknown
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
@@ -28,7 +28,7 @@ class CallOptions:
 
     def check(self, scheduler: UnifiedScheduler | None) -> Mapping[str, Any]:
         """The options as an item has them. Raises ConfigurationError for what no call could be submitted with."""
-        refuse_unknown(self.given, names_of(ItemOptions))
+        refuse_unknown(self.given, option_names("task") - {"keep"})
         if self.given.get("idempotency_key") is not None:
             raise ConfigurationError(
                 "An idempotency_key means one item, and an executor runs many.",
@@ -40,7 +40,7 @@ class CallOptions:
         from ray_multicluster_scheduler.control_plane.config import Settings  # noqa: PLC0415 - heavy, and outside only
 
         settings = Settings() if scheduler is None else scheduler.settings
-        return common_fields(self.given, ItemOptions, settings, self._tags)
+        return common_fields(self.given, "task", settings, self._tags)
 
     def over(self, fn: RemoteFunction) -> CallOptions:
         """These, and where they say nothing the function's own."""

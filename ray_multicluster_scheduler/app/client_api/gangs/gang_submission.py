@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_options import refuse_what_tasks_have
+from ray_multicluster_scheduler.app.client_api.actors.actor_options import without_task_options
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape, methods_of
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
     check_arguments,
@@ -17,9 +17,8 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
     source_names,
 )
 from ray_multicluster_scheduler.app.client_api.embedded.task_template import PickledFunction, make_template
-from ray_multicluster_scheduler.app.client_api.gangs.gang_options import GangOptions
 from ray_multicluster_scheduler.app.client_api.gangs.member import GangMember, as_member
-from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields, is_joined
+from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields, fields_from, is_joined
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import is_class, make_remote_class
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common.actor_class import is_asynchronous
@@ -86,13 +85,13 @@ class GangSubmission:
             )
         if of == "actor":
             _refuse_keys(options)
-            refuse_what_tasks_have(options)
+            options = without_task_options(options)
         elif "ready_timeout" in options:
             raise ConfigurationError("ready_timeout means nothing for tasks.", next_step="use run_timeout")
-        fields = common_fields(options, GangOptions, self._settings, tags)
+        fields = common_fields(options, "gang", self._settings, tags)
         parts = [self._actor(one) if of == "actor" else self._task(one) for one in given]
         described = tuple(part.description for part in parts)
-        gang = GangDescription(described, strategy, of, _ready_timeout(options.get("ready_timeout", 300.0)))
+        gang = GangDescription(described, strategy, of, **fields_from(GangDescription, options))
         arguments = _together([part.arguments for part in parts])
         modules = {module for part in parts for module in part.function.modules}
         fields["runtime_env"] = runtime_env_for(arguments, fields["runtime_env"], modules)
@@ -187,12 +186,6 @@ def _kind_of(members: Sequence[GangMember]) -> Literal["task", "actor"]:
             next_step="make two gangs, or let methods of the actors do what the functions would",
         )
     return "actor" if any(classes) else "task"
-
-
-def _ready_timeout(given: object) -> float | None:
-    if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float))):
-        raise ConfigurationError(f"ready_timeout is {given!r}.", next_step="give seconds, or None for no limit")
-    return given
 
 
 def _refuse_own_options(name: str, options: Mapping[str, Any]) -> None:

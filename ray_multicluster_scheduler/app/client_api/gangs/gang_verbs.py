@@ -8,9 +8,10 @@ from typing import Any, Unpack
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.actor_verbs import ActorVerbs
 from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import handles_of
-from ray_multicluster_scheduler.app.client_api.gangs.gang_options import GangOptions, Strategy
 from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
+from ray_multicluster_scheduler.app.client_api.options import GangOptions
+from ray_multicluster_scheduler.common.model.gang_description import Strategy
 
 
 class GangVerbs(ActorVerbs):

@@ -19,24 +19,19 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.model.resources import parse_resources
+from ray_multicluster_scheduler.common.model.submit_options import options_of
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
 
 PARENT = "rmcs_parent"
 """In a job's metadata: the item whose child it is."""
 POLL_S = 0.5
 
-_KNOWN = frozenset({"submission_id", "idempotency_key", "metadata", "resource_requirements", "entrypoint_resources"})
 _NO_RETRIES = "Ray does not repeat jobs; wait for it and submit it again"
 _NOT_HERE = {
     "require_tags": "the tags of clusters are not known there; submit from outside to choose a cluster",
     "queue_timeout": "Ray starts it itself; look at get_job_status and use stop_job",
     "run_timeout": "use wait_for_all_jobs(…, timeout=…) and stop_job",
-    "retries": _NO_RETRIES,
-    "crash_retries": _NO_RETRIES,
-    "lost_retries": _NO_RETRIES,
-    "retry_lost": _NO_RETRIES,
-    "retry_on": _NO_RETRIES,
-    "no_retry_on": _NO_RETRIES,
+    **{one.name: _NO_RETRIES for one in options_of("job").values() if one.about.group == "retries"},
     "after": "wait for them with wait_for_all_jobs, and then submit it",
     "start_after": "Ray starts it as soon as it can; wait, and then submit it",
 }
@@ -51,7 +46,7 @@ class NativeJobs:
     def submit(self, entrypoint: str, options: Mapping[str, Any]) -> str:
         """Post a job; returns Ray's id of it. The same ``submission_id`` or ``idempotency_key`` is the same job."""
         parent = runtime_context.item()
-        refuse(options, _KNOWN, parent.cluster, _NOT_HERE)
+        refuse(options, "job", parent.cluster, _NOT_HERE)
         check_place(options, parent.cluster)
         if not isinstance(entrypoint, str) or not entrypoint.strip():
             raise ConfigurationError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.options import check_dedup
+from ray_multicluster_scheduler.app.client_api.options import check_dedup, option_names, refuse_unknown
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
@@ -29,11 +29,7 @@ _NOT_FOR_ACTORS = {
     "crash_retries": "use max_restarts",
     "retry_on": "use max_restarts, and repeat the call",
 }
-_OF_TASKS = frozenset({"retries", "crash_retries", "retry_on", "num_returns"})
 _OF_ACTORS = frozenset({"max_restarts", "lifetime", "ready_timeout", "max_concurrency", "get_if_exists"})
-_PLACES = frozenset({"preferred_cluster", "allow_clusters", "deny_clusters", "runtime_env"})
-_LABELS = frozenset({"name", "tags", "owner", "priority", "lost_retries", "fallback", "dedup", "keep"})
-"""Known, and without an effect here: the cluster is chosen, and what is submitted dies with it."""
 
 
 def check_place(options: Mapping[str, Any], cluster: str) -> None:
@@ -55,7 +51,7 @@ def check_place(options: Mapping[str, Any], cluster: str) -> None:
         )
 
 
-def refuse(options: Mapping[str, Any], known: frozenset[str], cluster: str, refused: Mapping[str, str]) -> None:
+def refuse(options: Mapping[str, Any], kind: str, cluster: str, refused: Mapping[str, str]) -> None:
     """Refuse what is unknown, and what cannot be done inside of a cluster. Raises ConfigurationError."""
     check_dedup(options.get("dedup"))
     if options.get("dedup") == "content":
@@ -65,13 +61,11 @@ def refuse(options: Mapping[str, Any], known: frozenset[str], cluster: str, refu
             next_step="keep the handle of the first one",
         )
     for key, value in options.items():
-        if key in refused:
-            if value:
-                raise ConfigurationError(
-                    f"{key} cannot be used inside of cluster {cluster!r}.", cluster=cluster, next_step=refused[key]
-                )
-        elif key not in known and key not in _LABELS and key not in _PLACES:
-            raise ConfigurationError(f"There is no option {key!r}.", next_step="see the options of submit_task")
+        if value and key in refused:
+            raise ConfigurationError(
+                f"{key} cannot be used inside of cluster {cluster!r}.", cluster=cluster, next_step=refused[key]
+            )
+    refuse_unknown(options, option_names(kind) | refused.keys() | {"num_returns"})
     if options.get("priority"):
         _log.debug("priority %s has no effect inside of cluster %s: Ray has none", options["priority"], cluster)
 
@@ -80,7 +74,7 @@ def task_options(
     requirements: Mapping[str, Any] | None, options: Mapping[str, Any], cluster: str, *, default_cpu: bool = True
 ) -> dict[str, Any]:
     """Options of ``ray.remote`` for a function. Raises ConfigurationError."""
-    refuse(options, _OF_TASKS, cluster, _NOT_HERE)
+    refuse(options, "task", cluster, _NOT_HERE)
     needs = task_needs(requirements) if default_cpu else asked_for(requirements)
     chosen = {**_resources(needs), **_retries(options)}
     chosen |= {key: options[key] for key in ("name", "num_returns") if options.get(key) is not None}
@@ -94,7 +88,7 @@ def task_needs(requirements: Mapping[str, Any] | None) -> dict[str, float]:
 
 def actor_options(requirements: Mapping[str, Any] | None, options: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     """The same for a class. What it asks for is held as long as it lives; by default 1 CPU to start, then none."""
-    refuse(options, _OF_ACTORS, cluster, _NOT_FOR_ACTORS)
+    refuse(options, "actor", cluster, _NOT_FOR_ACTORS)
     chosen = _resources(asked_for(requirements))
     passed = _OF_ACTORS - {"ready_timeout"} | {"name"}
     chosen |= {key: options[key] for key in sorted(passed) if options.get(key) is not None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.options import TaskOptions, names_of, refuse_unknown
+from ray_multicluster_scheduler.app.client_api.options import option_names, refuse_unknown
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
@@ -34,13 +34,13 @@ _DEFAULT_ONLY: Mapping[str, tuple[tuple[object, ...], str]] = {
     "_generator_backpressure_num_objects": ((None, -1), "leave it out; values cannot be streamed across clusters"),
     "_num_objects_per_yield": ((None, 1), "leave it out; values cannot be streamed across clusters"),
 }
-_OF_TASKS = frozenset({"resource_requirements", "tags", "num_returns", "resources", *_AMOUNTS})
+_OF_TASKS = frozenset({"num_returns", "resources", *_AMOUNTS})
 _RETRIES = frozenset({"max_retries", "retry_exceptions"})
 
 
 def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """What ``submit_task_async`` takes as keywords, for these options. Raises ConfigurationError."""
-    refuse_unknown(given, names_of(TaskOptions) | _OF_TASKS | _RETRIES | _DEFAULT_ONLY.keys())
+    refuse_unknown(given, option_names("task") | _OF_TASKS | _RETRIES | _DEFAULT_ONLY.keys())
     options = without_defaults(given)
     check_num_returns(options.get("num_returns"))
     ours = {**with_amounts(options), **_retries(options)}

@@ -35,7 +35,7 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.common.identifier_checks import check_words
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, TaskDescription, TaskState
-from ray_multicluster_scheduler.common.model.task_description import Kind
+from ray_multicluster_scheduler.common.model.item_fields import Kind
 from ray_multicluster_scheduler.common.notices import notify, shorten
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.runtime import shutdown_report, wire

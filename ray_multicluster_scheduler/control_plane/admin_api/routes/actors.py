@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     runtime_of,
     texts,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
+from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import is_text
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import actors as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime import explanation

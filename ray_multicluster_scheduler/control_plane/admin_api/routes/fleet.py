@@ -32,9 +32,9 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     json_of,
     runtime_of,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.config.item_models import item_from
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.explanation import current_wait_reasons
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
@@ -170,7 +170,7 @@ async def plan(request: Request) -> Response:
     said, runtime, caller = await json_of(request), runtime_of(request), caller_of(request)
     if not isinstance(said.get("task"), Mapping):
         raise no_task()
-    wanted = own_work.admitted(caller, runtime.machine.limits_of, SubmitRequest(task_from(with_id(said["task"]))))
+    wanted = own_work.admitted(caller, runtime.machine.limits_of, SubmitRequest(item_from(with_id(said["task"]))))
     await runtime.health.check_all()
     return Answer(runtime.machine.plan(wanted.task, runtime.clock.now()).to_dict())
 

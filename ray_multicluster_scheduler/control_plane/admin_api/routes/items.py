@@ -13,6 +13,7 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model.item_fields import KINDS
 from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_submitted
@@ -38,6 +39,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cur
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
     Answer,
     blobs_of,
+    check_fields,
     json_of,
     leases_of,
     mailboxes_of,
@@ -46,10 +48,10 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     texts,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.steering import there
-from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import KINDS, check_fields, task_from
 from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_value
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.config.item_models import item_from
 from ray_multicluster_scheduler.control_plane.runtime import job_logs, wire
 from ray_multicluster_scheduler.control_plane.runtime.explanation import (
     current_reason,
@@ -160,7 +162,7 @@ def _wanted(entry: object, user: str) -> SubmitRequest:
         raise no_task()
     check_fields(entry, _OF_ONE, "An item")
     said = with_id(entry["task"])
-    task = task_from({**said, "owner": user} if said.get("owner", "") == "" else said)
+    task = item_from({**said, "owner": user} if said.get("owner", "") == "" else said)
     if task.kind in ("task", "actor") and not (task.function_digest and task.arguments_digest):
         raise ConfigurationError(
             f"{task.kind} {task.id} has no payload: its code, or its arguments, are not named.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fastapi import Request
@@ -11,8 +12,7 @@ from fastapi.responses import JSONResponse
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailboxes
-from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
-from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import HALVES, half_text
+from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import HALVES, half_text, is_text
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
@@ -117,6 +117,13 @@ def _half(said: object) -> ConfigurationError | None:
         f"{where} has half of a character (a lone surrogate) in it, which cannot be written as UTF-8.",
         next_step="send whole characters",
     )
+
+
+def check_fields(data: Mapping[str, Any], known: Collection[str], what: str) -> None:
+    """Raises ConfigurationError for a field that is not known."""
+    for key in data:
+        if key not in known:
+            raise ConfigurationError(f"{what} has no field {key[:100]!r}.", next_step=f"use {', '.join(known)}")
 
 
 def blobs_of(said: dict[str, Any]) -> dict[str, bytes]:

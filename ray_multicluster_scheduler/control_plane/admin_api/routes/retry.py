@@ -10,14 +10,15 @@ from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, SchedulerError
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model.item_fields import ID
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_key, key_of, new_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, json_of, runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import ID_WORDS, is_id
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.config.item_models import is_id
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, SubmitRequest
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
@@ -35,7 +36,7 @@ async def retry(request: Request, item_id: str) -> Response:
     said, runtime, key = await json_of(request), runtime_of(request), key_of(request)
     made = said.get("id")
     if made is not None and not is_id(made):
-        raise ConfigurationError(f"id is {str(made)[:100]!r}.", next_step=f"give {ID_WORDS}")
+        raise ConfigurationError(f"id is {str(made)[:100]!r}.", next_step=f"give {ID.words}")
     await own_work.check_steered_by(caller_of(request), runtime, item_id)
     if made is not None or said.get("anyway") is True:
         return await _repeated(request, item_id, said, made, key)

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.audit import reco
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook, roles_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import access_of, json_of, texts
-from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
+from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import is_text
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import tokens as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
-
 HALVES = (b"\\ud", b"\\uD", b"\xed")
 """How half a character begins in JSON. Whole ones may begin so, too."""
 _AS_FOUND = frozenset({"home_paths"})
 """Paths as a file system has them, which need not be text."""
+
+
+def is_text(value: object) -> bool:
+    """Text that can be written down and sent on."""
+    if not isinstance(value, str):
+        return False
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def half_text(said: object) -> str | None:

@@ -2,59 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from typing import Any
 
-from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
-from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
-from ray_multicluster_scheduler.common.model.gang_description import GangDescription, MemberDescription
-from ray_multicluster_scheduler.common.model.job_description import JobDescription
-from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import PARTS
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+
+from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
     ANYTHING,
     Schema,
     by_name,
     flag,
     many,
-    named,
     number,
     or_null,
     text,
     thing,
     whole,
 )
+from ray_multicluster_scheduler.control_plane.config.item_models import ITEM_MODELS
 
 STATES = [str(state) for state in TaskState]
-_KINDS: Mapping[str, type[Any]] = {
-    "Task": TaskDescription,
-    "Job": JobDescription,
-    "Actor": ActorDescription,
-    "Gang": GangDescription,
-    "Member": MemberDescription,
-}
-_INSIDE = {
-    ("Task", "job"): or_null(named("Job")),
-    ("Task", "actor"): or_null(named("Actor")),
-    ("Task", "gang"): or_null(named("Gang")),
-    ("Gang", "members"): many(named("Member")),
-}
-_GIVEN_BY_US = frozenset({("Task", "id")})
-"""What need not be said, although an item cannot be without it."""
 
 
-def part(name: str) -> Schema:
-    """What may be said of this part of an item: the same fields that are checked, and no others."""
-    properties: dict[str, Schema] = {}
-    usual = {one.name: one.default for one in fields(_KINDS[name])}
-    for key, one in PARTS[name].items():
-        schema = {**_INSIDE.get((name, key), one.schema), "description": f"Given as {one.words}."}
-        if usual[key] is not MISSING and isinstance(usual[key], (int, float, str)):
-            schema["default"] = usual[key]
-        properties[key] = schema
-    without = [one.name for one in fields(_KINDS[name]) if one.default is MISSING and one.default_factory is MISSING]
-    required = [key for key in without if (name, key) not in _GIVEN_BY_US]
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+class _ItemSchema(GenerateJsonSchema):
+    """JSON Schema without titles, which repeat the names, and without null as the default of what is not given."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def default_schema(self, schema: Any) -> Schema:
+        found = super().default_schema(schema)
+        if found.get("default", 0) is None:
+            del found["default"]
+        return found
+
+
+def item_components() -> dict[str, Schema]:
+    """What may be said of an item: the models that validate it."""
+    models = [(one, "validation") for one in ITEM_MODELS.values()]
+    _, made = models_json_schema(models, ref_template="#/components/schemas/{model}", schema_generator=_ItemSchema)  # type: ignore[arg-type]
+    found: dict[str, Schema] = made["$defs"]
+    for schema in found.values():
+        del schema["title"]
+    return found
 
 
 PROBLEM = thing(
@@ -161,5 +151,5 @@ JOB_INFO = thing(
 
 def components() -> dict[str, Schema]:
     """All of them, by name."""
-    parts = {name: part(name) for name in PARTS}
-    return {**parts, "Problem": PROBLEM, "Status": STATUS, "Row": ROW, "Cluster": CLUSTER, "JobInfo": JOB_INFO}
+    parts = {"Problem": PROBLEM, "Status": STATUS, "Row": ROW, "Cluster": CLUSTER, "JobInfo": JOB_INFO}
+    return {**item_components(), **parts}

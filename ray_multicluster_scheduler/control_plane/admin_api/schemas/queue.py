@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.items import ID
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import Described, one
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
