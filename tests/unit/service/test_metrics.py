@@ -227,7 +227,7 @@ def test_the_text_is_what_prometheus_reads() -> None:
 def test_only_a_scrape_loads_the_library() -> None:
     program = (
         "import sys; import ray_multicluster_scheduler.main; "
-        "from ray_multicluster_scheduler.control_plane.admin_api.routes import metrics; "
+        "from ray_multicluster_scheduler.control_plane.admin_api.routes import service; "
         "sys.exit('prometheus_client' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

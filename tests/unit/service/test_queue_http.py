@@ -159,7 +159,7 @@ def test_jobs_and_actors_come_in_pages(service: HttpService) -> None:
 
 
 def test_rows_are_cut_at_the_cursor() -> None:
-    from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import page_of
+    from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import page_of
 
     rows = [{"id": str(number)} for number in range(5)]
     assert page_of(rows, None, None) == (rows, None)

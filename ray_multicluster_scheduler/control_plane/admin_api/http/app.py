@@ -19,23 +19,15 @@ from ray_multicluster_scheduler.control_plane.admin_api.http.origin_check import
 from ray_multicluster_scheduler.control_plane.admin_api.http.strict_query_params import only_known_parameters
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import LoadSeries
 from ray_multicluster_scheduler.control_plane.admin_api.routes import (
-    about,
     actors,
     blobs,
     clusters,
     events,
-    fleet,
-    forget,
+    item_actions,
     items,
-    log_level,
-    login,
-    metrics,
-    probes,
     queue,
-    retry,
-    series,
+    service,
     simulation,
-    steering,
     tokens,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer
@@ -46,26 +38,8 @@ from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership 
 from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 
-ROUTERS = (
-    probes.router,
-    about.router,
-    log_level.router,
-    login.router,
-    tokens.router,
-    fleet.router,
-    clusters.router,
-    items.router,
-    steering.router,
-    retry.router,
-    forget.router,
-    series.router,
-    metrics.router,
-    simulation.router,
-    queue.router,
-    actors.router,
-    blobs.router,
-    events.router,
-)
+_RESOURCES = (service, tokens, clusters, items, item_actions, queue, simulation, actors, blobs, events)
+ROUTERS = tuple(one.router for one in _RESOURCES)
 
 
 def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:

@@ -15,12 +15,12 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
 from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailbox
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
 from ray_multicluster_scheduler.control_plane.admin_api.routes.items import face
-from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import page_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
     Answer,
     blobs_of,
     json_of,
     mailboxes_of,
+    page_of,
     runtime_of,
     texts,
 )

@@ -1,4 +1,4 @@
-"""Payloads that are too large to travel with what names them, and values of items."""
+"""Routes of payloads, and helpers that stream large values from the store."""
 
 from __future__ import annotations
 
@@ -7,19 +7,47 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
 
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import bytes_of, runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_blob
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import blobs as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import blobs as blobs_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import completion_of
 
-router = APIRouter(prefix="/api/v1/blobs", tags=["blobs"])
+router = APIRouter()
+BYTES = "application/octet-stream"
 
 
-@router.put("/{digest}", **described(Rule.SUBMIT, docs.PUT))
+async def large_blob(runtime: ServiceRuntime, digest: str) -> Response | None:
+    """None for one that is not a file."""
+    found = await asyncio.to_thread(runtime.store.blob_pieces, digest)
+    if found is None:
+        return None
+    size, pieces = found
+    return StreamingResponse(pieces, media_type=BYTES, headers={"Content-Length": str(size)})
+
+
+async def large_value(runtime: ServiceRuntime, item_id: str) -> Response | None:
+    """The value of an item that is over and whose value is not in memory anyway; None for any other."""
+    if runtime.item(item_id) is not None:
+        return None
+    digest = await asyncio.to_thread(_digest, runtime, item_id)
+    return None if digest is None else await large_blob(runtime, digest)
+
+
+def _digest(runtime: ServiceRuntime, item_id: str) -> str | None:
+    stored, outcome = runtime.store.item(item_id), runtime.store.outcome(item_id)
+    completion = None if stored is None else completion_of(stored)
+    if outcome is None or completion is None or outcome.attempt != completion.attempt:
+        return None
+    return outcome.digest
+
+
+@router.put("/api/v1/blobs/{digest}", tags=["blobs"], **described(Rule.SUBMIT, blobs_docs.PUT))
 async def put(request: Request, digest: str) -> dict[str, Any]:
     """Keep a payload, by the BLAKE2b hash (16 bytes) of what is in it. It is durable when this answers."""
     runtime = runtime_of(request)
@@ -33,7 +61,7 @@ async def put(request: Request, digest: str) -> dict[str, Any]:
     return {"digest": digest, "bytes": len(data)}
 
 
-@router.get("/{digest}", **described(Rule.SUBMIT, docs.GET))
+@router.get("/api/v1/blobs/{digest}", tags=["blobs"], **described(Rule.SUBMIT, blobs_docs.GET))
 async def get(request: Request, digest: str) -> Response:
     """The payload as it was put. Whoever does not steer everybody's work gets what was put with the same user's token,
     and what an item of that user has."""

@@ -1,4 +1,4 @@
-"""One cluster: all that is known of it, looked at now, emptied; and other clusters while the service runs."""
+"""Routes of clusters: list, inspect, check, cordon, drain, declare dead, and apply another configuration."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from fastapi import APIRouter, Request, Response
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
-from ray_multicluster_scheduler.control_plane.admin_api.cluster_details import cluster_details
+from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import cluster_shown
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
+    Rule,
+    caller_of,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
     Answer,
     check_cluster,
@@ -19,24 +22,87 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     runtime_of,
     seconds,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import clusters as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import clusters as clusters_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.config.loader import config_from
 from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, parse_with_lines
-from ray_multicluster_scheduler.control_plane.runtime import fleet_control
+from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
+from ray_multicluster_scheduler.control_plane.runtime.event_publisher import shared_with
 from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.health.health_checker import Health
 
-router = APIRouter(prefix="/api/v1/clusters", tags=["clusters"])
+router = APIRouter()
 LONGEST_DRAIN_S = 60.0
 LOOK_AGAIN_S = 0.1
 MOST_CLUSTERS = 1000
 _SOURCE = "what was sent"
 
 
-@router.get("/{name}", **described(Rule.KNOWN, docs.CLUSTER))
+@router.get("/api/v1/clusters", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.CLUSTERS))
+async def clusters(request: Request, refresh: bool = False) -> Response:
+    """One row per cluster; ``refresh`` asks every one of them first. Without it, too, those that nobody asked for
+    ``health_check_interval_s`` are asked, and the next answer tells of it."""
+    runtime = runtime_of(request)
+    if refresh:
+        await runtime.health.check_all()
+    else:
+        runtime.event_publisher.request_checks()
+    return Answer({"clusters": explanation.cluster_rows(runtime)})
+
+
+@router.get("/api/v1/nodes", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.NODES))
+async def nodes(request: Request) -> Response:
+    """The nodes of all clusters as they were last seen, in Ray's words."""
+    runtime = runtime_of(request)
+    return Answer({"nodes": explanation.node_rows(runtime, runtime.machine.registry.names())})
+
+
+@router.get("/api/v1/clusters/{name}/drained", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.DRAINED))
+async def drained(request: Request, name: str) -> dict[str, Any]:
+    """Is nothing of ours there any more? None if it is open for new work."""
+    check_cluster(request, name)
+    return {"drained": fleet_control.is_drained(runtime_of(request), name)}
+
+
+@router.post("/api/v1/clusters/{name}/cordon", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.CORDON))
+async def cordon(request: Request, name: str) -> dict[str, Any]:
+    """Close it for new work."""
+    return await _cordoned(request, name, cordoned=True)
+
+
+@router.post("/api/v1/clusters/{name}/uncordon", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.UNCORDON))
+async def uncordon(request: Request, name: str) -> dict[str, Any]:
+    """Open it again."""
+    return await _cordoned(request, name, cordoned=False)
+
+
+async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str, Any]:
+    runtime = runtime_of(request)
+    check_cluster(request, name)
+    changed = fleet_control.is_cordoned(runtime, name) != cordoned
+    items = fleet_control.cordon(runtime, name, cordoned=cordoned)
+    await runtime.until_durable()
+    await record_action(request, "cordon" if cordoned else "uncordon", name)
+    return {"items": items, "changed": changed}
+
+
+@router.post("/api/v1/clusters/{name}/declare-dead", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.DECLARE_DEAD))
+async def declare_dead(request: Request, name: str) -> dict[str, Any]:
+    """Settle all that was there now: ``{"reason": "…", "force": false}``."""
+    said, runtime = await json_of(request), runtime_of(request)
+    reason = checked_reason(said.get("reason", ""))
+    check_cluster(request, name)
+    items = await fleet_control.declare_dead(runtime, name, reason, force=said.get("force") is True)
+    await runtime.until_durable()
+    await record_action(request, "declare dead", name, {"reason": reason, "force": said.get("force") is True})
+    return {"items": items}
+
+
+@router.get("/api/v1/clusters/{name}", tags=["clusters"], **described(Rule.KNOWN, clusters_docs.CLUSTER))
 async def cluster(request: Request, name: str, refresh: bool = True) -> Response:
     """One cluster, asked now; without ``refresh`` as it is known."""
     runtime = runtime_of(request)
@@ -46,7 +112,7 @@ async def cluster(request: Request, name: str, refresh: bool = True) -> Response
     return Answer(_details(request, name))
 
 
-@router.post("/{name}/check", **described(Rule.KNOWN, docs.CHECK))
+@router.post("/api/v1/clusters/{name}/check", tags=["clusters"], **described(Rule.KNOWN, clusters_docs.CHECK))
 async def check(request: Request, name: str) -> Response:
     """Ask it now whether it is there, and what it has, whatever its breaker says; jobs and links that had given it up
     hear of it, too. If it answers an operator, the breaker is closed; others only look."""
@@ -76,7 +142,7 @@ async def _asked(runtime: ServiceRuntime, name: str, *, by_operator: bool = Fals
     return health
 
 
-@router.post("/{name}/drain", **described(Rule.OPERATE, docs.DRAIN))
+@router.post("/api/v1/clusters/{name}/drain", tags=["clusters"], **described(Rule.OPERATE, clusters_docs.DRAIN))
 async def drain(request: Request, name: str) -> Response:
     """Close it for new work, and wait until nothing is there any more: ``{"timeout": 25}``, at most 60 s. Ask again if
     it is not empty by then."""
@@ -105,7 +171,7 @@ async def _drained(runtime: ServiceRuntime, name: str, deadline: float) -> bool:
     return True
 
 
-@router.post("/apply", **described(Rule.ADMINISTER, docs.APPLY))
+@router.post("/api/v1/clusters/apply", tags=["clusters"], **described(Rule.ADMINISTER, clusters_docs.APPLY))
 async def apply(request: Request, dry_run: bool = False) -> Response:
     """Other clusters from now on: ``{"clusters": […]}``, or ``{"text": "the YAML of a clusters.yaml"}``, or ``{}`` to
     read the file again, as SIGHUP does. Those that are not named go; one that goes, or moves to another address, must
@@ -158,3 +224,36 @@ def _config(said: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:
 def _changes_of(request: Request) -> FleetChanges:
     changes: FleetChanges = request.app.state.fleet_changes
     return changes
+
+
+def cluster_details(runtime: ServiceRuntime, name: str) -> dict[str, Any]:
+    """On the loop. Raises ConfigurationError."""
+    now = runtime.clock.now()
+    state, view = runtime.machine.registry.state(name), runtime.machine.view(name, now)
+    row = next(row for row in explanation.cluster_rows(runtime) if row["name"] == name)
+    concerns = (("everything", view.trouble), ("tasks and actors", view.link_trouble), ("jobs", view.job_trouble))
+    return {
+        **row,
+        "drained": fleet_control.is_drained(runtime, name),
+        "config": cluster_shown(runtime.config.cluster(name)),
+        "breaker": {
+            "state": str(state.breaker.state(now)),
+            "failures_in_a_row": state.breaker.failures_in_a_row,
+            "half_open_at": state.breaker.half_open_at,
+        },
+        "troubles": [
+            {"concerns": what, "code": one.code, "sentence": one.sentence, "since": one.at}
+            for what, one in concerns
+            if one is not None
+        ],
+        "notes": [note for note in [shared_with(row["other_control_planes"])] if note],
+        "link": view.link,
+        "paused": view.paused,
+        "in_flight": view.in_flight,
+        "ahead": view.ahead,
+        "running_jobs": view.running_jobs,
+        "ready_actors": view.ready_actors,
+        "kept_for": view.kept_for,
+        "next_submission_at": view.next_submission_at,
+        "heard_at": state.heard_at,
+    }

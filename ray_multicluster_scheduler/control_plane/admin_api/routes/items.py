@@ -1,4 +1,4 @@
-"""Tasks, jobs and gangs: submit, look, wait, end, explain."""
+"""Routes of items (tasks, jobs, gangs): submit, list, get, wait, explain, result and logs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from ray_multicluster_scheduler.common.model.item_fields import KINDS
 from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_submitted
+from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import seen_by
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     Rule,
     caller_of,
     check_seen,
+    only_owner_of,
     still_let_in,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.access.session_expiry import while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.events import output_stream
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
-from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import result_lost
+from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import BYTES, large_value, result_lost
+from ray_multicluster_scheduler.control_plane.admin_api.routes.item_actions import there
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import (
     check_key,
     key_of,
@@ -35,21 +38,22 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import 
     with_id,
     with_key,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
     Answer,
     blobs_of,
     check_fields,
+    cursor_of,
     json_of,
     leases_of,
     mailboxes_of,
+    number_of,
+    rows_at_most,
     runtime_of,
     seconds,
     texts,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.steering import there
-from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_value
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as items_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config.item_models import item_from
 from ray_multicluster_scheduler.control_plane.runtime import job_logs, wire
@@ -64,14 +68,15 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
 from ray_multicluster_scheduler.control_plane.store import ItemQuery, StoredItem
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import when_started
 
-router = APIRouter(prefix="/api/v1", tags=["items"])
+router = APIRouter()
 MOST_ITEMS = 10_000
 LONGEST_WAIT_S = 60.0
 _OF_ONE = ("task", "objects", "get_if_exists")
 _OF_ALL = ("blobs", "client")
+_ROWS_AT_ONCE = 50
 
 
-@router.post("/items", **described(Rule.SUBMIT, docs.SUBMIT))
+@router.post("/api/v1/items", tags=["items"], **described(Rule.SUBMIT, items_docs.SUBMIT))
 async def submit(request: Request) -> Response:
     """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable.
     Without an id it is given one."""
@@ -86,7 +91,7 @@ async def submit(request: Request) -> Response:
     return Answer(answer)
 
 
-@router.post("/items/batch", **described(Rule.SUBMIT, docs.SUBMIT_BATCH))
+@router.post("/api/v1/items/batch", tags=["items"], **described(Rule.SUBMIT, items_docs.SUBMIT_BATCH))
 async def submit_batch(request: Request) -> Response:
     """Submit many: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by itself;
     the answers are in the order of the items, and what was accepted is durable. Those without an id are given one."""
@@ -181,7 +186,7 @@ def _wanted(entry: object, user: str) -> SubmitRequest:
     return SubmitRequest(task, objects, entry.get("get_if_exists") is True)
 
 
-@router.get("/items/{item_id}", **described(Rule.SEE, docs.GET))
+@router.get("/api/v1/items/{item_id}", tags=["items"], **described(Rule.SEE, items_docs.GET))
 async def get(request: Request, item_id: str) -> dict[str, Any]:
     """An item as it is now, with its outcome if it is over."""
     item = await runtime_of(request).find_item(item_id)
@@ -219,7 +224,7 @@ def _status(caller: Caller, item: Promise) -> dict[str, Any]:
     return told if caller.steers_all or own_work.may_read(caller, item) else own_work.without_values(told)
 
 
-@router.get("/items", **described(Rule.SEE, docs.LIST))
+@router.get("/api/v1/items", tags=["items"], **described(Rule.SEE, items_docs.LIST))
 async def list_items(
     request: Request,
     state: str | None = None,
@@ -274,7 +279,7 @@ def _row(stored: StoredItem) -> dict[str, Any]:
     }
 
 
-@router.post("/wait", **described(Rule.SEE, docs.WAIT))
+@router.post("/api/v1/wait", tags=["items"], **described(Rule.SEE, items_docs.WAIT))
 async def wait(request: Request) -> Response:
     """Long poll: ``{"client": "any name", "mailbox": …, "add": [ids], "heard": [ids], "timeout": 25}``.
 
@@ -301,7 +306,7 @@ async def wait(request: Request) -> Response:
     return Answer(await while_let_in(request, asking))
 
 
-@router.get("/items/{item_id}/explain", **described(Rule.SEE, docs.EXPLAIN))
+@router.get("/api/v1/items/{item_id}/explain", tags=["items"], **described(Rule.SEE, items_docs.EXPLAIN))
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
     runtime, caller = runtime_of(request), caller_of(request)
@@ -309,7 +314,7 @@ async def explain(request: Request, item_id: str) -> Response:
     return Answer(own_work.without_others(story, caller, runtime.live_owner))
 
 
-@router.get("/items/{item_id}/result", **described(Rule.STEER, docs.RESULT))
+@router.get("/api/v1/items/{item_id}/result", tags=["items"], **described(Rule.STEER, items_docs.RESULT))
 async def result(request: Request, item_id: str) -> Response:
     """The pickled value of one that succeeded, or the pickled exception of user code."""
     runtime = runtime_of(request)
@@ -332,7 +337,7 @@ async def result(request: Request, item_id: str) -> Response:
     return Response(told.payload, media_type=BYTES)
 
 
-@router.get("/items/{item_id}/logs", **described(Rule.SEE, docs.LOGS))
+@router.get("/api/v1/items/{item_id}/logs", tags=["items"], **described(Rule.SEE, items_docs.LOGS))
 async def logs(
     request: Request, item_id: str, attempt: int | None = None, stream: str | None = None, follow: bool = False
 ) -> Response:
@@ -373,3 +378,23 @@ async def logs(
         told = output_stream.of_task(runtime, item, still, alone=attempt is not None)
         return StreamingResponse(told, media_type="text/plain")
     return PlainTextResponse(await runtime.output_of(item, attempt or item.attempt, stream))
+
+
+@router.get("/api/v1/jobs", tags=["fleet"], **described(Rule.SEE, fleet_docs.JOBS))
+async def jobs(request: Request, after: str | None = None, limit: int = 100) -> Response:
+    """The jobs that are remembered, newest first, in pages: ask again with the ``after`` of the answer for more."""
+    runtime, only = runtime_of(request), only_owner_of(request)
+    query = ItemQuery(kind="job", owner=only, after=number_of(after), limit=rows_at_most(limit))
+    page = await asyncio.to_thread(runtime.store.items, query)
+    rows, reasons = [], current_wait_reasons(runtime)  # once for all of them: each costs a decision
+    for number, one in enumerate(page.items, 1):
+        rows.append(await runtime.job(one.new.id, reasons=reasons))
+        if number % _ROWS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # others have their turn
+    return Answer({"jobs": rows, "after": cursor_of(page.after)})
+
+
+@router.get("/api/v1/jobs/{job_id}", tags=["fleet"], **described(Rule.SEE, fleet_docs.JOB))
+async def job(request: Request, job_id: str) -> Response:
+    """A job in Ray's words."""
+    return Answer(await runtime_of(request).job(job_id, seen_by(caller_of(request))))

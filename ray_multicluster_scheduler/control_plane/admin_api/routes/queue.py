@@ -1,4 +1,4 @@
-"""What waits, and whose it is."""
+"""Routes of the queue and of owners: what waits, limits of an owner, pause and resume."""
 
 from __future__ import annotations
 
@@ -10,24 +10,37 @@ from fastapi import APIRouter, Request, Response
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 from ray_multicluster_scheduler.common.identifier_checks import check_word
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, check_seen
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
+    Rule,
+    caller_of,
+    check_seen,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.metrics import queue_counts
-from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, json_of, runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import queue as docs
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
+    Answer,
+    check_cluster,
+    cursor_of,
+    json_of,
+    number_of,
+    rows_at_most,
+    runtime_of,
+)
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import queue as queue_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime.explanation import current_wait_reasons
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.store import ItemQuery as Query
-from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged
+from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged, QueuePaused, QueueResumed
 
-router = APIRouter(prefix="/api/v1", tags=["queue"])
+router = APIRouter()
 LONGEST_OWNER = 256
 
 
-@router.get("/queue", **described(Rule.SEE, docs.QUEUE))
+@router.get("/api/v1/queue", tags=["queue"], **described(Rule.SEE, queue_docs.QUEUE))
 async def queue(request: Request, owner: str | None = None, after: str | None = None, limit: int = 100) -> Response:
     """How many wait, and what waits, longest first, with the reason and its position in the queue; in pages. A
     submitter sees what is its own."""
@@ -45,14 +58,14 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
     return Answer({**queue_counts.depths(counts, runtime, owner), "waiting": rows, "after": cursor_of(page.after)})
 
 
-@router.get("/owners", **described(Rule.SEE, docs.OWNERS))
+@router.get("/api/v1/owners", tags=["queue"], **described(Rule.SEE, queue_docs.OWNERS))
 async def owners(request: Request) -> Response:
     """Everybody who has something that is not over, or limits: how much, and how much they may have."""
     caller, rows = caller_of(request), await _owners(runtime_of(request))
     return Answer({"owners": [row for name, row in rows.items() if caller.may_see(name)]})
 
 
-@router.get("/owners/{owner:path}", **described(Rule.SEE, docs.OWNER))
+@router.get("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.SEE, queue_docs.OWNER))
 async def one_owner(request: Request, owner: str) -> Response:
     """One of them, or one who has had something that is remembered."""
     check_seen(request, owner, f"what {owner} has")
@@ -68,7 +81,7 @@ async def one_owner(request: Request, owner: str) -> Response:
     return Answer(row)
 
 
-@router.put("/owners/{owner:path}", **described(Rule.ADMINISTER, docs.SET_LIMITS))
+@router.put("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, queue_docs.SET_LIMITS))
 async def set_limits(request: Request, owner: str) -> Response:
     """From now on these limits hold for an owner, also after a restart. They are all that it has: one that is not named
     is as it is by default. What runs goes on, whatever they are."""
@@ -76,7 +89,7 @@ async def set_limits(request: Request, owner: str) -> Response:
     return await _limited(request, owner, limits)
 
 
-@router.delete("/owners/{owner:path}", **described(Rule.ADMINISTER, docs.RESET_LIMITS))
+@router.delete("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, queue_docs.RESET_LIMITS))
 async def reset_limits(request: Request, owner: str) -> Response:
     """The limits in the settings hold again."""
     return await _limited(request, owner, None)
@@ -101,3 +114,40 @@ async def _limited(request: Request, owner: str, limits: OwnerLimits | None) -> 
 async def _owners(runtime: ServiceRuntime, *also: str) -> dict[str, dict[str, Any]]:
     counts = await asyncio.to_thread(runtime.store.count_unfinished)
     return queue_counts.owner_rows(counts, runtime, also)
+
+
+@router.post("/api/v1/queue/{what}/{name:path}/pause", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.PAUSE))
+async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
+    """Start nothing new on a ``cluster``, or nothing new of an ``owner``."""
+    said, runtime = await json_of(request), runtime_of(request)
+    reason = checked_reason(said.get("reason", ""))
+    before = _paused(request, what, name)
+    runtime.tell(QueuePaused("cluster" if what == "cluster" else "owner", name, reason))
+    await runtime.until_durable()
+    await record_action(request, "pause", f"{what} {name}", {"reason": reason})
+    return {what: name, "changed": before != reason}
+
+
+@router.post("/api/v1/queue/{what}/{name:path}/resume", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.RESUME))
+async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
+    """The end of pause."""
+    runtime, before = runtime_of(request), _paused(request, what, name)
+    runtime.tell(QueueResumed("cluster" if what == "cluster" else "owner", name))
+    await runtime.until_durable()
+    await record_action(request, "resume", f"{what} {name}")
+    return {what: name, "changed": before is not None}
+
+
+def _paused(request: Request, what: str, name: str) -> str | None:
+    """Why the queue of a cluster or an owner is paused; None: it is not. Raises ConfigurationError, NoSuchCluster."""
+    machine = runtime_of(request).machine
+    match what:
+        case "cluster":
+            check_cluster(request, name)
+            return machine.registry.state(name).paused
+        case "owner":
+            paused = next((one.paused for one in machine.owner_rows() if one.name == name), None)
+            if paused is None:  # one that is can be resumed
+                check_word("owner", name)
+            return paused
+    raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")

@@ -1,28 +1,75 @@
-"""What would become of a workload on this fleet, or on another."""
+"""Routes that predict: the placement of one item now, the trace of past work, and a simulated workload."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, json_of, runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import simulation as docs
+from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
+    Rule,
+    caller_of,
+    only_owner_of,
+    still_let_in,
+)
+from ray_multicluster_scheduler.control_plane.admin_api.metrics.history_trace import history_trace
+from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import no_task, with_id
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
+    Answer,
+    json_of,
+    runtime_of,
+)
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import simulation as simulation_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import MOST_ITEMS, SimulatedRuns
-from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.config.item_models import item_from
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, SubmitRequest
 from ray_multicluster_scheduler.simulation import Synthetic
+from ray_multicluster_scheduler.simulation.workloads.trace import trace_text
+from ray_multicluster_scheduler.simulation.workloads.workload import Item
 
-router = APIRouter(prefix="/api/v1", tags=["fleet"])
+router = APIRouter()
 _MOST_SEED = 2**53
 _NOT_HERE = frozenset({"policies"})
 """Settings that name code to be loaded: that is for whoever starts the service."""
 
 
-@router.post("/simulate", **described(Rule.STEER, docs.SIMULATE))
+@router.post("/api/v1/plan", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.PLAN))
+async def plan(request: Request) -> Response:
+    """Where an item would go now, and why: ``{"task": {…}}``. Every cluster is asked first; nothing is submitted. What
+    would be refused as somebody else's, or for its priority, is refused here, too."""
+    said, runtime, caller = await json_of(request), runtime_of(request), caller_of(request)
+    if not isinstance(said.get("task"), Mapping):
+        raise no_task()
+    wanted = own_work.admitted(caller, runtime.machine.limits_of, SubmitRequest(item_from(with_id(said["task"]))))
+    await runtime.health.check_all()
+    return Answer(runtime.machine.plan(wanted.task, runtime.clock.now()).to_dict())
+
+
+@router.get("/api/v1/trace", tags=["fleet"], **described(Rule.SEE, fleet_docs.TRACE))
+async def trace(request: Request) -> Response:
+    """What has run, as a CSV trace for `rmcs simulate`."""
+    pages = history_trace(runtime_of(request).store, only_owner_of(request))
+    return StreamingResponse(_lines(pages, partial(still_let_in, request)), media_type="text/csv")
+
+
+async def _lines(pages: Iterator[list[Item]], still: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Page by page, as fast as they are read; only the first one has the names of the columns."""
+    head = True
+    while still() and (page := await asyncio.to_thread(next, pages, None)) is not None:
+        text = trace_text(page)
+        yield (text if head else text.partition("\n")[2]).encode(errors="backslashreplace")
+        head = False
+
+
+@router.post("/api/v1/simulate", tags=["fleet"], **described(Rule.STEER, simulation_docs.SIMULATE))
 async def simulate(request: Request) -> Response:
     """Run a made-up workload in virtual time, by the same brain: ``{"synthetic": "items=1000 over=1h", "nodes": {"mac":
     "4x{CPU:16}"}, "settings": {…}, "seed": 0}``. Clusters are this service's, as large as they were last seen unless

@@ -1,30 +1,85 @@
-"""Tokens: who may use the service, and as what."""
+"""Routes of access: tokens (list, create, revoke), browser sessions and stream tickets."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fastapi import APIRouter, Request
+from fastapi.responses import Response
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError
+from ray_multicluster_scheduler.control_plane.admin_api.access import sessions
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook, roles_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import access_of, json_of, texts
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, access_of, json_of, texts
 from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import is_text
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import tokens as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import tokens as tokens_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 
-router = APIRouter(prefix="/api/v1/tokens", tags=["tokens"])
+router = APIRouter()
 
 
-@router.get("", **described(Rule.ADMINISTER, docs.LIST))
+@router.post("/api/v1/session", tags=["login"], **described(Rule.KNOWN, tokens_docs.LOG_IN))
+async def log_in(request: Request) -> Response:
+    """Begin a session: asked with ``Authorization: Bearer``, answered with a cookie that only the browser itself can
+    read. It ends after twelve hours, with its token, with ``DELETE``, or with the service."""
+    access = access_of(request)
+    if access.book is not None and "authorization" not in request.headers:
+        raise NotAllowedError(
+            "A session begins with a token.", next_step="send Authorization: Bearer, with the token to log in with"
+        )
+    caller = caller_of(request)
+    lasts_s = _lasts_s(request, access.sessions.lasts_s)
+    answer = Answer({"user": caller.user, "roles": sorted(caller.roles), "expires_in": lasts_s})
+    secret = access.sessions.make(caller)
+    answer.headers["set-cookie"] = sessions.cookie(secret, lasts_s, secure=_secure(request))
+    answer.headers["cache-control"] = "no-store"
+    return answer
+
+
+@router.delete("/api/v1/session", tags=["login"], **described(Rule.KNOWN, tokens_docs.LOG_OUT))
+async def log_out(request: Request) -> Response:
+    """The end of the session, whoever has its cookie."""
+    access = access_of(request)
+    secret = sessions.cookie_in(request.headers.get("cookie", ""))
+    if secret:
+        access.sessions.end(secret)
+    answer = Answer({"ended": bool(secret)})
+    answer.headers["set-cookie"] = sessions.cookie("", 0, secure=_secure(request))
+    return answer
+
+
+@router.post("/api/v1/ticket", tags=["login"], **described(Rule.KNOWN, tokens_docs.TICKET))
+async def ticket(request: Request) -> Response:
+    """A ticket for one web socket, or one stream of events, where a page cannot send a header: ``?ticket=…``. It is
+    good for 30 seconds, once."""
+    access = access_of(request)
+    said: dict[str, Any] = {
+        "ticket": access.tickets.make(caller_of(request)),
+        "expires_in": _lasts_s(request, access.tickets.lasts_s),
+    }
+    return Answer(said, headers={"cache-control": "no-store"})
+
+
+def _lasts_s(request: Request, at_most: float) -> float:
+    """Nothing that a token has opened lasts longer than itself."""
+    left = access_of(request).left_s(caller_of(request))
+    return at_most if left is None else round(min(at_most, max(left, 0.0)), 3)
+
+
+def _secure(request: Request) -> bool:
+    """Is it reached over TLS, its own or that of a proxy on this machine?"""
+    return access_of(request).secure or request.url.scheme == "https"
+
+
+@router.get("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, tokens_docs.LIST))
 async def list_tokens(request: Request) -> dict[str, Any]:
     """All of them, oldest first, also those that have expired; never what one needs to use them."""
     return {"tokens": _book(request).list()}
 
 
-@router.post("", **described(Rule.ADMINISTER, docs.CREATE))
+@router.post("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, tokens_docs.CREATE))
 async def create(request: Request) -> dict[str, Any]:
     """Make one: ``{"user": "alice", "roles": ["submitter"], "note": "", "expires_at": seconds since 1970, or null}``.
     The answer has the token itself, once: it is kept nowhere."""
@@ -53,7 +108,7 @@ async def create(request: Request) -> dict[str, Any]:
     return {**about, "token": text}
 
 
-@router.delete("/{token_id}", **described(Rule.ADMINISTER, docs.REVOKE))
+@router.delete("/api/v1/tokens/{token_id}", tags=["tokens"], **described(Rule.ADMINISTER, tokens_docs.REVOKE))
 async def revoke(request: Request, token_id: str, force: bool = False) -> dict[str, Any]:
     """From now on nobody gets in with it, and who is in is put out. The last one of an admin only with ``force``.
     Answered when it is written; if it cannot be now, it holds all the same, and can be said again."""

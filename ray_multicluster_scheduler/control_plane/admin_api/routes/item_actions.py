@@ -1,4 +1,4 @@
-"""Retry: what is over is submitted once more, as another item."""
+"""Routes that change an accepted item: cancel, hold, release, priority, retry and forget."""
 
 from __future__ import annotations
 
@@ -10,24 +10,115 @@ from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, SchedulerError
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model.checks import priority_of
 from ray_multicluster_scheduler.common.model.item_fields import ID
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_key, key_of, new_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, json_of, runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as items_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config.item_models import is_id
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, SubmitRequest
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
+from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
 
-router = APIRouter(prefix="/api/v1", tags=["items"])
+router = APIRouter()
 
 
-@router.post("/items/{item_id}/retry", **described(Rule.SUBMIT, docs.RETRY))
+@router.post("/api/v1/items/{item_id}/cancel", tags=["items"], **described(Rule.STEER, items_docs.CANCEL))
+async def cancel(request: Request, item_id: str) -> dict[str, Any]:
+    """Ask for its end: ``{"reason": "…", "force": false}``. Nothing happens to what is over, whose state is told."""
+    said, runtime = await json_of(request), runtime_of(request)
+    item = await there(request, item_id)
+    changed = item is not None and not item.done()
+    if item is not None and changed:
+        reason = checked_reason(said.get("reason", "")) or "cancelled by the caller"
+        runtime.kill(item, reason, force=said.get("force") is True)
+        await runtime.until_durable()
+        await record_if_others(request, item.task.owner, "cancel", item_id, {"reason": reason})
+    return {"id": item_id, "state": EXPIRED if item is None else str(item.state), "changed": changed}
+
+
+@router.post("/api/v1/items/{item_id}/hold", tags=["items"], **described(Rule.STEER, items_docs.HOLD))
+async def hold(request: Request, item_id: str) -> dict[str, Any]:
+    """Let it not start before it is released. What was sent to a cluster already goes on; its next attempt is held."""
+    said, runtime = await json_of(request), runtime_of(request)
+    item = await _waiting(request, item_id)
+    reason, before = checked_reason(said.get("reason", "")), _held(request, item)
+    runtime.tell(HoldRequested(item_id, reason))
+    await runtime.until_durable()
+    await record_if_others(request, item.task.owner, "hold", item_id, {"reason": reason})
+    return {**_now(request, item), "changed": before != reason}
+
+
+@router.post("/api/v1/items/{item_id}/release", tags=["items"], **described(Rule.STEER, items_docs.RELEASE))
+async def release(request: Request, item_id: str) -> dict[str, Any]:
+    """The end of hold."""
+    runtime = runtime_of(request)
+    item = await _waiting(request, item_id)
+    before = _held(request, item)
+    runtime.tell(ReleaseRequested(item_id))
+    await runtime.until_durable()
+    await record_if_others(request, item.task.owner, "release", item_id)
+    return {**_now(request, item), "changed": before is not None}
+
+
+@router.post("/api/v1/items/{item_id}/priority", tags=["items"], **described(Rule.STEER, items_docs.PRIORITY))
+async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
+    """``{"priority": 5}``: from now on it waits with this."""
+    said, runtime = await json_of(request), runtime_of(request)
+    priority = priority_of(said.get("priority"))
+    item = await _waiting(request, item_id)
+    if not caller_of(request).steers_all:
+        limits = runtime.machine.limits_of(item.task.owner)
+        own_work.check_priority(limits, item.task.owner, priority, item_id)
+    record = runtime.record(item_id)
+    before = None if record is None else record.wanted.priority
+    runtime.tell(PriorityChanged(item_id, priority))
+    await runtime.until_durable()
+    await record_if_others(request, item.task.owner, "priority", item_id, {"priority": priority})
+    return {**_now(request, item), "priority": priority, "changed": before != priority}
+
+
+async def there(request: Request, item_id: str) -> Item | None:
+    """For whoever may steer it; None: EXPIRED. Raises UnknownItemError, NotAllowedError."""
+    item = await runtime_of(request).find_item(item_id)
+    if item is not None:
+        own_work.check_item_steered(request, item.task.owner, item_id)
+    return item
+
+
+async def _waiting(request: Request, item_id: str) -> Item:
+    """One that is not over. Raises SchedulerError if it is, and as :func:`there` does."""
+    item = await there(request, item_id)
+    if item is None or item.done():
+        state = EXPIRED if item is None else str(item.state)
+        anyway = " --anyway" if state == TaskState.SUCCEEDED else ""  # else it is refused
+        raise SchedulerError(
+            f"{item_id} is over: {state}.",
+            task_id=item_id,
+            next_step=f"`rmcs task retry {item_id}{anyway}` (POST /api/v1/items/{{id}}/retry), if it is to run again",
+        )
+    return item
+
+
+def _now(request: Request, item: Item) -> dict[str, Any]:
+    return {"id": item.id, "state": str(item.state), "held": _held(request, item) is not None}
+
+
+def _held(request: Request, item: Item) -> str | None:
+    """Why it is kept from starting; None: it is not."""
+    record = runtime_of(request).record(item.id)
+    return None if record is None else record.held
+
+
+@router.post("/api/v1/items/{item_id}/retry", tags=["items"], **described(Rule.SUBMIT, items_docs.RETRY))
 async def retry(request: Request, item_id: str) -> Response:
     """Submit what failed or was cancelled once more: ``{"id": "of the new one", "anyway": false}``. It is another item,
     with the same code, arguments and wishes; ``anyway`` is for one that succeeded, or was repeated already. Whoever
@@ -135,3 +226,27 @@ def _again(task: TaskDescription, item_id: str, key: str | None) -> TaskDescript
     if actor is not None and actor.ray_name == task.id:
         actor = replace(actor, ray_name=item_id)
     return replace(task, id=item_id, actor=actor, idempotency_key=key, submitted_at=0.0, program=None, repeats=task.id)
+
+
+@router.delete("/api/v1/items/{item_id}", tags=["items"], **described(Rule.STEER, items_docs.FORGET))
+async def forget(request: Request, item_id: str) -> Response:
+    """Forget what is over: its history, output and values. From then on its id answers EXPIRED, and stays taken. What
+    Ray keeps of a job is not touched."""
+    runtime = runtime_of(request)
+    await own_work.check_steered_by(caller_of(request), runtime, item_id)
+    item = await runtime.find_item(item_id)
+    if item is not None:
+        needed = runtime.stored_arguments.needed()
+        if not item.done():
+            raise _not_now(item_id, f"it is {item.state}", "cancel it first")
+        if item_id in needed:
+            raise _not_now(item_id, "others that are not over need its value", "ask again when they are")
+        if not await asyncio.to_thread(runtime.store.forget, item_id, needed):
+            raise _not_now(item_id, "something of it is still to be done", "ask again in a moment")
+        runtime.forget_ended(item_id)
+        await record_if_others(request, item.task.owner, "forget", item_id)
+    return Answer({"id": item_id, "state": EXPIRED})
+
+
+def _not_now(item_id: str, why: str, next_step: str) -> SchedulerError:
+    return SchedulerError(f"{item_id} cannot be forgotten now: {why}.", task_id=item_id, next_step=next_step)

@@ -1,0 +1,141 @@
+"""Routes of the service itself: probes, OpenAPI document, settings, log level, metrics and load over time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from ray_multicluster_scheduler import __version__
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.logging import LEVELS, level_now, set_level
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
+from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import (
+    cluster_shown,
+    of_owner,
+    settings_shown,
+)
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
+    Rule,
+    caller_of,
+    only_owner_of,
+)
+from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import KEPT_HOURS, LoadSeries, table
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
+    Answer,
+    json_of,
+    runtime_of,
+)
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import log_level as log_level_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import series as series_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import JSON, described
+
+router = APIRouter()
+
+
+@router.get("/healthz", tags=["probes"], **described(Rule.OPEN, fleet_docs.HEALTH))
+async def healthz() -> dict[str, Any]:
+    """It answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", tags=["probes"], **described(Rule.OPEN, fleet_docs.READY))
+async def readyz(request: Request, response: Response) -> dict[str, Any]:
+    """It can accept work; 503 with the reason if not."""
+    runtime = runtime_of(request)
+    trouble = runtime.store.write_problem or runtime.refusal
+    if trouble is not None:
+        response.status_code = 503
+        return {"status": "not ready", "reason": trouble}
+    return {"status": "ready"}
+
+
+@router.get("/api/v1/openapi.json", tags=["about"], **described(Rule.OPEN, fleet_docs.OPENAPI))
+async def openapi(request: Request) -> Response:
+    """Every route, with schemas and examples."""
+    return Answer(request.app.openapi())
+
+
+@router.get("/api/v1/settings", tags=["about"], **described(Rule.KNOWN, fleet_docs.SETTINGS))
+async def settings(request: Request) -> Response:
+    """What holds now, from the file, the environment and by default; secrets are covered."""
+    runtime = runtime_of(request)
+    config = runtime.config
+    return Answer(
+        {
+            "settings": settings_shown(runtime.settings_now(), only_owner_of(request)),
+            "source": config.source,
+            "clusters": [cluster_shown(one) for one in config.clusters],
+        }
+    )
+
+
+@router.get("/api/v1/fleet", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.FLEET))
+async def fleet(request: Request) -> Response:
+    """What a client has to know to submit: settings, clusters, home directories."""
+    runtime, caller = runtime_of(request), caller_of(request)
+    settings = runtime.settings_now()
+    return Answer(
+        {
+            "version": __version__,
+            "control_plane": runtime.control_plane,
+            "you": {"user": caller.user, "roles": sorted(caller.roles)},
+            "settings": of_owner(settings.model_dump(mode="json", exclude={"service_tls"}), only_owner_of(request)),
+            "clusters": [one.name for one in runtime.config.clusters],
+            "homes": list(runtime.homes),
+            "not_ready": runtime.store.write_problem or runtime.refusal,
+        }
+    )
+
+
+@router.get("/api/v1/log-level", tags=["about"], **described(Rule.KNOWN, log_level_docs.LOG_LEVEL))
+async def log_level() -> Response:
+    """The least that a line must be worth to be written."""
+    return Answer({"level": level_now()})
+
+
+@router.put("/api/v1/log-level", tags=["about"], **described(Rule.OPERATE, log_level_docs.SET_LOG_LEVEL))
+async def set_log_level(request: Request) -> Response:
+    """From now on, until the service is started again."""
+    said = await json_of(request)
+    level, others = said.get("level"), sorted(set(said) - {"level"})
+    if others:
+        raise ConfigurationError(f"{others[0][:100]!r} is not known here.", next_step="send level, and nothing else")
+    if not isinstance(level, str) or level not in LEVELS:
+        raise ConfigurationError(
+            f"level is {str(level)[:100]!r}." if "level" in said else "level is missing.",
+            next_step=f"use one of {', '.join(LEVELS)}",
+        )
+    before = level_now()
+    set_level(min(before, level, key=LEVELS.index))  # that of both by which it is told in the log
+    await record_action(request, "set log level", "log", {"level": level, "before": before})
+    set_level(level)
+    return Answer({"level": level})
+
+
+@router.get("/metrics", tags=["probes"], **described(Rule.KNOWN, series_docs.METRICS))
+async def metrics(request: Request) -> Response:
+    """All figures, in the text form of Prometheus. Whoever asks looks at the clusters, too: those that nobody asked for
+    ``health_check_interval_s`` are asked, and the next answer tells of it."""
+    from ray_multicluster_scheduler.control_plane.admin_api.metrics.metrics_text import metrics_text  # noqa: PLC0415
+    from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import CONTENT_TYPE  # noqa: PLC0415
+
+    runtime = runtime_of(request)
+    runtime.event_publisher.request_checks()
+    room = await asyncio.to_thread(runtime.store.usage)  # a disk may be slow
+    return Response(metrics_text(runtime, room), media_type=CONTENT_TYPE)
+
+
+@router.get("/api/v1/series", tags=["fleet"], **described(Rule.KNOWN, series_docs.SERIES))
+async def series(request: Request, hours: float = 1.0) -> Response:
+    """The load of every cluster, and how much waited, minute by minute for the last ``hours``. A restart keeps it; of
+    the time when no service ran, and of what did not change any more before, nothing is known."""
+    if not (math.isfinite(hours) and 0 < hours <= KEPT_HOURS):
+        raise ConfigurationError(f"hours is {hours}.", next_step=f"give more than 0, and {KEPT_HOURS} at the most")
+    kept: LoadSeries = request.app.state.series
+    columns = kept.columns(hours)
+    return Response(await asyncio.to_thread(lambda: json.dumps(table(*columns)).encode()), media_type=JSON)
