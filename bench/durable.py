@@ -22,7 +22,7 @@ from typing import Any
 
 import aiohttp
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.store import Change, ItemStatus, SqliteStore, Step

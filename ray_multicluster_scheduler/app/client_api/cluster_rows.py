@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ray_multicluster_scheduler.common.tables import html_tables
+from ray_multicluster_scheduler.common.tables import html_facts, html_table
 from ray_multicluster_scheduler.scheduler.policy.reasons import STALE_SNAPSHOT
 
 _COLUMNS = ("cluster", "state", "why", "items", "nodes", "free", "tags", "Ray")
@@ -16,7 +16,7 @@ class ClusterRow(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         shown = [(name, _words(value)) for name, value in self.items() if name != "name"]
-        return html_tables.facts(f"cluster {self.get('name')}", shown)
+        return html_facts(f"cluster {self.get('name')}", shown)
 
 
 class ClusterRows(list[dict[str, Any]]):
@@ -30,7 +30,7 @@ class ClusterRows(list[dict[str, Any]]):
         return list, ([dict(row) for row in self],)
 
     def _repr_html_(self) -> str:
-        return html_tables.table("", _COLUMNS, [_line(row) for row in self])
+        return html_table("", _COLUMNS, [_line(row) for row in self])
 
 
 def is_of_now(row: Mapping[str, Any]) -> bool:

@@ -56,7 +56,7 @@ def plan(
     """
     from ray_multicluster_scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.cli.service.client import check_there, connect, find
-    from ray_multicluster_scheduler.common.tables.decision_table import decision_lines, fails_at_once
+    from ray_multicluster_scheduler.common.tables import decision_rows, fails_at_once
 
     amounts = amounts_of(cpus, gpus, memory, resource)
     if config is None and find(address) is not None:
@@ -71,7 +71,7 @@ def plan(
             fallback=fallback.value,
         )
     emit(decision.to_dict(), output, lambda: plan_lines(decision))
-    if decision.code == "QUEUE_FULL" or fails_at_once(decision_lines(decision)):
+    if decision.code == "QUEUE_FULL" or fails_at_once(decision_rows(decision)):
         raise typer.Exit(exit_codes.FAILED)
 
 
@@ -79,7 +79,7 @@ def plan_lines(decision: SchedulingDecision | Mapping[str, Any]) -> FittingLines
     """For people."""
     from ray_multicluster_scheduler.cli.layout.columns import fitting_columns
     from ray_multicluster_scheduler.cli.layout.lines import FittingLines
-    from ray_multicluster_scheduler.common.tables.decision_table import decision_text
+    from ray_multicluster_scheduler.common.tables import decision_text
 
     return FittingLines(lambda width: decision_text(decision, fitting_columns(width)))
 

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ray_multicluster_scheduler.common.redaction.patterns import (
+from ray_multicluster_scheduler.common.redaction import (
     MASKED,
-    masked_addresses,
-    masked_line,
+    mask_text,
+    mask_userinfo,
     name_looks_secret,
 )
 
@@ -75,7 +75,7 @@ class Cover:
     def _once(self, text: str) -> str:
         for secret in self._known:
             text = text.replace(secret, MASKED)
-        return masked_addresses(masked_line(_TOKEN.sub(MASKED, text)))
+        return mask_userinfo(mask_text(_TOKEN.sub(MASKED, text)))
 
     def passes(self, text: str) -> bool:
         """The last look at a whole file, whoever wrote it: is there nothing that would be covered?"""

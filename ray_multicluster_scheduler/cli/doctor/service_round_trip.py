@@ -86,7 +86,7 @@ def _there_and_back(service: Service, names: Sequence[str], reason: Reason) -> l
 def _tiny(item_id: str, cluster: str) -> dict[str, Any]:
     """It needs no CPU of its own: whether a cluster is busy is not the question."""
     from ray_multicluster_scheduler.common import pickling
-    from ray_multicluster_scheduler.common.digest import digest_of
+    from ray_multicluster_scheduler.common.blob_names import digest_of
     from ray_multicluster_scheduler.control_plane.runtime.wire import bytes_to_wire
 
     function, arguments = pickling.dumps(len), pickling.dumps(((round_trip.ARGUMENT,), {}))

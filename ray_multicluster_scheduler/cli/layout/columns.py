@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ray_multicluster_scheduler.cli.layout.lines import INWARDS, fold
 from ray_multicluster_scheduler.common.control_characters import escaped
-from ray_multicluster_scheduler.common.tables.decision_table import DrawTable
+from ray_multicluster_scheduler.common.tables import DrawTable
 
 _GAP = 2
 _LEAST = 24

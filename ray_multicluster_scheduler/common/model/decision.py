@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, overload
 
-from ray_multicluster_scheduler.common.tables.decision_html import decision_html
-from ray_multicluster_scheduler.common.tables.decision_table import among, decision_text
+from ray_multicluster_scheduler.common.tables import compare_to_others, decision_html, decision_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class SchedulingDecision:
             return self
         if any(row.cluster == self.cluster and row.rejections for row in self.candidates):
             return self  # it was sent ahead: nobody has room for it yet
-        return replace(self, sentence=f"{self.sentence}; {among(self.candidates)}")
+        return replace(self, sentence=f"{self.sentence}; {compare_to_others(self.candidates)}")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(replace(self, candidates=tuple(self.candidates)))

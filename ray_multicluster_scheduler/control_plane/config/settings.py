@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
-from ray_multicluster_scheduler.common.redaction.patterns import masked_addresses
+from ray_multicluster_scheduler.common.redaction import mask_userinfo
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -41,7 +41,7 @@ def _collector(value: str) -> str:
         return value.rstrip("/")
     raise ValueError(
         "expected where a collector takes OTLP over HTTP, such as http://127.0.0.1:4318, "
-        f"got {masked_addresses(value)!r} (keys belong into the environment variable OTEL_EXPORTER_OTLP_HEADERS)"
+        f"got {mask_userinfo(value)!r} (keys belong into the environment variable OTEL_EXPORTER_OTLP_HEADERS)"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError, UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
-from ray_multicluster_scheduler.common.redaction.patterns import MASKED, masked, masked_line
+from ray_multicluster_scheduler.common.redaction import MASKED, mask_data, mask_text
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallItem
 from ray_multicluster_scheduler.control_plane.runtime.call_queue import ANSWERED, call_summary
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
@@ -225,7 +225,7 @@ def _abandoned(runtime: Runtime, record: TaskRecord) -> Complete | None:
 
 def _without_secrets(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     """Environment variables are where people keep tokens: their names are shown, of values only our markers'."""
-    shown: dict[str, Any] = masked(runtime_env)
+    shown: dict[str, Any] = mask_data(runtime_env)
     if shown.get("env_vars"):
         shown["env_vars"] = {name: value if name in _MARKERS else MASKED for name, value in shown["env_vars"].items()}
     return shown
@@ -281,8 +281,8 @@ def job_row(runtime: Runtime, job_id: str, reasons: CurrentWaitReasons | None = 
     return {
         "job_id": job_id,
         "status": JOB_STATUS[abandoned.state if abandoned else record.state],
-        "entrypoint": masked_line(record.task.job.entrypoint),
-        "metadata": masked(record.task.job.metadata),
+        "entrypoint": mask_text(record.task.job.entrypoint),
+        "metadata": mask_data(record.task.job.metadata),
         "cluster": record.cluster,
         "attempt": record.attempt,
         "ray_submission_id": runtime.jobs.ray_id(job_id, record.attempt) if record.attempt else None,

@@ -7,14 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from ray_multicluster_scheduler.common.control_characters import escaped, escaped_lines
-from ray_multicluster_scheduler.common.tables import html_tables
-from ray_multicluster_scheduler.common.tables.decision_html import candidates_html
-from ray_multicluster_scheduler.common.tables.decision_table import (
+from ray_multicluster_scheduler.common.tables import (
     DrawTable,
+    candidates_html,
     columns,
-    decision_lines,
+    decision_rows,
     decision_text,
-    lines_text,
+    html_facts,
+    html_table,
+    rows_text,
 )
 
 _ATTEMPTS = ("ATTEMPT", "CLUSTER", "FENCE", "SENT", "STARTED", "ENDED", "HOW", "WHY")
@@ -90,8 +91,8 @@ def _decision(story: Mapping[str, Any], draw: DrawTable) -> str:
     looked = f"\nFilters that each was put to: {', '.join(names)}" if names else ""
     if decision["cluster"] is not None:
         return f"Decided at {at}\n{_indented(decision_text({**decision, 'unblocked_by': None}, draw) + looked)}"
-    lines = decision_lines(decision)  # why it waits was said above
-    return f"Clusters, as of {at}\n{_indented(lines_text(lines, draw) + looked)}" if lines else ""
+    lines = decision_rows(decision)  # why it waits was said above
+    return f"Clusters, as of {at}\n{_indented(rows_text(lines, draw) + looked)}" if lines else ""
 
 
 def _attempts(story: Mapping[str, Any], draw: DrawTable) -> str:
@@ -154,14 +155,14 @@ def _html_tables(story: Mapping[str, Any]) -> Iterator[str]:
     facts = [(name, story.get(name)) for name in kinds]
     facts += [("repeats", story.get("repeats")), ("repeated by", ", ".join(story.get("repeated_by") or ()))]
     facts += [("goes on when", story.get("unblocked_by")), ("position in the queue", queue.get("position"))]
-    yield html_tables.facts("", [*facts, ("may start", estimate.get("text"))])
+    yield html_facts("", [*facts, ("may start", estimate.get("text"))])
     if decision:
         yield candidates_html(decision)
     if story.get("attempts"):
-        yield html_tables.table("Attempts", _HTML_ATTEMPTS, [_html_attempt(one) for one in story["attempts"]])
+        yield html_table("Attempts", _HTML_ATTEMPTS, [_html_attempt(one) for one in story["attempts"]])
     if story.get("history"):
         steps = [(_time_of_day(one["at"]), one["state"], one["code"]) for one in story["history"]]
-        yield html_tables.table("History", _HTML_STEPS, steps)
+        yield html_table("History", _HTML_STEPS, steps)
 
 
 def _html_attempt(one: Mapping[str, Any]) -> tuple[object, ...]:

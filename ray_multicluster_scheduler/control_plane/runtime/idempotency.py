@@ -8,7 +8,7 @@ from typing import Any
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.common.model.gang_description import GangDescription
-from ray_multicluster_scheduler.common.redaction.patterns import MASKED, masked_line
+from ray_multicluster_scheduler.common.redaction import MASKED, mask_text
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
 _LONGEST = 60
@@ -47,7 +47,7 @@ def check_same(asked: TaskDescription, first: TaskDescription, *, adopted: bool 
 def taken_by(asked: TaskDescription, first: TaskDescription) -> ConfigurationError:
     has = f"{first.one_of_its_kind} has: {first.id}."
     return ConfigurationError(
-        f"{asked.kind} {masked_line(asked.name)} was given an id or a key that {has}",
+        f"{asked.kind} {mask_text(asked.name)} was given an id or a key that {has}",
         task_id=asked.id,
         next_step="use another submission_id or idempotency_key",
     )
@@ -57,8 +57,8 @@ def _essence(task: TaskDescription) -> dict[str, Any]:
     """What is run, and with what. Secrets are covered, as they are where it is kept."""
     job = task.job
     return {
-        "entrypoint": None if job is None else masked_line(job.entrypoint),
-        "name": masked_line(task.name),
+        "entrypoint": None if job is None else mask_text(job.entrypoint),
+        "name": mask_text(task.name),
         "requirements": dict(task.requirements),
         "entrypoint_resources": None if job is None else dict(job.entrypoint_resources),
         "metadata": None if job is None else sorted(job.metadata),

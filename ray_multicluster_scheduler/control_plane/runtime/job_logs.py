@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError
-from ray_multicluster_scheduler.common.redaction.item_secrets import covered, covered_pieces
+from ray_multicluster_scheduler.common.redaction import mask_stream, mask_values
 from ray_multicluster_scheduler.control_plane.runtime.explanation import find_record
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
@@ -34,7 +34,7 @@ async def read(runtime: Runtime, job_id: str, cluster: str, attempt: int, secret
     """On the loop: what an attempt printed, without ``secrets``: those of the job, which are to be given if its record
     was forgotten. Raises ClusterConnectionError, ConfigurationError for a cluster that is not there any more."""
     own = runtime.secret_masker.secrets(job_id) if secrets is None else secrets
-    return covered(await runtime.clients.client(cluster).job_logs(runtime.jobs.ray_id(job_id, attempt)), own)
+    return mask_values(await runtime.clients.client(cluster).job_logs(runtime.jobs.ray_id(job_id, attempt)), own)
 
 
 def follow(runtime: Runtime, job_id: str) -> Iterator[str]:
@@ -69,7 +69,7 @@ def _pieces(runtime: Runtime, tail: AsyncGenerator[str, None]) -> Iterator[str]:
 async def tail(runtime: Runtime, job_id: str, attempt: _Attempt) -> AsyncGenerator[str, None]:
     """On the loop."""
     pieces = runtime.clients.client(attempt.cluster).tail_job_logs(runtime.jobs.ray_id(job_id, attempt.number))
-    async for piece in covered_pieces(pieces, runtime.secret_masker.secrets(job_id)):
+    async for piece in mask_stream(pieces, runtime.secret_masker.secrets(job_id)):
         yield piece
 
 

@@ -50,10 +50,10 @@ from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngi
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
-from ray_multicluster_scheduler.scheduler.scheduler_core.item_redaction import SecretMasker
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation
+from ray_multicluster_scheduler.scheduler.scheduler_core.secret_masker import SecretMasker
 
 KEPT_FINISHED = 10_000
 KEPT_EXPIRED = 100_000
@@ -359,12 +359,15 @@ class Runtime(LoopThread, ControlPlane):
     # On the loop ----------------------------------------------------------------------------------------
 
     def _post(self, event: Event) -> None:
-        """To the machine; a package that a cluster has lost is packed anew before the item is tried again."""
-        if isinstance(event, AttemptFinished) and event.code == "PACKAGE_MISSING":
+        """Hand an event to the machine. The collector's events are masked already; see :meth:`_mask_and_post`."""
+        if isinstance(event, AttemptFinished) and event.code == "PACKAGE_MISSING":  # packed again before the retry
             self.packages.report_missing(event.sentence)
-        event = self.secret_masker.event(event)
         self.manager.post(event)
         self.event_publisher.on_scheduler_event(event)
+
+    def _mask_and_post(self, event: Event) -> None:
+        """The same for the dispatcher and for jobs, whose events may contain secrets of an item."""
+        self._post(self.secret_masker.event(event))
 
     async def _build(self) -> None:
         """The one place where the parts of an embedded control plane are put together."""
@@ -401,10 +404,10 @@ class Runtime(LoopThread, ControlPlane):
         monitor = ClusterMonitor(self.links, self.clients, self.clock, self._post)
         self.health = HealthChecker(monitor, lambda: self.config.names)  # as it is then: clusters come and go
         ready, life = self.preparation, self._persistence.life
-        self.jobs = JobRunner(self._describe, self._post, self.clients, ready, self.clock, self.control_plane)
+        self.jobs = JobRunner(self._describe, self._mask_and_post, self.clients, ready, self.clock, self.control_plane)
         self.dispatcher = Dispatcher(
             self._describe,
-            self._post,
+            self._mask_and_post,
             self.payload_cache,
             self.links,
             self.jobs,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from ray_multicluster_scheduler.common.control_characters import check_identifiers
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.identifier_checks import check_words
 from ray_multicluster_scheduler.common.model import TaskDescription
-from ray_multicluster_scheduler.common.redaction.patterns import masked_line
+from ray_multicluster_scheduler.common.redaction import mask_text
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 
 def check_acceptable(runtime: ControlPlane, task: TaskDescription) -> None:
     """Raises ConfigurationError if its id or the like is no line, if its owner may not ask for such a priority, or if
     it is to come after an actor."""
-    check_words(task)
+    check_identifiers(task)
     check_priority(runtime, task)
     if task.after:
         _refuse_to_wait_for_actors(runtime, task)
@@ -50,7 +50,7 @@ def checked_reason(reason: object) -> str:
     ConfigurationError if it is not text."""
     if not isinstance(reason, str):
         raise ConfigurationError(f"reason is {reason!r}.", next_step="give text, or leave it out")
-    return masked_line(reason)
+    return mask_text(reason)
 
 
 def name_taken(name: str, by: str, cluster: str | None) -> ConfigurationError:

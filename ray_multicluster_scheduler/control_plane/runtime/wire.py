@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from ray_multicluster_scheduler.common import exception as errors
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise

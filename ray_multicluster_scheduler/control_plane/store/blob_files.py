@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from ray_multicluster_scheduler.common.digest import digest_of, new_digest
+from ray_multicluster_scheduler.common.blob_names import digest_of, new_digest
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.control_plane.store.private_file import DISK_FULL, make_folder, sync_folder
 

@@ -11,7 +11,7 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, StoreError
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.common.redaction.patterns import MASKED, replaced
+from ray_multicluster_scheduler.common.redaction import MASKED, replace_secrets
 from ray_multicluster_scheduler.control_plane.store.private_file import read_private, write_private
 
 _log = get_logger(__name__)
@@ -32,7 +32,7 @@ class SecretCipher:
     def encrypt(self, value: Any) -> Any:
         """Plain data with everything encrypted that looks like a secret. Raises StoreError if the key cannot be read or
         made."""
-        return replaced(value, self.encrypt_text)
+        return replace_secrets(value, self.encrypt_text)
 
     def encrypt_text(self, text: str | float) -> dict[str, str]:
         """One value, whether or not it looks like a secret. Raises StoreError as :meth:`encrypt` does."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import apsw
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskState

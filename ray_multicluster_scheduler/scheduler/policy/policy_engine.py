@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.common.model.decision import CandidateTable
 from ray_multicluster_scheduler.common.model.resources import fits
-from ray_multicluster_scheduler.common.tables.decision_table import gravest
+from ray_multicluster_scheduler.common.tables import main_rejection
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, needs_new_node
@@ -111,7 +111,7 @@ class PolicyEngine:
         if not views:
             return SchedulingDecision(task.id, now, None, NO_CLUSTERS, "no cluster is configured")
         rows = self._table(task, views, retry)
-        code = gravest(telling_row(rows)).code
+        code = main_rejection(telling_row(rows)).code
         sentence = waiting_sentence([row for row in rows if not hopeless(row)] or rows)
         return SchedulingDecision(task.id, now, None, code, sentence, rows, what_helps(rows))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision
-from ray_multicluster_scheduler.common.tables.decision_table import MOST_NAMED, gravest, reason_lines
+from ray_multicluster_scheduler.common.tables import MOST_NAMED, main_rejection, reason_lines
 from ray_multicluster_scheduler.scheduler.policy.reasons import (
     ABOVE_THRESHOLD,
     HEALTH_CODES,
@@ -82,10 +82,10 @@ def what_helps(rows: Sequence[CandidateReport]) -> str | None:
     """What lets the item go on, at any of the candidates that are as near to taking it as the telling one; None where
     only policies of a user's own know."""
     nearest = telling_row(rows)
-    names: dict[str, list[str]] = {gravest(nearest).code: []}
+    names: dict[str, list[str]] = {main_rejection(nearest).code: []}
     for row in rows:
         if _distance(row) == _distance(nearest):
-            names.setdefault(gravest(row).code, []).append(row.cluster)
+            names.setdefault(main_rejection(row).code, []).append(row.cluster)
     phrases = [unblocked_by(code, _one_of(clusters)) for code, clusters in names.items()]
     return ", or ".join(phrase for phrase in phrases if phrase) or None
 
@@ -100,6 +100,6 @@ def _one_of(names: Sequence[str]) -> str:
 
 def waiting_sentence(rows: Sequence[CandidateReport]) -> str:
     """Why it waits, in one sentence, by the rows of clusters that may take it one day."""
-    parts = [f"{row.cluster}: {gravest(row).sentence}" for row in rows[:MOST_NAMED]]
+    parts = [f"{row.cluster}: {main_rejection(row).sentence}" for row in rows[:MOST_NAMED]]
     more = len(rows) - len(parts)
     return "; ".join([*parts, f"and {more} more"] if more > 0 else parts).replace(".; ", "; ")

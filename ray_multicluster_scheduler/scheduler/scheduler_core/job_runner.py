@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.exception import ClusterConnectionError, 
 from ray_multicluster_scheduler.common.logging import about_item, get_logger
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
 from ray_multicluster_scheduler.common.process import crash_point
-from ray_multicluster_scheduler.common.redaction.item_secrets import covered, secrets_of
+from ray_multicluster_scheduler.common.redaction import item_secrets, mask_values
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
@@ -184,7 +184,7 @@ class JobRunner:
                 if not doubt.exists:
                     if not problem.ambiguous:
                         raise
-                    said = covered(str(problem), secrets_of(task))
+                    said = mask_values(str(problem), item_secrets(task))
                     _log.warning(
                         "whether job %s reached cluster %s is unknown: %s",
                         task.id,

@@ -18,8 +18,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     SnapshotTaken,
     Started,
 )
-from ray_multicluster_scheduler.scheduler.scheduler_core.item_redaction import SecretMasker
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+from ray_multicluster_scheduler.scheduler.scheduler_core.secret_masker import SecretMasker
 
 
 class ResultCollector:
@@ -77,13 +77,16 @@ class ResultCollector:
             if self._hear_method is not None:
                 self._hear_method(result)
             return
-        result = self.secret_masker.result(result)
+        self._finished(cluster, self.secret_masker.result(result))
+
+    def _finished(self, cluster: str, result: CallResult) -> None:
+        """Keep a masked result of an item and report it."""
         kept = self._results.get(result.task_id)
         if kept is None or kept.attempt <= result.attempt:  # else it is late: its attempt was given up long ago
             self._results[result.task_id] = result
-        self._tell(result)
+        self._report(result)
 
-    def _tell(self, result: CallResult) -> None:
+    def _report(self, result: CallResult) -> None:
         self._output.close(result.task_id, result.attempt)
         self._post(
             AttemptFinished(

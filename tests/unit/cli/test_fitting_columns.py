@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from ray_multicluster_scheduler.cli.commands.explain import explanation_lines
 from ray_multicluster_scheduler.cli.layout.columns import fitting_columns
 from ray_multicluster_scheduler.cli.layout.output import PIPE_WIDTH
-from ray_multicluster_scheduler.common.tables.decision_table import columns
+from ray_multicluster_scheduler.common.tables import columns
 from tests.unit.cli.golden_rows import STORY
 from tests.unit.cli.test_fitting_lines import lines
 

@@ -20,7 +20,7 @@ def test_every_name_that_is_offered_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["control_plane.config.home", "control_plane.store.state_folder", "control_plane.runtime.service_errors"]
+    "module", ["control_plane.config.home", "control_plane.store.state_folder", "app.client_api.remote.service_errors"]
 )
 def test_a_light_module_stays_light(module: str) -> None:
     code = f"import sys, ray_multicluster_scheduler.{module}; print(*sys.modules)"

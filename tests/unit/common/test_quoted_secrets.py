@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ray_multicluster_scheduler.common.redaction.patterns import MASKED, line_has_secrets, masked_line, secrets_in_line
+from ray_multicluster_scheduler.common.redaction import MASKED, mask_text, secrets_in_text, text_has_secrets
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ from ray_multicluster_scheduler.common.redaction.patterns import MASKED, line_ha
     ],
 )
 def test_what_is_below_a_name_that_looks_secret(line: str, shown: str, told: list[str]) -> None:
-    assert masked_line(line) == masked_line(shown) == shown
-    assert line_has_secrets(line)
-    assert secrets_in_line(line) == told
+    assert mask_text(line) == mask_text(shown) == shown
+    assert text_has_secrets(line)
+    assert secrets_in_text(line) == told
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_what_is_below_a_name_that_looks_secret(line: str, shown: str, told: lis
     ],
 )
 def test_what_is_none_stays(line: str) -> None:
-    assert masked_line(line) == line
-    assert secrets_in_line(line) == []
+    assert mask_text(line) == line
+    assert secrets_in_text(line) == []
 
 
 def nested(secret: str, depth: int) -> str:
@@ -62,21 +62,21 @@ def nested(secret: str, depth: int) -> str:
 @pytest.mark.parametrize("secret", ["plain", "a b", "it's", 'say "x"', "back\\", "\\'\"", "ü", "]}"])
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 def test_json_in_json_as_a_shell_is_given_it(secret: str, depth: int) -> None:
-    shown = masked_line(nested(secret, depth))
+    shown = mask_text(nested(secret, depth))
     assert shown == nested("other", depth).replace("other", MASKED), "it is the same whatever the secret is"
-    assert secret in secrets_in_line(nested(secret, depth))
+    assert secret in secrets_in_text(nested(secret, depth))
 
 
 def test_python_data_as_a_shell_is_given_it() -> None:
     for quote in ("""'"'"'""", "'\\''"):
         line = f"t.py '{{{quote}password{quote}: {quote}abc{quote}, {quote}n{quote}: 5}}'"
-        assert masked_line(line) == line.replace("abc", MASKED)
-        assert secrets_in_line(line) == ["abc"]
+        assert mask_text(line) == line.replace("abc", MASKED)
+        assert secrets_in_text(line) == ["abc"]
 
 
 def test_long_ones_cost_little() -> None:
     pieces = ["\\", "'", '"a', '"key":"', '"key":[', '"key":', '"key":"\n', '"a" ', "token=", "a:", "-a "]
     for line in (piece * (20_000 // len(piece)) for piece in pieces):
         began = time.perf_counter()
-        masked_line(line)
+        mask_text(line)
         assert time.perf_counter() - began < 2.0

@@ -15,8 +15,13 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from ray_multicluster_scheduler.common.tls.self_signed import self_signed
-from ray_multicluster_scheduler.common.tls.tls_pem import certificate_of, dialling, fingerprint_of, waiting
+from ray_multicluster_scheduler.common.tls import (
+    certificate_of,
+    client_context,
+    fingerprint_of,
+    self_signed,
+    server_context,
+)
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import AgentDialer
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
@@ -91,7 +96,7 @@ async def test_a_connection_that_breaks_is_dialled_again(listening: Listening) -
 
 async def test_nobody_without_the_key_takes_the_agents_time(listening: Listening) -> None:
     silent = [await asyncio.open_connection(LOOPBACK, listening.number) for _ in range(20)]
-    reader, writer = await asyncio.open_connection(LOOPBACK, listening.number, ssl=dialling(OTHER))
+    reader, writer = await asyncio.open_connection(LOOPBACK, listening.number, ssl=client_context(OTHER))
     with suppress(OSError):
         assert await asyncio.wait_for(reader.read(), 60) == b"", "it is hung up on, whichever way that is told"
     writer.close()
@@ -117,7 +122,7 @@ async def test_whoever_was_told_all_that_the_agent_was_told_gets_neither_in_nor_
     listening: Listening,
 ) -> None:
     told = certificate_of(PEM)  # and the token, which is in the environment of the agent's job
-    as_agent = await asyncio.start_server(lambda *_: None, LOOPBACK, 0, ssl=waiting(OTHER, told))
+    as_agent = await asyncio.start_server(lambda *_: None, LOOPBACK, 0, ssl=server_context(OTHER, told))
     number = as_agent.sockets[0].getsockname()[1]
     dialler = listening.dialled((LOOPBACK, number))
     await until(lambda: "not with the key of our agent" in dialler.problem)
@@ -141,7 +146,7 @@ def test_a_key_of_ones_own_is_a_fresh_one_and_its_certificate_is_signed_with_it(
         certificate.verify_directly_issued_by(certificate)
         key = serialization.load_pem_private_key(pem.encode(), None)
         assert key.public_key() == certificate.public_key()
-        waiting(pem, certificate_of(PEM))
+        server_context(pem, certificate_of(PEM))
 
 
 def test_where_an_agent_listens_and_how_it_is_known_is_read_from_its_log() -> None:

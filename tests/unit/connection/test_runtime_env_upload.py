@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ray_multicluster_scheduler.common.blob_names import package_uri
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
-from ray_multicluster_scheduler.common.package_uri import stored_package
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import (
     SURE_S,
     PackageCache,
@@ -194,7 +194,7 @@ async def test_something_that_is_no_path_is_refused(cache: PackageCache) -> None
 async def test_a_package_that_a_program_gave_is_uploaded_where_it_is_missing() -> None:
     kept = {"abc": b"zip"}
     cache, store = PackageCache(stored=kept.get), Store()
-    env = {"working_dir": stored_package("abc", "_ray_pkg_1.zip"), "py_modules": [stored_package("abc", "x.zip")]}
+    env = {"working_dir": package_uri("abc", "_ray_pkg_1.zip"), "py_modules": [package_uri("abc", "x.zip")]}
     resolved = await resolve_runtime_env(env, None, store, cache)
     assert resolved == {"working_dir": "gcs://_ray_pkg_1.zip", "py_modules": ["gcs://x.zip"]}
     assert store.packages == {"gcs://_ray_pkg_1.zip": b"zip", "gcs://x.zip": b"zip"}
@@ -204,4 +204,4 @@ async def test_a_package_that_a_program_gave_is_uploaded_where_it_is_missing() -
 
 async def test_one_that_is_gone_says_so() -> None:
     with pytest.raises(TaskSubmissionError, match=r"x\.zip of the runtime_env is not kept here"):
-        await resolve_runtime_env({"working_dir": stored_package("abc", "x.zip")}, None, Store(), PackageCache())
+        await resolve_runtime_env({"working_dir": package_uri("abc", "x.zip")}, None, Store(), PackageCache())

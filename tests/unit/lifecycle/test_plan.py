@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, TaskState
-from ray_multicluster_scheduler.common.tables.decision_table import decision_lines, decision_text, fails_at_once
+from ray_multicluster_scheduler.common.tables import decision_rows, decision_text, fails_at_once
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task
 
@@ -24,7 +24,7 @@ def test_of_an_owner_whose_queue_is_paused() -> None:
         "OWNER_PAUSED: the queue of ann is paused: until Monday",
         "It can go on when somebody resumes the owner's queue.",
     ]
-    assert [line.verdict for line in decision_lines(plan)] == ["fits"]
+    assert [line.verdict for line in decision_rows(plan)] == ["fits"]
     assert driver.machine.plan(task("t", owner="bob"), driver.now).cluster == "a"
 
 
@@ -121,7 +121,7 @@ def test_a_plan_says_what_then_happens(seed: int) -> None:
         something_happens(driver, chance, number)
     item = some_item(chance, "new")
     plan = driver.machine.plan(item, driver.now)
-    lines = decision_lines(plan)
+    lines = decision_rows(plan)
     record = driver.submit(item)
     if plan.cluster is not None:
         assert (record.state, record.cluster) == (TaskState.DISPATCHING, plan.cluster)

@@ -11,7 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import ActorDescription, SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.common.tables.decision_table import FULL, MOST_NAMED
+from ray_multicluster_scheduler.common.tables import FULL, MOST_NAMED
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NewNode, Trouble
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog

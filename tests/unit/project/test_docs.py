@@ -15,7 +15,7 @@ import yaml
 
 from ray_multicluster_scheduler import FleetConfig
 from ray_multicluster_scheduler.common.model import ClusterMetadata
-from ray_multicluster_scheduler.common.tables.decision_table import decision_lines
+from ray_multicluster_scheduler.common.tables import decision_rows
 from ray_multicluster_scheduler.control_plane.config import Settings, load_config
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
@@ -116,7 +116,7 @@ def test_scores_on_the_page_about_placement_are_what_a_cluster_gets() -> None:
     total = {"CPU": 4.0, "memory": 2.4 * 1024**3}
     fleet = [view(f"c{free}", node(total, {**total, "CPU": free})) for free in (4.0, 2.0, 0.0)]
     decision = PolicyEngine(Settings(resource_threshold=1)).schedule(task("t", cpus=0), fleet, 0.0)
-    assert [line.scores for line in decision_lines(decision)] == rows
+    assert [line.scores for line in decision_rows(decision)] == rows
     assert decision.cluster == "c4.0", "higher is better"
     assert f"`{decision.sentence.partition(': ')[2].partition(';')[0]}`" in placement_page()
 

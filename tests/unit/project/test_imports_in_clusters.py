@@ -22,7 +22,7 @@ import {module}
 
 
 @pytest.mark.parametrize(
-    "module", ["actors.actor_handle", "actors.actor_reference", "handles.handle", "native.scheduler"]
+    "module", ["actors.actor_handle", "actors.actor_reference", "handles.handle", "in_cluster.scheduler"]
 )
 def test_it_can_be_imported_where_our_own_packages_are_not(module: str) -> None:
     text = _READ.format(absent=_NOT_THERE, module=f"ray_multicluster_scheduler.app.client_api.{module}")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 

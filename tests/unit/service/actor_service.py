@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorH
 from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.object_argument import fill_in
@@ -119,7 +119,7 @@ class ServicePlane:
     # ---- what a test does
 
     def post(self, event: events.Event) -> None:
-        self.runtime._post(event)
+        self.runtime._mask_and_post(event)
 
     def accept(
         self, *wanted: TaskDescription | SubmitRequest, blobs: Mapping[str, bytes] = BLOBS

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.redaction import mask_config
 from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import (
     cluster_shown,
-    covered,
     settings_shown,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
@@ -304,7 +304,7 @@ def test_secrets_are_not_shown(service: HttpService) -> None:
 
 
 def test_one_list_of_words_says_what_is_a_secret() -> None:
-    shown = covered({"db-pass": "x", "author": "ann", "tokenizer": "bpe", "url": "https://ghp_x@h/x"})
+    shown = mask_config({"db-pass": "x", "author": "ann", "tokenizer": "bpe", "url": "https://ghp_x@h/x"})
     assert shown == {"db-pass": "•••", "author": "ann", "tokenizer": "bpe", "url": "https://•••@h/x"}
     tls = ServiceTls(cert="a.pem", key="b.pem")
     settings = settings_shown(Settings(service_tls=tls), None)
@@ -319,7 +319,7 @@ def test_what_looks_like_a_secret_is_covered() -> None:
         "url": "https://me:pw@h/x",
         "auth": None,
     }
-    shown = covered(said)
+    shown = mask_config(said)
     assert (shown["webhook_secret"], shown["deep"][0]["password"]) == ("•••", "•••")
     assert (shown["plain"], shown["url"], shown["auth"]) == ("y", "https://•••@h/x", None)
     config = ClusterConfig(name="a", dashboard=CLOSED_PORT, auth_token_path="/etc/hidden")

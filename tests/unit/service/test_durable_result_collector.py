@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.control_plane.store import SqliteStore

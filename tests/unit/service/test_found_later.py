@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.runtime import wire

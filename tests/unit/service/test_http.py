@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.client_api.control_plane import until

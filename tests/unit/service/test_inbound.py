@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.remote.result_poller import Inbound
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime import wire

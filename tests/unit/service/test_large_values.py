@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import running

@@ -11,7 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, UnknownItemError
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.runtime import wire

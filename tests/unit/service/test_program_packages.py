@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler import TaskSubmissionError, UnifiedScheduler
-from ray_multicluster_scheduler.common.package_uri import digest_and_name, is_stored, packages_in
+from ray_multicluster_scheduler.common.blob_names import digest_and_name, is_package_uri, package_digests_in
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import a_task
@@ -67,11 +67,11 @@ def test_a_folder_becomes_a_package_that_the_service_keeps(
     env = env_of(service, handle.id)
     assert env["env_vars"] == {"A": "1"}
     assert "excludes" not in env
-    assert is_stored(env["working_dir"])
+    assert is_package_uri(env["working_dir"])
     assert names_in(service, env["working_dir"]) == ["data.txt"]
     stored = service.plane.store.item(handle.id)
     assert stored is not None
-    assert packages_in(env)[0] in stored.new.blobs, "as long as the item needs it, it is kept"
+    assert package_digests_in(env)[0] in stored.new.blobs, "as long as the item needs it, it is kept"
 
 
 def test_modules_too_and_uris_stay_what_they_are(
@@ -121,7 +121,7 @@ def test_a_package_that_the_service_forgot_is_given_again(
     scheduler: UnifiedScheduler, service: HttpService, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = submitted(scheduler, working_dir=str(folder))
-    digest = packages_in(env_of(service, first.id))[0]
+    digest = package_digests_in(env_of(service, first.id))[0]
     store = service.plane.store
     held = store.pin_blobs
     missed: list[list[str]] = []
@@ -137,7 +137,7 @@ def test_a_package_that_the_service_forgot_is_given_again(
     many = [scheduler.submit_task_async(len, ("abc",), runtime_env={"working_dir": str(folder)}) for _ in range(3)]
     assert all(handle._item.wait_accepted(30) for handle in many)
     assert missed
-    assert [packages_in(env_of(service, handle.id)) for handle in many] == [[digest]] * 3
+    assert [package_digests_in(env_of(service, handle.id)) for handle in many] == [[digest]] * 3
 
 
 def test_an_environment_for_everything_is_below_each_items_own(service: HttpService, folder: Path) -> None:

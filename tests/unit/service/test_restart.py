@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ResultLostError, StoreFullError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api import serve as serve_module

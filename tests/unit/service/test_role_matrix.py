@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import RULE, Rule

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from ray_multicluster_scheduler.common.exception import StoreError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass, JobDescription, TaskDescription
-from ray_multicluster_scheduler.common.redaction.patterns import MASKED
+from ray_multicluster_scheduler.common.redaction import MASKED
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.store import OperationRecord
 from ray_multicluster_scheduler.control_plane.store.secret_encryption import (

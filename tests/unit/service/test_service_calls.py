@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.model import GangDescription, MemberDescription, TaskDescription
 from ray_multicluster_scheduler.control_plane.admin_api import serve
 from ray_multicluster_scheduler.control_plane.admin_api.routes import actors

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
     ServiceUnavailableError,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_payloads import ENTRY_BYTES, StoredPayloads

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ray_multicluster_scheduler.common import exception as errors
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ClusterLostError, SchedulerError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.runtime import wire

@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.control_plane.store import Change, OperationRecord, SqliteStore, Step, StoredDecision
 from ray_multicluster_scheduler.control_plane.store import database as database_module

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import without_task_options
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import is_asynchronous
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
     check_arguments,
     pickled,
@@ -15,7 +16,6 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
 )
 from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields, fields_from
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
-from ray_multicluster_scheduler.common.actor_class import is_asynchronous
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments

@@ -48,3 +48,10 @@ def methods_of(cls: type) -> dict[str, MethodShape]:
         streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         shapes[name] = MethodShape(returns if isinstance(returns, int) else 1, streams)
     return shapes
+
+
+def is_asynchronous(cls: type) -> bool:
+    """Whether it has an ``async def`` method. All methods of such an actor run on one event loop, as in Ray."""
+    return bool(inspect.getmembers(cls, inspect.iscoroutinefunction)) or bool(
+        inspect.getmembers(cls, inspect.isasyncgenfunction)
+    )

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.outcome import payload_of

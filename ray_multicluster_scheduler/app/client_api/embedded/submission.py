@@ -25,9 +25,9 @@ from ray_multicluster_scheduler.app.client_api.options import (
     is_joined,
 )
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
-from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, parse_resources

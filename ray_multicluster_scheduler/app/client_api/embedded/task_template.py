@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickle
 from ray_multicluster_scheduler.app.client_api.modules.function_pickle_cache import SteadyFunctions
 from ray_multicluster_scheduler.app.client_api.options import common_fields, is_joined
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import mentions_cpu, parse_resources
 from ray_multicluster_scheduler.common.several_returns import SeveralReturns, check_num_returns

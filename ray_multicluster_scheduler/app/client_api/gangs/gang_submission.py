@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import without_task_options
-from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape, methods_of
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape, is_asynchronous, methods_of
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
     check_arguments,
     one_of_each,
@@ -21,9 +21,8 @@ from ray_multicluster_scheduler.app.client_api.gangs.member import GangMember, a
 from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields, fields_from, is_joined
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import is_class, make_remote_class
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
-from ray_multicluster_scheduler.common.actor_class import is_asynchronous
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.clock import Clock
-from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ray_multicluster_scheduler.app.client_api.handles.handle_html import handle_html
 from ray_multicluster_scheduler.app.client_api.options import item_id_of
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import (
     ResultLostError,
     SchedulerError,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.common.tables import html_tables
+from ray_multicluster_scheduler.common.tables import html_facts
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
 
 
@@ -20,4 +20,4 @@ def handle_html(kind: str, item_id: str, item: Promise, name: str | None = None)
         ("repeats", item.task.repeats if isinstance(item, Item) else None),
         ("why", why),
     ]
-    return html_tables.facts(kind, facts)
+    return html_facts(kind, facts)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.remote.submission_sender import Parcel
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT

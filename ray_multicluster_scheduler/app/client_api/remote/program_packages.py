@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of, package_uri
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
-from ray_multicluster_scheduler.common.package_uri import stored_package
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import (
     PackageCache,
     resolve_runtime_env,
@@ -85,4 +84,4 @@ class ProgramPackages:
 
     def _named(self, uri: str) -> str:
         digest = self._digests.get(uri)
-        return uri if digest is None else stored_package(digest, uri.removeprefix("gcs://"))
+        return uri if digest is None else package_uri(digest, uri.removeprefix("gcs://"))

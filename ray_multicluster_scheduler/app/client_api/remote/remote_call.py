@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import bytes_of, names_of
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR

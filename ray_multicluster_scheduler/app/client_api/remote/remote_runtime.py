@@ -28,11 +28,11 @@ from ray_multicluster_scheduler.app.client_api.remote.result_poller import Inbou
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.app.client_api.remote.submission_sender import Outbound, Parcel
 from ray_multicluster_scheduler.common.clock import SystemClock
+from ray_multicluster_scheduler.common.control_characters import check_identifiers
 from ray_multicluster_scheduler.common.exception import (
     SchedulerError,
     UnknownItemError,
 )
-from ray_multicluster_scheduler.common.identifier_checks import check_words
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.model.item_fields import Kind
@@ -129,7 +129,7 @@ class RemoteRuntime(RemoteKnown):
         task = self.owned(task)
         if self._runtime_env:
             task = replace(task, runtime_env=merge_runtime_env(self._runtime_env, task.runtime_env))
-        check_words(task)
+        check_identifiers(task)
         check_own(arguments, self, task.id)
         blobs = {digest: self.payload_cache.get(digest) for digest in task.payloads if digest is not None}
         for digest in task.payloads:

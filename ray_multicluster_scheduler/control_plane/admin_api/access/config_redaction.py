@@ -1,11 +1,11 @@
-"""Configuration as it may be shown: what is or may be a secret is left out or covered."""
+"""Configuration for display: everything that is or may be a secret is masked or left out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ray_multicluster_scheduler.common.redaction.patterns import MASKED, masked_addresses, name_looks_secret
+from ray_multicluster_scheduler.common.redaction import MASKED, mask_config
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 
 _NO_SECRETS = ("auth", "service_tls")
@@ -15,7 +15,7 @@ _NO_SECRETS = ("auth", "service_tls")
 def settings_shown(settings: Settings, only_owner: str | None) -> dict[str, Any]:
     """All settings that are in force; of owners only this one, if one is given."""
     values = of_owner(settings.model_dump(mode="json"), only_owner)
-    return {**covered(values), **{name: values[name] for name in _NO_SECRETS}}
+    return {**mask_config(values), **{name: values[name] for name in _NO_SECRETS}}
 
 
 def of_owner(settings: dict[str, Any], only_owner: str | None) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def cluster_shown(config: ClusterConfig) -> dict[str, Any]:
     if isinstance(environment.get("env_vars"), Mapping):
         environment["env_vars"] = dict.fromkeys(environment["env_vars"], MASKED)
     how = "token" if config.auth_token is not None else "file" if config.auth_token_path is not None else None
-    return {**covered({**entry, "runtime_env": environment}), "auth": how}
+    return {**mask_config({**entry, "runtime_env": environment}), "auth": how}
 
 
 def config_shown(config: FleetConfig) -> dict[str, Any]:
@@ -42,15 +42,3 @@ def config_shown(config: FleetConfig) -> dict[str, Any]:
         "source": config.source,
         "clusters": [cluster_shown(one) for one in config.clusters],
     }
-
-
-def covered(value: Any) -> Any:
-    """Plain data, where names that look like those of secrets have no values, and addresses no passwords."""
-    if isinstance(value, Mapping):
-        return {
-            name: MASKED if one and isinstance(one, str) and name_looks_secret(str(name)) else covered(one)
-            for name, one in value.items()
-        }
-    if isinstance(value, list):
-        return [covered(one) for one in value]
-    return masked_addresses(value) if isinstance(value, str) else value

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from starlette.requests import HTTPConnection
 
+from ray_multicluster_scheduler.common.control_characters import check_identifiers
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
-from ray_multicluster_scheduler.common.identifier_checks import check_words
-from ray_multicluster_scheduler.common.redaction.patterns import masked_line
+from ray_multicluster_scheduler.common.redaction import mask_text
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
@@ -60,7 +60,7 @@ def admitted(caller: Caller, limits_of: LimitsOf, wanted: SubmitRequest) -> Subm
     """As whose it is run. Raises NotAllowedError for another owner than the token's user, or too high a priority,
     ConfigurationError for an id, an owner or a key that is more than a line."""
     task = wanted.task
-    check_words(task)
+    check_identifiers(task)
     if not task.owner:
         task = replace(task, owner=caller.user)
         wanted = wanted._replace(task=task)
@@ -70,7 +70,7 @@ def admitted(caller: Caller, limits_of: LimitsOf, wanted: SubmitRequest) -> Subm
             task_id=task.id,
             next_step="leave owner out, or use a token with the role operator as well",
         )
-    if task.job is not None and (shown := masked_line(task.name)) != task.name:  # a job is called by its command line
+    if task.job is not None and (shown := mask_text(task.name)) != task.name:  # a job is called by its command line
         wanted = wanted._replace(task=replace(task, name=shown))
     check_priority(limits_of(task.owner), task.owner, task.priority, task.id)
     return wanted

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.common.exception import (
     TaskSubmissionError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.common.redaction.item_secrets import secrets_of
+from ray_multicluster_scheduler.common.redaction import item_secrets
 from ray_multicluster_scheduler.control_plane.runtime import job_logs
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
@@ -134,7 +134,7 @@ async def of_past_attempt(runtime: ServiceRuntime, item: Item, number: int, *, a
             next_step="ask for the newest one: give no attempt" if asked_for else "look for it on its cluster",
         )
     known = runtime.record(item.id) is not None
-    secrets = None if known else secrets_of(task_of(stored, runtime.store.cipher)[0])
+    secrets = None if known else item_secrets(task_of(stored, runtime.store.cipher)[0])
     try:
         return await job_logs.read(runtime, item.id, attempt.cluster, number, secrets)
     except TaskSubmissionError:

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import bytes_of, runtime_of

@@ -7,8 +7,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from ray_multicluster_scheduler.common.control_characters import check_identifier
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
-from ray_multicluster_scheduler.common.identifier_checks import check_word
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     Rule,
@@ -98,7 +98,7 @@ async def reset_limits(request: Request, owner: str) -> Response:
 async def _limited(request: Request, owner: str, limits: OwnerLimits | None) -> Response:
     runtime = runtime_of(request)
     if runtime.machine.limits().get(owner) is None:  # those that somebody has can be changed and reset
-        check_word("owner", owner)
+        check_identifier("owner", owner)
     if len(owner) > LONGEST_OWNER:
         raise ConfigurationError(
             f"The name {owner[:50]!r}… has {len(owner)} characters.",
@@ -148,6 +148,6 @@ def _paused(request: Request, what: str, name: str) -> str | None:
         case "owner":
             paused = next((one.paused for one in machine.owner_rows() if one.name == name), None)
             if paused is None:  # one that is can be resumed
-                check_word("owner", name)
+                check_identifier("owner", name)
             return paused
     raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.parameters import PAYLOAD
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import BYTES, Described, one
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import text, thing, whole

@@ -6,7 +6,7 @@ import base64
 import pickle
 from typing import Any
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import (
     BYTES,

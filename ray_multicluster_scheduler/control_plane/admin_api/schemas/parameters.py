@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 
 PAYLOAD = b"hello"
 """What the examples put as a payload."""

@@ -8,7 +8,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
 from ray_multicluster_scheduler.control_plane.runtime import detached_actors

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ray_multicluster_scheduler.common.blob_names import local_paths_in, package_digests_in
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -20,9 +21,8 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.common.object_argument import is_put
-from ray_multicluster_scheduler.common.package_uri import local_paths_in, packages_in
 from ray_multicluster_scheduler.common.process import crash_point
-from ray_multicluster_scheduler.common.redaction.patterns import masked_line
+from ray_multicluster_scheduler.common.redaction import mask_text
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentWatch
@@ -279,7 +279,7 @@ class ServiceRuntime(Runtime):
         if "." in task.id or task.gang is not None:
             self.check_member_ids(task)
         own = {name: blobs[name] for name in (*task.payloads, *request.objects) if name is not None and name in blobs}
-        named = (*task.payloads, *filter(is_put, request.objects), *packages_in(task.runtime_env))
+        named = (*task.payloads, *filter(is_put, request.objects), *package_digests_in(task.runtime_env))
         absent = [one for one in named if one is not None and one not in own]
         missing = await self.payload_ownership.missing(request.user, absent)
         if missing:
@@ -520,7 +520,7 @@ class ServiceRuntime(Runtime):
         """Log an administrative action and publish it as an event, soon durable. ``details`` are visible to everybody
         who may see the fleet, so text that looks like a secret is masked. On the loop."""
         shown = {
-            name: masked_line(value) if isinstance(value, str) else value
+            name: mask_text(value) if isinstance(value, str) else value
             for name, value in (details or {}).items()
             if value not in ("", None)
         }

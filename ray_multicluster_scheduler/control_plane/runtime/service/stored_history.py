@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.common.exception import SchedulerError, UnknownItemError
-from ray_multicluster_scheduler.common.redaction.patterns import masked, masked_line
+from ray_multicluster_scheduler.common.redaction import mask_data, mask_text
 from ray_multicluster_scheduler.control_plane.runtime.explanation import member_summary, repeats_of
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.job_status import JOB_STATUS
@@ -89,8 +89,8 @@ class StoredHistory:
         return {
             "job_id": task.id,
             "status": JOB_STATUS[row.state],
-            "entrypoint": masked_line(task.job.entrypoint),
-            "metadata": masked(task.job.metadata),
+            "entrypoint": mask_text(task.job.entrypoint),
+            "metadata": mask_data(task.job.metadata),
             "cluster": row.cluster,
             "attempt": row.attempt,
             "ray_submission_id": ray_id(task.id, row.attempt) if row.attempt else None,

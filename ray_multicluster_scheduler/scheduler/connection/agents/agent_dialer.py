@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.common.tls.tls_pem import dialling, is_shown
+from ray_multicluster_scheduler.common.tls import client_context, peer_has_fingerprint
 
 _log = get_logger(__name__)
 _CONNECT_TIMEOUT_S = 3.0
@@ -32,7 +32,7 @@ class AgentDialer:
     ) -> None:
         self._agent, self._admit = agent, admit
         self._addresses, self.identity, self.fingerprint = addresses, pem, fingerprint
-        self._tls = dialling(pem)
+        self._tls = client_context(pem)
         self.problem = ""
         """Why nobody was reached the last time, as part of a sentence."""
         self._work = asyncio.create_task(self._dial())
@@ -67,7 +67,7 @@ class AgentDialer:
             except (OSError, TimeoutError) as error:
                 problems.append(f"{host}:{port} ({type(error).__name__}: {str(error) or 'no answer in time'})")
                 continue
-            if not is_shown(writer.get_extra_info("ssl_object"), self.fingerprint):
+            if not peer_has_fingerprint(writer.get_extra_info("ssl_object"), self.fingerprint):
                 writer.transport.abort()
                 problems.append(f"{host}:{port} (somebody answers, but not with the key of our agent)")
                 continue

@@ -6,7 +6,7 @@ import datetime
 import ssl
 from dataclasses import dataclass
 
-from ray_multicluster_scheduler.common.tls.tls_pem import certificate_of, show
+from ray_multicluster_scheduler.common.tls import certificate_of, load_identity
 
 _VALID = datetime.timedelta(days=3650)
 
@@ -55,5 +55,5 @@ def identity_from(pem: bytes) -> TlsIdentity:
     certificate = certificate_of(text)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    show(context, text)
+    load_identity(context, text)
     return TlsIdentity(context, certificate, pem)

@@ -40,8 +40,8 @@ class NewActor:
     It ends as succeeded if it exited by itself, as cancelled if it was killed, otherwise as failed. ``ray_name`` is
     its name in our namespace of the cluster. ``placement`` had to be free to place it; it holds the call's
     ``resources``. A detached actor outlives its agent; only then Ray itself restarts it. ``adopt`` finds a detached
-    actor by name instead of creating it. ``asynchronous``: its class has ``async def`` methods
-    (:func:`common.actor_class.is_asynchronous`), so its methods run on an event loop.
+    actor by name instead of creating it. ``asynchronous``: its class has ``async def`` methods, so all
+    its methods run on an event loop.
     """
 
     ray_name: str

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import psutil
 
+from ray_multicluster_scheduler.common.blob_names import digest_and_name, is_package_uri
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
-from ray_multicluster_scheduler.common.package_uri import digest_and_name, is_stored
 from ray_multicluster_scheduler.scheduler.connection.packages.packaging import (
     MAX_PACKAGE_BYTES,
     Package,
@@ -211,7 +211,7 @@ async def _shipped(
             cluster=client.name,
             next_step="give a path, or a URI such as s3://…",
         )
-    if is_stored(value):
+    if is_package_uri(value):
         return await cache.ship_stored(str(value), client)
     if "://" in str(value):
         return str(value)

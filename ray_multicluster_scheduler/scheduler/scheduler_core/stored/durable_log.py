@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of, package_digests_in
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.common.object_argument import is_put
-from ray_multicluster_scheduler.common.package_uri import packages_in
 from ray_multicluster_scheduler.common.process import crash_point
 from ray_multicluster_scheduler.control_plane.store import (
     Change,
@@ -96,7 +95,7 @@ class DurableLog:
                 task_id=task.id,
                 next_step="use only text, numbers, lists and mappings in its options and its runtime_env",
             ) from error
-        others = (*_digests(objects), *packages_in(task.runtime_env))
+        others = (*_digests(objects), *package_digests_in(task.runtime_env))
         named = [one for one in (*task.payloads, *others) if one is not None and one not in blobs]
         missing = self._store.pin_blobs(named)
         if missing:

@@ -69,11 +69,7 @@ class DurableResultCollector(ResultCollector):
         if document is not None:
             self._log.printed(task_id, attempt, document)
 
-    def finished(self, cluster: str, result: CallResult) -> None:
-        if result.actor_id is not None:
-            super().finished(cluster, result)
-            return
-        result = self.secret_masker.result(result)
+    def _finished(self, cluster: str, result: CallResult) -> None:
         payload = result.payload
         if payload is not None and len(payload) > _SMALL_BYTES:
             task = asyncio.get_running_loop().create_task(self._write(cluster, result, payload))
@@ -99,12 +95,12 @@ class DurableResultCollector(ResultCollector):
         if (result.task_id, result.attempt) in self._printed.behind:
             self._write_output_of(result.task_id, result.attempt)
         if self._log.is_over(result.task_id):  # it is late: how the item ended is written
-            self._tell(result)
+            self._report(result)
             return
         outcome, payload = outcome_of(result), result.payload
         small = {outcome.digest: payload} if outcome.digest and payload and len(payload) <= _SMALL_BYTES else {}
         self._log.ended(outcome, small)
-        super().finished(cluster, result)
+        super()._finished(cluster, result)
 
     def _say_when_kept(self, deed: Callable[[], object]) -> None:
         self._when_durable(lambda: self._acknowledge(deed))

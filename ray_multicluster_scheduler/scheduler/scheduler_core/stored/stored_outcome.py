@@ -6,7 +6,7 @@ import json
 from dataclasses import fields
 from typing import Any
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.store.records import Outcome, StoredItem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult

@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.store import Store

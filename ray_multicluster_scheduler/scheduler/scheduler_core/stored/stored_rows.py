@@ -11,6 +11,7 @@ from dataclasses import MISSING, asdict, fields
 from operator import attrgetter
 from typing import Any
 
+from ray_multicluster_scheduler.common.blob_names import package_digests_in
 from ray_multicluster_scheduler.common.model import (
     FailureClass,
     Rejection,
@@ -18,8 +19,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
 )
 from ray_multicluster_scheduler.common.model.decision import CandidateReport
-from ray_multicluster_scheduler.common.package_uri import packages_in
-from ray_multicluster_scheduler.common.redaction.patterns import has_secrets, line_has_secrets
+from ray_multicluster_scheduler.common.redaction import data_has_secrets, text_has_secrets
 from ray_multicluster_scheduler.control_plane.config.owner_limits import kept_owner_limits
 from ray_multicluster_scheduler.control_plane.store.records import (
     FleetState,
@@ -75,8 +75,8 @@ def _seal(document: dict[str, Any], cipher: SecretCipher) -> bool:
     """Returns whether there was anything to be sealed."""
     parts = {name: document[name] for name in ("runtime_env", "job") if name in document}
     command = parts.get("job", {}).get("entrypoint", "")
-    hides = line_has_secrets(command)
-    if not hides and not has_secrets(parts):
+    hides = text_has_secrets(command)
+    if not hides and not data_has_secrets(parts):
         return False
     document.update(cipher.encrypt(parts))
     if hides:
@@ -86,7 +86,7 @@ def _seal(document: dict[str, Any], cipher: SecretCipher) -> bool:
 
 def new_item(task: TaskDescription, number: int, description: bytes, objects: Sequence[str] = ()) -> NewItem:
     """Its record; ``description`` is what :func:`described` says."""
-    packages = packages_in(task.runtime_env) if task.runtime_env else ()
+    packages = package_digests_in(task.runtime_env) if task.runtime_env else ()
     return NewItem(
         id=task.id,
         number=number,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.common.redaction.patterns import masked_line
+from ray_multicluster_scheduler.common.redaction import mask_text
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import AttemptRow, attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
@@ -125,4 +125,4 @@ def _error_text(code: str, sentence: str) -> str:
 
 
 def _masked(text: str) -> str:
-    return masked_line(text.encode("utf-8", "backslashreplace").decode())[:_LONGEST]
+    return mask_text(text.encode("utf-8", "backslashreplace").decode())[:_LONGEST]

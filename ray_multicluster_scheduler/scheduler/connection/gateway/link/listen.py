@@ -14,8 +14,7 @@ import socket
 import time
 from dataclasses import replace
 
-from ray_multicluster_scheduler.common.tls.self_signed import self_signed
-from ray_multicluster_scheduler.common.tls.tls_pem import certificate_of, fingerprint_of, waiting
+from ray_multicluster_scheduler.common.tls import certificate_of, fingerprint_of, self_signed, server_context
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Join
 
@@ -38,7 +37,7 @@ class Door:
     def __init__(self, trusted: str) -> None:
         pem = self_signed("rmcs agent")
         self.fingerprint = fingerprint_of(certificate_of(pem))
-        self._tls = waiting(pem, trusted)
+        self._tls = server_context(pem, trusted)
         self._servers: list[asyncio.Server] = []
         self._newest: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._came = asyncio.Event()

@@ -10,9 +10,8 @@ import pytest
 
 from ray_multicluster_scheduler.cli.layout.output import console, plain_table, say
 from ray_multicluster_scheduler.common import logging as ours
-from ray_multicluster_scheduler.common.control_characters import escaped, escaped_lines, is_one_line
+from ray_multicluster_scheduler.common.control_characters import check_identifiers, escaped, escaped_lines, is_one_line
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.identifier_checks import check_words
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import explanation_text
 
@@ -67,12 +66,12 @@ def test_a_log_has_a_line_for_each_record(as_json: bool) -> None:
 def test_what_an_item_is_found_by_is_one_line(values: dict[str, object]) -> None:
     task = TaskDescription(**{"id": "t", "kind": "task", "name": "a\nname", **values})  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="control characters") as raised:
-        check_words(task)
+        check_identifiers(task)
     assert is_one_line(str(raised.value))
 
 
 def test_its_name_may_be_a_command_of_several_lines() -> None:
-    check_words(TaskDescription(id="t", kind="task", name="a\nb", owner="größer 🙂"))
+    check_identifiers(TaskDescription(id="t", kind="task", name="a\nb", owner="größer 🙂"))
 
 
 def test_commands_print_it_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,15 +6,15 @@ import time
 
 import pytest
 
-from ray_multicluster_scheduler.common.redaction.patterns import (
+from ray_multicluster_scheduler.common.redaction import (
     MASKED,
-    has_secrets,
-    line_has_secrets,
-    masked,
-    masked_line,
+    data_has_secrets,
+    mask_data,
+    mask_text,
     name_looks_secret,
-    secrets_in_line,
-    secrets_in_value,
+    secrets_in_data,
+    secrets_in_text,
+    text_has_secrets,
 )
 
 
@@ -60,7 +60,7 @@ from ray_multicluster_scheduler.common.redaction.patterns import (
 )
 def test_names_that_look_secret(name: str) -> None:
     assert name_looks_secret(name)
-    assert masked_line(f"{name}=s3cret python train.py") == f"{name}={MASKED} python train.py"
+    assert mask_text(f"{name}=s3cret python train.py") == f"{name}={MASKED} python train.py"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_names_that_look_secret(name: str) -> None:
 )
 def test_names_that_do_not(name: str) -> None:
     assert not name_looks_secret(name)
-    assert masked_line(f"{name}=5 python train.py --tokenizer gpt2 --author me") == (
+    assert mask_text(f"{name}=5 python train.py --tokenizer gpt2 --author me") == (
         f"{name}=5 python train.py --tokenizer gpt2 --author me"
     )
 
@@ -115,8 +115,8 @@ def test_names_that_do_not(name: str) -> None:
     ],
 )
 def test_lines(line: str, shown: str) -> None:
-    assert masked_line(line) == shown
-    assert line_has_secrets(line) is (line != shown)
+    assert mask_text(line) == shown
+    assert text_has_secrets(line) is (line != shown)
 
 
 def test_plain_data() -> None:
@@ -126,43 +126,43 @@ def test_plain_data() -> None:
         "n": 5,
         "credentials": {"a": ["b"]},
     }
-    assert masked(env) == {
+    assert mask_data(env) == {
         "env_vars": {"TOKEN": MASKED, "X": "b"},
         "pip": [MASKED, "x"],
         "n": 5,
         "credentials": {"a": [MASKED]},
     }
-    assert has_secrets(env)
-    assert not has_secrets({"env_vars": {"X": "b"}, "TOKEN": None})
+    assert data_has_secrets(env)
+    assert not data_has_secrets({"env_vars": {"X": "b"}, "TOKEN": None})
 
 
 def test_what_is_secret_in_a_line_and_in_plain_data() -> None:
     line = "API_KEY='a b' t.py --token abc -H 'Authorization: Bearer xyz' https://me:pw@host --lr 1"
-    assert set(secrets_in_line(line)) >= {"a b", "abc", "xyz", "pw"}
-    assert "1" not in secrets_in_line(line)
-    assert secrets_in_line("python train.py --lr 1") == []
+    assert set(secrets_in_text(line)) >= {"a b", "abc", "xyz", "pw"}
+    assert "1" not in secrets_in_text(line)
+    assert secrets_in_text("python train.py --lr 1") == []
     given = {"env_vars": {"TOKEN": "a", "X": "b"}, "pip": ["https://u:p@host/s"], "secret": [5, True]}
-    assert secrets_in_value(given) == ["a", "p", "5"]
+    assert secrets_in_data(given) == ["a", "p", "5"]
 
 
 def test_long_lines_cost_little() -> None:
     for line in ("key" * 5000 + "=" * 5000, "--" + "a-" * 5000, "token_" * 3000, "x=" * 5000, "://" * 5000):
         began = time.perf_counter()
-        masked_line(line)
+        mask_text(line)
         assert time.perf_counter() - began < 2.0
 
 
 def test_numbers_under_a_name_that_looks_secret() -> None:
     said = {"TOKEN": 123, "pin": {"secret": [1.5, None, True]}, "n": 5}
-    assert masked(said) == {"TOKEN": MASKED, "pin": {"secret": [MASKED, None, True]}, "n": 5}
-    assert has_secrets({"TOKEN": 123})
+    assert mask_data(said) == {"TOKEN": MASKED, "pin": {"secret": [MASKED, None, True]}, "n": 5}
+    assert data_has_secrets({"TOKEN": 123})
 
 
 def test_an_option_after_a_switch() -> None:
-    assert masked_line("python t.py --verbose --token abcdefgh") == "python t.py --verbose --token •••"
-    assert secrets_in_line("python t.py --verbose --token abcdefgh") == ["abcdefgh"]
+    assert mask_text("python t.py --verbose --token abcdefgh") == "python t.py --verbose --token •••"
+    assert secrets_in_text("python t.py --verbose --token abcdefgh") == ["abcdefgh"]
 
 
 def test_a_very_long_line_is_looked_at_to_its_end_and_is_no_secret_itself() -> None:
     line = "python - <<E\n" + "print(1)\n" * 5_000 + "E --token abcdefgh"
-    assert secrets_in_line(line) == ["abcdefgh"]
+    assert secrets_in_text(line) == ["abcdefgh"]

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription
-from ray_multicluster_scheduler.common.redaction.item_secrets import covered, covered_pieces, secrets_of
-from ray_multicluster_scheduler.common.redaction.patterns import MASKED
+from ray_multicluster_scheduler.common.redaction import MASKED, item_secrets, mask_stream, mask_values
 
 COMMAND = 'sh -c "exit 3" --password=failing-entry-qqq --token=failtok-qqq'
 
@@ -19,26 +18,26 @@ def a_job(entrypoint: str = COMMAND, **values: object) -> TaskDescription:
 
 def test_those_of_a_job() -> None:
     env = {"env_vars": {"HF_TOKEN": "hf-abc", "PLAIN": "plain", "A_KEY": "abc"}, "pip": ["https://me:p%40ss@host/x"]}
-    assert secrets_of(a_job(runtime_env=env)) == (
+    assert item_secrets(a_job(runtime_env=env)) == (
         "failing-entry-qqq",
         "failtok-qqq",
-        *sorted({"p%40ss", "hf-abc"}, key=secrets_of(a_job(runtime_env=env)).index),
+        *sorted({"p%40ss", "hf-abc"}, key=item_secrets(a_job(runtime_env=env)).index),
         "p@ss",
     ), "short ones are left"
-    assert secrets_of(TaskDescription(id="t", kind="task", name="t")) == ()
-    assert secrets_of(a_job("USE_AUTH=true python t.py")) == (), "yes and no are nobody's secret"
+    assert item_secrets(TaskDescription(id="t", kind="task", name="t")) == ()
+    assert item_secrets(a_job("USE_AUTH=true python t.py")) == (), "yes and no are nobody's secret"
 
 
 def test_what_is_said() -> None:
     said = f"Running entrypoint for job j-1: {COMMAND}\nfailing-entry-qqq was wrong"
-    shown = covered(said, secrets_of(a_job()))
+    shown = mask_values(said, item_secrets(a_job()))
     assert shown == (
         f'Running entrypoint for job j-1: sh -c "exit 3" --password={MASKED} --token={MASKED}\n{MASKED} was wrong'
     )
     lines = TaskDescription(
         id="t", kind="task", name="t", runtime_env={"env_vars": {"A_KEY": "line-one-1\nline-two-2"}}
     )
-    assert covered("> line-one-1\n> line-two-2 'line-one-1\\nline-two-2'", secrets_of(lines)) == (
+    assert mask_values("> line-one-1\n> line-two-2 'line-one-1\\nline-two-2'", item_secrets(lines)) == (
         f"> {MASKED}\n> {MASKED} '{MASKED}'"
     )
 
@@ -51,9 +50,9 @@ async def _pieces(text: str, size: int) -> AsyncIterator[str]:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 16, 40, 1000])
 async def test_in_pieces(size: int) -> None:
     said = f"a fail {COMMAND}\nfailing-entry-qq failing-entry-qqq end fail"
-    secrets = secrets_of(a_job())
-    told = [one async for one in covered_pieces(_pieces(said, size), secrets)]
-    assert "".join(told) == covered(said, secrets)
+    secrets = item_secrets(a_job())
+    told = [one async for one in mask_stream(_pieces(said, size), secrets)]
+    assert "".join(told) == mask_values(said, secrets)
     assert "failing-entry-qqq" not in "".join(told)
     assert all(told)
 
@@ -65,5 +64,5 @@ async def test_one_of_many_that_is_cut_in_two() -> None:
         yield "a line of an ordinary log\n" * 600 + secrets[5][:30]
         yield secrets[5][30:] + " end"
 
-    told = "".join([one async for one in covered_pieces(pieces(), secrets)])
+    told = "".join([one async for one in mask_stream(pieces(), secrets)])
     assert told.endswith(f"log\n{MASKED} end")

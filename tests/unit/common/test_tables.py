@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import CandidateReport, Rejection, SchedulingDecision
-from ray_multicluster_scheduler.common.tables.decision_table import (
+from ray_multicluster_scheduler.common.tables import (
     columns,
-    decision_lines,
+    decision_rows,
     decision_text,
     fails_at_once,
     reason_lines,
@@ -24,7 +24,7 @@ WAITING = SchedulingDecision("t", 1000.0, None, "NO_CAPACITY", "centos is full",
 
 
 def test_each_cluster_has_a_verdict_and_what_it_was_judged_by() -> None:
-    lines = decision_lines(PLACED)
+    lines = decision_rows(PLACED)
     assert [(line.cluster, line.verdict) for line in lines] == [
         ("mac", "chosen"),
         ("linux", "fits"),
@@ -44,7 +44,7 @@ def test_each_cluster_has_a_verdict_and_what_it_was_judged_by() -> None:
 def test_sentences_are_joined_by_one_sign() -> None:
     row = CandidateReport("a", (Rejection("X", "it is not asked (2 times)."), Rejection("Y", "it is closed.")))
     decision = SchedulingDecision("t", 1.0, None, "X", "it waits", (row,))
-    assert decision_lines(decision)[0].why == "X: it is not asked (2 times); Y: it is closed."
+    assert decision_rows(decision)[0].why == "X: it is not asked (2 times); Y: it is closed."
 
 
 def test_as_text_and_by_str_and_from_data() -> None:
@@ -74,8 +74,8 @@ def test_what_the_table_says_is_not_said_above_it_too() -> None:
 
 def test_it_fails_at_once_if_all_say_no_for_good() -> None:
     never = SchedulingDecision("t", 1.0, None, "TOO_BIG", "old: its largest node has 2 CPUs", ROWS[3:])
-    assert fails_at_once(decision_lines(never))
-    assert not fails_at_once(decision_lines(WAITING))
+    assert fails_at_once(decision_rows(never))
+    assert not fails_at_once(decision_rows(WAITING))
     assert not fails_at_once([]), "there may be clusters one day"
 
 
