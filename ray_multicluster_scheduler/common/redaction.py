@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.common.model import TaskDescription
@@ -361,10 +360,17 @@ def _partial_match_of(text: str, secret: str) -> int:
     return 0
 
 
+_PERCENT_CODES = re.compile("(?:%[0-9A-Fa-f]{2})+")
+
+
+def _decode_percent(match: re.Match[str]) -> str:
+    return bytes.fromhex(match[0].replace("%", "")).decode("utf-8", "replace")
+
+
 def _spellings(secret: str) -> Iterable[str]:
     """As it is, decoded as in an address, encoded as in JSON, and line by line."""
     yield secret
-    yield unquote(secret)
+    yield _PERCENT_CODES.sub(_decode_percent, secret)
     yield json.dumps(secret)[1:-1]
     for line in secret.splitlines():
         if len(line) >= _MIN_LINE_CHARS:
