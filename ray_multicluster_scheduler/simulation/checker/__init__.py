@@ -1,6 +1,8 @@
-"""An independent judge of histories: one small class per guarantee (docs/guarantees.md). It reads lines, nothing else.
+"""The checker judges recorded histories: one small class per guarantee of docs/guarantees.md.
 
-Of the scheduler it knows only the model, the settings, and the classes of events and instructions.
+It reads history lines and nothing else: of the scheduler it imports only the model, the settings, and the classes of
+events and instructions, never the machine (an import contract enforces that). Start with `judge` below, then
+`property.py` for the base classes; `history_state.py` derives the state of items and clusters from the lines.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from ray_multicluster_scheduler.simulation.checker.placement_properties import (
     ReservationsNeverExceedCapacity,
     RulesNeverBroken,
 )
-from ray_multicluster_scheduler.simulation.checker.property import BookJudge, Property, Story, Violation, replay
+from ray_multicluster_scheduler.simulation.checker.property import (
+    HistoryIndex,
+    Property,
+    StateProperty,
+    Violation,
+    check_states,
+)
 from ray_multicluster_scheduler.simulation.checker.state_dump_properties import (
     EveryWaitingTaskHasATrueReason,
     UserErrorsNeverOpenABreaker,
@@ -52,14 +60,13 @@ __all__ = ["PROPERTIES", "Property", "Violation", "judge"]
 
 
 def judge(history: Sequence[HistoryLine]) -> list[Violation]:
-    """All properties, in the order of the lines."""
-    story = Story(history)
-    judges = [kind() for kind in PROPERTIES.values()]
-    with_book = [one for one in judges if isinstance(one, BookJudge)]
-    replay(story, history, with_book)
-    for one in judges:
-        if not isinstance(one, BookJudge):
-            one.read(story, history)
+    """Check all properties. Returns their violations in the order of the lines."""
+    index = HistoryIndex(history)
+    properties = [kind() for kind in PROPERTIES.values()]
+    check_states(index, history, [one for one in properties if isinstance(one, StateProperty)])
+    for one in properties:
+        if isinstance(one, StateProperty):
+            one.check_index(index)
         else:
-            one.beside_the_book(story)
-    return sorted((found for one in judges for found in one.found), key=lambda found: found.line)
+            one.check(index, history)
+    return sorted((violation for one in properties for violation in one.found), key=lambda found: found.line)

@@ -5,62 +5,70 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist
-from ray_multicluster_scheduler.simulation.checker.history_state import WINDOW_S, Book, Cluster, Item
-from ray_multicluster_scheduler.simulation.checker.property import BookJudge, Entry, Story, is_placed
+from ray_multicluster_scheduler.simulation.checker.history_state import (
+    WINDOW_S,
+    ClusterState,
+    HistoryState,
+    ItemState,
+)
+from ray_multicluster_scheduler.simulation.checker.property import Entry, HistoryIndex, StateProperty, is_new_attempt
 from ray_multicluster_scheduler.simulation.history import AttemptBegan, AttemptEnded, NodesChanged
 
 _ROUNDING = 1e-3
+_TOLERANCE = 1e-6
+_SLACK_S = 5.0
 
 
-class ReservationsNeverExceedCapacity(BookJudge):
-    """By truth: what runs on a node is no more than it has. By what was dispatched: nothing is sent to a cluster
-    whose nodes are spoken for, nor where what was seen to run leaves no node for it."""
+class ReservationsNeverExceedCapacity(StateProperty):
+    """By the truth: what runs on a node fits it. By the dispatches: nothing is sent to a cluster whose nodes are fully
+    reserved, nor where what was seen to run leaves no node for it."""
 
     name = "reservations_never_exceed_capacity"
-    sentence = "What of ours is on a node never takes more than the node has, by what runs there and by what is sent."
+    sentence = "Our items never take more of a node than it has, neither by what runs there nor by what is dispatched."
 
-    def beside_the_book(self, story: Story) -> None:
+    def check_index(self, index: HistoryIndex) -> None:
         nodes: dict[tuple[str, str], Mapping[str, float]] = {}
         running: dict[tuple[str, int], AttemptBegan] = {}
-        for entry in story.some(AttemptBegan, AttemptEnded, NodesChanged):
-            what = entry.what
-            if isinstance(what, NodesChanged):
-                nodes = {key: total for key, total in nodes.items() if key[0] != what.cluster}
-                nodes |= {(what.cluster, node): total for node, total in what.nodes.items()}
-            elif isinstance(what, AttemptEnded):
-                running.pop((what.task_id, what.attempt), None)
+        for entry in index.of_types(AttemptBegan, AttemptEnded, NodesChanged):
+            line = entry.content
+            if isinstance(line, NodesChanged):
+                nodes = {key: total for key, total in nodes.items() if key[0] != line.cluster}
+                nodes |= {(line.cluster, node): total for node, total in line.nodes.items()}
+            elif isinstance(line, AttemptEnded):
+                running.pop((line.task_id, line.attempt), None)
             else:
-                running[what.task_id, what.attempt] = what
-                for node in what.parts:
-                    there = [one.parts[node] for one in running.values() if _is_on(one, what.cluster, node)]
-                    self._compare(entry, f"{node} of {what.cluster}", _sum(there), nodes.get((what.cluster, node)))
+                running[line.task_id, line.attempt] = line
+                for node in line.parts:
+                    parts = [
+                        one.parts[node] for one in running.values() if one.cluster == line.cluster and node in one.parts
+                    ]
+                    total = nodes.get((line.cluster, node))
+                    self._compare(entry, f"{node} of {line.cluster}", _sum(parts), total)
 
-    def see(self, entry: Entry, book: Book) -> None:
-        if type(entry.what) is not Persist or not is_placed(entry.what, book):
+    def before_line(self, entry: Entry, state: HistoryState) -> None:
+        if type(entry.content) is not Persist or not is_new_attempt(entry.content, state):
             return
-        step = entry.what.transition
-        cluster, item = book.clusters.get(step.cluster or ""), book.items[step.task_id]
-        if cluster is None or cluster.newest is None or cluster.metadata.autoscaling or step.code == "SENT_AHEAD":
+        step = entry.content.transition
+        cluster, item = state.clusters.get(step.cluster or ""), state.items[step.task_id]
+        if cluster is None or cluster.latest_snapshot is None:
+            return
+        if cluster.metadata.autoscaling or step.code == "SENT_AHEAD":
             return
         need, totals = item.task.placement, cluster.totals()
-        taken = {name: amount + cluster.surely_used(name) for name, amount in need.items()}
+        taken = {name: amount + cluster.min_own_usage(name) for name, amount in need.items()}
         self._compare(entry, cluster.name, taken, _sum(totals.values()))
         if item.task.kind in ("task", "actor") and not any(self._has_room(cluster, node, need) for node in totals):
-            self.accuse(entry, f"{step.task_id} is sent to {cluster.name}, and what runs there leaves no node for it")
+            self.report(entry, f"{step.task_id} is sent to {cluster.name}, and what runs there leaves no node for it")
 
-    def _has_room(self, cluster: Cluster, node: str, need: Mapping[str, float]) -> bool:
-        seen = _sum(one.takes for one in cluster.live.values() if one.node == node)
+    def _has_room(self, cluster: ClusterState, node: str, need: Mapping[str, float]) -> bool:
+        seen = _sum(one.held_resources for one in cluster.live.values() if one.node == node)
         total = cluster.totals()[node]
         return all(amount + seen.get(name, 0.0) <= total.get(name, 0.0) + _ROUNDING for name, amount in need.items())
 
     def _compare(self, entry: Entry, where: str, taken: Mapping[str, float], total: Mapping[str, float] | None) -> None:
         for name, amount in taken.items():
             if total is not None and amount > total.get(name, 0.0) + _ROUNDING:
-                self.accuse(entry, f"{amount:g} {name} of ours on {where}, which has {total.get(name, 0.0):g}")
-
-
-def _is_on(one: AttemptBegan, cluster: str, node: str) -> bool:
-    return one.cluster == cluster and node in one.parts
+                self.report(entry, f"{amount:g} {name} of ours on {where}, which has {total.get(name, 0.0):g}")
 
 
 def _sum(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -71,55 +79,53 @@ def _sum(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return total
 
 
-_TOLERANCE = 1e-6
-
-
-class RulesNeverBroken(BookJudge):
-    """Looked at whenever an item is placed, by what the lines tell of the cluster just before."""
+class RulesNeverBroken(StateProperty):
+    """Checked whenever an item is placed, against the cluster's state just before."""
 
     name = "rules_never_broken"
     sentence = (
-        "Nothing is sent against a rule: submission interval, serial mode, threshold, caps of clusters and owners, "
-        "cordons, pauses, an item's own lists."
+        "Nothing is dispatched against a rule: submission interval, serial mode, threshold, limits of clusters and "
+        "owners, cordons, pauses, an item's own lists."
     )
 
-    def see(self, entry: Entry, book: Book) -> None:
-        if type(entry.what) is not Persist or not is_placed(entry.what, book):
+    def before_line(self, entry: Entry, state: HistoryState) -> None:
+        if type(entry.content) is not Persist or not is_new_attempt(entry.content, state):
             return
-        step = entry.what.transition
-        item, cluster = book.items[step.task_id], book.clusters.get(step.cluster or "")
+        step = entry.content.transition
+        item, cluster = state.items[step.task_id], state.clusters.get(step.cluster or "")
         if cluster is None:
-            self.accuse(entry, f"{step.task_id} is sent to {step.cluster}, which is not ours")
+            self.report(entry, f"{step.task_id} is sent to {step.cluster}, which is not registered")
             return
         for sentence in (
-            self._of_people(item, cluster, book),
-            self._of_caps(item, cluster),
-            self._of_interval(entry.at, item, cluster, book),
-            self._of_serial(cluster, book),
-            None if step.code == "SENT_AHEAD" else self._of_threshold(item, cluster, book),
+            self._check_closed(item, cluster, state),
+            self._check_limits(item, cluster),
+            self._check_interval(entry.at, item, cluster, state),
+            self._check_serial(cluster, state),
+            None if step.code == "SENT_AHEAD" else self._check_threshold(item, cluster, state),
         ):
             if sentence is not None:
-                self.accuse(entry, f"{step.task_id} is sent to {cluster.name}: {sentence}")
+                self.report(entry, f"{step.task_id} is sent to {cluster.name}: {sentence}")
 
-    def _of_people(self, item: Item, cluster: Cluster, book: Book) -> str | None:
+    def _check_closed(self, item: ItemState, cluster: ClusterState, state: HistoryState) -> str | None:
         if cluster.cordoned or cluster.paused:
-            return "it is closed for new work"
-        if not cluster.takes_kind(item):
+            return "it is cordoned or paused"
+        if not cluster.accepts(item):
             return "the item may not go there"
         if item.code == "HELD":
             return "the item is held"
-        return None if book.may_start(item) else f"{item.task.owner or 'its owner'} is paused or at a limit"
+        return None if state.may_start(item) else f"{item.task.owner or 'its owner'} is paused or at a limit"
 
-    def _of_caps(self, item: Item, cluster: Cluster) -> str | None:
-        if len(cluster.live) >= cluster.metadata.max_in_flight:
-            return f"{len(cluster.live)} are there, and max_in_flight is {cluster.metadata.max_in_flight}"
-        jobs = sum(one.task.kind == "job" for one in cluster.live.values())
-        if item.task.kind == "job" and jobs >= cluster.metadata.max_running_jobs:
-            return f"{jobs} jobs are there, and max_running_jobs is {cluster.metadata.max_running_jobs}"
+    def _check_limits(self, item: ItemState, cluster: ClusterState) -> str | None:
+        live, metadata = cluster.live.values(), cluster.metadata
+        if len(live) >= metadata.max_in_flight:
+            return f"{len(live)} are there, and max_in_flight is {metadata.max_in_flight}"
+        jobs = sum(one.task.kind == "job" for one in live)
+        if item.task.kind == "job" and jobs >= metadata.max_running_jobs:
+            return f"{jobs} jobs are there, and max_running_jobs is {metadata.max_running_jobs}"
         return None
 
-    def _of_interval(self, at: float, item: Item, cluster: Cluster, book: Book) -> str | None:
-        settings = book.settings
+    def _check_interval(self, at: float, item: ItemState, cluster: ClusterState, state: HistoryState) -> str | None:
+        settings = state.settings
         if item.attempt > 0 or item.task.ruled_as not in settings.submission_interval_kinds:
             return None
         since = at - cluster.last_submission
@@ -127,31 +133,31 @@ class RulesNeverBroken(BookJudge):
             return f"{since:g} s after the last one; submission_interval_s is {settings.submission_interval_s:g}"
         return None
 
-    def _of_serial(self, cluster: Cluster, book: Book) -> str | None:
-        if book.settings.execution_mode != "serial":
+    def _check_serial(self, cluster: ClusterState, state: HistoryState) -> str | None:
+        if state.settings.execution_mode != "serial":
             return None
         busy = [one.task.id for one in cluster.live.values() if not (one.task.serves and one.started)]
         return f"{busy[0]} runs there, and execution_mode is serial" if busy else None
 
-    def _of_threshold(self, item: Item, cluster: Cluster, book: Book) -> str | None:
-        limits = book.settings.resource_threshold
+    def _check_threshold(self, item: ItemState, cluster: ClusterState, state: HistoryState) -> str | None:
+        limits = state.settings.resource_threshold
         totals = cluster.totals()
         for name, limit in (("CPU", limits.cpu), ("memory", limits.memory), ("GPU", limits.gpu)):
             total = sum(one.get(name, 0.0) for one in totals.values())
             if limit >= 1 or not total or (name == "GPU" and not item.task.placement.get(name)):
                 continue
-            used = cluster.surely_used(name)
+            used = cluster.min_own_usage(name)
             if used / total > limit + _TOLERANCE:
                 return f"{used:g} of {total:g} {name} is ours already, and the threshold is {limit:g}"
         return None
 
 
-class Order(BookJudge):
-    """Only items that placement cannot tell apart are compared: who could not have gone was not overtaken.
+class Order(StateProperty):
+    """Compares only items that placement cannot tell apart: an item that could not have gone was not overtaken.
 
-    Of one owner, priority and shape: strictly first come. Of one shape, the higher priority, unless ageing says
-    otherwise; at one priority, an owner who holds nothing before one who holds something. Once a place may be kept for
-    somebody, who is short may backfill where another may not, so then only the first of these is judged.
+    Among items of one owner, priority and shape: strictly first come. Among items of one shape: the higher priority,
+    unless ageing decides otherwise; at one priority, an owner who holds nothing before one who holds something. Once
+    nodes may be reserved, short items may backfill where others may not, so that only the first rule is checked.
     """
 
     name = "order"
@@ -159,47 +165,48 @@ class Order(BookJudge):
         "Of items that could go alike, the more urgent goes first, then the owner who holds less, then the older."
     )
 
-    def see(self, entry: Entry, book: Book) -> None:
-        if type(entry.what) is not Persist or not is_placed(entry.what, book):
+    def before_line(self, entry: Entry, state: HistoryState) -> None:
+        if type(entry.content) is not Persist or not is_new_attempt(entry.content, state):
             return
-        item = book.items[entry.what.transition.task_id]
+        item = state.items[entry.content.transition.task_id]
         shape = item.shape
-        alike = [one for one in book.waiting.values() if one is not item and one.shape == shape]
+        alike = [one for one in state.waiting.values() if one is not item and one.shape == shape]
         if not alike:
             return
-        self._first_come(entry, item, alike)
-        if entry.what.transition.code != "SENT_AHEAD" and not book.room_may_be_kept(entry.at):
-            others = [one for one in alike if book.may_start(one)]
-            self._urgency(entry, item, others, book)
-            self._share(entry, item, others, book)
+        self._check_first_come(entry, item, alike)
+        if entry.content.transition.code != "SENT_AHEAD" and not state.may_hold_reservation(entry.at):
+            others = [one for one in alike if state.may_start(one)]
+            self._check_urgency(entry, item, others, state)
+            self._check_share(entry, item, others, state)
 
-    def _first_come(self, entry: Entry, item: Item, alike: list[Item]) -> None:
+    def _check_first_come(self, entry: Entry, item: ItemState, alike: list[ItemState]) -> None:
         for one in alike:
-            if _line(one) == _line(item) and one.number < item.number:
-                self.accuse(entry, f"{item.task.id} goes before {one.task.id}, which came first and waits for the same")
+            same = one.task.owner == item.task.owner and one.priority == item.priority
+            if same and one.number < item.number:
+                self.report(entry, f"{item.task.id} goes before {one.task.id}, which came first and waits for the same")
                 return
 
-    def _urgency(self, entry: Entry, item: Item, others: list[Item], book: Book) -> None:
-        level = [one for one in book.waiting.values() if one.priority == item.priority]
+    def _check_urgency(self, entry: Entry, item: ItemState, others: list[ItemState], state: HistoryState) -> None:
+        ageing_s = state.settings.ageing_s
+        level = [one for one in state.waiting.values() if one.priority == item.priority]
         oldest = min((one.task.submitted_at for one in (item, *level)), default=0.0)
-        best = oldest - item.priority * book.settings.ageing_s
+        best = oldest - item.priority * ageing_s
         for one in others:
-            urgency = one.task.submitted_at - one.priority * book.settings.ageing_s
-            if one.priority > item.priority and urgency < best:
-                self.accuse(
+            if one.priority > item.priority and _urgency(one, ageing_s) < best:
+                self.report(
                     entry,
                     f"{item.task.id} (priority {item.priority}) goes before {one.task.id} (priority {one.priority})",
                 )
                 return
 
-    def _share(self, entry: Entry, item: Item, others: list[Item], book: Book) -> None:
-        if book.settings.order != "fair" or any(one.priority != item.priority for one in book.waiting.values()):
+    def _check_share(self, entry: Entry, item: ItemState, others: list[ItemState], state: HistoryState) -> None:
+        if state.settings.order != "fair" or any(one.priority != item.priority for one in state.waiting.values()):
             return
-        if not book.held_by(item.task.owner):
+        if not state.live_items_of(item.task.owner):
             return
         for one in others:
-            if one.task.owner != item.task.owner and not book.held_by(one.task.owner):
-                self.accuse(
+            if one.task.owner != item.task.owner and not state.live_items_of(one.task.owner):
+                self.report(
                     entry,
                     f"{item.task.id} of {item.task.owner!r}, who holds something, goes before {one.task.id} of "
                     f"{one.task.owner!r}, who holds nothing",
@@ -207,20 +214,15 @@ class Order(BookJudge):
                 return
 
 
-def _line(item: Item) -> tuple[str, int]:
-    return item.task.owner, item.priority
+class NoStarvation(StateProperty):
+    """Checked for an item that waits for capacity behind no item of the same or a higher urgency, while there is no
+    fault and no intervention.
 
-
-_SLACK_S = 5.0
-
-
-class NoStarvation(BookJudge):
-    """Judged while nothing goes wrong, of whoever waits for room and has nobody before it who is as urgent. It may have
-    to wait ``reserve_after_s``, and then until what runs is over; twice that is given. After that, nobody who came
-    later and is no more urgent may be sent to a cluster that could take it.
-
-    Some go before it by right, and its time begins anew: who is more urgent, for room is not kept from them; and with
-    fair shares another owner's item that is no smaller, for between such it is the shares that decide."""
+    It may have to wait ``reserve_after_s``, and then until what runs has ended; twice that is allowed. After that, no
+    later item of the same or a lower urgency may be sent to a cluster that could take it. Its time starts anew when an
+    item goes before it rightfully: a more urgent one, or, with fair shares, one of another owner that is at least as
+    large.
+    """
 
     name = "no_starvation"
     sentence = "However wide it is, an item is not overtaken for ever by smaller ones that came later."
@@ -229,136 +231,136 @@ class NoStarvation(BookJudge):
         super().__init__()
         self._began: dict[tuple[str, int], float] = {}
         self._ended: list[tuple[float, float]] = []
+        """When attempts ended, and how long they ran."""
         self._first_since: dict[str, float] = {}
-        self._accused: set[str] = set()
+        self._reported: set[str] = set()
 
-    def see(self, entry: Entry, book: Book) -> None:
-        what = entry.what
-        if type(what) is AttemptBegan:
-            self._began[what.task_id, what.attempt] = entry.at
-        elif type(what) is AttemptEnded:
-            began = self._began.pop((what.task_id, what.attempt), entry.at)
+    def before_line(self, entry: Entry, state: HistoryState) -> None:
+        content = entry.content
+        if type(content) is AttemptBegan:
+            self._began[content.task_id, content.attempt] = entry.at
+        elif type(content) is AttemptEnded:
+            began = self._began.pop((content.task_id, content.attempt), entry.at)
             self._ended.append((entry.at, entry.at - began))
-        elif type(what) is Persist and is_placed(what, book) and len(book.waiting) > 1:
-            cluster = book.clusters.get(what.transition.cluster or "")
+        elif type(content) is Persist and is_new_attempt(content, state) and len(state.waiting) > 1:
+            cluster = state.clusters.get(content.transition.cluster or "")
             if cluster is not None:
-                self._look(entry, book.items[what.transition.task_id], cluster, book)
+                self._check_placement(entry, state.items[content.transition.task_id], cluster, state)
 
-    def _look(self, entry: Entry, item: Item, cluster: Cluster, book: Book) -> None:
-        first = _first_in_line(book)
+    def _check_placement(self, entry: Entry, item: ItemState, cluster: ClusterState, state: HistoryState) -> None:
+        first = _first_in_line(state)
         self._first_since = {one.task.id: self._first_since.get(one.task.id, entry.at) for one in first}
         for one in first:
-            if _goes_by_right(item, one, book) and _could_take(cluster, one):
+            if _goes_first_rightfully(item, one, state) and _could_hold(cluster, one):
                 self._first_since[one.task.id] = entry.at
-            since = max(self._first_since[one.task.id], one.queued_at, one.code_since, book.calm_since)
+            since = max(self._first_since[one.task.id], one.queued_at, one.code_since, state.undisturbed_since)
             waited = entry.at - since
-            if waited <= book.settings.reserve_after_s + _SLACK_S or not _overtakes(item, one):
+            if waited <= state.settings.reserve_after_s + _SLACK_S or not _overtakes(item, one):
                 continue
-            longest = self._longest(entry.at, since)
-            if waited <= book.settings.reserve_after_s + 2 * longest + _SLACK_S or one.task.id in self._accused:
+            longest = self._longest_run(entry.at, since)
+            if waited <= state.settings.reserve_after_s + 2 * longest + _SLACK_S or one.task.id in self._reported:
                 continue
-            if one.code == "NO_CAPACITY" and book.may_start(one) and _could_take(cluster, one):
-                self._accused.add(one.task.id)
-                self.accuse(
+            if one.code == "NO_CAPACITY" and state.may_start(one) and _could_hold(cluster, one):
+                self._reported.add(one.task.id)
+                self.report(
                     entry,
-                    f"{one.task.id} has been the first to wait for room for {waited:g} s, nothing runs for longer than "
-                    f"{longest:g} s, and {item.task.id}, which came later, goes to {cluster.name}",
+                    f"{one.task.id} has been the first to wait for capacity for {waited:g} s, nothing runs for longer "
+                    f"than {longest:g} s, and {item.task.id}, which came later, goes to {cluster.name}",
                 )
 
-    def _longest(self, at: float, since: float) -> float:
-        """How long anything ran that ended since then, or runs."""
+    def _longest_run(self, at: float, since: float) -> float:
+        """The longest run time of anything that runs, or ended since then."""
         running = [at - began for began in self._began.values()]
         return max([0.0, *running, *(took for ended, took in self._ended if ended >= since)])
 
 
-def _first_in_line(book: Book) -> list[Item]:
-    """Those who have nobody before them who is as urgent; the more urgent ones first."""
-    first: list[Item] = []
+def _first_in_line(state: HistoryState) -> list[ItemState]:
+    """Items with none of the same or a higher priority before them, by rising priority."""
+    first: list[ItemState] = []
     highest: float | None = None
-    for one in sorted(book.waiting.values(), key=lambda one: one.number):
+    for one in sorted(state.waiting.values(), key=lambda one: one.number):
         if highest is None or one.priority > highest:
             first.append(one)
             highest = one.priority
     return first
 
 
-def _overtakes(item: Item, one: Item) -> bool:
+def _overtakes(item: ItemState, one: ItemState) -> bool:
     return one.number < item.number and one.priority >= item.priority and one is not item
 
 
-def _goes_by_right(item: Item, one: Item, book: Book) -> bool:
-    ageing_s = book.settings.ageing_s
+def _goes_first_rightfully(item: ItemState, one: ItemState, state: HistoryState) -> bool:
+    ageing_s = state.settings.ageing_s
     if _urgency(item, ageing_s) < _urgency(one, ageing_s):
         return True
-    if book.settings.order != "fair" or item.task.owner == one.task.owner:
+    if state.settings.order != "fair" or item.task.owner == one.task.owner:
         return False
     return all(item.task.placement.get(name, 0.0) >= amount for name, amount in one.task.placement.items())
 
 
-def _urgency(item: Item, ageing_s: float) -> float:
+def _urgency(item: ItemState, ageing_s: float) -> float:
     """Smaller is more urgent."""
     return item.task.submitted_at - item.priority * ageing_s
 
 
-def _could_take(cluster: Cluster, item: Item) -> bool:
-    """Were it empty."""
-    totals = list(cluster.totals().values())
-    need = item.task.placement
-    if not cluster.takes_kind(item) or cluster.cordoned or cluster.paused:
-        return False
-    return any(all(amount <= total.get(name, 0.0) for name, amount in need.items()) for total in totals)
+def _could_hold(cluster: ClusterState, item: ItemState) -> bool:
+    """Would the cluster take the item if it were empty?"""
+    return cluster.accepts(item) and not cluster.cordoned and not cluster.paused and _fits_empty_node(cluster, item)
 
 
-_ROUNDING = 1e-3
-
-
-class IdleFleetStartsAtOnce(BookJudge):
-    """Judged where all clusters are known to be well, and one of them has held nothing of anybody's for a while."""
-
-    name = "idle_fleet_starts_at_once"
-    sentence = "An item that fits a healthy, idle cluster of a healthy fleet is sent in the very pass that sees it."
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._accused: set[str] = set()
-
-    def settled(self, entry: Entry, book: Book) -> None:
-        if not book.waiting or any(one.newest is None for one in book.clusters.values()):
-            return
-        idle = [one for one in book.clusters.values() if not one.live and is_idle(one, entry.at)]
-        if not idle or not all(is_healthy(one, entry.at, book) for one in book.clusters.values()):
-            return
-        if book.room_may_be_kept(entry.at):
-            return
-        for item in book.waiting.values():
-            cluster = next((one for one in idle if fits_idle(one, item, entry.at, book)), None)
-            if cluster is not None and book.may_start(item) and item.task.id not in self._accused:
-                self._accused.add(item.task.id)
-                self.accuse(entry, f"{item.task.id} waits ({item.code}), and {cluster.name} is healthy and idle")
-
-
-def is_healthy(cluster: Cluster, at: float, book: Book) -> bool:
-    """By everything that was heard of it."""
-    settings = book.settings
-    fresh = cluster.pushed() or at - cluster.heard_at <= 3 * settings.snapshot_interval_s - _ROUNDING
-    linked = at - cluster.link_failed_at > settings.breaker_recovery_s
-    quiet = not cluster.may_be_open and not cluster.failed_asking and cluster.dashboard_ok and cluster.head_ok
-    quiet = quiet and cluster.dead_since is None
-    return fresh and linked and quiet and cluster.link != "down" and not cluster.cordoned and not cluster.paused
-
-
-def is_idle(cluster: Cluster, at: float) -> bool:
-    """Nothing of ours was there for a while, and no snapshot showed anything in use."""
-    used = (amount for node in cluster.most_used(at).values() for amount in node.values())
-    return not cluster.live and at - cluster.left_at > WINDOW_S and all(amount < _ROUNDING for amount in used)
-
-
-def fits_idle(cluster: Cluster, item: Item, at: float, book: Book) -> bool:
-    """Could it go there, if nothing is there?"""
-    if item.task.gang is not None or not cluster.takes_kind(item):
-        return False
-    if book.settings.submission_interval_s > 0 and at - cluster.last_submission < book.settings.submission_interval_s:
-        return False
+def _fits_empty_node(cluster: ClusterState, item: ItemState) -> bool:
     need = item.task.placement
     totals = cluster.totals().values()
     return any(all(amount <= total.get(name, 0.0) for name, amount in need.items()) for total in totals)
+
+
+class IdleFleetStartsAtOnce(StateProperty):
+    """Checked where all clusters are known to be healthy, and one of them has been completely unused for a while."""
+
+    name = "idle_fleet_starts_at_once"
+    sentence = (
+        "An item that fits a healthy, idle cluster of a healthy fleet is dispatched by the first pass that sees it."
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reported: set[str] = set()
+
+    def after_answer(self, entry: Entry, state: HistoryState) -> None:
+        if not state.waiting or any(one.latest_snapshot is None for one in state.clusters.values()):
+            return
+        idle = [one for one in state.clusters.values() if not one.live and _is_idle(one, entry.at)]
+        if not idle or not all(_is_healthy(one, entry.at, state) for one in state.clusters.values()):
+            return
+        if state.may_hold_reservation(entry.at):
+            return
+        for item in state.waiting.values():
+            cluster = next((one for one in idle if _fits_idle(one, item, entry.at, state)), None)
+            if cluster is not None and state.may_start(item) and item.task.id not in self._reported:
+                self._reported.add(item.task.id)
+                self.report(entry, f"{item.task.id} waits ({item.code}), and {cluster.name} is healthy and idle")
+
+
+def _is_healthy(cluster: ClusterState, at: float, state: HistoryState) -> bool:
+    settings = state.settings
+    fresh = cluster.has_pushed_snapshot() or at - cluster.heard_at <= 3 * settings.snapshot_interval_s - _ROUNDING
+    linked = cluster.link != "down" and at - cluster.link_failed_at > settings.breaker_recovery_s
+    problem = cluster.breaker_may_be_open or cluster.snapshot_failed or cluster.dead_since is not None
+    answers = cluster.dashboard_ok and cluster.head_ok
+    return fresh and linked and answers and not problem and not cluster.cordoned and not cluster.paused
+
+
+def _is_idle(cluster: ClusterState, at: float) -> bool:
+    """None of our items was there for a while, and no snapshot showed anything in use."""
+    used = (amount for node in cluster.max_usage(at).values() for amount in node.values())
+    return not cluster.live and at - cluster.last_used_at > WINDOW_S and all(amount < _ROUNDING for amount in used)
+
+
+def _fits_idle(cluster: ClusterState, item: ItemState, at: float, state: HistoryState) -> bool:
+    """May the item go to this idle cluster now?"""
+    if item.task.gang is not None or not cluster.accepts(item):
+        return False
+    interval_s = state.settings.submission_interval_s
+    if interval_s > 0 and at - cluster.last_submission < interval_s:
+        return False
+    return _fits_empty_node(cluster, item)

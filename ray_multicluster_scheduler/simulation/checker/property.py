@@ -9,13 +9,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Continue
-from ray_multicluster_scheduler.simulation.checker.history_state import Book
+from ray_multicluster_scheduler.simulation.checker.history_state import HistoryState
 from ray_multicluster_scheduler.simulation.history import EventHandled, HistoryLine, InstructionIssued, RunSetup
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """``line`` counts the lines of the history from 0; the last one, where something never came."""
+    """A line at which a property does not hold, counted from 0; the last line, if something never happened."""
 
     property: str
     line: int
@@ -27,51 +27,46 @@ class Violation:
 
 
 class Entry(NamedTuple):
-    """``what`` is the event of a Fed line, the instruction of a Told line, and else the line itself."""
+    """A history line; ``content`` is its event or instruction, and for other lines the line itself."""
 
-    number: int
+    line: int
     at: float
-    what: Any
+    content: Any
 
 
-class Story:
-    """Read once, for all judges."""
+class HistoryIndex:
+    """The entries of a history by type, so that a property reads only those that concern it."""
 
     def __init__(self, history: Sequence[HistoryLine]) -> None:
-        self.entries = entries = [
-            Entry(
-                number,
-                line.at,
-                line.event
-                if type(line) is EventHandled
-                else line.instruction
-                if type(line) is InstructionIssued
-                else line,
-            )
-            for number, line in enumerate(history)
-        ]
-        self._by_kind: dict[type, list[Entry]] = {}
-        for entry in entries:
-            self._by_kind.setdefault(type(entry.what), []).append(entry)
+        self.entries = [Entry(number, line.at, _content(line)) for number, line in enumerate(history)]
+        self._by_type: dict[type, list[Entry]] = {}
+        for entry in self.entries:
+            self._by_type.setdefault(type(entry.content), []).append(entry)
         first = history[0] if history and isinstance(history[0], RunSetup) else RunSetup(0.0, {}, ())
         self.clusters = first.clusters
         self.settings = Settings(**first.settings)
 
-    def some(self, *kinds: type) -> list[Entry]:
-        """Lines of these kinds, in their order."""
-        found = [entry for kind in kinds for entry in self._by_kind.get(kind, ())]
-        if len(kinds) > 1:
+    def of_types(self, *types: type) -> list[Entry]:
+        """The entries with content of these types, in order."""
+        found = [entry for kind in types for entry in self._by_type.get(kind, ())]
+        if len(types) > 1:
             found.sort()
         return found
 
     @property
     def end(self) -> Entry:
-        """The last line."""
+        """The last entry."""
         return self.entries[-1] if self.entries else Entry(0, 0.0, None)
 
 
+def _content(line: HistoryLine) -> Any:
+    if type(line) is EventHandled:
+        return line.event
+    return line.instruction if type(line) is InstructionIssued else line
+
+
 class Property(ABC):
-    """One per guarantee. A judge reads lines only, and is used for one history."""
+    """A guarantee and its check. An instance checks one history; ``found`` collects the violations."""
 
     name: ClassVar[str]
     sentence: ClassVar[str]
@@ -80,64 +75,63 @@ class Property(ABC):
         self.found: list[Violation] = []
 
     def judge(self, history: Sequence[HistoryLine]) -> list[Violation]:
-        """Where it does not hold; nothing if it holds."""
-        self.read(Story(history), history)
+        """Check this property alone; an empty list means that it holds."""
+        self.check(HistoryIndex(history), history)
         return self.found
 
     @abstractmethod
-    def read(self, story: Story, history: Sequence[HistoryLine]) -> None:
+    def check(self, index: HistoryIndex, history: Sequence[HistoryLine]) -> None:
         """Collect the violations."""
 
-    def accuse(self, entry: Entry, sentence: str) -> None:
-        self.found.append(Violation(self.name, entry.number, entry.at, sentence))
+    def report(self, entry: Entry, sentence: str) -> None:
+        self.found.append(Violation(self.name, entry.line, entry.at, sentence))
 
 
-class BookJudge(Property):
-    """One that looks at each line in the light of what is known by then."""
+class StateProperty(Property):
+    """A property that is checked line by line against the state that the lines so far imply."""
 
-    def read(self, story: Story, history: Sequence[HistoryLine]) -> None:
-        self.beside_the_book(story)
-        replay(story, history, [self])
+    def check(self, index: HistoryIndex, history: Sequence[HistoryLine]) -> None:
+        self.check_index(index)
+        check_states(index, history, [self])
 
-    def beside_the_book(self, story: Story) -> None:
-        """What it judges without it."""
+    def check_index(self, index: HistoryIndex) -> None:
+        """The part of the check that needs no state."""
 
-    def see(self, entry: Entry, book: Book) -> None:
-        """Before this line is entered into the book."""
+    def before_line(self, entry: Entry, state: HistoryState) -> None:
+        """Called before this line is applied to the state."""
 
-    def settled(self, entry: Entry, book: Book) -> None:
-        """After the whole answer to an event, unless the machine asked to go on."""
+    def after_answer(self, entry: Entry, state: HistoryState) -> None:
+        """Called after the whole answer to an event, unless the machine asked to be continued."""
 
 
-def replay(story: Story, history: Sequence[HistoryLine], judges: Sequence[BookJudge]) -> None:
-    """One book for all of them."""
-    book = Book(story.settings, story.clusters)
-    seeing = [one for one in judges if type(one).see is not BookJudge.see]
-    settling = [one for one in judges if type(one).settled is not BookJudge.settled]
+def check_states(index: HistoryIndex, history: Sequence[HistoryLine], properties: Sequence[StateProperty]) -> None:
+    """Check several properties in one walk through the history."""
+    state = HistoryState(index.settings, index.clusters)
+    before_line = [one for one in properties if type(one).before_line is not StateProperty.before_line]
+    after_answer = [one for one in properties if type(one).after_answer is not StateProperty.after_answer]
     answered: Entry | None = None
-    for line, entry in zip(history, story.entries, strict=True):
-        if type(line) is EventHandled or type(line) is not InstructionIssued:
-            if answered is not None:
-                _settle(settling, answered, book)
+
+    def finish_answer() -> None:
+        if answered is not None:
+            for one in after_answer:
+                one.after_answer(answered, state)
+
+    for line, entry in zip(history, index.entries, strict=True):
+        if type(line) is not InstructionIssued:
+            finish_answer()
             answered = entry if type(line) is EventHandled else None
-        elif type(entry.what) is Continue:
+        elif type(entry.content) is Continue:
             answered = None
         elif answered is not None:
             answered = entry
-        for judge in seeing:
-            judge.see(entry, book)
-        book.enter(entry.at, entry.what)
-    if answered is not None:
-        _settle(settling, answered, book)
+        for one in before_line:
+            one.before_line(entry, state)
+        state.apply(entry.at, entry.content)
+    finish_answer()
 
 
-def _settle(judges: Sequence[BookJudge], entry: Entry, book: Book) -> None:
-    for judge in judges:
-        judge.settled(entry, book)
-
-
-def is_placed(what: Any, book: Book) -> bool:
-    """Is this the line by which an item gets a new attempt?"""
-    step = what.transition
-    item = book.items.get(step.task_id)
+def is_new_attempt(persist: Any, state: HistoryState) -> bool:
+    """Does this Persist instruction place an item, so that it gets a new attempt?"""
+    step = persist.transition
+    item = state.items.get(step.task_id)
     return item is not None and step.attempt > item.attempt
