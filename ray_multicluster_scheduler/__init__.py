@@ -254,7 +254,7 @@ _HOMES = {
 _INSIDE = {
     "ActorCallHandle": "app.client_api.in_cluster.handle.NativeCallHandle",
     "ActorHandle": "app.client_api.in_cluster.actors.NativeActorHandle",
-    "JobHandle": "app.client_api.in_cluster.job_handle.NativeJobHandle",
+    "JobHandle": "app.client_api.in_cluster.jobs.NativeJobHandle",
     "ObjectHandle": "app.client_api.in_cluster.handle.NativeObjectHandle",
     "TaskHandle": "app.client_api.in_cluster.handle.NativeTaskHandle",
 }

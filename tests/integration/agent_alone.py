@@ -14,17 +14,16 @@ from concurrent.futures import Future
 from typing import Any
 
 from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message
-from ray_multicluster_scheduler.scheduler.connection.gateway.actors import actor_methods as methods_module
-from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actor_life import Actor
 from ray_multicluster_scheduler.scheduler.connection.gateway.agent import Agent, LeaseOver
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls import actors as methods_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import calls as calls_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import gangs as gangs_module
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls import results as results_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls import reporting as results_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.actors import ActorAttempt
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Connection, Join
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.envelope import pack_success
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.work_order import MethodOrder
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import Connection, Join
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import MethodOrder, pack_success
 
 KEY = ("t1", 1)
 
@@ -165,7 +164,7 @@ async def a_message_that_cannot_be_handled_costs_the_connection_only() -> None:
 
 
 async def a_result_that_is_too_large_is_a_failure_with_a_sentence() -> None:
-    results_module.MOST_VALUE_BYTES = 1000
+    results_module.MAX_VALUE_BYTES = 1000
     agent, wire = new_agent(), Wire()
     value: Future[bytes] = Future()
     value.set_result(b"x" * 2000)
@@ -192,8 +191,8 @@ async def what_happened_during_a_cut_is_told_after_it() -> None:
     wire.reader.feed_eof()
     await asyncio.wait_for(serving, 5)
     about = {"id": "t1", "attempt": 1}
-    agent._hear_worker(Message("started", {**about, "at": 5.0, "node": "n1"}))
-    agent._hear_worker(Message("output", {**about, "parts": [["stdout", "hello"]]}))
+    agent._handle_worker(Message("started", {**about, "at": 5.0, "node": "n1"}))
+    agent._handle_worker(Message("output", {**about, "parts": [["stdout", "hello"]]}))
     again = Wire()
     serving = serve(agent, again)
     again.feed(m.RESUME, {"keys": [["t1", 1]]})
@@ -211,7 +210,7 @@ async def a_call_that_comes_again_is_told_as_it_is() -> None:
     serving = serve(agent, wire)
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
     await wire.until(m.ACCEPTED)
-    agent._hear_worker(Message("started", {"id": "t1", "attempt": 1, "at": 5.0, "node": "n1"}))
+    agent._handle_worker(Message("started", {"id": "t1", "attempt": 1, "at": 5.0, "node": "n1"}))
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
     await heard_all(wire)
     assert [head["calls"] for head in wire.of(m.STARTED)] == [[["t1", 1, 5.0, "n1"]]] * 2
@@ -291,7 +290,7 @@ class ActorOfRay:
     def __init__(self, agent: Agent, key: tuple[str, int] = ("a1", 1)) -> None:
         record = CallRecord(key, name="A", actor={})
         agent._calls.records[key] = record
-        agent._actors._actors[key] = Actor(record, {"asynchronous": False}, handle=self)
+        agent._actors._actors[key] = ActorAttempt(record, {"asynchronous": False}, handle=self)
         self.run, self.given = self, list[str]()
         self.answers: dict[str, Future[bytes]] = {}
 

@@ -53,7 +53,7 @@ def tally() -> Any:
             import gc
             import time
 
-            from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actor_channel import ActorChannel
+            from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import ActorChannel
 
             print("begun")
             channel = next(one for one in gc.get_objects() if type(one) is ActorChannel)

@@ -21,7 +21,7 @@ import yaml
 
 from ray_multicluster_scheduler import NoFeasibleClusterError, TaskState, UnifiedScheduler
 from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
-from ray_multicluster_scheduler.scheduler.connection.connector import order as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
 from ray_multicluster_scheduler.scheduler.connection.packages.own_package import FOLDER, NOT_SHIPPED
 from ray_multicluster_scheduler.scheduler.connection.ray_client.connector_python import connector_environment
 from tests.support.mac_alone import until
@@ -137,7 +137,8 @@ def test_packages_go_through_the_connector_where_there_is_no_dashboard(
 
 MAKE = """
 import asyncio, sys
-from ray_multicluster_scheduler.scheduler.connection.connector import cluster, order as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
+from ray_multicluster_scheduler.scheduler.connection.connector import session as cluster
 order = o.Order.from_line(sys.stdin.readline())
 cluster.connect(order)
 gateway = cluster.Gateway(order)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from ray_multicluster_scheduler.common.frames import FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Connection, Join, dial
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import Connection, Join, dial
 from tests.support.eventually import eventually
 
 WHO: dict[str, Any] = {

@@ -129,7 +129,7 @@ def cancel(item: str | Handle | ActorHandle, *, force: bool = False, recursive: 
 def _collecting() -> Any:
     """Handles know themselves whose they are: no scheduler is made for them."""
     if inside():
-        from ray_multicluster_scheduler.app.client_api.in_cluster import collecting as native  # noqa: PLC0415 - needs Ray
+        from ray_multicluster_scheduler.app.client_api.in_cluster import get_wait as native  # noqa: PLC0415 - needs Ray
 
         return native
     from ray_multicluster_scheduler.app.client_api.handles import collecting  # noqa: PLC0415 - outside only

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.model import FailureClass, NodeSnapshot, 
 from ray_multicluster_scheduler.common.model.gang_description import Strategy
 from ray_multicluster_scheduler.common.model.resources import ResourceShape, fits, shape_of
 from ray_multicluster_scheduler.scheduler.cluster.packing import pack
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slots import Slots
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slot_allocator import SlotAllocator
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, Event, PlaceMoved, Started
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
 from ray_multicluster_scheduler.simulation.model import SimulatedCluster
@@ -214,7 +214,7 @@ class SimulatedClusterRun:
         """All attempts that arrived and have not ended."""
         self.recalled = 0
         self._clock, self._rng, self._report, self._observer = clock, rng, report, observer
-        self._slots = Slots()
+        self._slots = SlotAllocator()
         self._ray_queue: dict[Key, Attempt] = {}
         """Submitted to Ray, which has no room for them yet."""
 
@@ -242,7 +242,7 @@ class SimulatedClusterRun:
     def recall(self, key: Key) -> bool:
         """End an attempt that still waits in the gateway; False if it does not."""
         attempt = self.attempts.get(key)
-        if attempt is None or not self._slots.take_back(key):
+        if attempt is None or not self._slots.recall(key):
             return False
         del self.attempts[key]
         attempt.ended = True
@@ -262,7 +262,7 @@ class SimulatedClusterRun:
         for attempt in list(self.attempts.values()):
             if jobs or not attempt.is_job:
                 self._drop(attempt, how)
-        self._slots = Slots()
+        self._slots = SlotAllocator()
         self._start_waiting()
 
     def remove_nodes(self) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.in_cluster import actor_init_errors
+from ray_multicluster_scheduler.app.client_api.in_cluster import errors as actor_init_errors
 
 
 class Store:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.in_cluster import actor_proxy, runtime_context
-from ray_multicluster_scheduler.app.client_api.in_cluster.actor_proxy import ActorProxy
-from ray_multicluster_scheduler.app.client_api.in_cluster.actors import NativeActorHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster import actors as actor_proxy
+from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
+from ray_multicluster_scheduler.app.client_api.in_cluster.actors import ActorProxy, NativeActorHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeTaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current

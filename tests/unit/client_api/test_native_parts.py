@@ -18,23 +18,21 @@ import ray_multicluster_scheduler as api
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.in_cluster import jobs, runtime_context
-from ray_multicluster_scheduler.app.client_api.in_cluster.actor_proxy import rebuild_actor
-from ray_multicluster_scheduler.app.client_api.in_cluster.actors import NativeActorHandle
-from ray_multicluster_scheduler.app.client_api.in_cluster.child_wrapper import (
-    Made,
-    class_of_child,
-    function_of_child,
-    whose,
-)
+from ray_multicluster_scheduler.app.client_api.in_cluster.actors import NativeActorHandle, rebuild_actor
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import (
     NativeCallHandle,
     NativeObjectHandle,
     NativeTaskHandle,
 )
-from ray_multicluster_scheduler.app.client_api.in_cluster.job_handle import NativeJobHandle
-from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobs
+from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobHandle, NativeJobs
+from ray_multicluster_scheduler.app.client_api.in_cluster.ray_callables import (
+    Made,
+    class_of_child,
+    function_of_child,
+    whose,
+)
 from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
-from ray_multicluster_scheduler.app.client_api.in_cluster.unavailable_names import stand_in
+from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import stand_in
 from ray_multicluster_scheduler.common.current_item import CurrentItem, get_current, set_current
 from ray_multicluster_scheduler.common.exception import (
     ClusterConnectionError,

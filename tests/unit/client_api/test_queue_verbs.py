@@ -13,8 +13,7 @@ from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeTaskHandle
-from ray_multicluster_scheduler.app.client_api.in_cluster.job_handle import NativeJobHandle
-from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobs
+from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobHandle, NativeJobs
 from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from ray_multicluster_scheduler.common.frames import Message
-from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actor_channel import CANCEL, LEAVING, ActorChannel
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import Line
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import CANCEL, LEAVING, ActorChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker_server import WorkerServer
 from tests.support.eventually import eventually
 
@@ -24,7 +24,7 @@ class AgentSide:
     """The agent's end, and what it heard."""
 
     server: WorkerServer
-    line: Line
+    line: AgentEndpoint
     heard: list[Message] = field(default_factory=list)
     lines: list[tuple[tuple[str, int], bool]] = field(default_factory=list)
 
@@ -64,21 +64,21 @@ def ended(channel: ActorChannel) -> None:
 
 async def test_the_line_is_open_for_life_and_its_end_is_told(agent: AgentSide) -> None:
     channel = ActorChannel(agent.line, *A1, detached=False)
-    running = await asyncio.to_thread(channel.live, "n1")
+    running = await asyncio.to_thread(channel.begin_actor, "n1")
     await eventually(lambda: agent.lines == [(A1, True)])
     await asyncio.sleep(1.5)  # longer than a task's line stays open without work
     assert agent.lines == [(A1, True)]
     assert agent.of("started") == [], "it is started when it is ready, which its agent knows first"
-    channel.leaving(running)
+    channel.report_exit(running)
     await eventually(lambda: [message.head for message in agent.of(LEAVING)] == [{"id": "a1", "attempt": 2}])
-    channel._shut()
+    channel._shut_down()
     await eventually(lambda: (A1, False) in agent.lines)
     ended(channel)
 
 
 async def test_what_was_printed_is_sent_before_the_answer_and_in_order(agent: AgentSide) -> None:
     channel = ActorChannel(agent.line, *A1, detached=False)
-    running = await asyncio.to_thread(channel.live, "n1")
+    running = await asyncio.to_thread(channel.begin_actor, "n1")
     for number in range(50):
         channel.write(running, "stdout", f"{number} ")
         if number % 5 == 0:
@@ -90,9 +90,9 @@ async def test_what_was_printed_is_sent_before_the_answer_and_in_order(agent: Ag
 
 
 async def test_without_a_line_output_goes_with_the_answer() -> None:
-    nobody = Line("127.0.0.1", 1, "s", 30.0)
+    nobody = AgentEndpoint("127.0.0.1", 1, "s", 30.0)
     channel = ActorChannel(nobody, *A1, detached=True)
-    running = channel.live("n1")  # a detached one needs no lease
+    running = channel.begin_actor("n1")  # a detached one needs no lease
     channel.write(running, "stdout", "hello")
     assert channel.flush(running) == [("stdout", "hello")]
     assert running.chunks == 0
@@ -101,18 +101,22 @@ async def test_without_a_line_output_goes_with_the_answer() -> None:
 
 async def test_a_method_whose_end_was_asked_for_is_not_begun(agent: AgentSide) -> None:
     channel = ActorChannel(agent.line, *A1, detached=False)
-    await asyncio.to_thread(channel.live, "n1")
+    await asyncio.to_thread(channel.begin_actor, "n1")
     await eventually(lambda: agent.lines)
-    agent.server.tell_actor(A1, Message(CANCEL, {"id": "m1", "attempt": 1}))
-    agent.server.tell_actor(("unknown", 1), Message(CANCEL, {"id": "m2", "attempt": 1}))
+    agent.server.send_to_actor(A1, Message(CANCEL, {"id": "m1", "attempt": 1}))
+    agent.server.send_to_actor(("unknown", 1), Message(CANCEL, {"id": "m2", "attempt": 1}))
     await eventually(lambda: channel._cancelled)
-    assert [channel.called(("m1", 1)), channel.called(("m1", 1)), channel.called(("m2", 1))] == [False, True, True]
+    assert [channel.begin_method(("m1", 1)), channel.begin_method(("m1", 1)), channel.begin_method(("m2", 1))] == [
+        False,
+        True,
+        True,
+    ]
     ended(channel)
 
 
 async def test_a_detached_actor_goes_over_to_the_agent_that_attends_to_it(agent: AgentSide) -> None:
     channel = ActorChannel(agent.line, *A1, detached=True)
-    running = channel.live("n1")
+    running = channel.begin_actor("n1")
     await eventually(lambda: agent.lines == [(A1, True)])
     other = await agent_side()
     channel.attend(other.line, "b1", 7)
@@ -131,10 +135,11 @@ async def test_a_detached_actor_goes_over_to_the_agent_that_attends_to_it(agent:
 
 ACTOR = """
 import sys, time
-from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actor_channel import ActorChannel
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import Line
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import ActorChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
 host, port, secret, lease_s, detached = sys.argv[1:]
-ActorChannel(Line(host, int(port), secret, float(lease_s)), "a1", 2, detached=detached == "detached").live("n1")
+address = AgentEndpoint(host, int(port), secret, float(lease_s))
+ActorChannel(address, "a1", 2, detached=detached == "detached").begin_actor("n1")
 time.sleep(6 if detached == "detached" else 60)
 print("lived")
 """

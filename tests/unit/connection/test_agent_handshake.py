@@ -16,9 +16,9 @@ from ray_multicluster_scheduler.common.frames import PROTOCOL_VERSION, FrameRead
 from ray_multicluster_scheduler.scheduler.connection.agents import agent_listener
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import TOKEN_LIFETIME_S, AgentListener
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
-from ray_multicluster_scheduler.scheduler.connection.gateway.link import dial as dialling
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import connection as dialling
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import CannotDial, Join, Rejected, dial
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import CannotDial, Join, Rejected, dial
 from tests.support.eventually import eventually
 from tests.support.links import FakeClock
 from tests.support.scripted_agent import WHO, ScriptedAgent
@@ -99,11 +99,14 @@ WELCOME = {"secret": "s", "lease_s": 1, "heartbeat_s": 1}
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (None, "somebody who does not prove to be our control plane says: the proof is wrong"),
-        ((m.REJECT, {"sentence": "go away", "proof": "0" * 64}), "our control plane says: go away"),
-        ((m.WELCOME, WELCOME), "somebody answers who does not prove to be our control plane"),
-        ((m.WELCOME, {**WELCOME, "proof": "0" * 64}), "somebody answers who does not prove to be our control plane"),
-        ((m.CLOSE, {}), "somebody answers who does not prove to be our control plane"),
+        (None, "an unknown server, which does not prove to be our control plane, says: the proof is wrong"),
+        ((m.REJECT, {"sentence": "go away", "proof": "0" * 64}), "our control plane, says: go away"),
+        ((m.WELCOME, WELCOME), "an unknown server answers, which does not prove to be our control plane"),
+        (
+            (m.WELCOME, {**WELCOME, "proof": "0" * 64}),
+            "an unknown server answers, which does not prove to be our control plane",
+        ),
+        ((m.CLOSE, {}), "an unknown server answers, which does not prove to be our control plane"),
     ],
 )
 async def test_an_agent_ends_for_nobody_who_does_not_prove_to_be_its_control_plane(

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Rejected
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import Rejected
 from ray_multicluster_scheduler.scheduler.connection.links import agent_link
 from tests.support.eventually import eventually
 from tests.support.links import call

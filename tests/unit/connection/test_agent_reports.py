@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.frames import FrameWriter, Message
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reports import (
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import SharedObjectCache
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reporting import (
     BACKLOG_HIGH,
-    KEPT_CHARS,
-    Report,
-    Reporter,
-    fitting,
+    MAX_UNSENT_CHARS,
+    Progress,
+    ProgressReporter,
+    split_output,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.shared_object_cache import KeptByDigest
+from ray_multicluster_scheduler.scheduler.connection.gateway.cluster_probe import MachineUsage
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.lease import Lease
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.observed import Observer
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import Lease
 
 KEY = ("t1", 1)
 
@@ -30,8 +30,8 @@ class Desk:
     def __init__(self) -> None:
         self.backlog: int | None = 0
         self.sent: list[tuple[str, dict[str, Any]]] = []
-        self.reporter = Reporter(self._send, lambda: self.backlog)
-        self.report = Report()
+        self.reporter = ProgressReporter(self._send, lambda: self.backlog)
+        self.report = Progress()
 
     def _send(self, kind: str, head: dict[str, Any]) -> None:
         if self.backlog is not None:
@@ -53,7 +53,7 @@ def test_a_start_and_output_during_a_cut_are_told_after_it_in_order() -> None:
     desk.backlog = 0
     desk.print("after ")
     assert desk.text() == "before ", "what was kept goes first"
-    desk.reporter.catch_up([(KEY, desk.report)])
+    desk.reporter.resend([(KEY, desk.report)])
     desk.print("later")
     assert (m.STARTED, {"calls": [["t1", 1, 5.0, "n1"]]}) in desk.sent
     assert desk.text() == "before during after later"
@@ -63,13 +63,13 @@ def test_a_start_and_output_during_a_cut_are_told_after_it_in_order() -> None:
 def test_what_is_kept_is_bounded_and_the_rest_is_counted() -> None:
     desk = Desk()
     desk.backlog = None
-    desk.print("x" * (KEPT_CHARS - 1))
+    desk.print("x" * (MAX_UNSENT_CHARS - 1))
     desk.print("yy")
     desk.print("z")
     assert desk.report.dropped == 2
     desk.backlog = 0
     desk.reporter.flush(KEY, desk.report)
-    assert desk.text() == "x" * (KEPT_CHARS - 1) + "z"
+    assert desk.text() == "x" * (MAX_UNSENT_CHARS - 1) + "z"
 
 
 def test_a_full_outbox_takes_no_output_until_it_drained() -> None:
@@ -78,12 +78,12 @@ def test_a_full_outbox_takes_no_output_until_it_drained() -> None:
     for _ in range(1000):
         desk.print("x" * 1000)
     assert desk.sent == []
-    assert desk.report.dropped == 1_000_000 - KEPT_CHARS
+    assert desk.report.dropped == 1_000_000 - MAX_UNSENT_CHARS
     desk.reporter.drained()
     assert desk.sent == []
     desk.backlog = 0
     desk.reporter.drained()
-    assert len(desk.text()) == KEPT_CHARS
+    assert len(desk.text()) == MAX_UNSENT_CHARS
 
 
 @pytest.mark.parametrize("character", ["a", "\n", "é", "\U0001f600"])
@@ -91,7 +91,7 @@ def test_output_is_cut_so_that_every_message_is_one_frame(character: str) -> Non
     parts = [("stdout", character * 100_000), ("stderr", "e"), *[("stdout", ""), ("stderr", "x")] * 20_000]
     writer = FrameWriter()
     whole: dict[str, str] = {"stdout": "", "stderr": ""}
-    for some in fitting(parts):
+    for some in split_output(parts):
         assert writer.put(Message(m.OUTPUT, {"id": "t" * 100, "attempt": 1, "parts": some})), "one frame"
         for stream, text in some:
             whole[stream] += text
@@ -106,28 +106,28 @@ def test_an_urgent_message_goes_before_all_that_waits() -> None:
 
 
 def test_functions_are_dropped_by_number_the_least_used_first() -> None:
-    kept = KeptByDigest(most=2, most_bytes=100)
-    kept.learn("a", b"1")
-    kept.learn("b", b"2")
+    kept = SharedObjectCache(max_count=2, max_bytes=100)
+    kept.add("a", b"1")
+    kept.add("b", b"2")
     assert kept.get("a") is not None
-    kept.learn("c", b"3")
+    kept.add("c", b"3")
     assert [kept.get(digest) is not None for digest in "abc"] == [True, False, True]
 
 
 def test_functions_are_dropped_by_size_but_not_the_one_that_just_came() -> None:
-    kept = KeptByDigest(most=10, most_bytes=100)
-    kept.learn("a", b"x" * 60)
-    kept.learn("b", b"x" * 60)
+    kept = SharedObjectCache(max_count=10, max_bytes=100)
+    kept.add("a", b"x" * 60)
+    kept.add("b", b"x" * 60)
     assert (kept.get("a"), kept.get("b") is not None) == (None, True)
-    kept.learn("huge", b"x" * 1000)
+    kept.add("huge", b"x" * 1000)
     assert kept.get("huge") is not None
-    kept.learn("a", b"x" * 60)
+    kept.add("a", b"x" * 60)
     assert (kept.get("huge"), kept.get("b")) == (None, None)
 
 
 def test_a_large_function_is_stored_once_and_a_failure_to_do_so_is_tried_again() -> None:
-    kept = KeptByDigest(10, 1000)
-    function = kept.learn("a", b"x" * 100_000)
+    kept = SharedObjectCache(10, 1000)
+    function = kept.add("a", b"x" * 100_000)
     stored: list[bytes] = []
 
     def full(pickled: bytes) -> str:
@@ -138,7 +138,7 @@ def test_a_large_function_is_stored_once_and_a_failure_to_do_so_is_tried_again()
     for _ in range(2):
         assert function.argument(lambda pickled: stored.append(pickled) or "ref") == "ref"
     assert stored == [b"x" * 100_000]
-    assert kept.learn("b", b"small").argument(full) == b"small"
+    assert kept.add("b", b"small").argument(full) == b"small"
 
 
 def test_the_lease_counts_from_the_question_that_was_answered() -> None:
@@ -156,17 +156,17 @@ def test_the_lease_is_longer_while_the_control_plane_is_away_but_not_that_of_wor
     lease = Lease(10.0)
     asked = time.monotonic()
     lease.answered(asked)
-    lease.away(600.0)
+    lease.extend(600.0)
     assert lease.until == asked + 610
     assert lease.left_s() > 600
     assert 9 < lease.grant_s() <= 10
     again = time.monotonic()
     lease.answered(again)
     assert lease.until == again + 610, "an answer that was under way changes nothing"
-    lease.back(again)
+    lease.reconnected(again)
     assert lease.until == again + 10
     for nothing in (-5.0, float("nan"), float("inf")):
-        lease.away(nothing)
+        lease.extend(nothing)
         assert lease.until == again + 10
 
 
@@ -174,10 +174,10 @@ def test_how_busy_a_machine_is(tmp_path: Path) -> None:
     stat, memory = tmp_path / "stat", tmp_path / "meminfo"
     stat.write_text("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 1 1 1\n")
     memory.write_text("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  250 kB\n")
-    observer = Observer(stat, memory)
-    assert observer.look() == {"memory": 0.75}
+    usage = MachineUsage(stat, memory)
+    assert usage.read() == {"memory": 0.75}
     stat.write_text("cpu  130 0 120 740 110 0 0 0 0 0\n")
-    assert observer.look() == {"memory": 0.75, "cpu": 0.5}
+    assert usage.read() == {"memory": 0.75, "cpu": 0.5}
     stat.write_text("nothing that we know\n")
-    assert observer.look() is None
-    assert Observer(tmp_path / "none", memory).look() is None
+    assert usage.read() is None
+    assert MachineUsage(tmp_path / "none", memory).read() is None

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_http import DashboardHttp
-from ray_multicluster_scheduler.scheduler.connection.gateway.link import dial as dialling
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Join
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import connection as dialling
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import Join
 from tests.support.eventually import eventually
 from tests.support.scripted_agent import WHO
 from tests.unit.connection.conftest import Plane

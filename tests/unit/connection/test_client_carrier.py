@@ -14,7 +14,7 @@ import pytest
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
-from ray_multicluster_scheduler.scheduler.connection.connector.deaths import known_death
+from ray_multicluster_scheduler.scheduler.connection.connector.diagnosis import known_death
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CLUSTER_RESTARTED, LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client import client_carrier, connector_process
 from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import ClientCarrier

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.connection.connector.checks import (
+from ray_multicluster_scheduler.scheduler.connection.connector.diagnosis import (
     Problem,
     check_port,
     from_connecting,

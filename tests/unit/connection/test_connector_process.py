@@ -17,7 +17,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
 from ray_multicluster_scheduler.scheduler.connection import connector
-from ray_multicluster_scheduler.scheduler.connection.connector import order as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
 from ray_multicluster_scheduler.scheduler.connection.ray_client import connector_process
 from ray_multicluster_scheduler.scheduler.connection.ray_client.client_packages import ConnectorPackageStore
 from ray_multicluster_scheduler.scheduler.connection.ray_client.connector_process import Command, ConnectorProcess

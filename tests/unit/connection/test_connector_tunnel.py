@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.connection.connector import chunks
-from ray_multicluster_scheduler.scheduler.connection.connector.chunks import ChunkSize, Gathering
+from ray_multicluster_scheduler.scheduler.connection.connector import tunnel as chunks
+from ray_multicluster_scheduler.scheduler.connection.connector.tunnel import ChunkSize, Gathering
 from ray_multicluster_scheduler.scheduler.connection.connector.tunnel import Tunnel as Carried
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.host_tunnel import Offers, Tunnel
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.host_tunnel import ActorTunnel, PendingConnection
 
 
 class Actor:
     """What GatewayHost does, without Ray: its calls run on threads, and each is counted."""
 
-    tunnel: Tunnel
+    tunnel: ActorTunnel
 
-    def __init__(self, offers: Offers) -> None:
+    def __init__(self, offers: PendingConnection) -> None:
         self.offers = offers
         self.calls: dict[str, list[int]] = {"push": [], "pull": []}
 
@@ -27,7 +27,7 @@ class Actor:
         return await asyncio.to_thread(getattr(self, method), *args)
 
     def open(self, name: str) -> dict[str, Any]:
-        self.tunnel = Tunnel(name)
+        self.tunnel = ActorTunnel(name)
         self.offers.put(self.tunnel.theirs)
         return {"session": "s1", "ended": None}
 
@@ -52,7 +52,7 @@ class Line:
     async def open(self) -> Line:
         came: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.server = await asyncio.start_server(lambda *streams: came.set_result(streams), "127.0.0.1", 0)
-        offers = Offers(asyncio.get_running_loop())
+        offers = PendingConnection(asyncio.get_running_loop())
         self.actor = Actor(offers)
         self.tunnel = Carried(self.actor, self.server.sockets[0].getsockname()[:2], 0.2)
         assert (await self.tunnel.open())["session"] == "s1"
@@ -107,7 +107,7 @@ async def test_when_the_agent_closes_our_end_sees_it(line: Line) -> None:
 
 
 def test_a_pull_that_waits_is_woken_when_the_connection_closes() -> None:
-    tunnel = Tunnel("one")
+    tunnel = ActorTunnel("one")
     threading.Timer(0.1, tunnel.close).start()
     assert tunnel.pull(100, 20.0) is None
     assert tunnel.pull(100, 20.0) is None, "it stays closed"
@@ -116,7 +116,7 @@ def test_a_pull_that_waits_is_woken_when_the_connection_closes() -> None:
 
 
 def test_a_pull_without_news_comes_back_empty() -> None:
-    tunnel = Tunnel("one")
+    tunnel = ActorTunnel("one")
     assert tunnel.pull(100, 0.01) == b""
     tunnel.theirs.send(b"abcdef")
     assert tunnel.pull(4, 1.0) == b"abcd"
@@ -126,8 +126,8 @@ def test_a_pull_without_news_comes_back_empty() -> None:
 
 
 async def test_an_offer_that_nobody_took_gives_way_to_the_next() -> None:
-    offers = Offers(asyncio.get_running_loop())
-    first, second = Tunnel("first"), Tunnel("second")
+    offers = PendingConnection(asyncio.get_running_loop())
+    first, second = ActorTunnel("first"), ActorTunnel("second")
     offers.put(first.theirs)
     offers.put(second.theirs)
     await asyncio.sleep(0)

@@ -27,10 +27,15 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import 
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.agents.dial_in_carrier import DialInCarrier
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
-from ray_multicluster_scheduler.scheduler.connection.gateway.link import listen
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import connection as listen
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Connection, Join, dial
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.listen import CannotListen, Door
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import (
+    CannotListen,
+    Connection,
+    DialInServer,
+    Join,
+    dial,
+)
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import from_agent_log
 from tests.support.eventually import eventually as until
@@ -46,7 +51,7 @@ class Listening:
     """An agent's side, and what dials it."""
 
     def __init__(self, plane: Plane) -> None:
-        self.plane, self.door = plane, Door(certificate_of(PEM))
+        self.plane, self.door = plane, DialInServer(certificate_of(PEM))
         self.link: AgentLink = plane.link()
         self.token, self.secret = plane.port.expect("a", "agent-1", self.link)
         self.diallers: list[AgentDialer] = []
@@ -239,16 +244,16 @@ async def test_a_handshake_that_is_broken_off_closes_its_connection(listening: L
 
 
 async def test_a_port_that_is_taken(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "TAKEN_PATIENCE_S", 0.1)
+    monkeypatch.setattr(listen, "PORT_TAKEN_TIMEOUT_S", 0.1)
     with pytest.raises(CannotListen, match=f"TAKEN {LOOPBACK}:{listening.number}") as told:
-        await Door(certificate_of(PEM)).open(LOOPBACK, listening.number)
+        await DialInServer(certificate_of(PEM)).open(LOOPBACK, listening.number)
     problem = from_agent_log("a", "python", "", "FAILED", f"{m.LISTEN_FAILED} {told.value}")
     assert (problem.code, problem.permanent) == ("AGENT_CANNOT_LISTEN", False)
     assert f"cannot listen at {LOOPBACK}:{listening.number} (" in problem.message
 
 
 async def test_a_port_that_is_taken_for_a_moment_is_waited_for() -> None:
-    door = Door(certificate_of(PEM))
+    door = DialInServer(certificate_of(PEM))
     with socket.create_server((LOOPBACK, 0)) as taken:
         number = taken.getsockname()[1]
         opening = asyncio.create_task(door.open(LOOPBACK, number))
@@ -259,7 +264,7 @@ async def test_a_port_that_is_taken_for_a_moment_is_waited_for() -> None:
 
 async def test_a_port_that_nobody_may_have_is_not_waited_for() -> None:
     with pytest.raises(CannotListen, match=r"192\.0\.2\.1:0 \(Cannot assign") as told:  # an address of no machine
-        await asyncio.wait_for(Door(certificate_of(PEM)).open("192.0.2.1", 0), 60)
+        await asyncio.wait_for(DialInServer(certificate_of(PEM)).open("192.0.2.1", 0), 60)
     assert from_agent_log("a", "python", "", "FAILED", f"{m.LISTEN_FAILED} {told.value}").permanent
 
 
@@ -278,7 +283,7 @@ async def test_an_agent_is_reached_at_its_node_and_by_what_is_forwarded_to_its_m
 async def test_where_loopback_is_taken_the_address_of_the_node_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         number = taken.getsockname()[1]
-        door = Door(certificate_of(PEM))
+        door = DialInServer(certificate_of(PEM))
         assert await asyncio.wait_for(door.open("127.0.0.2", number), 60) == number
         door.close()
     assert "it listens at 127.0.0.2 alone" in capsys.readouterr().out
@@ -295,7 +300,7 @@ async def test_a_machine_without_loopback_is_no_reason_not_to_listen(
         return create(("127.0.0.1", address[1]), **values)
 
     monkeypatch.setattr(socket, "create_server", without_loopback)
-    door = Door(certificate_of(PEM))
+    door = DialInServer(certificate_of(PEM))
     try:
         number = await door.open("10.1.2.3", 0)
     finally:

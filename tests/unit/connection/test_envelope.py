@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.envelope import pack, pack_success, unpack
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import pack, pack_success, unpack
 
 HEADS = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text()))
 

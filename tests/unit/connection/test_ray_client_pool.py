@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import identity_from, make_identity
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Join
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import Join
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
 from tests.support.eventually import eventually

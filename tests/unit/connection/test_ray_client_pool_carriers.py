@@ -16,8 +16,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher impor
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CLOSED_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import CannotDial, Join
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.listen import Door
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import CannotDial, DialInServer, Join
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import (
     CLUSTER_RESTARTED,
@@ -165,7 +164,7 @@ async def test_a_token_of_an_agent_that_is_dialled_opens_no_port_of_ours_and_the
     with pytest.raises(CannotDial, match="nobody waits for this agent"):
         await stranger.dial(patience_s=3)
     assert list(fleet.pool._ports) == [("127.0.0.1", 0)], "no other port is open either"
-    door = Door(str(told.listen["certificate"]))
+    door = DialInServer(str(told.listen["certificate"]))
     place = m.listens_line("127.0.0.1", await door.open("127.0.0.1", 0), door.fingerprint)
     fleet.dashboard.log = place
     agent = ScriptedAgent(replace(told, addresses=[("its control plane", 0)], opener=door.next))

@@ -15,16 +15,16 @@ import pytest
 
 from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import channel as channel_module
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker import running as running_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker import channel as running_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import worker_server
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import (
     REPORT_AFTER_S,
-    Line,
     NoLease,
+    RunningCall,
     WorkerChannel,
     channel_for,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.running import Running
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker_server import WorkerServer
 from tests.support.eventually import eventually
 
@@ -34,7 +34,7 @@ class AgentSide:
     """The agent's end, and what it heard."""
 
     server: WorkerServer
-    line: Line
+    line: AgentEndpoint
     heard: list[Message] = field(default_factory=list)
     lines: list[tuple[tuple[str, int], bool]] = field(default_factory=list)
     """Lines of actors that opened and ended."""
@@ -69,13 +69,19 @@ async def agent() -> AsyncIterator[AgentSide]:
 
 
 async def begin(
-    channel: WorkerChannel, task_id: str, attempt: int, node_id: str, *, tell: bool = False, member: int | None = None
-) -> Running:
+    channel: WorkerChannel,
+    task_id: str,
+    attempt: int,
+    node_id: str,
+    *,
+    report_now: bool = False,
+    member: int | None = None,
+) -> RunningCall:
     """As a worker does; off the loop, since the agent of these tests lives on it and is asked for a lease."""
-    return await asyncio.to_thread(channel.begin, task_id, attempt, node_id, tell=tell, member=member)
+    return await asyncio.to_thread(channel.begin, task_id, attempt, node_id, report_now=report_now, member=member)
 
 
-async def finished(channel: WorkerChannel, running: Running) -> list[tuple[str, str]]:
+async def finished(channel: WorkerChannel, running: RunningCall) -> list[tuple[str, str]]:
     """End a call, and let the channel's thread hang up before the test ends."""
     rest = channel.end(running)
     await eventually(lambda: channel._socket is None)
@@ -321,7 +327,7 @@ async def test_a_lease_counts_from_when_it_was_asked_for(agent: AgentSide) -> No
         writer.close()
 
     server = await asyncio.start_server(slow, "127.0.0.1", 0)
-    channel = WorkerChannel(Line("127.0.0.1", server.sockets[0].getsockname()[1], "s", 100.0))
+    channel = WorkerChannel(AgentEndpoint("127.0.0.1", server.sockets[0].getsockname()[1], "s", 100.0))
     running = await begin(channel, "t1", 1, "n1")
     assert channel._lease_until - running.began <= 19.4
     channel.end(running)
@@ -333,7 +339,7 @@ async def test_a_start_that_is_to_be_told_is_told_before_the_call_begins(agent: 
     """Also when the line was hung up since, because nothing happened."""
     channel = WorkerChannel(agent.line)
     for number, name in enumerate(("t1", "t2"), start=1):
-        running = await begin(channel, name, 1, "n1", tell=True)
+        running = await begin(channel, name, 1, "n1", report_now=True)
         assert running.reported
         await eventually(lambda number=number: len(agent.heard) == number)
         await finished(channel, running)
@@ -375,16 +381,17 @@ async def test_calls_that_follow_each_other_ask_once(agent: AgentSide) -> None:
 
 def test_one_channel_serves_one_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "_channel", None)
-    line = Line("127.0.0.1", 1, "s", 30.0)
-    assert channel_for(line) is channel_for(Line("127.0.0.1", 1, "s", 30.0))
+    line = AgentEndpoint("127.0.0.1", 1, "s", 30.0)
+    assert channel_for(line) is channel_for(AgentEndpoint("127.0.0.1", 1, "s", 30.0))
     assert channel_for(line._replace(port=2)) is not channel_for(line)
 
 
 WORKER = """
 import sys, time
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import Line, WorkerChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import WorkerChannel
 host, port, secret, lease_s, seconds = sys.argv[1:]
-channel = WorkerChannel(Line(host, int(port), secret, float(lease_s)))
+channel = WorkerChannel(AgentEndpoint(host, int(port), secret, float(lease_s)))
 running = channel.begin("t1", 2, "n1")
 time.sleep(float(seconds))
 channel.end(running)
@@ -392,7 +399,7 @@ print("ran to its end")
 """
 
 
-async def worker(line: Line, seconds: float) -> asyncio.subprocess.Process:
+async def worker(line: AgentEndpoint, seconds: float) -> asyncio.subprocess.Process:
     arguments = [line.host, str(line.port), line.secret, str(line.lease_s), str(seconds)]
     return await asyncio.create_subprocess_exec(
         sys.executable, "-c", WORKER, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE

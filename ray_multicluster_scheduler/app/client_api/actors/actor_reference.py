@@ -36,6 +36,6 @@ def restore(ray_name: str, cluster: str | None, methods: Mapping[str, int]) -> A
             cluster=cluster,
             next_step="find a detached actor with get_actor(name); others can be used by their own program only",
         )
-    from ray_multicluster_scheduler.app.client_api.in_cluster.actor_proxy import rebuild_actor  # noqa: PLC0415 - inside only
+    from ray_multicluster_scheduler.app.client_api.in_cluster.actors import rebuild_actor  # noqa: PLC0415 - inside only
 
     return rebuild_actor(ray_name, cluster, methods)

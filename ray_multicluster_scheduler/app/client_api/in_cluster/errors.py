@@ -1,11 +1,18 @@
-"""Ray's errors as ours: the same tree that a program outside of a cluster sees."""
+"""Ray's errors as ours: the same exceptions that a program outside of a cluster gets.
+
+Ray passes on only the text of an exception that a constructor raised, so the exception itself is kept in the cluster's
+key-value store under the actor's id until it is read. Of those that nobody reads, the newest are kept.
+"""
 
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 from ray_multicluster_scheduler.common import exception as errors
+from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.logging import get_logger
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _KINDS: tuple[tuple[str, type[errors.SchedulerError], str], ...] = (
@@ -75,3 +82,54 @@ def _first_and_last_line(error: BaseException) -> str:
     """What happened, and why: between the two Ray lists what we have said already."""
     lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
     return " ".join(dict.fromkeys([*lines[:1], *lines[-1:]])) or type(error).__name__
+
+
+_log = get_logger(__name__)
+_NAMESPACE = b"rmcs_last_words"
+_MOST_BYTES = 64 * 1024
+MOST_KEPT = 100
+"""In one cluster, of all programs together: with the most bytes that is 6.4 MB for good in the memory of its head."""
+
+
+def leave(error: Exception) -> None:
+    """In the actor's process. What cannot be left is told by Ray, as text."""
+    import ray  # noqa: PLC0415 - inside a cluster only
+
+    actor = ray.get_runtime_context().get_actor_id()
+    try:
+        data = pickling.dumps(error)
+        if actor is not None and len(data) <= _MOST_BYTES:
+            key = f"{actor}:{time.time_ns():020d}".encode()
+            _store()._internal_kv_put(key, data, overwrite=True, namespace=_NAMESPACE)
+            for old in _by_age(b"")[:-MOST_KEPT]:
+                _store()._internal_kv_del(old, namespace=_NAMESPACE)
+    except Exception as problem:  # noqa: BLE001 - the error itself is raised by the caller, and matters more
+        _log.info("%s of actor %s cannot be kept: %s", type(error).__name__, actor, problem)
+
+
+def read(actor: str) -> Exception | None:
+    """What the constructor of this actor raised, once; None if it is not known."""
+    data = None
+    for key in _by_age(actor.encode()):  # several if it was restarted: the last ones count
+        data = _store()._internal_kv_get(key, namespace=_NAMESPACE)
+        _store()._internal_kv_del(key, namespace=_NAMESPACE)
+    if data is None:
+        return None
+    try:
+        error = pickling.loads(data)
+    except Exception as problem:  # noqa: BLE001 - then its text has to do
+        _log.info("what actor %s raised cannot be unpickled here: %s", actor, problem)
+        return None
+    return error if isinstance(error, Exception) else None
+
+
+def _by_age(prefix: bytes) -> list[bytes]:
+    """The keys that begin so, the oldest first as far as the clocks of the nodes agree."""
+    keys: list[bytes] = _store()._internal_kv_list(prefix, namespace=_NAMESPACE)
+    return sorted(keys, key=lambda key: key.rpartition(b":")[2])
+
+
+def _store() -> Any:
+    from ray.experimental import internal_kv  # noqa: PLC0415 - inside a cluster only
+
+    return internal_kv

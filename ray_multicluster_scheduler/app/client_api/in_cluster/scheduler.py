@@ -7,19 +7,14 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
-from ray_multicluster_scheduler.app.client_api.in_cluster import (
-    actor_proxy,
-    actors,
-    child_wrapper,
-    cluster,
-    collecting,
-    options,
-    runtime_context,
-)
+from ray_multicluster_scheduler.app.client_api.in_cluster import actors, options, runtime_context
+from ray_multicluster_scheduler.app.client_api.in_cluster import actors as actor_proxy
+from ray_multicluster_scheduler.app.client_api.in_cluster import cluster_info as cluster
+from ray_multicluster_scheduler.app.client_api.in_cluster import get_wait as collecting
+from ray_multicluster_scheduler.app.client_api.in_cluster import ray_callables as child_wrapper
 from ray_multicluster_scheduler.app.client_api.in_cluster.actors import NativeActorHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeObjectHandle, NativeTaskHandle
-from ray_multicluster_scheduler.app.client_api.in_cluster.job_handle import NativeJobHandle
-from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import POLL_S, NativeJobs
+from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import POLL_S, NativeJobHandle, NativeJobs
 from ray_multicluster_scheduler.app.client_api.in_cluster.ray_callables import (
     DETACHED_NAMESPACE,
     Remotes,

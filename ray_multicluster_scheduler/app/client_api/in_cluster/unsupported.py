@@ -1,11 +1,11 @@
-"""The verbs about queues and the fleet inside a cluster: there is none of ours there, so they are refused."""
+"""Refuses verbs and public names that do not exist inside a cluster: it has no queue of ours and no fleet."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 
 
 def no_queue(verb: str) -> NoReturn:
@@ -90,3 +90,15 @@ class SchedulerWithoutQueue:
 
     def on_event(self, hear: Any, **wanted: Any) -> NoReturn:
         no_fleet("on_event")
+
+
+def stand_in(name: str, error: ImportError) -> type:
+    """A class of this name that says, when it is used, why it is not there."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise SchedulerError(
+            f"{name} cannot be used inside of a cluster: {error}.",
+            next_step="use it in the program outside; the verbs (submit_task, submit_actor, …) work inside, too",
+        ) from error
+
+    return type(name, (), {"__new__": refuse, "__doc__": f"{name} is not there inside of a cluster."})

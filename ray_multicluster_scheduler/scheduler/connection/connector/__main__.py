@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ray_multicluster_scheduler.scheduler.connection.connector import order as o
-from ray_multicluster_scheduler.scheduler.connection.connector.checks import Problem, check_answer, check_port
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
+from ray_multicluster_scheduler.scheduler.connection.connector.diagnosis import Problem, check_answer, check_port
 
 _PR_SET_PDEATHSIG = 1
 
@@ -51,7 +51,7 @@ def main() -> NoReturn:
         voice.say(o.PHASE, phase="import ray")
         try:
             check_answer(order.head, os.environ.get(o.TOKEN_VARIABLE))
-            from ray_multicluster_scheduler.scheduler.connection.connector import cluster  # noqa: PLC0415 - imports ray
+            from ray_multicluster_scheduler.scheduler.connection.connector import session as cluster  # noqa: PLC0415 - imports ray
         except ImportError as error:
             raise Problem(o.NO_RAY, f"{sys.executable} cannot import what Ray Client needs: {error}") from error
         voice.say(o.PHASE, phase=f"connect to {order.head}")
@@ -84,7 +84,7 @@ class Ears:
 
 
 async def _serve(order: o.Order, voice: Voice, ears: Ears) -> None:
-    from ray_multicluster_scheduler.scheduler.connection.connector.serving import Serving  # noqa: PLC0415 - imports ray
+    from ray_multicluster_scheduler.scheduler.connection.connector.session import Serving  # noqa: PLC0415 - imports ray
 
     serving = Serving(order, voice.say)
     ears.hear = serving.hear

@@ -1,6 +1,7 @@
-"""The code that runs inside a cluster: the link agent, and what it puts around each call.
+"""The code that runs inside a cluster: the link agent, and what runs around each call in Ray's workers.
 
-It is shipped there as a `py_modules` package and runs on the cluster's own Python and Ray, so it imports
-only the standard library, `ray` and `common`. Nothing in here may be imported by the control plane, except
-:mod:`.messages`, which both ends share.
+It is shipped as a `py_modules` package and runs on the cluster's own Python and Ray, so it imports only the standard
+library, `ray` and `common`. The control plane imports only :mod:`.link.messages`, which both ends share; connectors
+also :mod:`.link.host`. Start reading at :mod:`.agent`; then :mod:`.link` is its connection to the control plane,
+:mod:`.calls` runs tasks, actors and gangs in Ray, and :mod:`.worker` is the code in worker processes.
 """

@@ -18,7 +18,6 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import AgentConnection
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.socket_write import write_at_once
 from ray_multicluster_scheduler.scheduler.connection.links.call_tracker import CallTracker
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, LinkInfo, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CLUSTER_RESTARTED
@@ -400,7 +399,7 @@ class AgentLink:
         in_order = self._outbox.put(Message(kind, head, blobs), urgent=urgent)
         if lazy:
             asyncio.get_running_loop().call_later(m.LAZY_S, self._can_send.set)
-        elif not write_at_once(self._idle_writer, self._outbox):
+        elif not m.write_if_idle(self._idle_writer, self._outbox):
             self._can_send.set()
         return in_order
 

@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Admit
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JOIN_TIMEOUT_S, JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
-from ray_multicluster_scheduler.scheduler.connection.connector import order as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import (
     CLUSTER_RESTARTED,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from ray_multicluster_scheduler.scheduler.connection.connector import order as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_http import Timeouts
 
 _LIMITS = Timeouts()

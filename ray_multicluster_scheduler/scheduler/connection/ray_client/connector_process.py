@@ -16,7 +16,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.scheduler.connection.connector import order as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import IS_NO_CONNECTOR, LinkProblem
 
 _log = get_logger(__name__)

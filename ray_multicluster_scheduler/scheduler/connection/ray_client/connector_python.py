@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection.connector import order as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import GIVE_CONNECTOR, LinkProblem
 
 _SCRUBBED = ("RMCS_", "RAY_", "PYTHON", "COVERAGE_", "COV_CORE_", "PYTEST_")

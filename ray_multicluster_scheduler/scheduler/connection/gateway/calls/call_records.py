@@ -1,40 +1,105 @@
-"""What the agent knows of one call."""
+"""CallRecord: the state of one call in the agent; SharedObjectCache: functions and objects that several calls use."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.frames import MAX_MESSAGE_BYTES
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reports import Key, Report
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.shared_object_cache import Kept, KeptByDigest
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.work_order import Homes
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Homes, Key
 
 BIG_BYTES = 1024 * 1024
-"""Larger results stay in the object store until they are sent."""
-MOST_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024 * 1024
-"""There must be room for heads, too."""
+"""A larger result stays in the object store until it is sent."""
+MAX_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024 * 1024
+"""Of one message, which also has a head."""
 _INLINE_BYTES = 64 * 1024
-"""Larger arguments go to the object store, which Ray may block for."""
+"""Larger arguments, functions and objects go to the object store, for which Ray may block."""
+
+Parts: TypeAlias = list[tuple[str, str]]
+"""Output: pairs of a stream and a text."""
+
+
+class SharedObject:
+    """A pickled function or object. A waiting call holds a reference to it, even after the cache has dropped it."""
+
+    def __init__(self, pickled: bytes) -> None:
+        self.size = len(pickled)
+        self._value: Any = pickled
+        self._stored = False
+        self._lock = threading.Lock()
+
+    @property
+    def needs_storing(self) -> bool:
+        """True if it must still be copied to the object store, which takes a while."""
+        return self.size > _INLINE_BYTES and not self._stored
+
+    def argument(self, store: Callable[[bytes], Any]) -> Any:
+        """What to pass to Ray: its bytes, or a reference if it is large. May block and raise."""
+        with self._lock:
+            if self.needs_storing:
+                self._value = store(self._value)
+                self._stored = True
+            return self._value
+
+
+class SharedObjectCache:
+    """LRU cache of shared objects by digest; the control plane sends a dropped one again when asked (UNKNOWN)."""
+
+    def __init__(self, max_count: int, max_bytes: int) -> None:
+        self.max_count, self.max_bytes = max_count, max_bytes
+        self._objects: OrderedDict[str, SharedObject] = OrderedDict()
+        self._bytes = 0
+
+    def add(self, digest: str, pickled: bytes) -> SharedObject:
+        """Add it, or return the cached one."""
+        cached = self.get(digest)
+        if cached is not None:
+            return cached
+        new = self._objects[digest] = SharedObject(pickled)
+        self._bytes += new.size
+        while len(self._objects) > 1 and (len(self._objects) > self.max_count or self._bytes > self.max_bytes):
+            _, dropped = self._objects.popitem(last=False)
+            self._bytes -= dropped.size
+        return new
+
+    def get(self, digest: str) -> SharedObject | None:
+        cached = self._objects.get(digest)
+        if cached is not None:
+            self._objects.move_to_end(digest)
+        return cached
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a call has reported so far: its start, and output that was not sent yet."""
+
+    started: tuple[float, str] | None = None
+    """When, and on which node."""
+    chunks: int = 0
+    dropped: int = 0
+    unsent: Parts = field(default_factory=list)
+    unsent_chars: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Whose method a call is."""
+    """The actor method that a call runs."""
 
     actor: Key
     name: str
     number: int
     life: int = 0
-    """Which process of the control plane sent it; each counts its calls from 0."""
+    """The process of the control plane that sent it; each counts its calls from 0."""
 
 
 @dataclass(slots=True)
-class Gang:
-    """The members of a gang, each with a record of its own that the control plane knows nothing of."""
+class GangSpec:
+    """The members of a gang, each with a record of its own, which the control plane does not know."""
 
     strategy: str
     of: str
@@ -49,84 +114,90 @@ class CallRecord:
     fence: int = 0
     name: str = ""
     digest: str = ""
-    function: Kept | None = None
+    function: SharedObject | None = None
     arguments: Any = b""
-    """Bytes; for a method, a reference into the object store once large ones are there."""
+    """Bytes; of a method, a reference into the object store once large ones are stored."""
     resources: dict[str, float] = field(default_factory=dict)
     runtime_env: dict[str, Any] = field(default_factory=dict)
     homes: Homes = None
-    objects: list[Kept] = field(default_factory=list)
+    objects: list[SharedObject] = field(default_factory=list)
     ahead: str = ""
     short: bool = False
     keep: bool = False
-    """Does a large value stay here until it is asked for?"""
+    """Keep a large value in the cluster until the control plane fetches it."""
     asynchronous: bool = False
-    """Of an actor that is a member of a gang."""
+    """Only of an actor that is a member of a gang."""
     actor: dict[str, Any] | None = None
     method: Method | None = None
-    gang: Gang | None = None
+    gang: GangSpec | None = None
     member: int | None = None
-    """Its position in the gang that it is ``part_of``, if it is."""
-    part_of: Key | None = None
-    told: Callable[[CallRecord], None] | None = None
-    """Who is told of its end instead of the control plane: the gang that it is part of."""
+    """Its position in the gang ``gang_key``."""
+    gang_key: Key | None = None
+    on_end: Callable[[CallRecord], None] | None = None
+    """Of a gang's member: called when it ends, instead of a report to the control plane."""
     ref: Any = None
     cancelled: bool = False
     force: bool = False
-    """Is it to be ended without asking its code?"""
-    report: Report = field(default_factory=Report)
+    """Cancelled without an interrupt first."""
+    progress: Progress = field(default_factory=Progress)
     head: dict[str, Any] | None = None
+    """Of its result; None until it has ended."""
     payload: bytes | None = None
-    big_bytes: int = 0
-    """Of a result that stays in the object store until it is sent."""
+    stored_bytes: int = 0
+    """Size of a result that stays in the object store until it is sent."""
     moved_to: Key | None = None
+    """The call that got its slot."""
     waits_for_output: bool = False
     being_stored: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
     @property
-    def big(self) -> bool:
-        """Is the result too large to be kept here? Then it stays in Ray's object store until it is sent."""
+    def has_stored_result(self) -> bool:
+        """True if its result stays in Ray's object store until it is sent."""
         return self.head is not None and self.payload is None and self.ref is not None
 
     @property
     def output_key(self) -> Key:
-        """Whose output it is: what methods print is their actor's, and what members print is their gang's."""
-        return self.part_of or (self.key if self.method is None else self.method.actor)
+        """The item whose output it is: the actor for methods, the gang for members."""
+        return self.gang_key or (self.key if self.method is None else self.method.actor)
 
     @property
-    def slow_to_give(self) -> bool:
-        """Does giving it to Ray mean to copy something large first?"""
-        shared = self.objects if self.function is None else [self.function, *self.objects]
-        return len(self.arguments) > _INLINE_BYTES or any(one.not_stored for one in shared)
+    def must_store(self) -> bool:
+        """True if something large has to be copied to the object store before Ray gets the call."""
+        return len(self.arguments) > _INLINE_BYTES or any(one.needs_storing for one in self._shared)
 
-    def given(self, store: Callable[[bytes], Any]) -> tuple[tuple[bytes | None, bytes | None], list[Any]]:
-        """What to give to Ray: its function and its arguments as far as they are small, and what comes beside them.
+    @property
+    def _shared(self) -> list[SharedObject]:
+        return self.objects if self.function is None else [self.function, *self.objects]
+
+    def split(self, store: Callable[[bytes], Any]) -> tuple[tuple[bytes | None, bytes | None], list[Any]]:
+        """Function and arguments as far as they are small, for the order; and the rest, as arguments of Ray's.
         May block and raise."""
-        shared = self.objects if self.function is None else [self.function, *self.objects]
-        beside = [one.argument(store) for one in shared]
-        function = beside.pop(0) if self.function is not None and isinstance(beside[0], bytes) else None
+        separate = [one.argument(store) for one in self._shared]
+        function = separate.pop(0) if self.function is not None and isinstance(separate[0], bytes) else None
         if isinstance(self.arguments, bytes) and len(self.arguments) <= _INLINE_BYTES:
-            return (function, self.arguments), beside
-        beside.insert(int(self.function is not None and function is None), self.arguments)
-        return (function, None), beside
+            return (function, self.arguments), separate
+        separate.insert(int(self.function is not None and function is None), self.arguments)
+        return (function, None), separate
+
+    def release_arguments(self) -> None:
+        """Free what Ray has by now, or does not need any more."""
+        self.arguments, self.function, self.objects = b"", None, []
 
 
 def record_from(
-    call: dict[str, Any], blobs: Sequence[Any], functions: KeptByDigest, objects: KeptByDigest
+    call: dict[str, Any], blobs: Sequence[Any], functions: SharedObjectCache, objects: SharedObjectCache
 ) -> CallRecord | None:
-    """One entry of CALLS. None: it lacks something that was dropped here to make room."""
+    """The record of one entry of CALLS; None if the cache has dropped a function or object that it uses."""
     if "gang" in call:
         return _gang_from(call, blobs, functions, objects)
     method = _method(call)
     if method is not None and "args_blob" not in call:  # it will not be called, but its number counts
         record = CallRecord((call["id"], call["attempt"]), method=method, cancelled=bool(call.get("cancelled")))
-        record.head = _not_called(call)
+        record.head = _head_without_call(call)
         return record
-    function = None
-    if method is None:
-        function = _kept(functions, call["fn"], call["fn_blob"], blobs)
-    shared = [_kept(objects, digest, position, blobs) for digest, position in call.get("objects", ())]
+    function = None if method is not None else _shared_object(functions, call["fn"], call["fn_blob"], blobs)
+    shared = [_shared_object(objects, digest, position, blobs) for digest, position in call.get("objects", ())]
     if (method is None and function is None) or None in shared:
         return None
     return CallRecord(
@@ -149,20 +220,21 @@ def record_from(
 
 
 def _gang_from(
-    call: dict[str, Any], blobs: Sequence[Any], functions: KeptByDigest, objects: KeptByDigest
+    call: dict[str, Any], blobs: Sequence[Any], functions: SharedObjectCache, objects: SharedObjectCache
 ) -> CallRecord | None:
     same: dict[str, Any] = {name: call[name] for name in ("attempt", "fence", "env", "homes", "home") if name in call}
-    members = [
-        record_from({**same, **head, "id": member_id(call["id"], index)}, blobs, functions, objects)
-        for index, head in enumerate(call["gang"]["members"])
-    ]
-    if None in members:
-        return None
     key, spec = (call["id"], call["attempt"]), call["gang"]
-    gang = Gang(spec["strategy"], spec["of"], [one for one in members if one is not None])
-    for index, member in enumerate(gang.members):
-        member.member, member.part_of = index, key
+    made = [
+        record_from({**same, **head, "id": member_id(call["id"], index)}, blobs, functions, objects)
+        for index, head in enumerate(spec["members"])
+    ]
+    members = [one for one in made if one is not None]
+    if len(members) < len(made):
+        return None
+    for index, member in enumerate(members):
+        member.member, member.gang_key = index, key
         member.asynchronous = bool(spec["members"][index].get("asynchronous"))
+    gang = GangSpec(spec["strategy"], spec["of"], members)
     return CallRecord(key=key, fence=call["fence"], name=call["name"], resources=call["res"], gang=gang)
 
 
@@ -173,18 +245,14 @@ def _method(call: dict[str, Any]) -> Method | None:
     return Method((str(actor_id), int(attempt)), str(name), int(number), int(call.get("life", 0)))
 
 
-def _kept(kept: KeptByDigest, digest: str, position: int | None, blobs: Sequence[Any]) -> Kept | None:
-    return kept.get(digest) if position is None else kept.learn(digest, blobs[position])
+def _shared_object(
+    cache: SharedObjectCache, digest: str, position: int | None, blobs: Sequence[Any]
+) -> SharedObject | None:
+    return cache.get(digest) if position is None else cache.add(digest, blobs[position])
 
 
-def _not_called(call: dict[str, Any]) -> dict[str, Any]:
+def _head_without_call(call: dict[str, Any]) -> dict[str, Any]:
     if call.get("cancelled"):
         return {"status": "cancelled"}
-    sentence = str(call["refused"])
-    return {
-        "status": "failed",
-        "failure": "permanent",
-        "code": "NOT_SENDABLE",
-        "error_type": "ValueError",
-        "message": sentence,
-    }
+    head = {"status": "failed", "failure": "permanent", "code": "NOT_SENDABLE", "error_type": "ValueError"}
+    return {**head, "message": str(call["refused"])}

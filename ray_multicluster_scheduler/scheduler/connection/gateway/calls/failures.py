@@ -1,4 +1,4 @@
-"""What Ray's own errors mean to us: whose fault it was, in one sentence."""
+"""Translates Ray's errors into the heads of results: status, failure class, code and message."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ _CRASHES: tuple[tuple[type[BaseException], str], ...] = (
 )
 
 _NEVER_RAN = "The actor never ran"
-"""Ray's words, also for an actor whose constructor has begun."""
+"""In Ray's message, also for an actor whose constructor has begun."""
 
 
 def describe(error: BaseException | None, cancelled: bool) -> dict[str, Any]:
-    """The head of the answer to a call that Ray itself ended."""
+    """The head of the result of a call that Ray itself ended."""
     if isinstance(error, rex.TaskCancelledError):
         return {"status": "cancelled"}
-    if cancelled:  # its process had to be killed for it, so it may have begun
+    if cancelled:  # its process was killed, so it may have begun
         return {"status": "cancelled", "code": m.KILLED}
     message = str(error).strip()
     base = {"status": "failed", "error_type": type(error).__name__, "message": message[:20_000]}
     if isinstance(error, rex.RuntimeEnvSetupError):
-        if "Failed to download runtime_env file package" in message:  # the cluster dropped it; it is sent anew
+        if (
+            "Failed to download runtime_env file package" in message
+        ):  # the cluster dropped it; the control plane sends it again
             return {**base, "failure": "crash", "code": "PACKAGE_MISSING"}
         return {**base, "failure": "permanent", "code": "RUNTIME_ENV_FAILED"}
     for kind, code in _CRASHES:
@@ -43,7 +45,7 @@ def describe(error: BaseException | None, cancelled: bool) -> dict[str, Any]:
 
 
 def actor_died(name: str, key: tuple[str, int], why: str, error: BaseException | None = None) -> dict[str, Any]:
-    """The head of the answer to an actor's life that ended badly, and to calls of its methods."""
+    """The head of the result of an actor that failed, and of calls of its methods."""
     gone = isinstance(error, rex.ActorUnavailableError)
     called = f"actor {name} ({key[0]}, attempt {key[1]})" if name else f"actor {key[0]} (attempt {key[1]})"
     return {
@@ -56,12 +58,12 @@ def actor_died(name: str, key: tuple[str, int], why: str, error: BaseException |
 
 
 def left_by_itself(error: BaseException | None) -> bool:
-    """Does Ray say that the actor ended because its own code asked for that?"""
+    """True if Ray says that the actor exited by its own request."""
     return isinstance(error, rex.RayActorError) and "INTENDED_USER_EXIT" in str(error)
 
 
 def cause_of(error: BaseException | None) -> str:
-    """The sentence of Ray's long texts about dead actors that says why."""
+    """The line of Ray's long message about a dead actor that says why."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and _NEVER_RAN in lines[-1]:
         return f"its process ended before its constructor was done (Ray says: {lines[-1][:2000]})"

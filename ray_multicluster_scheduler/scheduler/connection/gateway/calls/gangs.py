@@ -1,7 +1,7 @@
-"""The gangs of this agent: one placement group each, all members in it or none, and one answer for all of them.
+"""GangRunner: runs gangs, each in one placement group: all members or none, and one result for all of them.
 
-The group is removed before the answer is given, in whatever way the gang ended. With the agent itself Ray removes the
-groups that it made.
+The placement group is removed before the result is given, in whatever way the gang ended. Ray removes the groups that
+an agent created when the agent ends.
 """
 
 from __future__ import annotations
@@ -10,73 +10,70 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ray_multicluster_scheduler.common.current_item import CurrentItem
-from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actors import Actors
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord, Gang
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.calls import Calls
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.actors import ActorRunner
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord, GangSpec
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.calls import CallRunner
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.failures import describe
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.gang_life import GangLife
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_executor import Hands
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.gang_attempt import GangAttempt
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_options import task_options
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reports import Key
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.work_order import TaskOrder
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import run_call
-
-Ready = Callable[[CallRecord, float, str], None]
-"""Tells that all members run, since when, and on which nodes."""
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_threads import RayThreads
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Key
 
 
-class Gangs:
-    """Everything here happens on the event loop unless said otherwise."""
+class GangRunner:
+    """Lives on the event loop but for what says otherwise. ``on_started`` is called once all members of a gang run,
+    with the time and their nodes."""
 
     def __init__(
-        self, cluster: str, own_modules: list[str], hands: Hands, calls: Calls, actors: Actors, ready: Ready
+        self,
+        threads: RayThreads,
+        calls: CallRunner,
+        actors: ActorRunner,
+        on_started: Callable[[CallRecord, float, str], None],
     ) -> None:
-        self._cluster, self._own_modules = cluster, own_modules
-        self._hands, self._calls, self._actors, self._ready = hands, calls, actors, ready
-        self._wrapper = ray.remote(run_call)
-        self._gangs: dict[Key, GangLife] = {}
+        self._threads, self._calls, self._actors, self._on_started = threads, calls, actors, on_started
+        self._gangs: dict[Key, GangAttempt] = {}
 
-    def make(self, record: CallRecord, spec: Gang) -> None:
-        """Take the call that is a gang's life."""
+    def create(self, record: CallRecord, spec: GangSpec) -> None:
+        """Take the call of a gang."""
         self._calls.records[record.key] = record
-        gang = self._gangs[record.key] = GangLife(record, spec.members, spec.of)
+        gang = self._gangs[record.key] = GangAttempt(record, spec.members, spec.of)
         for member in spec.members:
-            member.told = partial(self._member_ended, gang)
-        self._hands.beside(partial(self._reserve, gang, spec.strategy))
+            member.on_end = partial(self._member_ended, gang)
+        self._threads.run_in_pool(partial(self._reserve, gang, spec.strategy))
 
     def cancel(self, record: CallRecord, force: bool) -> None:
-        """End all of it: as a task each, an interrupt first."""
+        """Cancel all members, each as a task: with an interrupt first."""
         record.cancelled, record.force = True, record.force or force
         gang = self._gangs.get(record.key)
         if gang is None or gang.over:
             return
-        if gang.given:
+        if gang.submitted:
             self._end_members(gang, force)
-        elif gang.group is not None:
+        elif gang.placement_group is not None:
             self._finish(gang)
 
     @property
-    def of_actors(self) -> int:
-        """How many gangs of actors there are, which are no reason to look often: they may do nothing for days."""
+    def actor_gangs(self) -> int:
+        """How many gangs consist of actors, which may be idle for days."""
         return sum(1 for gang in self._gangs.values() if gang.of == "actor")
 
     def started(self, key: Key, member: int, at: float, node: str) -> None:
-        """A member was seen to run."""
+        """A member runs."""
         gang = self._gangs.get(key)
         if gang is None or gang.over or member in gang.starts:
             return
         gang.starts[member] = (at, node)
-        together = gang.start_of_all()
-        if together is not None:
-            self._ready(gang.record, *together)
+        started = gang.start_of_all()
+        if started is not None:
+            self._on_started(gang.record, *started)
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """The control plane knows that these are over."""
+        """The control plane has acknowledged these results."""
         for key in keys:
             gang = self._gangs.pop(key, None)
             if gang is not None and gang.of == "actor":
@@ -84,84 +81,80 @@ class Gangs:
                 self._calls.forget(members)
                 self._actors.forget(members)
 
-    # Beginning --------------------------------------------------------------------------------------------
+    # Start ------------------------------------------------------------------------------------------------
 
-    def _reserve(self, gang: GangLife, strategy: str) -> None:
-        """On a thread of the hands: ask Ray for the places, which it gives all at once."""
+    def _reserve(self, gang: GangAttempt, strategy: str) -> None:
+        """On a thread: create the placement group, which Ray reserves as a whole."""
         task_id, attempt = gang.record.key
         bundles = [{name: amount for name, amount in one.resources.items() if amount} for one in gang.members]
         try:
             group = placement_group(bundles, strategy, name=f"rmcs-{task_id}-{attempt}")
-            self._hands.back(partial(self._reserved, gang, group))
+            self._threads.run_on_loop(partial(self._group_created, gang, group))
             ready = group.ready()
-        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this gang's answer
-            self._hands.back(partial(self._refused, gang, error))
+        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this gang's failure
+            self._threads.run_on_loop(partial(self._refused, gang, error))
             return
-        self._hands.watch(ready, partial(self._places_are_there, gang))
+        self._threads.watch(ready, partial(self._reserved, gang))
 
-    def _reserved(self, gang: GangLife, group: Any) -> None:
-        gang.group = group
+    def _group_created(self, gang: GangAttempt, group: Any) -> None:
+        gang.placement_group = group
         if gang.record.cancelled:
             self._finish(gang)
 
-    def _refused(self, gang: GangLife, error: BaseException | None) -> None:
+    def _refused(self, gang: GangAttempt, error: BaseException | None) -> None:
         gang.problem = describe(error, gang.record.cancelled)
         self._finish(gang)
 
-    def _places_are_there(self, gang: GangLife, _: object, error: BaseException | None) -> None:
+    def _reserved(self, gang: GangAttempt, _: object, error: BaseException | None) -> None:
         if gang.over:
             return
         if error is not None:
             self._refused(gang, error)
             return
-        gang.given = True
+        gang.submitted = True
         if gang.of == "task":
-            self._hands.beside(partial(self._give, gang))
+            self._threads.run_in_pool(partial(self._submit, gang))
             return
         for index, member in enumerate(gang.members):
-            self._actors.make(member, _actor_spec(member, _place(gang.group, index)))
+            self._actors.create(member, _actor_spec(member, _bundle(gang, index)))
 
-    def _give(self, gang: GangLife) -> None:
-        """On a thread of the hands: one call of Ray's for each member, in its own bundle."""
+    def _submit(self, gang: GangAttempt) -> None:
+        """On a thread: submit each member to Ray, in its own bundle."""
         for index, member in enumerate(gang.members):
-            if gang.record.cancelled or gang.first is not None:
-                self._hands.back(partial(self._calls.conclude, member, {"status": "cancelled"}))
+            if gang.record.cancelled or gang.first_ended is not None:
+                self._threads.run_on_loop(partial(self._calls.conclude, member, {"status": "cancelled"}))
                 continue
             try:
-                self._submit(gang, index, member)
-            except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this member's end, and so the gang's
-                self._hands.back(partial(self._calls.complete, member, None, error))
-        self._hands.back(partial(self._was_given, gang))
+                item = CurrentItem(*gang.record.key, gang.record.fence, self._calls.cluster, index)
+                options = {
+                    **task_options(member, self._calls.own_modules),
+                    "scheduling_strategy": _bundle(gang, index),
+                }
+                self._calls.submit_to_ray(member, item, self._calls.wrapper.options(**options))
+                self._threads.watch(member.ref, partial(self._calls.complete, member))
+            except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this member's failure, and the gang's
+                self._threads.run_on_loop(partial(self._calls.complete, member, None, error))
+        self._threads.run_on_loop(partial(self._members_submitted, gang))
 
-    def _submit(self, gang: GangLife, index: int, member: CallRecord) -> None:
-        task_id, attempt = gang.record.key
-        item = CurrentItem(task_id, attempt, gang.record.fence, self._cluster, index)
-        inline, beside = member.given(ray.put)
-        order = TaskOrder(self._calls.line, item, member.homes, member.digest, False, *inline).packed()
-        options = {**task_options(member, self._own_modules), "scheduling_strategy": _place(gang.group, index)}
-        member.ref = self._wrapper.options(**options).remote(order, *beside)
-        member.arguments, member.function, member.objects = b"", None, []  # Ray has them
-        self._hands.watch(member.ref, partial(self._calls.complete, member))
-
-    def _was_given(self, gang: GangLife) -> None:
-        """Its end may have been asked for while its members were on their way to Ray."""
-        if gang.first is not None or gang.record.cancelled:
+    def _members_submitted(self, gang: GangAttempt) -> None:
+        """It may have been cancelled while its members were being submitted."""
+        if gang.first_ended is not None or gang.record.cancelled:
             self._end_members(gang, gang.record.force)
 
-    # The end ----------------------------------------------------------------------------------------------
+    # End --------------------------------------------------------------------------------------------------
 
-    def _member_ended(self, gang: GangLife, member: CallRecord) -> None:
+    def _member_ended(self, gang: GangAttempt, member: CallRecord) -> None:
         head = member.head or {}
         if "at" in head and member.member is not None:
             gang.starts.setdefault(member.member, (float(head["at"]), str(head["node"])))
         ends_all = gang.of == "actor" or head["status"] != "succeeded"
-        if ends_all and gang.first is None and not gang.record.cancelled:
-            gang.first = member
+        if ends_all and gang.first_ended is None and not gang.record.cancelled:
+            gang.first_ended = member
             self._end_members(gang, force=False)
         if gang.all_ended():
             self._finish(gang)
 
-    def _end_members(self, gang: GangLife, force: bool) -> None:
+    def _end_members(self, gang: GangAttempt, force: bool) -> None:
         for member in gang.members:
             if member.head is not None:
                 continue
@@ -172,24 +165,23 @@ class Gangs:
             if member.ref is not None:
                 self._calls.stop(member, force)
 
-    def _finish(self, gang: GangLife) -> None:
-        """Once: give the places back, then answer."""
+    def _finish(self, gang: GangAttempt) -> None:
+        """Once: remove the placement group, then give the result."""
         if gang.over:
             return
         gang.over = True
-        group = gang.group
 
-        def give_back() -> None:
-            if group is not None:
-                _remove(group)
-            self._hands.back(partial(self._calls.conclude, gang.record, *gang.answer()))
+        def remove_and_conclude() -> None:
+            if gang.placement_group is not None:
+                _remove(gang.placement_group)
+            self._threads.run_on_loop(partial(self._calls.conclude, gang.record, *gang.result()))
 
-        self._hands.beside(give_back)
+        self._threads.run_in_pool(remove_and_conclude)
 
 
-def _place(group: Any, index: int) -> PlacementGroupSchedulingStrategy:
-    """Its own bundle. What a member submits itself goes elsewhere, as what other items submit does."""
-    return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+def _bundle(gang: GangAttempt, index: int) -> PlacementGroupSchedulingStrategy:
+    """The member's own bundle. What the member submits itself is placed outside the group, as for other items."""
+    return PlacementGroupSchedulingStrategy(gang.placement_group, placement_group_bundle_index=index)
 
 
 def _actor_spec(member: CallRecord, place: PlacementGroupSchedulingStrategy) -> dict[str, Any]:
@@ -206,8 +198,8 @@ def _actor_spec(member: CallRecord, place: PlacementGroupSchedulingStrategy) -> 
 
 
 def _remove(group: Any) -> None:
-    """On a thread of the hands."""
+    """On a thread."""
     try:
         remove_placement_group(group)
-    except Exception as error:  # noqa: BLE001 - its places are lost until the agent ends; its answer is not
+    except Exception as error:  # noqa: BLE001 - its resources are lost until the agent ends; the result is not
         print(f"rmcs agent: the placement group {group.id.hex()} cannot be removed: {error!r}", flush=True)

@@ -1,4 +1,4 @@
-"""What Ray is asked for, for a call."""
+"""Options of Ray for tasks and actors, from the record of a call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAMED = ("CPU", "GPU", "memory")
 
 
 def task_options(record: CallRecord, own_modules: list[str]) -> dict[str, Any]:
-    """Ray's own retries are off: only our attempts retry."""
+    """Ray's own retries are off: the control plane retries."""
     return {
         "name": record.name,
         "max_retries": 0,
@@ -21,9 +21,9 @@ def task_options(record: CallRecord, own_modules: list[str]) -> dict[str, Any]:
 
 
 def actor_options(record: CallRecord, actor: dict[str, Any], own_modules: list[str]) -> dict[str, Any]:
-    """Without CPUs of its own, an actor needs one to be placed and holds none, as is Ray's default.
+    """As by Ray's default, an actor that requests no CPU needs one to be placed and then holds none.
 
-    ``place`` is Ray's word for where a member of a gang belongs.
+    ``place`` is the scheduling strategy of a gang's member.
     """
     options: dict[str, Any] = {
         "name": actor["ray_name"],
@@ -34,7 +34,7 @@ def actor_options(record: CallRecord, actor: dict[str, Any], own_modules: list[s
     }
     held = {name for name, amount in record.resources.items() if amount}
     if not held & {"GPU"}:
-        del options["num_gpus"]  # also 0 of them is more than nothing to Ray, which then gives it a CPU to hold
+        del options["num_gpus"]  # with num_gpus=0, too, Ray gives the actor a CPU to hold
     if held - {"memory"} or not actor["placement"].get("CPU"):
         options["num_cpus"] = record.resources.get("CPU", 0)
     if actor["max_concurrency"] is not None:

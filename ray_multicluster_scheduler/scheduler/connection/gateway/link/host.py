@@ -1,9 +1,9 @@
-"""The gateway as a detached, named actor: how an agent lives in a cluster that it was brought to by Ray Client.
+"""GatewayHost: a detached, named Ray actor that runs an agent, in a cluster that is reached by Ray Client.
 
-The actor owns whatever the agent runs, so work and results outlive the connector that made it. A connector carries the
-bytes of one connection at a time, by :meth:`GatewayHost.push` and :meth:`GatewayHost.pull`; the next connector finds
-the actor by its name and opens a new one. The actor ends with its agent: when it is told to, when its lease is over, or
-when nobody opens a connection soon after it was made.
+The actor owns what the agent runs, so work and results outlive the connector that created it. A connector carries the
+bytes of one connection at a time, with :meth:`GatewayHost.push` and :meth:`GatewayHost.pull`; the next connector finds
+the actor by its name and opens a new connection. The actor ends with its agent: when the control plane closes it, when
+its lease is over, or when no connection is opened soon after its start.
 """
 
 from __future__ import annotations
@@ -19,62 +19,62 @@ from typing import Any
 import ray
 
 from ray_multicluster_scheduler.scheduler.connection.gateway.agent import Agent, Closed
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.agent_identity import session_name
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import CannotDial, Join, Rejected
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.host_tunnel import Offers, Tunnel
+from ray_multicluster_scheduler.scheduler.connection.gateway.cluster_probe import session_name
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import CannotDial, Join, Rejected
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.host_tunnel import ActorTunnel, PendingConnection
 
 SWITCH_INTERVAL_S = 0.0005
-"""Ray's threads and the event loop wait for each other often; at Python's default, up to 5 ms each time."""
+"""See :mod:`..__main__`."""
 _LINGER_S = 1.0
-"""For so long the actor can still be asked why it ends."""
-_START_PATIENCE_S = 10.0
+"""The actor still answers so long why it ends."""
+_START_TIMEOUT_S = 10.0
 
 
 class GatewayHost:
-    """The actor. Its methods are called by a connector, several at a time."""
+    """The actor. A connector calls its methods, several at a time."""
 
     def __init__(self, join: dict[str, Any]) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         modules = list(ray.get_runtime_context().runtime_env.get("py_modules", []))
         self._join = Join.from_dict({"own_modules": modules, **join})
         self._lock = threading.Lock()
-        self._tunnel: Tunnel | None = None
-        self._offers: Offers | None = None
+        self._tunnel: ActorTunnel | None = None
+        self._pending: PendingConnection | None = None
         self._started = threading.Event()
         self._ended: str | None = None
         threading.Thread(target=self._run, name="rmcs-agent", daemon=True).start()
 
     def open(self, name: str) -> dict[str, Any]:
-        """A new connection takes the place of whatever there was."""
-        self._started.wait(_START_PATIENCE_S)
+        """Open a connection, which replaces the one before."""
+        self._started.wait(_START_TIMEOUT_S)
         with self._lock:
-            before, self._tunnel = self._tunnel, Tunnel(name)
+            before, self._tunnel = self._tunnel, ActorTunnel(name)
             if before is not None:
                 before.close()
-            if self._offers is None or self._ended is not None:
+            if self._pending is None or self._ended is not None:
                 self._tunnel.close()
             else:
-                self._offers.put(self._tunnel.theirs)
+                self._pending.put(self._tunnel.theirs)
         return {"session": session_name(), "ended": self._ended}
 
     def pull(self, name: str, most: int, wait_s: float) -> bytes | None:
-        """See :meth:`Tunnel.pull`; None, too, when another connection has taken this one's place."""
-        tunnel = self._of(name)
+        """See :meth:`ActorTunnel.pull`; None, too, when another connection has replaced this one."""
+        tunnel = self._tunnel_of(name)
         return None if tunnel is None else tunnel.pull(most, wait_s)
 
     def push(self, name: str, data: bytes) -> bool:
-        """See :meth:`Tunnel.push`."""
-        tunnel = self._of(name)
+        """See :meth:`ActorTunnel.push`."""
+        tunnel = self._tunnel_of(name)
         return tunnel is not None and tunnel.push(data)
 
     def close(self, name: str) -> str | None:
-        """The connection is over. Says why the agent has ended, if it has."""
-        tunnel = self._of(name)
+        """Close the connection; returns why the agent has ended, if it has."""
+        tunnel = self._tunnel_of(name)
         if tunnel is not None:
             tunnel.close()
         return self._ended
 
-    def _of(self, name: str) -> Tunnel | None:
+    def _tunnel_of(self, name: str) -> ActorTunnel | None:
         with self._lock:
             return self._tunnel if self._tunnel is not None and self._tunnel.name == name else None
 
@@ -85,10 +85,10 @@ class GatewayHost:
         except Closed as reason:
             why = f"it was closed by the control plane: {reason}"
         except CannotDial as error:
-            why = f"nobody answered it while its lease held: {error}"
+            why = f"no control plane answered it while its lease lasted: {error}"
         except Rejected as error:
-            why = f"it was turned away: {error}"
-        except BaseException as error:  # noqa: BLE001 - whatever it was, an actor without its agent must not stay
+            why = f"it was rejected: {error}"
+        except BaseException as error:  # noqa: BLE001 - whatever it is, an actor without its agent must end
             why = f"it failed: {type(error).__name__}: {error}"
         print(f"rmcs agent: {why}", flush=True)
         with self._lock:
@@ -96,23 +96,23 @@ class GatewayHost:
             if self._tunnel is not None:
                 self._tunnel.close()
         threading.Event().wait(_LINGER_S)
-        os._exit(0)  # Ray ends what an actor owns that is gone; a polite way out could hang
+        os._exit(0)  # Ray ends what the actor owns; an orderly shutdown could hang
 
-    def _use(self, offers: Offers | None) -> None:
+    def _use(self, pending: PendingConnection | None) -> None:
         with self._lock:
-            self._offers = offers
+            self._pending = pending
         self._started.set()
 
 
-async def _serve(join: Join, use: Callable[[Offers | None], None]) -> None:
-    """The agent, from its first connection to its end. An offer finds its loop open, or no loop.
+async def _serve(join: Join, use: Callable[[PendingConnection | None], None]) -> None:
+    """Run the agent from its first connection to its end.
 
-    No method of the actor: with a single ``async def`` in a class, Ray runs all its methods on one loop, where the pull
-    that waits would stop the push.
+    Not a method of the actor: with a single ``async def`` in a class, Ray runs all its methods on one loop, where a
+    pull that waits would block a push.
     """
-    offers = Offers(asyncio.get_running_loop())
-    use(offers)
+    pending = PendingConnection(asyncio.get_running_loop())
+    use(pending)
     try:
-        await Agent(replace(join, opener=offers.take)).run()
+        await Agent(replace(join, opener=pending.take)).run()
     finally:
         use(None)

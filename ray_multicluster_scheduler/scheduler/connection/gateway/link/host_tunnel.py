@@ -1,4 +1,4 @@
-"""The agent's connection, where it is brought by a connector: bytes that come and go in calls of an actor."""
+"""ActorTunnel: the connection of an agent inside a Ray actor, whose bytes come and go in calls of the actor."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import Iterator
 
-from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Streams
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import Streams
 
-_PUSH_PATIENCE_S = 10.0
+_PUSH_TIMEOUT_S = 10.0
 _BUFFER_BYTES = 1 << 20
 
 
-class Tunnel:
-    """Our end of a connection of the agent's, for bytes that come and go in calls."""
+class ActorTunnel:
+    """The actor's end of a socket pair; the agent has the other."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class Tunnel:
         self._lock, self._users = threading.Lock(), 0
 
     def pull(self, most: int, wait_s: float) -> bytes | None:
-        """What the agent has written, up to ``most`` bytes; nothing when it wrote nothing for so long. None: closed."""
+        """Up to ``most`` bytes that the agent has written; empty if it wrote none for ``wait_s``. None: closed."""
         with self._in_use() as usable:
             if not usable:
                 return None
@@ -46,8 +46,8 @@ class Tunnel:
             return b"".join(parts)
 
     def push(self, data: bytes) -> bool:
-        """Give this to the agent. False: the connection is closed, or the agent does not read."""
-        until = time.monotonic() + _PUSH_PATIENCE_S
+        """Pass bytes to the agent. False: the connection is closed, or the agent does not read."""
+        until = time.monotonic() + _PUSH_TIMEOUT_S
         rest = memoryview(data)
         with self._in_use() as usable:
             while rest:
@@ -57,13 +57,13 @@ class Tunnel:
                 try:
                     rest = rest[self._ours.send(rest) :]
                 except BlockingIOError:
-                    continue  # there was less room than it seemed
+                    continue  # there was less room than poll() reported
                 except OSError:
                     return False  # the agent has closed its end
         return True
 
     def close(self) -> None:
-        """The agent sees a closed connection. Whoever waits here is woken."""
+        """Close the connection, and wake the calls that wait on it."""
         with self._lock:
             self._closed.set()
             with contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ class Tunnel:
 
     @contextlib.contextmanager
     def _in_use(self) -> Iterator[bool]:
-        """Whoever uses it last after it was closed closes it for good: its number may be another's soon."""
+        """After :meth:`close`, the last user closes the socket: its number may be reused at once."""
         with self._lock:
             usable = not self._closed.is_set()
             self._users += usable
@@ -91,13 +91,13 @@ class Tunnel:
         return bool(poll.poll(max(seconds, 0.0) * 1000))
 
 
-class Offers:
-    """Hands connections to the agent's loop, from any thread. One that was not taken gives way to the next."""
+class PendingConnection:
+    """Passes connections to the agent's loop, from any thread; a new one replaces one that was not taken."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: socket.socket | None = None
-        self._there = asyncio.Event()
+        self._available = asyncio.Event()
 
     def put(self, end: socket.socket) -> None:
         self._loop.call_soon_threadsafe(self._put, end)
@@ -106,12 +106,12 @@ class Offers:
         if self._waiting is not None:
             self._waiting.close()
         self._waiting = end
-        self._there.set()
+        self._available.set()
 
     async def take(self) -> Streams:
-        """Waits until there is one."""
+        """Wait for the next connection."""
         while self._waiting is None:
-            self._there.clear()
-            await self._there.wait()
+            self._available.clear()
+            await self._available.wait()
         end, self._waiting = self._waiting, None
         return await asyncio.open_connection(sock=end)

@@ -4,7 +4,7 @@ Handshake, on every connection; the join token is never sent, the link's secret 
 (which travels over TLS unless both ends are on loopback)::
 
     CHALLENGE  control plane → agent   {protocol, nonce}
-    HELLO      agent → control plane   {protocol, cluster, agent, nonce, proof, resume, …who I am}
+    HELLO      agent → control plane   {protocol, cluster, agent, nonce, proof, resume, …agent_identity}
     WELCOME    control plane → agent   {proof, secret, lease_s, heartbeat_s}      secret only on the first join
     REJECT     control plane → agent   {sentence}                                 then the connection closes
 
@@ -14,25 +14,25 @@ connection and the link's secret on later ones. Then, in any order:
     CALLS      → agent    {calls: [{id, attempt, fence, name, fn, fn_blob, args_blob, res, env, homes, home,
                           objects, ahead, short, keep, actor, method, life, gang}]} + attachments; see below
     CANCEL     → agent    {id, attempt, force}
-    START      → agent    {keys: [[id, attempt]]}  there is a place for these calls, which were sent ahead
-    RECALL     → agent    {keys}                   give these back if they were sent ahead and wait in your own queue
-    ACK        → agent    {keys}                   results that need not be kept any more
-    RESUME     → agent    {keys, before, again}    after a reconnect: what is still unanswered here
+    START      → agent    {keys: [[id, attempt]]}  there are slots for these calls, which were sent ahead
+    RECALL     → agent    {keys}                   return these if they were sent ahead and wait in the agent's queue
+    ACK        → agent    {keys}                   results that the agent need not keep any more
+    RESUME     → agent    {keys, before, again}    after a reconnect: what is still unanswered
     PROBE      → agent    {}                       asks for a SNAPSHOT now
-    FETCH      → agent    {keys}                   asks for VALUE, of values that are kept there
-    RELEASE    → agent    {keys}                   values that need not be kept there any more
-    AWAY       → agent    {seconds}                it stops for a while; the agent says AWAY, too
-    CLOSE      → agent    {sentence}               end everything but detached actors, then yourself
+    FETCH      → agent    {keys}                   asks for VALUE, of values that the agent keeps
+    RELEASE    → agent    {keys}                   values that the agent need not keep any more
+    AWAY       → agent    {seconds}                the control plane stops for a while; the agent replies AWAY
+    CLOSE      → agent    {sentence}               end everything but detached actors, then the agent
     PING/PONG  both ways  {t}                      t: the asking side's own clock; PONG repeats it
     ACCEPTED   ← agent    {keys}
     UNKNOWN    ← agent    {keys}                   never arrived (answer to RESUME), or came without a function or an
-                                                   object that is not kept here any more: send again, with all
+                                                   object that the agent's cache has dropped: send again, with all
     STARTED    ← agent    {calls: [[id, attempt, at, node]]}       an actor is started when its constructor is done,
                                                    a gang when all its members are; node: theirs, blanks between
-    MOVED      ← agent    {slots: [[id, attempt, id, attempt]]}    the first call ended; the second has its place
+    MOVED      ← agent    {slots: [[id, attempt, id, attempt]]}    the first call ended; the second has its slot
     OUTPUT     ← agent    {id, attempt, parts: [[stream, text]]}   one frame, so that FINISHED cannot overtake it
     FINISHED   ← agent    {results: [{id, attempt, status, …}]} + one attachment per result
-    KEPT       ← agent    {values: [[id, attempt, age]]}   on each new connection: what is kept here, for how long
+    KEPT       ← agent    {values: [[id, attempt, age]]}   on each new connection: what is kept, for how long
     RELEASED   ← agent    {keys}                   the answer to RELEASE
     VALUE      ← agent    {id, attempt, problem, gone} + one attachment, empty if there is a problem
     SNAPSHOT   ← agent    {nodes: [{node_id, total, free, is_head}], observed}
@@ -44,39 +44,39 @@ function or object that the agent has from an earlier call has the position null
 NewActor; ``method`` is [actor id, actor attempt, name, number], and ``life`` says which process of the control plane
 sent it. ``gang`` is {strategy, of, members: [{name, fn, fn_blob, args_blob, res, objects, asynchronous}]}, and then the
 call itself has no function and no arguments; in its cluster a member goes by the id of the gang, a dot and its
-position. Keys with nothing in them are left out. For a method that will not be called after all, the entry is {id,
+position. Empty keys are left out. For a method that will not be called after all, the entry is {id,
 attempt, method, life} with ``cancelled: true`` or ``refused: sentence``: its number must arrive, because later ones
 wait for it.
 
-Messages of one frame arrive in order; larger ones may be overtaken. A call that was sent ``ahead`` has no place. It
-waits in the agent, first come first served among calls with equal ``res``, until a call that has such a place ends,
-or until START. MOVED is sent before FINISHED of either call, and again after a reconnect, until the first call's
-result was acknowledged. If nobody waits, the place goes back: FINISHED comes without MOVED. Actors' places are not
-handed on. With ``ahead: "overlap"`` the oldest that wait are given to Ray already, so that it has them at hand: one
-for each place, and a few more if they are very short.
+Messages of one frame arrive in order; larger ones may be overtaken. A call that was sent ``ahead`` has no slot. It
+waits in the agent, first come first served among calls with equal ``res``, until a call with such a slot ends, or
+until START. MOVED is sent before FINISHED of either call, and again after a reconnect, until the first call's
+result was acknowledged. If no call waits, the slot goes back: FINISHED comes without MOVED. Actors' slots are not
+handed on. With ``ahead: "overlap"`` the oldest waiting calls are submitted to Ray early: one for each slot, and a few
+more if they are very short.
 
-Methods of one actor are given to Ray in the order of their numbers, which each process of the control plane counts from
-0. When the first call of a larger ``life`` comes, what has come of the life before is given first, in its order, and
-nobody waits for the rest. A call that comes after that with a smaller ``life`` has no place in the order any more: it
-fails, and was not run. Calls of methods are not remembered by the control plane; whoever made them names them to the
-next process, which asks for them by RESUME with ``before: true``. Who sent them is gone, so those with smaller numbers
-that have not come never will, and nobody waits for them either. A method's entry in FINISHED has ``method: true``: a
-new process to which nobody has named it yet does not acknowledge it at once. RESUME with ``again: true`` asks for
-FINISHED once more, of calls that have ended.
+Methods of one actor are submitted to Ray in the order of their numbers, which each process of the control plane counts
+from 0. When the first call of a larger ``life`` arrives, the calls of the life before that have arrived go first, in
+their order, and the agent does not wait for the rest. A call that arrives after that with a smaller ``life`` is too
+late: it fails, and was not run. The control plane does not store calls of methods; their clients name them to its next
+process, which asks for them by RESUME with ``before: true``. Their sender is gone, so the agent does not wait for
+missing calls with smaller numbers either. A method's entry in FINISHED has ``method: true``: a new process to which no
+client has named it yet does not acknowledge it at once. RESUME with ``again: true`` asks for FINISHED once more, of
+calls that have ended.
 
 A call with ``keep: true`` leaves a large value in the cluster: its FINISHED says ``kept``, the number of bytes, and has
 an empty attachment. The agent has the value until RELEASE, or until its own end.
 
 What an actor's methods print is its own: OUTPUT has its key, and so have the ``parts`` in a method's result.
 
-``observed`` is the physical use ({cpu, memory}, each 0..1) of a cluster of one node on Linux; null where it is not
+``observed`` is the physical use ({cpu, memory}, each 0..1) of a cluster of one node on Linux; null where that is not
 known, as with several nodes.
 
-The lease: the agent may work until ``lease_s`` after it *sent* the newest PING that was answered, and the control
-plane counts from when it answered. An answer is never sent before its question, so however long either was
-under way, the agent's time is over first. After AWAY the agent may work for ``seconds`` longer than that, until it is
-let in again, and its first PING shows that it knows. Until then the next process of the control plane waits for
-so much longer before it takes what ran there for dead, counted from its own start.
+The lease: the agent may work until ``lease_s`` after it *sent* the newest PING that was answered, and the control plane
+counts from when it answered. An answer is never sent before its question, so however long either was under way, the
+agent's lease ends first. After AWAY the agent may work for ``seconds`` longer than that, until it is admitted again and
+its first PING shows that it knows. The next process of the control plane waits for so much longer, counted from its own
+start, before it takes what ran there for dead.
 """
 
 from __future__ import annotations
@@ -84,58 +84,44 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # an older Python must be able to load this module and say that it is too old
+    import asyncio
+
+    from ray_multicluster_scheduler.common.frames import FrameWriter
 
 CHALLENGE, HELLO, WELCOME, REJECT = "challenge", "hello", "welcome", "reject"
-CALLS, CANCEL, START, RECALL, ACK, RESUME, PROBE, CLOSE = (
-    "calls",
-    "cancel",
-    "start",
-    "recall",
-    "ack",
-    "resume",
-    "probe",
-    "close",
-)
+CALLS, CANCEL, START, RECALL = "calls", "cancel", "start", "recall"
+ACK, RESUME, PROBE, CLOSE = "ack", "resume", "probe", "close"
 PING, PONG, AWAY, HEAD = "ping", "pong", "away", "head"
 FETCH, RELEASE, KEPT, RELEASED, VALUE = "fetch", "release", "kept", "released", "value"
-ACCEPTED, UNKNOWN, STARTED, MOVED, OUTPUT, FINISHED, SNAPSHOT = (
-    "accepted",
-    "unknown",
-    "started",
-    "moved",
-    "output",
-    "finished",
-    "snapshot",
-)
+ACCEPTED, UNKNOWN, STARTED, MOVED = "accepted", "unknown", "started", "moved"
+OUTPUT, FINISHED, SNAPSHOT = "output", "finished", "snapshot"
 
 LAZY_S = 0.01
-"""ACCEPTED and ACK wait so long for other messages to travel with: to wake the other side for them alone would cost
-more than a short call does."""
+"""ACCEPTED and ACK wait so long for other messages to travel with: waking the other side for them alone costs more than
+a short call."""
+_SMALL_BYTES = 64 * 1024
 RECALLED, NOT_SENDABLE, KILLED, BEGUN = "RECALLED", "NOT_SENDABLE", "KILLED", "BEGUN"
-"""Codes of results that both ends give."""
+"""Result codes that both ends use."""
 
 JOIN_VARIABLE = "RMCS_AGENT_JOIN"
-"""Environment variable of the agent's job: JSON with where to dial and the one-time token."""
+"""Environment variable of the agent's job: JSON of `connection.Join`, with the addresses and the one-time token."""
 
 OLDEST_PYTHON = (3, 11)
-DIAL_FAILED, LISTEN_FAILED, NO_RAY, REFUSED, OLD_PYTHON = (
-    "RMCS-AGENT-CANNOT-DIAL",
-    "RMCS-AGENT-CANNOT-LISTEN",
-    "RMCS-AGENT-NO-RAY",
-    "RMCS-AGENT-REFUSED",
-    "RMCS-AGENT-OLD-PYTHON",
-)
-"""Words an agent that gives up prints first, so that its log can be told from any other."""
+DIAL_FAILED, LISTEN_FAILED, NO_RAY = "RMCS-AGENT-CANNOT-DIAL", "RMCS-AGENT-CANNOT-LISTEN", "RMCS-AGENT-NO-RAY"
+REFUSED, OLD_PYTHON = "RMCS-AGENT-REFUSED", "RMCS-AGENT-OLD-PYTHON"
+"""An agent that gives up prints one of these first, by which the control plane recognises its log."""
 TAKEN = "TAKEN"
-"""Behind LISTEN_FAILED: somebody else has the port, maybe not for long."""
+"""Follows LISTEN_FAILED: another process has the port, perhaps not for long."""
 LISTENS = "RMCS-AGENT-LISTENS"
-"""Printed by an agent that is to be dialled, with its host and port behind it, and how its certificate is known."""
+"""Printed by a listening agent, followed by its host and port and the fingerprint of its certificate."""
 _LISTENS_LINE = re.compile(rf"{LISTENS} (\S+):(\d+) sha256:([0-9a-f]{{64}})")
 
 
 class Listens(NamedTuple):
-    """Where an agent listens, and the fingerprint of the certificate that it shows there."""
+    """Where an agent listens, and the fingerprint of its certificate."""
 
     host: str
     port: int
@@ -147,7 +133,7 @@ def listens_line(host: str, port: int, fingerprint: str) -> str:
 
 
 def listens_at(log: str) -> Listens | None:
-    """Where an agent listens, as the log of its job says; None as long as it does not."""
+    """Read from the log of an agent's job where it listens; None as long as the log does not say."""
     for line in log.splitlines():
         found = _LISTENS_LINE.fullmatch(line.strip())
         if found is not None:
@@ -156,13 +142,22 @@ def listens_at(log: str) -> Listens | None:
 
 
 def proof(key: str, role: str, nonce: str) -> str:
-    """What shows that one knows ``key`` without saying it."""
+    """Proves knowledge of ``key`` without sending it."""
     return hmac.new(key.encode(), f"{role}:{nonce}".encode(), hashlib.sha256).hexdigest()
 
 
 def proof_is_right(given: object, key: str, role: str, nonce: str) -> bool:
-    """Compare without telling by timing how much of it was right."""
+    """Compare in constant time."""
     return isinstance(given, str) and hmac.compare_digest(given.encode(), proof(key, role, nonce).encode())
+
+
+def write_if_idle(writer: asyncio.StreamWriter | None, outbox: FrameWriter) -> bool:
+    """Write what is in the outbox at once, if it is small and nothing else waits to be written: that spares the writing
+    task a turn of the loop. ``writer`` is None while that task is busy. False: nothing was written."""
+    if writer is None or outbox.pending_bytes > _SMALL_BYTES or writer.transport.get_write_buffer_size():
+        return False
+    writer.write(outbox.take())
+    return True
 
 
 def not_sendable_text(error: Exception) -> str:

@@ -1,14 +1,14 @@
-"""The worker's own line to its agent: started-reports, output as it comes, and the lease.
+"""The connection of a worker process to its agent: start reports, output as it is printed, and the lease.
 
 One per worker process. A short call costs nothing here: its start and its output travel with its result.
 Only a call that still runs after ``REPORT_AFTER_S`` is reported by the background thread. The same thread
-keeps the lease: it asks the agent every few seconds for how long the control plane still counts on it. When that
-time is over, the control plane gives this attempt to somebody else, so this process must end.
+renews the lease: it asks the agent every few seconds how long the control plane still counts on it. When the lease
+expires, the control plane gives this attempt to another cluster, so this process must end.
 
-What the agent grants counts from when this process *asked*: a process that was stopped and wakes up finds old
-answers in its socket, and they are worth nothing any more. For the same reason no call starts without a lease
-that was granted here: it may have waited in Ray, behind an agent that nobody counts on, for any length of time. So
-the first call of a process costs one question; while calls keep coming, the lease is renewed behind them.
+A grant counts from when this process *asked*: a process that was stopped and resumes finds old answers in its socket,
+which are worth nothing. For the same reason no call starts without a lease that was granted to this process: the call
+may have waited in Ray for any length of time, behind an agent whose lease is over. So the first call of a process costs
+one round trip; while calls keep coming, the lease is renewed in the background.
 """
 
 from __future__ import annotations
@@ -19,48 +19,123 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common.frames import FrameError, FrameReader, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.running import Running, joined
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
+
+Parts: TypeAlias = list[tuple[str, list[str]]]
+"""Streams, and the texts that were written to each, in order."""
+MAX_UNSENT_CHARS = 1_000_000
+UNFINISHED_LINE_S = 1.0
+"""An unfinished line of a gang's member is held back so long: all members write to one output, and print() writes the
+end of a line separately."""
+
+
+@dataclass(slots=True)
+class RunningCall:
+    """The call in progress, and its output that was not sent yet. Its channel holds the lock."""
+
+    task_id: str
+    attempt: int
+    node_id: str
+    started_at: float
+    began: float
+    reported: bool = False
+    chunks: int = 0
+    dropped: int = 0
+    unsent: Parts = field(default_factory=list)
+    unsent_chars: int = 0
+    member: int | None = None
+    unfinished_since: float | None = None
+    """Since when the last line is held back."""
+
+    def start(self) -> dict[str, Any]:
+        """The head of the message "started"."""
+        head = {"id": self.task_id, "attempt": self.attempt, "at": self.started_at, "node": self.node_id}
+        return head if self.member is None else {**head, "member": self.member}
+
+    def write(self, stream: str, text: str) -> None:
+        """Keep output; what exceeds the limit is counted and dropped."""
+        if self.unsent_chars + len(text) > MAX_UNSENT_CHARS:
+            self.dropped += len(text)
+            return
+        if self.unsent and self.unsent[-1][0] == stream:
+            self.unsent[-1][1].append(text)
+        else:
+            self.unsent.append((stream, [text]))
+        self.unsent_chars += len(text)
+
+    def take(self, now: float) -> Parts:
+        """Remove and return what to send now, as one chunk; a line that a gang's member has just begun stays."""
+        parts, unfinished = self._split_unfinished_line(now)
+        self.unsent, self.unsent_chars = unfinished, _chars(unfinished)
+        self.chunks += bool(parts)
+        return parts
+
+    def put_back(self, parts: Parts) -> None:
+        """Undo :meth:`take`: they could not be sent."""
+        self.unsent = parts + self.unsent
+        self.unsent_chars += _chars(parts)
+        self.chunks -= 1
+
+    def rest(self) -> list[tuple[str, str]]:
+        """Remove and return all that is left, to go with a result."""
+        parts, self.unsent, self.unsent_chars = self.unsent, [], 0
+        return join_texts(parts)
+
+    def _split_unfinished_line(self, now: float) -> tuple[Parts, Parts]:
+        parts = self.unsent
+        if self.member is None or not parts:
+            return parts, []
+        stream, texts = parts[-1]
+        finished, end, unfinished = "".join(texts).rpartition("\n")
+        if end or self.unfinished_since is None:
+            self.unfinished_since = now
+        if not unfinished or now - self.unfinished_since >= UNFINISHED_LINE_S:
+            self.unfinished_since = None
+            return parts, []
+        return parts[:-1] + ([(stream, [finished + end])] if end else []), [(stream, [unfinished])]
+
+
+def join_texts(parts: Parts) -> list[tuple[str, str]]:
+    """Each stream's texts as one piece: print() writes word by word."""
+    return [(stream, "".join(texts)) for stream, texts in parts]
+
+
+def _chars(parts: Parts) -> int:
+    return sum(len(text) for _, texts in parts for text in texts)
+
 
 LEASE = "lease"
 REPORT_AFTER_S = 0.03
 _TICK_S = 0.02
 _IDLE_AFTER_S = 1.0
 _CONNECT_TIMEOUT_S = 5.0
-_LINE_PATIENCE_S = 2.0
+_CONNECTED_TIMEOUT_S = 2.0
 _RECONNECT_PAUSE_S = 1.0
 _EXIT_LEASE_OVER = 75
-_ASK_AGAIN_AFTER = 0.1
-"""Of the lease: so often is it renewed while the line is open."""
+_RENEW_AFTER = 0.1
+"""Share of the lease after which it is renewed while the connection is open."""
 
 
 class NoLease(Exception):
-    """Nobody vouches for a call that was about to start, so it did not."""
-
-
-class Line(NamedTuple):
-    """Where the agent listens for its workers, and how to be let in."""
-
-    host: str
-    port: int
-    secret: str
-    lease_s: float
+    """The agent granted no lease for a call that was about to start, so it was not started."""
 
 
 class WorkerChannel:
-    """The line of this worker process. Made on its first call, lives as long as the process."""
+    """The connection of this worker process. Created on its first call, lives as long as the process."""
 
-    def __init__(self, line: Line) -> None:
-        self.line = line
+    def __init__(self, address: AgentEndpoint) -> None:
+        self.address = address
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._wake = threading.Event()
-        self._running: Running | None = None
+        self._running: RunningCall | None = None
         self._lease_until = 0.0
-        self._granted = threading.Event()
+        self._answered = threading.Event()
         self._waiting = False
         self._asked_at = 0.0
         self._last_activity = time.monotonic()
@@ -70,42 +145,41 @@ class WorkerChannel:
         threading.Thread(target=self._loop, name="rmcs-worker-channel", daemon=True).start()
 
     def begin(
-        self, task_id: str, attempt: int, node_id: str, *, tell: bool = False, member: int | None = None
-    ) -> Running:
-        """A call, or this ``member`` of a gang, begins on this process, as soon as it is known to be wanted. Raises
-        NoLease.
+        self, task_id: str, attempt: int, node_id: str, *, report_now: bool = False, member: int | None = None
+    ) -> RunningCall:
+        """Start a call, or this ``member`` of a gang, once there is a lease for it. Raises NoLease.
 
-        ``tell``: say so before it does. User code may keep the interpreter to itself, and the thread that would say it
-        later then never runs.
+        ``report_now``: report the start before user code runs, which may hold the interpreter's lock, so that the
+        thread that would report it later never runs.
         """
         if self._lease_is_needed() and time.monotonic() >= self._lease_until - self._margin():
             self._wait_for_lease()
-        running = Running(task_id, attempt, node_id, time.time(), time.monotonic(), member=member)
+        running = RunningCall(task_id, attempt, node_id, time.time(), time.monotonic(), member=member)
         with self._lock:
             self._running = running
             self._last_activity = running.began
         if not self._wake.is_set():
             self._wake.set()
-        if tell:
-            self._tell_start(running)
+        if report_now:
+            self._report_start(running)
         return running
 
-    def end(self, running: Running) -> list[tuple[str, str]]:
-        """The call is over; returns the output that was not sent yet and goes with the result."""
+    def end(self, running: RunningCall) -> list[tuple[str, str]]:
+        """End the call; returns the output that was not sent yet and goes with the result."""
         with self._lock:
             self._running = None
             self._last_activity = time.monotonic()
             return running.rest()
 
-    def write(self, running: Running, stream: str, text: str) -> None:
-        """Output of user code. Never blocks: what nobody takes is counted and dropped, newest first."""
+    def write(self, running: RunningCall, stream: str, text: str) -> None:
+        """Keep output of user code for the background thread. Never blocks; what exceeds the limit is dropped."""
         with self._lock:
             running.write(stream, text)
 
-    def _tell_start(self, running: Running) -> None:
-        """Without a line it is told later, when there is one: nothing depends on it but what people see."""
+    def _report_start(self, running: RunningCall) -> None:
+        """Without a connection it is reported later: only displays depend on it."""
         if self._socket is None:
-            self._wait_for_line()
+            self._wait_for_connection()
         with self._sending:
             if running.reported or self._socket is None:
                 return
@@ -113,42 +187,43 @@ class WorkerChannel:
                 self._send_now("started", running.start())
                 running.reported = True
             except OSError:
-                return  # the background thread finds the line broken, too, and tells it by the next one
+                return  # the background thread notices, too, reconnects and reports it
 
-    def _wait_for_line(self) -> None:
-        deadline = time.monotonic() + _LINE_PATIENCE_S
+    def _wait_for_connection(self) -> None:
+        deadline = time.monotonic() + _CONNECTED_TIMEOUT_S
         self._waiting = True
         self._asked_at = 0.0
         try:
             while self._socket is None and time.monotonic() < deadline:
-                self._granted.wait(_TICK_S)
-                self._granted.clear()
+                self._answered.wait(_TICK_S)
+                self._answered.clear()
         finally:
             self._waiting = False
 
-    def say(self, stream: str, text: str) -> None:
-        """Output of the call that runs now, if one does."""
+    def write_output(self, stream: str, text: str) -> None:
+        """Output of the call that runs now, if any."""
         running = self._running
         if running is not None:
             self.write(running, stream, text)
 
     def _margin(self) -> float:
-        """A call begins only with time left to renew the lease behind it; else a healthy process would end itself."""
-        return self.line.lease_s * _ASK_AGAIN_AFTER
+        """A call needs time left to renew the lease in the background, or a healthy process would end itself."""
+        return self.address.lease_s * _RENEW_AFTER
 
     def _wait_for_lease(self) -> None:
-        deadline = time.monotonic() + self.line.lease_s
+        deadline = time.monotonic() + self.address.lease_s
         self._waiting = True
         self._wake.set()
         try:
             while time.monotonic() >= self._lease_until - self._margin():
                 if time.monotonic() > deadline:
+                    host, port, _, lease_s = self.address
                     raise NoLease(
-                        f"the agent at {self.line.host}:{self.line.port} granted nothing for {self.line.lease_s:g} s, "
-                        "so the call was not started; the nodes of a cluster must reach each other on all ports"
+                        f"the agent at {host}:{port} granted nothing for {lease_s:g} s, so the call was not started; "
+                        "the nodes of a cluster must reach each other on all ports"
                     )
-                self._granted.wait(_TICK_S)
-                self._granted.clear()
+                self._answered.wait(_TICK_S)
+                self._answered.clear()
         finally:
             self._last_activity = time.monotonic()
             self._waiting = False
@@ -156,10 +231,10 @@ class WorkerChannel:
     def _loop(self) -> None:
         while True:
             self._wake.wait()
-            if time.monotonic() - self._last_activity > _IDLE_AFTER_S and not self._needed():
+            if time.monotonic() - self._last_activity > _IDLE_AFTER_S and not self._is_needed():
                 self._wake.clear()
-                if not self._needed():
-                    self._hang_up()
+                if not self._is_needed():
+                    self._disconnect()
                     self._next_connect = 0.0  # nothing failed: the next call need not wait
                     continue
                 self._wake.set()
@@ -167,7 +242,7 @@ class WorkerChannel:
             if self._socket is None:
                 time.sleep(self._tick_s())
 
-    def _needed(self) -> bool:
+    def _is_needed(self) -> bool:
         return self._running is not None or self._waiting
 
     def _lease_is_needed(self) -> bool:
@@ -180,18 +255,18 @@ class WorkerChannel:
         now = time.monotonic()
         running = self._running
         if running is not None and now > self._lease_until and self._lease_is_needed():
-            self._give_up(running)
+            self._exit_without_lease(running)
         to_report = running is not None and now - running.began >= REPORT_AFTER_S
-        if to_report or self._waiting or now > self._lease_until - self.line.lease_s / 2:
+        if to_report or self._waiting or now > self._lease_until - self.address.lease_s / 2:
             self._connect_if_due(now)
         if self._socket is not None:
-            self._ask_if_due(now)
+            self._renew_if_due(now)
             self._report(running)
-            self._listen()
+            self._receive()
 
-    def _give_up(self, running: Running) -> None:
+    def _exit_without_lease(self, running: RunningCall) -> None:
         print(
-            f"rmcs: no contact with the agent for {self.line.lease_s:g} s; task {running.task_id} "
+            f"rmcs: no contact with the agent for {self.address.lease_s:g} s; task {running.task_id} "
             f"(attempt {running.attempt}) will be run elsewhere, so this process ends.",
             file=sys.__stderr__,
             flush=True,
@@ -204,53 +279,53 @@ class WorkerChannel:
         try:
             self._socket = self._open()
         except (OSError, FrameError, KeyError):
-            # Not hidden: without contact the lease runs out, and that ends the process with a sentence.
-            self._hang_up()
+            # Not an error yet: without contact the lease expires, and that ends the process with a message.
+            self._disconnect()
 
     def _open(self) -> socket.socket:
-        """A connection on which we have said who we are."""
+        """Connect and send HELLO."""
         self._reader = FrameReader()
         self._asked_at = 0.0
-        connection = socket.create_connection((self.line.host, self.line.port), self._patience())
+        connection = socket.create_connection((self.address.host, self.address.port), self._timeout())
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a second small message would wait 40 ms
-            proof = m.proof(self.line.secret, "worker", self._nonce(connection))
-            self._write(connection, m.HELLO, {"proof": proof, "pid": os.getpid(), **self._who()})
+            proof = m.proof(self.address.secret, "worker", self._nonce(connection))
+            self._write(connection, m.HELLO, {"proof": proof, "pid": os.getpid(), **self._identity()})
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _who(self) -> dict[str, Any]:
-        """What else to say of oneself."""
+    def _identity(self) -> dict[str, Any]:
+        """More fields of HELLO."""
         return {}
 
     def _nonce(self, connection: socket.socket) -> str:
         messages: list[Message] = []
         while not messages:
-            connection.settimeout(self._patience())
+            connection.settimeout(self._timeout())
             data = connection.recv(65536)
             if not data:
                 raise ConnectionResetError("closed")
             messages = self._reader.feed(data)
         return str(messages[0].head["nonce"])
 
-    def _patience(self) -> float:
-        """This thread watches the lease, too: while a call runs, nothing may hold it up for longer than that."""
+    def _timeout(self) -> float:
+        """This thread watches the lease, too: while a call runs, nothing may block it beyond the lease."""
         if self._running is None or not self._lease_is_needed():
             return _CONNECT_TIMEOUT_S
         return min(_CONNECT_TIMEOUT_S, max(self._lease_until - time.monotonic(), _TICK_S))
 
-    def _ask_if_due(self, now: float) -> None:
-        if now - self._asked_at < self.line.lease_s * _ASK_AGAIN_AFTER:
+    def _renew_if_due(self, now: float) -> None:
+        if now - self._asked_at < self.address.lease_s * _RENEW_AFTER:
             return
         self._asked_at = now
         try:
             self._send(LEASE, {"t": now})
         except OSError:
-            self._hang_up()
+            self._disconnect()
 
-    def _report(self, running: Running | None) -> None:
+    def _report(self, running: RunningCall | None) -> None:
         if running is None or time.monotonic() - running.began < REPORT_AFTER_S:
             return
         try:
@@ -260,42 +335,45 @@ class WorkerChannel:
                     running.reported = True
             self._send_output(running)
         except OSError:
-            self._hang_up()
+            self._disconnect()
 
-    def _send_output(self, running: Running) -> None:
-        """What was written since last time. Raises OSError, and then nothing is lost."""
+    def _send_output(self, running: RunningCall) -> None:
+        """Send the output since the last time. Raises OSError, and then keeps it."""
         with self._sending:
             with self._lock:
                 parts = running.take(time.monotonic())
             if not parts:
                 return
             try:
-                self._send_now("output", {"id": running.task_id, "attempt": running.attempt, "parts": joined(parts)})
+                self._send_now(
+                    "output", {"id": running.task_id, "attempt": running.attempt, "parts": join_texts(parts)}
+                )
             except OSError:
                 with self._lock:
                     running.put_back(parts)
                 raise
 
-    def _listen(self) -> None:
-        """Wait one tick for the agent's word, which says how long the lease lasts from when it was asked for."""
+    def _receive(self) -> None:
+        """Wait one tick for messages of the agent."""
         connection = self._socket
         if connection is None:
             return
         try:
-            if not _readable(connection, self._tick_s()):
+            if not _is_readable(connection, self._tick_s()):
                 return
             data = connection.recv(65536)
             if not data:
                 raise ConnectionResetError("closed")
             for message in self._reader.feed(data):
-                self._hear(message)
+                self._handle(message)
         except (OSError, FrameError, KeyError, TypeError, ValueError):
-            self._hang_up()
+            self._disconnect()
 
-    def _hear(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
+        """A grant says how long the lease lasts, counted from when it was asked for."""
         until = float(message.head["t"]) + float(message.head["left_s"])
         self._lease_until = max(self._lease_until, until)
-        self._granted.set()
+        self._answered.set()
 
     def _send(self, kind: str, head: dict[str, Any]) -> None:
         with self._sending:
@@ -310,36 +388,36 @@ class WorkerChannel:
     def _write(self, connection: socket.socket, kind: str, head: dict[str, Any]) -> None:
         writer = FrameWriter()
         writer.put(Message(kind, head))
-        connection.settimeout(self._patience())
+        connection.settimeout(self._timeout())
         while writer:
             connection.sendall(writer.take())
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
         self._socket = None
         self._next_connect = time.monotonic() + _RECONNECT_PAUSE_S
 
 
-def _readable(connection: socket.socket, seconds: float) -> bool:
-    """Is there something to read within this time? Others may be writing meanwhile."""
-    waiter = select.poll()
-    waiter.register(connection, select.POLLIN)
-    return bool(waiter.poll(seconds * 1000))
+def _is_readable(connection: socket.socket, seconds: float) -> bool:
+    """Poll for data to read; other threads may be writing meanwhile."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 _channel: WorkerChannel | None = None
 
 
-def channel_for(line: Line) -> WorkerChannel:
-    """This process's channel to that agent (a worker serves one agent all its life)."""
+def channel_for(address: AgentEndpoint) -> WorkerChannel:
+    """The channel of this process, which serves one agent all its life."""
     global _channel  # noqa: PLW0603 - one per process by design
-    if _channel is None or _channel.line != line:
-        _channel = WorkerChannel(line)
+    if _channel is None or _channel.address != address:
+        _channel = WorkerChannel(address)
     return _channel
 
 
-def say(stream: str, text: str) -> None:
-    """Something was written in this process."""
+def write_output(stream: str, text: str) -> None:
+    """Output of this process, whichever call is running."""
     if _channel is not None:
-        _channel.say(stream, text)
+        _channel.write_output(stream, text)

@@ -1,4 +1,4 @@
-"""What user code needs around it in a worker process: its arguments, its errors, and what it prints."""
+"""Loads user functions and arguments in a worker process, and turns their results, errors and output into data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.home_paths import move_home_paths
 from ray_multicluster_scheduler.common.object_argument import fill_in
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.work_order import Homes
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Homes
 
 Outcome: TypeAlias = tuple[dict[str, Any], bytes]
 """The head and the payload of an envelope."""
@@ -22,7 +22,7 @@ _MAX_TEXT = 20_000
 
 
 def load_function(digest: str, function: bytes) -> Callable[..., Any]:
-    """By its digest, if this process had it before. Raises whatever unpickling raises."""
+    """Unpickle a function, or return it from the cache. Raises whatever unpickling raises."""
     target = _functions.get(digest)
     if target is None:
         target = _functions[digest] = pickling.loads(function)
@@ -32,13 +32,13 @@ def load_function(digest: str, function: bytes) -> Callable[..., Any]:
 
 
 def load_arguments(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """With objects in their places and paths moved to this cluster's home. Raises whatever unpickling raises."""
+    """Unpickle arguments, insert objects, and move paths to this cluster's home. Raises whatever unpickling raises."""
     args, kwargs, _ = load_call(homes, arguments, objects)
     return args, kwargs
 
 
 def load_call(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple[Sequence[Any], dict[str, Any], int]:
-    """The same for a method, and how many values it is to return: that stands behind them unless it is one."""
+    """The same for a method, and how many values it returns: a third element, left out if it is one."""
     args, kwargs, *returns = pickling.loads(arguments)
     if objects:
         args, kwargs = fill_in(args, kwargs, lambda index: pickling.loads(objects[index]))
@@ -48,7 +48,7 @@ def load_call(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple
 
 
 def succeeded(value: Any, of: str) -> Outcome:
-    """``of``: "task's" or whose result it is."""
+    """The outcome of a call that returned; ``of`` ("task's", "method's") is for the error message."""
     try:
         return {"status": "succeeded"}, pickling.dumps(value)
     except Exception as error:  # noqa: BLE001 - pickling runs arbitrary code; all of it is reported
@@ -57,7 +57,7 @@ def succeeded(value: Any, of: str) -> Outcome:
 
 
 def not_loadable(error: Exception) -> dict[str, Any]:
-    """The answer to a call whose function or arguments mean nothing here."""
+    """The head for a call whose function or arguments cannot be unpickled."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return {**failed("permanent", error, _missing_module(error.name)), "code": "MODULE_NOT_FOUND"}
     sentence = f"the function or its arguments cannot be loaded on the cluster: {type(error).__name__}: {error}"
@@ -65,7 +65,7 @@ def not_loadable(error: Exception) -> dict[str, Any]:
 
 
 def user_error(error: BaseException) -> Outcome:
-    """The answer when user code raised. The first frame of the traceback is ours, and is left out."""
+    """The outcome of a call that raised. The first frame of the traceback is ours, and is left out."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
     if isinstance(error, ModuleNotFoundError) and error.name:
@@ -88,7 +88,7 @@ def _missing_module(name: str) -> str:
 
 
 def failed(failure: str, error: BaseException, sentence: str) -> dict[str, Any]:
-    """The head of an envelope that says so."""
+    """The head of a failed call."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return {
         "status": "failed",
@@ -103,25 +103,25 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as problem:  # noqa: BLE001 - a broken __str__ must not hide the error
-        return f"<its text cannot be had: {problem}>"
+        return f"<its str() failed: {problem}>"
 
 
 class Tee(io.TextIOBase):
-    """A text stream that also tells somebody else what was written.
+    """A text stream that also passes what is written to a callback.
 
-    Everything else that a program may want of its standard output (``buffer``, ``reconfigure`` …) is the original's;
-    what is written past this stream is in the worker's own log only.
+    Its other attributes (``buffer``, ``reconfigure`` …) are the original stream's; what is written past this stream is
+    only in the worker's own log.
     """
 
-    def __init__(self, original: Any, tell: Callable[[str], None]) -> None:
+    def __init__(self, original: Any, callback: Callable[[str], None]) -> None:
         self._original = original
-        self._tell = tell
+        self._callback = callback
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
 
     def write(self, text: str) -> int:
-        self._tell(text)
+        self._callback(text)
         self._original.write(text)
         return len(text)
 

@@ -1,7 +1,6 @@
-"""What runs around a user's function, in the worker process.
+"""Runs a task in a worker process: loads the function and its arguments, captures its output and its exception.
 
-It reports who, where and when, keeps the function by its digest, catches what the function prints and
-raises, and always answers with an envelope: Ray sees an error only when the process itself died.
+It always returns an envelope: Ray sees an error only when the process itself died.
 """
 
 from __future__ import annotations
@@ -15,12 +14,8 @@ from functools import partial
 import ray
 
 from ray_multicluster_scheduler.common.current_item import set_current
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import (
-    NoLease,
-    channel_for,
-    say,
-)
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.envelope import pack, pack_success
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import NoLease, channel_for, write_output
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import TaskOrder, pack, pack_success
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code import (
     Outcome,
     Tee,
@@ -31,32 +26,31 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code im
     succeeded,
     user_error,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.work_order import TaskOrder
 
 _node_id = ""
 _streams: tuple[Tee, Tee] | None = None
 
 
-def run_call(order: bytes, *beside: bytes) -> bytes:
-    """One attempt of one task. Returns an envelope, whatever happens to the user's code."""
-    told = TaskOrder.unpacked(order)
-    item, channel = told.item, channel_for(told.line)
+def run_call(order: bytes, *separate: bytes) -> bytes:
+    """Run one attempt of a task. Returns an envelope, whatever the user's code does."""
+    task = TaskOrder.unpacked(order)
+    item, channel = task.item, channel_for(task.agent)
     node_id = this_node()
     try:
-        running = channel.begin(item.id, item.attempt, node_id, tell=not told.short, member=item.member)
+        running = channel.begin(item.id, item.attempt, node_id, report_now=not task.short, member=item.member)
     except NoLease as error:
         return no_lease(node_id, error)
     set_current(item)
-    _listen_to_output()
+    _capture_output()
     process = os.getpid()
     try:
-        head, payload = _call(told, beside)
+        head, payload = _call(task, separate)
     except KeyboardInterrupt:
-        # This is how ray.cancel() arrives.
+        # from ray.cancel()
         head, payload = {"status": "cancelled"}, b""
     finally:
         if os.getpid() != process:
-            os._exit(0)  # the child of a fork in user code came back here; only its parent has an answer to give
+            os._exit(0)  # a child that user code forked returned here; only its parent may answer
         set_current(None)
         rest = channel.end(running)
     if head["status"] == "succeeded" and not (rest or running.chunks or running.dropped):
@@ -73,26 +67,26 @@ def run_call(order: bytes, *beside: bytes) -> bytes:
 
 def this_node() -> str:
     """The id of the node that this process runs on."""
-    global _node_id  # noqa: PLW0603 - asked once per process: a worker never moves
+    global _node_id  # noqa: PLW0603 - read once per process: a worker never moves
     if not _node_id:
         _node_id = ray.get_runtime_context().get_node_id()
     return _node_id
 
 
 def no_lease(node_id: str, error: NoLease) -> bytes:
-    """The answer to what was not begun because nobody vouched for it."""
+    """The envelope of a call that was not started, because the agent granted no lease."""
     return pack({**failed("crash", error, f"node {node_id}: {error}"), "code": "AGENT_UNREACHABLE"})
 
 
-def _call(told: TaskOrder, beside: Sequence[bytes]) -> Outcome:
-    function, arguments = told.function, told.arguments
+def _call(task: TaskOrder, separate: Sequence[bytes]) -> Outcome:
+    function, arguments = task.function, task.arguments
     if function is None:
-        function, *beside = beside
+        function, *separate = separate
     if arguments is None:
-        arguments, *beside = beside
+        arguments, *separate = separate
     try:
-        target = load_function(told.digest, function)
-        args, kwargs = load_arguments(told.homes, arguments, beside)
+        target = load_function(task.digest, function)
+        args, kwargs = load_arguments(task.homes, arguments, separate)
     except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
         return not_loadable(error), b""
     began = time.monotonic()
@@ -113,12 +107,12 @@ def _call(told: TaskOrder, beside: Sequence[bytes]) -> Outcome:
     return outcome
 
 
-def _listen_to_output() -> None:
+def _capture_output() -> None:
     """Send what Python code prints to the channel as well as to the worker's own log.
 
-    The streams are the same for all calls of a process: a log handler that one call makes works in the next, too.
+    The streams are the same for all calls of a process: a log handler that one call creates works in the next, too.
     """
-    global _streams  # noqa: PLW0603 - made once per process: its streams are those of all calls
+    global _streams  # noqa: PLW0603 - created once per process, for all calls
     if _streams is None:
-        _streams = Tee(sys.stdout, partial(say, "stdout")), Tee(sys.stderr, partial(say, "stderr"))
+        _streams = Tee(sys.stdout, partial(write_output, "stdout")), Tee(sys.stderr, partial(write_output, "stderr"))
     sys.stdout, sys.stderr = _streams

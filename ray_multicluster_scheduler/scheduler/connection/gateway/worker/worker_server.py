@@ -1,12 +1,12 @@
-"""Where the agent hears from its workers: started-reports, output, and the renewal of their lease.
+"""The agent's server for its workers: receives start reports and output, and renews their leases.
 
 CHALLENGE  agent → worker   {nonce}
 HELLO      worker → agent   {proof, pid, actor}  HMAC of the nonce with the secret that came with the call; actor: its
-                                                 key, from an actor's process, whose line is open as long as it lives
-lease      worker → agent   {t}                for how long is my work wanted? (t: the worker's own clock)
-lease      agent → worker   {t, left_s}        so many seconds from t
+                                                 key, from an actor's process, which stays connected as long as it lives
+lease      worker → agent   {t}                asks for the lease (t: the worker's own clock)
+lease      agent → worker   {t, left_s}        the lease lasts so many seconds from t
 started, output             worker → agent
-leaving    worker → agent   {id, attempt}      this actor ends by its own wish
+leaving    worker → agent   {id, attempt}      this actor exits by its own request
 cancel     agent → worker   {id, attempt}      do not begin this method of the actor
 """
 
@@ -23,37 +23,40 @@ from ray_multicluster_scheduler.common.frames import (
     FrameWriter,
     Message,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reports import Key
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import LEASE, Line
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import LEASE
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint, Key
 
 _HANDSHAKE_TIMEOUT_S = 5.0
 
 
 class WorkerServer:
-    """Listens on the agent's node address; only processes that were given the secret are heard.
+    """Listens on the address of the agent's node; admits only processes that have the secret.
 
-    ``left_s`` says how long the agent's own lease still lasts. ``actor_line`` is told when the line
-    to an actor's process opens (True) and ends (False).
+    ``left_s`` returns how long a worker's lease may last. ``actor_connection`` is called when an actor's process
+    connects (True) and disconnects (False).
     """
 
     def __init__(
-        self, hear: Callable[[Message], None], left_s: Callable[[], float], actor_line: Callable[[Key, bool], None]
+        self,
+        handle: Callable[[Message], None],
+        left_s: Callable[[], float],
+        actor_connection: Callable[[Key, bool], None],
     ) -> None:
-        self._hear, self._left_s, self._actor_line = hear, left_s, actor_line
+        self._handle, self._left_s, self._actor_connection = handle, left_s, actor_connection
         self._secret = secrets.token_hex(16)
         self._server: asyncio.Server | None = None
         self._workers: set[asyncio.StreamWriter] = set()
         self._actors: dict[Key, asyncio.StreamWriter] = {}
 
-    async def start(self, host: str, lease_s: float) -> Line:
-        """Open the port; returns what a worker needs to know."""
+    async def start(self, host: str, lease_s: float) -> AgentEndpoint:
+        """Open the port; returns how workers reach it."""
         self._server = await asyncio.start_server(self._serve, host, 0)
         port = self._server.sockets[0].getsockname()[1]
-        return Line(host, port, self._secret, lease_s)
+        return AgentEndpoint(host, port, self._secret, lease_s)
 
-    def tell_actor(self, actor: Key, message: Message) -> None:
-        """Say something to an actor's process, if there is a line to it."""
+    def send_to_actor(self, actor: Key, message: Message) -> None:
+        """Send a message to an actor's process, if that is connected."""
         if actor in self._actors:
             _write(self._actors[actor], message)
 
@@ -62,32 +65,32 @@ class WorkerServer:
         actor: Key | None = None
         try:
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
-                heard = await self._admit(reader, writer, frames)
-            if not heard:
+                messages = await self._admit(reader, writer, frames)
+            if not messages:
                 return
-            hello, *early = heard
+            hello, *early = messages
             if "actor" in hello.head:
                 actor = (str(hello.head["actor"][0]), int(hello.head["actor"][1]))
                 self._actors[actor] = writer
-                self._actor_line(actor, True)
+                self._actor_connection(actor, True)
             frames.allow_large_messages()
             self._workers.add(writer)
-            self._hear_all(early, writer)
+            self._handle_all(early, writer)
             while data := await reader.read(65536):
-                self._hear_all(frames.feed(data), writer)
+                self._handle_all(frames.feed(data), writer)
         except (OSError, FrameError, TimeoutError, KeyError, TypeError, ValueError) as error:
-            print(f"rmcs agent: the line to a worker broke: {error!r}", flush=True)
+            print(f"rmcs agent: the connection of a worker broke: {error!r}", flush=True)
         finally:
             self._workers.discard(writer)
             writer.close()
             if actor is not None and self._actors.get(actor) is writer:
                 del self._actors[actor]
-                self._actor_line(actor, False)
+                self._actor_connection(actor, False)
 
     async def _admit(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: FrameReader
     ) -> list[Message]:
-        """A right HELLO and what came after it; empty for a stranger."""
+        """A HELLO with the right proof, and what came behind it; empty for a wrong one."""
         nonce = secrets.token_hex(16)
         _write(writer, Message(m.CHALLENGE, {"nonce": nonce}))
         while data := await reader.read(65536):
@@ -98,12 +101,12 @@ class WorkerServer:
                 return messages if hello.kind == m.HELLO and right else []
         return []
 
-    def _hear_all(self, messages: list[Message], writer: asyncio.StreamWriter) -> None:
+    def _handle_all(self, messages: list[Message], writer: asyncio.StreamWriter) -> None:
         for message in messages:
             if message.kind == LEASE:
                 _write(writer, Message(LEASE, {"t": message.head["t"], "left_s": self._left_s()}))
             else:
-                self._hear(message)
+                self._handle(message)
 
 
 def _write(writer: asyncio.StreamWriter, message: Message) -> None:

@@ -8,11 +8,11 @@ from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import (
     BIG_BYTES,
     CallRecord,
-    Gang,
+    GangSpec,
+    SharedObjectCache,
     record_from,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.gang_life import GangLife
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.shared_object_cache import KeptByDigest
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.gang_attempt import GangAttempt
 from ray_multicluster_scheduler.scheduler.connection.links.call_sender import (
     Attachments,
     argument_bytes,
@@ -27,8 +27,8 @@ from tests.support.gangs import gang, part
 SHARED = SharedObject("shared", b"value")
 
 
-def kept() -> KeptByDigest:
-    return KeptByDigest(100, 1_000_000)
+def kept() -> SharedObjectCache:
+    return SharedObjectCache(100, 1_000_000)
 
 
 def arrived(call: Any, known: Any = ()) -> CallRecord | None:
@@ -47,7 +47,7 @@ class TestTheCall:
         assert record.gang is not None
         assert (record.gang.strategy, record.gang.of, record.resources) == ("PACK", "task", {"CPU": 3.0})
         first, second = record.gang.members
-        assert (first.key, first.member, first.part_of, first.name) == (("g.0", 1), 0, ("g", 1), "len")
+        assert (first.key, first.member, first.gang_key, first.name) == (("g.0", 1), 0, ("g", 1), "len")
         assert pickling.loads(second.arguments) == (([1],), {})
         assert (second.resources, second.asynchronous, first.asynchronous) == ({"CPU": 2.0}, True, False)
         assert [len(one.objects) for one in record.gang.members] == [1, 0]
@@ -91,11 +91,11 @@ def _fields(call: Any) -> dict[str, Any]:
 
 
 class TestTheAnswer:
-    def life(self, *heads: dict[str, Any] | None, of: str = "task") -> GangLife:
+    def life(self, *heads: dict[str, Any] | None, of: str = "task") -> GangAttempt:
         members = [CallRecord(key=(f"g.{at}", 1), name="f", member=at, head=head) for at, head in enumerate(heads)]
         for at, one in enumerate(members):
             one.payload = pickling.dumps(at)
-        return GangLife(CallRecord(key=("g", 1), gang=Gang("PACK", of, members)), members, of)
+        return GangAttempt(CallRecord(key=("g", 1), gang=GangSpec("PACK", of, members)), members, of)
 
     def ok(self, at: float = 1.0, **values: Any) -> dict[str, Any]:
         return {"status": "succeeded", "at": at, "node": f"n{at:g}", "took": at, **values}
@@ -103,7 +103,7 @@ class TestTheAnswer:
     def test_success_is_the_list_of_values(self) -> None:
         life = self.life(self.ok(1.0, chunks=2, parts=[("stdout", "a")]), self.ok(2.0, dropped=3, chunks=1))
         life.starts = {0: (1.0, "n1"), 1: (2.0, "n2")}
-        head, payload = life.answer()
+        head, payload = life.result()
         assert head == {
             "status": "succeeded",
             "took": 2.0,
@@ -117,19 +117,19 @@ class TestTheAnswer:
 
     def test_large_values_stay_where_they_are(self) -> None:
         life = self.life(self.ok(), self.ok())
-        life.members[1].payload, life.members[1].big_bytes = None, BIG_BYTES + 1
-        head, payload = life.answer()
+        life.members[1].payload, life.members[1].stored_bytes = None, BIG_BYTES + 1
+        head, payload = life.result()
         life.record.head, life.record.payload = head, payload
         assert payload is None
-        assert life.record.big
-        assert life.record.big_bytes > BIG_BYTES
+        assert life.record.has_stored_result
+        assert life.record.stored_bytes > BIG_BYTES
 
     def test_the_first_failure_counts_whatever_became_of_the_others(self) -> None:
         bad = {"status": "failed", "failure": "user", "error_type": "E", "message": "E: no", "at": 1.0, "node": "n"}
         life = self.life(self.ok(), bad, {"status": "cancelled"})
-        life.first = life.members[1]
+        life.first_ended = life.members[1]
         life.starts = {1: (1.0, "n")}
-        head, payload = life.answer()
+        head, payload = life.result()
         assert head == {
             "status": "failed",
             "failure": "user",
@@ -140,31 +140,31 @@ class TestTheAnswer:
         assert payload == life.members[1].payload
 
     def test_cancelled(self) -> None:
-        assert self.life(None, None).answer() == ({"status": "cancelled"}, b"")
+        assert self.life(None, None).result() == ({"status": "cancelled"}, b"")
         killed = self.life(self.ok(), {"status": "cancelled", "code": "KILLED"})
-        assert killed.answer()[0] == {"status": "cancelled", "code": "KILLED"}, "it may have begun"
+        assert killed.result()[0] == {"status": "cancelled", "code": "KILLED"}, "it may have begun"
 
     def test_cancelled_when_some_of_them_had_begun(self) -> None:
         life = self.life({"status": "cancelled"}, {"status": "cancelled"})
         life.starts = {1: (1.0, "n")}
-        assert life.answer()[0] == {"status": "cancelled", "code": "BEGUN"}, "and no start: not all of them were seen"
+        assert life.result()[0] == {"status": "cancelled", "code": "BEGUN"}, "and no start: not all of them were seen"
         done = self.life(self.ok(), {"status": "cancelled"})
         done.starts = {0: (1.0, "n1")}
-        assert done.answer()[0] == {"status": "cancelled", "code": "BEGUN"}
+        assert done.result()[0] == {"status": "cancelled", "code": "BEGUN"}
 
     def test_what_ray_refused(self) -> None:
         life = self.life(None, None)
         life.problem = {"status": "failed", "failure": "permanent", "message": "no such strategy"}
-        assert life.answer() == (life.problem, b"")
+        assert life.result() == (life.problem, b"")
 
     def test_an_actor_that_left_ends_all_in_peace(self) -> None:
         life = self.life({"status": "succeeded"}, {"status": "cancelled"}, of="actor")
-        life.first = life.members[0]
-        head, _ = life.answer()
+        life.first_ended = life.members[0]
+        head, _ = life.result()
         assert head == {"status": "succeeded", "message": "member 0 (f) left by itself, so the others were ended"}
 
     def test_a_member_that_somebody_else_ended(self) -> None:
         life = self.life({"status": "cancelled"}, self.ok())
-        life.first = life.members[0]
-        head, _ = life.answer()
+        life.first_ended = life.members[0]
+        head, _ = life.result()
         assert (head["status"], head["failure"], head["code"]) == ("failed", "crash", "MEMBER_ENDED")

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actor_call_order import Turns
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord, Method, record_from
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.shared_object_cache import KeptByDigest
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import (
+    CallRecord,
+    Method,
+    SharedObjectCache,
+    record_from,
+)
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.method_queue import MethodQueue
 
 ACTOR = ("a1", 1)
 
 
-def add(turns: Turns, life: int, number: int, **values: Any) -> CallRecord | None:
+def add(turns: MethodQueue, life: int, number: int, **values: Any) -> CallRecord | None:
     """Its record; None if its turn is over."""
     method = Method(ACTOR, "f", number, life)
     record = CallRecord((f"{life}.{number}", 1), method=method, **values)
     return record if turns.add(method, record) else None
 
 
-def taken(turns: Turns) -> list[str]:
+def taken(turns: MethodQueue) -> list[str]:
     names = []
     while (record := turns.take()) is not None:
         names.append(record.key[0])
@@ -26,7 +30,7 @@ def taken(turns: Turns) -> list[str]:
 
 
 def test_numbers_decide_whatever_came_first() -> None:
-    turns = Turns()
+    turns = MethodQueue()
     add(turns, 0, 1)
     assert taken(turns) == []
     add(turns, 0, 0)
@@ -36,7 +40,7 @@ def test_numbers_decide_whatever_came_first() -> None:
 
 
 def test_a_later_life_begins_at_0_after_what_came_of_the_one_before() -> None:
-    turns = Turns()
+    turns = MethodQueue()
     for number in (0, 4, 2):
         add(turns, 1, number)
     assert taken(turns) == ["1.0"]
@@ -47,7 +51,7 @@ def test_a_later_life_begins_at_0_after_what_came_of_the_one_before() -> None:
 
 
 def test_several_lives_may_wait_for_one_another() -> None:
-    turns = Turns()
+    turns = MethodQueue()
     for life, number in ((1, 3), (3, 1), (4, 0)):
         add(turns, life, number)
     assert [record.key[0] for record in turns.clear()] == ["1.3", "3.1", "4.0"]
@@ -58,7 +62,7 @@ def test_several_lives_may_wait_for_one_another() -> None:
 
 
 def test_a_late_call_of_an_older_life_has_no_turn() -> None:
-    turns = Turns()
+    turns = MethodQueue()
     add(turns, 2, 0)
     assert add(turns, 1, 0) is None
     assert add(turns, 0, 5) is None
@@ -68,7 +72,7 @@ def test_a_late_call_of_an_older_life_has_no_turn() -> None:
 
 
 def test_what_is_being_stored_holds_up_the_rest_in_every_life() -> None:
-    turns = Turns()
+    turns = MethodQueue()
     large = add(turns, 1, 1, being_stored=True)
     add(turns, 1, 2)
     larger = add(turns, 2, 0, being_stored=True)
@@ -82,7 +86,7 @@ def test_what_is_being_stored_holds_up_the_rest_in_every_life() -> None:
 
 
 def test_a_call_whose_sender_is_gone_does_not_wait_for_those_that_never_came() -> None:
-    turns = Turns()
+    turns = MethodQueue()
     for number in (1, 3, 6):
         add(turns, 1, number)
     turns.skip_to(Method(ACTOR, "f", 3, 1))
@@ -97,7 +101,7 @@ def test_a_call_whose_sender_is_gone_does_not_wait_for_those_that_never_came() -
 
 
 def test_the_life_is_read_from_the_wire_and_0_where_it_is_not_said() -> None:
-    kept = KeptByDigest(1, 1)
+    kept = SharedObjectCache(1, 1)
     head: dict[str, Any] = {"id": "c", "attempt": 1, "method": ["a1", 1, "f", 7], "cancelled": True}
     for entry, life in ((head, 0), ({**head, "life": 3}, 3)):
         record = record_from(entry, [], kept, kept)

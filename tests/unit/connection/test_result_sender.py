@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls import results as results_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls import reporting as results_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord, Method
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reports import Report, Reporter
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.results import Results
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reporting import (
+    Progress,
+    ProgressReporter,
+    ResultSender,
+)
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 
 ACTOR = ("actor", 1)
@@ -40,9 +43,9 @@ def nothing_to_read(record: CallRecord) -> Future[bytes]:
     raise AssertionError(f"{record.key} is not big")
 
 
-def answer(name: str, report: Report, chunks: int) -> CallRecord:
+def answer(name: str, report: Progress, chunks: int) -> CallRecord:
     """The answer of a method whose actor has printed so many chunks by then."""
-    record = CallRecord((name, 1), method=Method(ACTOR, "f", 0), report=report)
+    record = CallRecord((name, 1), method=Method(ACTOR, "f", 0), progress=report)
     record.head, record.payload = {"status": "succeeded", "chunks": chunks}, b"x"
     return record
 
@@ -53,24 +56,24 @@ def line() -> Line:
 
 
 @pytest.fixture
-def results(line: Line) -> Results:
-    return Results(line, Reporter(line.send, line.backlog), nothing_to_read)
+def results(line: Line) -> ResultSender:
+    return ResultSender(line, ProgressReporter(line.send, line.backlog), nothing_to_read)
 
 
-async def test_an_answer_waits_for_the_output_that_came_before_it(line: Line, results: Results) -> None:
-    report = Report()
+async def test_an_answer_waits_for_the_output_that_came_before_it(line: Line, results: ResultSender) -> None:
+    report = Progress()
     results.add([answer("a", report, chunks=1)])
     assert line.answered() == []
     report.chunks += 1
-    results.output_came()
+    results.output_arrived()
     assert line.answered() == ["a"]
 
 
 async def test_output_that_is_lost_is_waited_for_once(
-    line: Line, results: Results, monkeypatch: pytest.MonkeyPatch
+    line: Line, results: ResultSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results_module, "_OUTPUT_PATIENCE_S", 0.05)
-    report = Report()
+    monkeypatch.setattr(results_module, "_OUTPUT_TIMEOUT_S", 0.05)
+    report = Progress()
     results.add([answer("a", report, chunks=1), answer("b", report, chunks=1)])
     async with asyncio.timeout(60):
         while len(line.answered()) < 2:
@@ -83,26 +86,26 @@ async def test_output_that_is_lost_is_waited_for_once(
     assert line.answered()[3:] == ["d"]
 
 
-async def test_places_that_were_handed_on_are_told_before_the_results(line: Line, results: Results) -> None:
-    results.moved([(("a", 1), ("b", 1))])
-    results.add([answer("a", Report(), chunks=0)])
+async def test_places_that_were_handed_on_are_told_before_the_results(line: Line, results: ResultSender) -> None:
+    results.send_moves([(("a", 1), ("b", 1))])
+    results.add([answer("a", Progress(), chunks=0)])
     assert line.sent[0] == (m.MOVED, {"slots": [["a", 1, "b", 1]]})
     assert line.answered() == ["a"]
 
 
 async def test_large_results_are_read_a_few_at_a_time(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results_module, "_READ_AT_ONCE", 100)
+    monkeypatch.setattr(results_module, "_READ_BYTES_AT_ONCE", 100)
     being_read: dict[str, Future[bytes]] = {}
 
     def read_back(record: CallRecord) -> Future[bytes]:
         return being_read.setdefault(record.key[0], Future())
 
     def big(name: str) -> CallRecord:
-        record = CallRecord((name, 1), ref=object(), big_bytes=60)
+        record = CallRecord((name, 1), ref=object(), stored_bytes=60)
         record.head = {"status": "succeeded"}
         return record
 
-    results = Results(line, Reporter(line.send, line.backlog), read_back)
+    results = ResultSender(line, ProgressReporter(line.send, line.backlog), read_back)
     results.add([big(name) for name in ("a", "b", "c", "d")])
     await asyncio.sleep(0)
     assert list(being_read) == ["a", "b"]
@@ -113,9 +116,9 @@ async def test_large_results_are_read_a_few_at_a_time(line: Line, monkeypatch: p
                 await asyncio.sleep(0.001)
 
 
-async def test_an_answer_says_that_it_is_a_methods(line: Line, results: Results) -> None:
+async def test_an_answer_says_that_it_is_a_methods(line: Line, results: ResultSender) -> None:
     task = CallRecord(("t", 1))
     task.head, task.payload = {"status": "succeeded"}, b"x"
-    results.add([answer("m", Report(), chunks=0), task])
+    results.add([answer("m", Progress(), chunks=0), task])
     entries = [one for kind, head in line.sent if kind == m.FINISHED for one in head["results"]]
     assert [one.get("method") for one in entries] == [True, None]

@@ -1,7 +1,7 @@
-"""What runs around a user's object in an actor's process. One of these classes is the Ray actor; the object is inside.
+"""The Ray actors that hold a user's object: :class:`Shell`, and :class:`AsyncShell` for ``async def`` methods.
 
-Whatever user code does, a call that comes through the agent is answered with an envelope. Other code in the
-same cluster may find the actor by its name in Ray and use ``native_call``.
+A call that comes through the agent always returns an envelope, whatever user code does. Other code in the same cluster
+may find the actor by its name in Ray and use ``native_call``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ray.exceptions import AsyncioActorExit
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.current_item import set_current
 from ray_multicluster_scheduler.common.several_returns import as_many
-from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actor_channel import ActorChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import ActorChannel
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import NoLease
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.envelope import pack
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import ActorOrder, Homes, MethodOrder, pack
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code import (
     Outcome,
     Tee,
@@ -32,35 +32,36 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code im
     succeeded,
     user_error,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.work_order import ActorOrder, Homes, MethodOrder
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import no_lease, this_node
 
 _MethodCall: TypeAlias = tuple[str, Sequence[Any], dict[str, Any], int]
-"""Its name, its arguments, and how many values it is to return."""
+"""Its name, its arguments, and how many values it returns."""
 UNBORN = "unborn"
 """The status of a method that was not called because there is no object: the constructor failed."""
 
 
 class _Shell:
-    """What both kinds share. The constructor does not raise, so that the agent can be told what user code raised."""
+    """The base of both. Its constructor does not raise, so that the agent gets the exception of user code."""
 
     def __init__(self, order: bytes, cls: bytes, arguments: bytes, *objects: bytes) -> None:
-        told = ActorOrder.unpacked(order)
+        actor_order = ActorOrder.unpacked(order)
         self._object: Any = None
-        self._channel = ActorChannel(told.line, told.item.part_id, told.item.attempt, detached=told.detached)
+        self._channel = ActorChannel(
+            actor_order.agent, actor_order.item.part_id, actor_order.item.attempt, detached=actor_order.detached
+        )
         node_id = this_node()
         try:
-            self._running = self._channel.live(node_id)
+            self._running = self._channel.begin_actor(node_id)
         except NoLease as error:
-            self._birth = no_lease(node_id, error)
+            self._constructed = no_lease(node_id, error)
             return
-        set_current(told.item)
+        set_current(actor_order.item)
         for stream in ("stdout", "stderr"):
             setattr(sys, stream, Tee(getattr(sys, stream), self._writer(stream)))
-        head, payload = self._construct(told.homes, cls, arguments, objects)
+        head, payload = self._construct(actor_order.homes, cls, arguments, objects)
         if head["status"] == "failed" and ray.get_runtime_context().was_current_actor_reconstructed:
-            raise RuntimeError(head["message"])  # Ray restarted it by itself, so it is Ray that must know
-        self._birth = pack({"at": time.time(), "node": node_id, **head}, payload)
+            raise RuntimeError(head["message"])  # Ray restarted it by itself, so Ray must see the failure
+        self._constructed = pack({"at": time.time(), "node": node_id, **head}, payload)
 
     def _construct(self, homes: Homes, cls: bytes, arguments: bytes, objects: tuple[bytes, ...]) -> Outcome:
         try:
@@ -80,31 +81,31 @@ class _Shell:
         return lambda text: self._channel.write(self._running, stream, text)
 
     def _attend(self, order: bytes) -> bytes:
-        told = ActorOrder.unpacked(order)
+        actor_order = ActorOrder.unpacked(order)
         if self._object is not None:
-            set_current(told.item)
-            self._channel.attend(told.line, told.item.part_id, told.item.attempt)
-        return self._birth
+            set_current(actor_order.item)
+            self._channel.attend(actor_order.agent, actor_order.item.part_id, actor_order.item.attempt)
+        return self._constructed
 
-    def _open(self, order: bytes, beside: Sequence[bytes]) -> bytes | _MethodCall:
-        """What is to be called, or the answer if nothing is."""
+    def _open(self, order: bytes, separate: Sequence[bytes]) -> bytes | _MethodCall:
+        """The method call to make, or the envelope if none is made."""
         if self._object is None:
             return pack({"status": UNBORN})
         key, method, homes, arguments = MethodOrder.unpacked(order)
-        if not self._channel.called(key):
+        if not self._channel.begin_method(key):
             return pack({"status": "cancelled"})
         if arguments is None:
-            arguments, *beside = beside
+            arguments, *separate = separate
         try:
-            return method, *load_call(homes, arguments, beside)
+            return method, *load_call(homes, arguments, separate)
         except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
             return self._pack((not_loadable(error), b""))
 
-    def _shown(self, method: str) -> str:
+    def _display_name(self, method: str) -> str:
         return f"{type(self._object).__qualname__}.{method}"
 
     def _pack(self, outcome: Outcome, took: float | None = None) -> bytes:
-        """The answer to a method; what was printed is on its way by then, or goes with it."""
+        """The envelope of a method, after its output was sent; what could not be sent goes with it."""
         head, payload = outcome
         if took is not None:
             head["took"] = took
@@ -119,28 +120,28 @@ class _Shell:
         return pack(head, payload)
 
     def _leave(self) -> NoReturn:
-        """User code wants this actor to end."""
-        self._channel.leaving(self._running)
+        """Exit the actor, as user code asked for."""
+        self._channel.report_exit(self._running)
         ray.actor.exit_actor()
         raise SystemExit(0)
 
 
 class Shell(_Shell):
-    """An actor whose methods run one at a time, or in as many threads as it was given."""
+    """An actor whose methods run one at a time, or in ``max_concurrency`` threads."""
 
     def attend(self, order: bytes) -> bytes:
-        """Says how the constructor fared, and from now on belongs to this agent. Also shows that the actor lives."""
+        """Belong to this agent from now on; returns how the constructor ended. Also shows that the actor lives."""
         return self._attend(order)
 
-    def run(self, order: bytes, *beside: bytes) -> bytes:
-        """Call a method; answer with an envelope."""
-        call = self._open(order, beside)
+    def run(self, order: bytes, *separate: bytes) -> bytes:
+        """Call a method; returns an envelope."""
+        call = self._open(order, separate)
         if isinstance(call, bytes):
             return call
         method, args, kwargs, returns = call
         began = time.monotonic()
         try:
-            value = as_many(getattr(self._object, method)(*args, **kwargs), returns, self._shown(method))
+            value = as_many(getattr(self._object, method)(*args, **kwargs), returns, self._display_name(method))
         except SystemExit:
             self._leave()
         except BaseException as error:  # noqa: BLE001 - the user's exception is the answer
@@ -151,11 +152,11 @@ class Shell(_Shell):
     def native_call(self, method: str, names: Sequence[str], *values: Any) -> Any:
         """For code in the same cluster: a plain Ray call, which raises what the method raises.
 
-        The last ``values`` are for the parameters of these ``names``. They are not in a list or a dict, where Ray would
-        not put values in the place of references.
+        The last ``values`` are keyword arguments of these ``names``. They are not in a list or a dict, where Ray would
+        not replace references by values.
         """
-        args, kwargs = _told_apart(names, values)
-        self._channel.called()
+        args, kwargs = _split_arguments(names, values)
+        self._channel.begin_method()
         try:
             return getattr(self._object, method)(*args, **kwargs)
         except SystemExit:
@@ -169,9 +170,9 @@ class AsyncShell(_Shell):
         """See :meth:`Shell.attend`."""
         return self._attend(order)
 
-    async def run(self, order: bytes, *beside: bytes) -> bytes:
+    async def run(self, order: bytes, *separate: bytes) -> bytes:
         """See :meth:`Shell.run`."""
-        call = self._open(order, beside)
+        call = self._open(order, separate)
         if isinstance(call, bytes):
             return call
         method, args, kwargs, returns = call
@@ -180,13 +181,13 @@ class AsyncShell(_Shell):
             value = getattr(self._object, method)(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
-            value = as_many(value, returns, self._shown(method))
+            value = as_many(value, returns, self._display_name(method))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                raise  # this is how ray.cancel() arrives
-            # The method's own: in the caller's program it would look as if something there was cancelled.
-            head = failed("user", error, f"{self._shown(method)} raised asyncio.CancelledError")
+                raise  # from ray.cancel()
+            # The method's own: in the caller's program it would look like a cancellation there.
+            head = failed("user", error, f"{self._display_name(method)} raised asyncio.CancelledError")
             return self._pack((head, b""), time.monotonic() - began)
         except (SystemExit, AsyncioActorExit):
             self._leave()
@@ -197,8 +198,8 @@ class AsyncShell(_Shell):
 
     async def native_call(self, method: str, names: Sequence[str], *values: Any) -> Any:
         """See :meth:`Shell.native_call`."""
-        args, kwargs = _told_apart(names, values)
-        self._channel.called()
+        args, kwargs = _split_arguments(names, values)
+        self._channel.begin_method()
         try:
             value = getattr(self._object, method)(*args, **kwargs)
             return await value if inspect.isawaitable(value) else value
@@ -206,6 +207,6 @@ class AsyncShell(_Shell):
             self._leave()
 
 
-def _told_apart(names: Sequence[str], values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _split_arguments(names: Sequence[str], values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     first = len(values) - len(names)
     return values[:first], dict(zip(names, values[first:], strict=True))

@@ -1,4 +1,7 @@
-"""What is wrong with an address, before Ray is asked: it would try for half a minute, and say only that."""
+"""Checks a head address before Ray connects, and turns errors of gRPC and Ray into one sentence and a code.
+
+Ray itself would try for half a minute and give one vague error.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 import socket
 from typing import Any
 
-from ray_multicluster_scheduler.scheduler.connection.connector import order as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
 
 _CONNECT_S, _ANSWER_S = 3.0, 5.0
 _HTTP_STATUS = re.compile(r"[Ss]tatus:? (\d{3})\b")
@@ -108,3 +111,16 @@ def in_one_line(error: BaseException) -> str:
         details = " ".join(grpc_error[2].split())
         text = f"{text[: grpc_error.start()].rstrip()} {grpc_error[1]}: {details}".strip()[:_LONGEST]
     return next((line.strip().rstrip(".") for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+_ENDED = "The actor is dead because its worker process has died"
+"""The node that it ran on has seen it end, and told the head so. All else is said before anybody has: that a node is
+dead is a guess of the head's, and an actor that `ray.kill` is to end is dead to it once the order is on its way."""
+
+
+def known_death(error: BaseException | str) -> str | None:
+    """The sentence by which it is known to be dead; None if this error, or this cause of death, does not tell."""
+    for line in str(error).splitlines():
+        if _ENDED in line:
+            return line[line.index(_ENDED) :].strip().rstrip(".")
+    return None

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_multicluster_scheduler.common.model.resources import shape_of
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slots import EARLY_S, MOST_EARLY, Slots
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slot_allocator import (
+    EARLY_S,
+    MAX_EARLY,
+    SlotAllocator,
+)
 
 CPU, GPU = shape_of({"CPU": 1.0}), shape_of({"CPU": 1.0, "GPU": 1.0})
 A, B, C, D, E = (("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1))
@@ -16,11 +20,11 @@ Key = tuple[str, int]
 
 
 def test_a_call_with_a_place_is_begun_at_once() -> None:
-    assert Slots().hold(A, CPU) == [A]
+    assert SlotAllocator().hold(A, CPU) == [A]
 
 
 def test_who_waits_takes_over_the_place_of_who_ends_in_order_of_arrival() -> None:
-    slots = Slots()
+    slots = SlotAllocator()
     slots.hold(A, CPU)
     assert slots.wait(B, CPU, overlap=False) == []
     assert slots.wait(C, CPU, overlap=False) == []
@@ -30,7 +34,7 @@ def test_who_waits_takes_over_the_place_of_who_ends_in_order_of_arrival() -> Non
 
 
 def test_places_of_another_shape_help_nobody() -> None:
-    slots = Slots()
+    slots = SlotAllocator()
     slots.hold(A, GPU)
     slots.wait(B, CPU, overlap=True)
     assert slots.ended(A) == (None, [])
@@ -39,7 +43,7 @@ def test_places_of_another_shape_help_nobody() -> None:
 
 
 def test_one_per_place_may_wait_in_ray_and_gets_the_place_of_who_ends_first() -> None:
-    slots = Slots()
+    slots = SlotAllocator()
     slots.hold(A, CPU)
     slots.hold(B, CPU)
     assert [slots.wait(key, CPU, overlap=True) for key in (C, D, E)] == [[C], [D], []]
@@ -49,7 +53,7 @@ def test_one_per_place_may_wait_in_ray_and_gets_the_place_of_who_ends_first() ->
 
 
 def test_one_that_may_not_wait_in_ray_holds_up_those_behind_it() -> None:
-    slots = Slots()
+    slots = SlotAllocator()
     slots.hold(A, CPU)
     assert slots.wait(B, CPU, overlap=False) == []
     assert slots.wait(C, CPU, overlap=True) == []
@@ -57,7 +61,7 @@ def test_one_that_may_not_wait_in_ray_holds_up_those_behind_it() -> None:
 
 
 def test_one_that_ray_ran_before_its_turn_takes_nobodys_place() -> None:
-    slots = Slots()
+    slots = SlotAllocator()
     slots.hold(A, CPU)
     slots.wait(B, CPU, overlap=True)
     slots.wait(C, CPU, overlap=True)
@@ -66,7 +70,7 @@ def test_one_that_ray_ran_before_its_turn_takes_nobodys_place() -> None:
 
 
 def test_a_place_from_the_control_plane_starts_a_waiting_call_once() -> None:
-    slots = Slots()
+    slots = SlotAllocator()
     slots.wait(A, CPU, overlap=True)
     assert slots.start(A) == [A]
     assert slots.start(A) == []
@@ -78,17 +82,17 @@ def test_a_place_from_the_control_plane_starts_a_waiting_call_once() -> None:
 
 
 def test_only_who_waits_here_can_be_taken_back() -> None:
-    slots = Slots()
+    slots = SlotAllocator()
     slots.hold(A, CPU)
     slots.wait(B, CPU, overlap=True)
     slots.wait(C, CPU, overlap=True)
-    assert [slots.take_back(key) for key in (A, B, C, C, D)] == [False, False, True, False, False]
+    assert [slots.recall(key) for key in (A, B, C, C, D)] == [False, False, True, False, False]
     assert slots.ended(A) == (B, [])
     assert slots.ended(B) == (None, [])
 
 
 def test_who_arrives_when_all_places_are_gone_waits_for_a_new_one() -> None:
-    slots = Slots()
+    slots = SlotAllocator()
     slots.hold(A, CPU)
     assert slots.ended(A) == (None, [])
     assert slots.wait(B, CPU, overlap=True) == []
@@ -98,7 +102,7 @@ def test_who_arrives_when_all_places_are_gone_waits_for_a_new_one() -> None:
 
 def test_more_of_the_shortest_wait_in_ray_but_never_more_than_a_few_milliseconds_of_work() -> None:
     def early_after(took: float) -> int:
-        slots = Slots()
+        slots = SlotAllocator()
         slots.hold(("holder", 0), CPU)
         for number in range(10):  # each takes over the place of the one before
             slots.wait(("short", number), CPU, overlap=False)
@@ -108,14 +112,14 @@ def test_more_of_the_shortest_wait_in_ray_but_never_more_than_a_few_milliseconds
         given = [slots.wait(("next", number), CPU, overlap=True) for number in range(20)]
         return sum(len(keys) for keys in given)
 
-    assert early_after(0.0) == MOST_EARLY
-    assert 1 < early_after(EARLY_S / 4) < MOST_EARLY
+    assert early_after(0.0) == MAX_EARLY
+    assert 1 < early_after(EARLY_S / 4) < MAX_EARLY
     assert early_after(1.0) == 1
 
 
 def test_one_of_the_shortest_that_had_to_wait_for_a_processor_changes_nothing_and_a_second_one_does() -> None:
     def early_after(*took: float) -> int:
-        slots = Slots()
+        slots = SlotAllocator()
         slots.hold(("holder", 0), CPU)
         for number, seconds in enumerate(took):  # each takes over the place of the one before
             slots.wait(("short", number), CPU, overlap=False)
@@ -124,7 +128,7 @@ def test_one_of_the_shortest_that_had_to_wait_for_a_processor_changes_nothing_an
         return sum(len(keys) for keys in given)
 
     short = [0.0] * 7
-    assert early_after(*short, 1.0) == early_after(1.0, *short) == MOST_EARLY
+    assert early_after(*short, 1.0) == early_after(1.0, *short) == MAX_EARLY
     assert early_after(1.0, *short[1:], 1.0) == 1
     assert early_after(0.0, 0.0, 0.0, 1.0) == 1  # too few to tell
 
@@ -137,7 +141,7 @@ class World:
     """What a control plane and Ray would see of the book."""
 
     def __init__(self) -> None:
-        self.slots = Slots()
+        self.slots = SlotAllocator()
         self.shapes: dict[Key, object] = {}
         self.arrived: dict[object, list[Key]] = defaultdict(list)
         self.began: dict[object, list[Key]] = defaultdict(list)
@@ -173,7 +177,7 @@ class World:
             self.give(self.slots.start(key))
         elif step == "take_back" and known:
             waited = key not in self.with_ray and key not in self.over
-            assert self.slots.take_back(key) == waited
+            assert self.slots.recall(key) == waited
             if waited:
                 self.over.add(key)
         elif step == "end":
@@ -217,5 +221,5 @@ def test_whatever_happens_places_have_one_holder_and_nobody_is_lost(steps: list[
             world.end(key)
         world.check()
     assert not world.slots._shapes
-    assert not world.slots._classes
+    assert not world.slots._queues
     assert all(not held for held in world.places.values())

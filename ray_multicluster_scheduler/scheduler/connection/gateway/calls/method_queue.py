@@ -1,4 +1,4 @@
-"""Whose turn it is among the calls of one actor's methods: in the order of their numbers, whatever came first."""
+"""MethodQueue: puts the method calls of one actor into the order of their numbers, whichever arrives first."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections import deque
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord, Method
 
 
-class Turns:
-    """The calls that were not given to Ray yet. Each process of the control plane counts its calls from 0; when the
-    first call of a later one comes, those of the one before that are here go first, and those that are not never come.
-    """
+class MethodQueue:
+    """The calls that Ray does not have yet. Each process of the control plane (a ``life``) counts its calls from 0.
+    When the first call of a later life arrives, the waiting calls of the life before go first, and its missing calls
+    are not waited for any more."""
 
     def __init__(self) -> None:
         self._life = self._next = 0
         self._waiting: dict[int, CallRecord] = {}
         """Of the newest life, by number."""
         self._due: deque[CallRecord] = deque()
-        """Before all of those, in this order: nothing that is missing between them comes any more."""
+        """Before all of those, in this order, whatever is missing between them."""
 
     def add(self, method: Method, record: CallRecord) -> bool:
-        """Take this call. False: its turn is over, because a later one had to do without it."""
+        """Queue this call. False: too late, a later one has passed it."""
         if method.life > self._life:
             self._due.extend(self._waiting[number] for number in sorted(self._waiting))
             self._waiting.clear()
@@ -31,7 +31,7 @@ class Turns:
         return True
 
     def skip_to(self, method: Method) -> None:
-        """What has not come before this one never will: who sent it is gone."""
+        """Do not wait for the missing calls before this one: their sender is gone."""
         if method.life == self._life:
             for number in range(self._next, method.number):
                 record = self._waiting.pop(number, None)
@@ -40,7 +40,7 @@ class Turns:
             self._next = max(self._next, method.number)
 
     def take(self) -> CallRecord | None:
-        """The next one, if it is here and ready; it does not wait here any more."""
+        """Remove and return the next call, if it has arrived and its arguments are stored."""
         record = self._due[0] if self._due else self._waiting.get(self._next)
         if record is None or record.being_stored:
             return None
@@ -51,7 +51,7 @@ class Turns:
         return record
 
     def clear(self) -> list[CallRecord]:
-        """All that are here, in their order; none is afterwards."""
+        """Remove and return all calls, in their order."""
         records = [*self._due, *(self._waiting[number] for number in sorted(self._waiting))]
         self._due.clear()
         self._waiting.clear()

@@ -1,4 +1,4 @@
-"""One attempt of one gang: what is known of its members, and what its answer is."""
+"""GangAttempt: the state of one attempt of a gang, and how its result follows from those of its members."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_multicluster_scheduler.common.gang_values import joined
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import BIG_BYTES, CallRecord
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reports import Parts
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import BIG_BYTES, CallRecord, Parts
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+
+_MEMBER_FIELDS = frozenset({"at", "node", "chunks", "dropped", "parts"})
+"""In the result of a gang these are about all its members."""
 
 
 @dataclass(slots=True)
-class GangLife:
-    """``group`` is its placement group in Ray; ``given`` says that its members are with Ray, each with its end to come.
-
-    ``first`` is the member whose end is the end of all: the first task that failed, the first actor that ended.
-    """
+class GangAttempt:
+    """``submitted``: Ray has its members, so each of them will end by itself."""
 
     record: CallRecord
     members: list[CallRecord]
     of: str
-    group: Any = None
-    given: bool = False
+    placement_group: Any = None
+    submitted: bool = False
     over: bool = False
-    first: CallRecord | None = None
+    first_ended: CallRecord | None = None
+    """The member whose end is the end of all: the first task that failed, or the first actor that ended."""
     problem: dict[str, Any] | None = None
-    """Why no member was started, if Ray refused."""
+    """The head of the result if Ray refused the gang before a member was started."""
     starts: dict[int, tuple[float, str]] = field(default_factory=dict)
 
     def start_of_all(self) -> tuple[float, str] | None:
-        """Since when all of them run, and their nodes in order; None while one was not seen to."""
+        """Since when all members run, and their nodes in order; None until all have reported."""
         if len(self.starts) < len(self.members):
             return None
         nodes = [self.starts[index][1] for index in range(len(self.members))]
@@ -39,8 +39,8 @@ class GangLife:
     def all_ended(self) -> bool:
         return all(member.head is not None for member in self.members)
 
-    def answer(self) -> tuple[dict[str, Any], bytes | None]:
-        """The head and the payload; None for a payload that is still with the members' results."""
+    def result(self) -> tuple[dict[str, Any], bytes | None]:
+        """The head and the payload; None for a payload that is still stored with the members' results."""
         head, payload = self._outcome()
         started = self.start_of_all()
         if started is not None:
@@ -58,40 +58,36 @@ class GangLife:
     def _outcome(self) -> tuple[dict[str, Any], bytes | None]:
         if self.problem is not None:
             return dict(self.problem), b""
-        if self.first is not None:
-            return self._end_of(self.first)
+        if self.first_ended is not None:
+            return self._ended_by(self.first_ended)
         heads = [member.head or {} for member in self.members]
         if all(head.get("status") == "succeeded" for head in heads):
             return self._success(heads)
         return self._cancelled(heads), b""
 
     def _cancelled(self, heads: list[dict[str, Any]]) -> dict[str, Any]:
-        """Whoever called it back must know whether anything of it ran."""
+        """The code says whether any of it may have run."""
         if any(head.get("code") == m.KILLED for head in heads):
             return {"status": "cancelled", "code": m.KILLED}
         if self.starts:
             return {"status": "cancelled", "code": m.BEGUN}
         return {"status": "cancelled"}
 
-    def _end_of(self, member: CallRecord) -> tuple[dict[str, Any], bytes | None]:
-        head = {name: value for name, value in (member.head or {}).items() if name not in _OF_ONE}
-        who = f"member {member.member} ({member.name})"
+    def _ended_by(self, member: CallRecord) -> tuple[dict[str, Any], bytes | None]:
+        head = {name: value for name, value in (member.head or {}).items() if name not in _MEMBER_FIELDS}
+        name = f"member {member.member} ({member.name})"
         if head["status"] == "succeeded":  # an actor
-            return {"status": "succeeded", "message": f"{who} left by itself, so the others were ended"}, b""
-        if head["status"] == "cancelled":  # somebody in its cluster did that
+            return {"status": "succeeded", "message": f"{name} left by itself, so the others were ended"}, b""
+        if head["status"] == "cancelled":  # within its cluster
             head |= {"status": "failed", "failure": "crash", "code": "MEMBER_ENDED", "error_type": "TaskCancelledError"}
             head["message"] = "it was ended there, not by us"
-        return {**head, "message": f"{who} failed: {head.get('message', '')}", "member": member.member}, member.payload
+        return {**head, "message": f"{name} failed: {head.get('message', '')}", "member": member.member}, member.payload
 
     def _success(self, heads: list[dict[str, Any]]) -> tuple[dict[str, Any], bytes | None]:
         head: dict[str, Any] = {"status": "succeeded", "took": max(one.get("took", 0.0) for one in heads)}
-        sizes = [len(one.payload) if one.payload is not None else one.big_bytes for one in self.members]
+        sizes = [len(one.payload) if one.payload is not None else one.stored_bytes for one in self.members]
         if sum(sizes) > BIG_BYTES:
-            self.record.big_bytes = sum(sizes)
-            self.record.ref = self  # the values are read when there is room for them on the line
+            self.record.stored_bytes = sum(sizes)
+            self.record.ref = self  # the values are read when the connection has room for them
             return head, None
         return head, joined([one.payload or b"" for one in self.members])
-
-
-_OF_ONE = frozenset({"at", "node", "chunks", "dropped", "parts"})
-"""What is told of the gang as a whole."""

@@ -8,8 +8,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeObjectHandle, NativeTaskHandle
-from ray_multicluster_scheduler.app.client_api.in_cluster.job_handle import NativeJobHandle
-from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import POLL_S
+from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import POLL_S, NativeJobHandle
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_num_returns
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 

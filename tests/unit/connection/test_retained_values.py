@@ -6,8 +6,7 @@ import asyncio
 from concurrent.futures import Future
 from typing import Any
 
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reports import BACKLOG_HIGH
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.values import Values
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reporting import BACKLOG_HIGH, RetainedValues
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 
 K1, K2, K3 = ("t1", 1), ("t2", 1), ("t3", 1)
@@ -34,7 +33,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.line, self.reads = Line(), list[tuple[Any, Future[bytes]]]()
-        self.values = Values(self.line, {K1: (b"one", 1.0), K2: (b"two", 2.0), K3: (b"three", 3.0)}, self.read)
+        self.values = RetainedValues(self.line, {K1: (b"one", 1.0), K2: (b"two", 2.0), K3: (b"three", 3.0)}, self.read)
 
     def read(self, ref: Any) -> Future[bytes]:
         future: Future[bytes] = Future()

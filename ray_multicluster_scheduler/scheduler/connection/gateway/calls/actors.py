@@ -1,0 +1,473 @@
+"""ActorRunner: creates each actor once, calls its methods in order, and detects its death."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError
+
+from ray_multicluster_scheduler.common.current_item import CurrentItem
+from ray_multicluster_scheduler.common.frames import Message
+from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.calls import CallRunner, cancel_in_ray
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.failures import (
+    actor_died,
+    cause_of,
+    describe,
+    left_by_itself,
+)
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.method_queue import MethodQueue
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_options import actor_options
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_threads import RayThreads
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import CANCEL
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_shell import UNBORN, AsyncShell, Shell
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import ActorOrder, Key, MethodOrder, unpack
+
+_NAME_TIMEOUT_S, _NAME_PAUSE_S = 10.0, 0.2
+_CHECK_AGAIN_S = 0.3
+_LAST_RESULTS_S = 5.0
+_MANY_UNANSWERED = 16  # calls of one actor
+_TOO_LATE = (
+    "it came after calls of a later process of the control plane, so it has no place in their order any more; it was "
+    "not run"
+)
+
+SendToActor = Callable[[Key, Message], None]
+"""Sends a message to an actor's process, if that is connected."""
+
+
+class NoSuchActor(Exception):
+    """No actor of this name can be adopted."""
+
+    code = "ACTOR_NOT_FOUND"
+
+
+class NameTaken(Exception):
+    """Another actor has this name."""
+
+    code = "ACTOR_NAME_TAKEN"
+
+
+@dataclass(slots=True)
+class ActorAttempt:
+    """The state of one attempt of an actor."""
+
+    record: CallRecord
+    spec: dict[str, Any]
+    handle: Any = None
+    node: str = ""
+    queue: MethodQueue = field(default_factory=MethodQueue)
+    """Method calls that Ray does not have yet."""
+    unanswered: set[Key] = field(default_factory=set)
+    """Method calls that Ray has."""
+    being_checked: bool = False
+    connected: bool = False
+    """Its process has a connection to the agent, whose end would reveal its death."""
+    left: bool = False
+    """It exited by its own request."""
+    constructor_failure: tuple[dict[str, Any], bytes] | None = None
+    death: BaseException | None = None
+    dead: bool = False
+
+    @property
+    def is_ending(self) -> bool:
+        """True if there is a reason to expect its death."""
+        return self.record.cancelled or self.left or self.constructor_failure is not None
+
+    def why_dead(self) -> str:
+        """Follows "is dead:" in a message."""
+        if self.constructor_failure is not None:
+            return f"its constructor failed: {self.constructor_failure[0].get('message', '')}"
+        if self.record.cancelled:
+            return "it was killed"
+        if self.left:
+            return "it left by itself"
+        return cause_of(self.death)
+
+
+class ActorMethods:
+    """Submits method calls to Ray in the order of their numbers. Lives on the event loop but for what says otherwise.
+
+    ``check`` is called when a method died with its actor, and ``answered`` after each result.
+    """
+
+    def __init__(
+        self,
+        threads: RayThreads,
+        calls: CallRunner,
+        send: SendToActor,
+        check: Callable[[Key], None],
+        answered: Callable[[ActorAttempt], None],
+    ) -> None:
+        self._threads, self._calls, self._send = threads, calls, send
+        self._check, self._after_result = check, answered
+
+    def call(self, actor: ActorAttempt | None, record: CallRecord) -> None:
+        """Take the call of a method; Ray gets it once it has all calls with smaller numbers."""
+        method = record.method
+        if method is None:
+            raise TypeError(f"{record.key} is not the call of a method")
+        self._calls.records[record.key] = record
+        if actor is not None:
+            record.progress, record.gang_key = actor.record.progress, actor.record.gang_key
+        if record.head is not None:  # it came as one that is not to be called
+            self._calls.conclude(record, record.head)
+        elif actor is None or actor.dead:
+            self.fail(record, actor)
+            return
+        if actor is None or actor.dead:
+            return
+        if not actor.queue.add(method, record):
+            self._refuse_late(record)
+            return
+        if record.head is None and record.must_store:
+            record.being_stored = True
+            self._threads.run_in_pool(partial(self._store, actor, record))
+        self.advance(actor)
+
+    def cancel(self, actor: ActorAttempt | None, record: CallRecord) -> None:
+        """Cancel a method that has not begun. Ray can interrupt only what runs on an event loop; a call that waits in
+        the actor's process runs even though Ray reports it as cancelled, so the process is told to skip it."""
+        record.cancelled = True
+        if actor is None:
+            return
+        if record.ref is None and record.key not in actor.unanswered:
+            self._calls.conclude(record, {"status": "cancelled"})
+            return
+        self._send_cancel(actor, record)
+        if actor.spec["asynchronous"] and record.ref is not None:
+            cancel_in_ray(record)
+
+    def resend_cancels(self, actor: ActorAttempt) -> None:
+        """Its process has connected: send again what may have been lost."""
+        for key in actor.unanswered:
+            record = self._calls.records.get(key)
+            if record is not None and record.cancelled:
+                self._send_cancel(actor, record)
+
+    def _send_cancel(self, actor: ActorAttempt, record: CallRecord) -> None:
+        self._send(actor.record.key, Message(CANCEL, {"id": record.key[0], "attempt": record.key[1]}))
+
+    def _store(self, actor: ActorAttempt, record: CallRecord) -> None:
+        """On a thread: store what is large, after which the call is small."""
+        problem: Exception | None = None
+        try:
+            record.arguments = ray.put(record.arguments)
+            for one in record.objects:
+                one.argument(ray.put)
+        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's failure
+            problem = error
+        self._threads.run_on_loop(partial(self._stored, actor, record, problem))
+
+    def _stored(self, actor: ActorAttempt, record: CallRecord, problem: Exception | None) -> None:
+        record.being_stored = False
+        if problem is not None:
+            self._calls.complete(record, None, problem)
+        self.advance(actor)
+
+    def advance(self, actor: ActorAttempt) -> None:
+        """Submit the next calls, as far as they have arrived."""
+        while actor.handle is not None and (record := actor.queue.take()) is not None:
+            if record.head is None:
+                actor.unanswered.add(record.key)
+                self._submit(actor, actor.handle, record)
+
+    def _submit(self, actor: ActorAttempt, handle: Any, record: CallRecord) -> None:
+        try:
+            name = "" if record.method is None else record.method.name
+            (_, arguments), separate = record.split(ray.put)
+            order = MethodOrder(record.key, name, record.homes, arguments).packed()
+            record.ref = handle.run.remote(order, *separate)
+            record.release_arguments()
+        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's failure
+            self._threads.run_on_loop(partial(self._answered, actor, record, None, error))
+            return
+        on_result = partial(self._answered, actor, record)
+        if len(actor.unanswered) < _MANY_UNANSWERED:
+            self._threads.watch(record.ref, on_result)
+        else:
+            self._threads.watch_in_batch(record.ref, on_result)
+
+    def _answered(
+        self, actor: ActorAttempt, record: CallRecord, value: bytes | None, error: BaseException | None
+    ) -> None:
+        actor.unanswered.discard(record.key)
+        if isinstance(error, RayActorError):
+            self.fail(record, actor, error)
+            self._check(actor.record.key)
+        elif value is not None and unpack(value)[0]["status"] == UNBORN:
+            self.fail(record, actor)
+        else:
+            self._calls.complete(record, value, error)
+        self._after_result(actor)
+
+    def _refuse_late(self, record: CallRecord) -> None:
+        if record.head is None:
+            head = {"status": "failed", "failure": "permanent", "code": "CAME_TOO_LATE", "error_type": "RuntimeError"}
+            self._calls.conclude(record, {**head, "message": _TOO_LATE})
+
+    def fail(self, record: CallRecord, actor: ActorAttempt | None, error: BaseException | None = None) -> None:
+        """Conclude a call that was not run, or died with its actor."""
+        if record.head is not None or record.method is None:
+            return
+        if record.cancelled:
+            self._calls.conclude(record, {"status": "cancelled"})
+            return
+        key = record.method.actor
+        if actor is None:
+            self._calls.conclude(record, actor_died("", key, "its agent does not have it any more"))
+            return
+        why = actor.why_dead() if error is None or actor.is_ending else cause_of(error)
+        self._calls.conclude(record, actor_died(actor.record.name, key, why, error))
+
+
+class ActorRunner:
+    """Lives on the event loop but for what says otherwise. ``call_later`` is the loop's; ``on_ready`` is called when an
+    actor is ready, with the time and its node."""
+
+    def __init__(
+        self,
+        threads: RayThreads,
+        calls: CallRunner,
+        call_later: Callable[[float, Callable[[], object]], object],
+        on_ready: Callable[[CallRecord, float, str], None],
+        send: SendToActor,
+    ) -> None:
+        self._threads, self._calls, self._call_later, self._on_ready = threads, calls, call_later, on_ready
+        self._methods = ActorMethods(threads, calls, send, self.check, self._answered)
+        self._actors: dict[Key, ActorAttempt] = {}
+        self._shells = {False: ray.remote(Shell), True: ray.remote(AsyncShell)}
+
+    def __len__(self) -> int:
+        return len(self._actors)
+
+    # Start and end ----------------------------------------------------------------------------------------
+
+    def create(self, record: CallRecord, spec: dict[str, Any]) -> None:
+        """Take the call of an actor, which lasts as long as the actor lives."""
+        self._calls.records[record.key] = record
+        actor = self._actors[record.key] = ActorAttempt(record, spec)
+        self._threads.run_in_pool(partial(self._create, actor, time.monotonic() + _NAME_TIMEOUT_S))
+
+    def _create(self, actor: ActorAttempt, deadline: float) -> None:
+        """On a thread. ``deadline``: for its name to become free."""
+        if actor.record.cancelled:
+            self._threads.run_on_loop(partial(self._died, actor, None))
+            return
+        try:
+            handle = self._find(actor) if actor.spec["adopt"] else self._new(actor)
+            ref = self._attend(actor, handle)
+        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this actor's failure
+            if isinstance(error, NameTaken) and time.monotonic() < deadline:
+                # Perhaps by an earlier attempt, whose end Ray has not seen yet.
+                again = partial(self._threads.run_in_pool, partial(self._create, actor, deadline))
+                self._threads.run_on_loop(partial(self._call_later, _NAME_PAUSE_S, again))
+            else:
+                self._threads.run_on_loop(partial(self._died, actor, error))
+            return
+        self._threads.run_on_loop(partial(self._created, actor, handle))
+        self._threads.watch(ref, partial(self._checked, actor))
+
+    def _new(self, actor: ActorAttempt) -> Any:
+        """On a thread. Raises NameTaken, and what Ray raises."""
+        record, spec = actor.record, actor.spec
+        options = actor_options(record, spec, self._calls.own_modules)
+        cls = None if record.function is None else record.function.argument(ray.put)
+        objects = [one.argument(ray.put) for one in record.objects]
+        shell = self._shells[spec["asynchronous"]].options(**options)
+        try:
+            return shell.remote(self._order(actor), cls, record.arguments, *objects)
+        except ValueError as error:
+            if "already" in str(error):
+                raise NameTaken(f"another actor of this cluster is called {spec['ray_name']!r} already") from None
+            raise
+
+    def _find(self, actor: ActorAttempt) -> Any:
+        """On a thread. Raises NoSuchActor."""
+        name = actor.spec["ray_name"]
+        try:
+            return ray.get_actor(name, namespace=ACTOR_NAMESPACE)
+        except ValueError:
+            raise NoSuchActor(f"there is no actor {name!r} in namespace {ACTOR_NAMESPACE!r} of this cluster") from None
+
+    def _attend(self, actor: ActorAttempt, handle: Any) -> Any:
+        """On a thread: a reference to how its constructor ended; to an error when it is dead."""
+        return handle.attend.remote(self._order(actor))
+
+    def _order(self, actor: ActorAttempt) -> bytes:
+        record = actor.record
+        item = CurrentItem(*(record.gang_key or record.key), record.fence, self._calls.cluster, record.member)
+        return ActorOrder(self._calls.agent_endpoint, item, record.homes, actor.spec["detached"]).packed()
+
+    def _created(self, actor: ActorAttempt, handle: Any) -> None:
+        actor.handle = handle
+        actor.record.release_arguments()
+        if actor.record.cancelled:
+            self._kill(actor)
+        self._methods.advance(actor)
+
+    def cancel(self, record: CallRecord) -> None:
+        """Kill an actor."""
+        record.cancelled = True
+        actor = self._actors.get(record.key)
+        if actor is not None and actor.handle is not None and not actor.dead:
+            self._kill(actor)
+
+    def leaves(self, key: Key) -> None:
+        """Its process reports that it exits by its own request."""
+        if key in self._actors:
+            self._actors[key].left = True
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """The control plane has acknowledged that these are over."""
+        for key in keys:
+            self._actors.pop(key, None)
+
+    def _kill(self, actor: ActorAttempt) -> None:
+        handle = actor.handle
+
+        def kill() -> None:
+            _kill_in_ray(handle)
+            self._threads.run_on_loop(partial(self.check, actor.record.key))
+
+        self._threads.run_in_pool(kill)
+
+    # Detecting deaths -------------------------------------------------------------------------------------
+
+    def nodes_changed(self, nodes: set[str]) -> None:
+        """Check the actors on nodes that the cluster does not have any more."""
+        for key, actor in list(self._actors.items()):
+            if actor.node and actor.node not in nodes:
+                self.check(key)
+
+    def connection_changed(self, key: Key, is_open: bool) -> None:
+        """Its process has connected; or the connection has ended, so it may be dead."""
+        if key in self._actors:
+            self._actors[key].connected = is_open
+            if is_open:
+                self._methods.resend_cancels(self._actors[key])
+            else:
+                self.check(key)
+
+    def check(self, key: Key) -> None:
+        """Find out whether this actor lives, by a call that Ray answers with an error if it is dead."""
+        actor = self._actors.get(key)
+        if actor is None or actor.handle is None or actor.being_checked or actor.dead:
+            return
+        actor.being_checked = True
+        handle = actor.handle
+
+        def ask() -> None:
+            try:
+                ref = self._attend(actor, handle)
+            except Exception as error:  # noqa: BLE001 - whatever Ray raises is examined
+                self._threads.run_on_loop(partial(self._checked, actor, None, error))
+            else:
+                self._threads.watch(ref, partial(self._checked, actor))
+
+        self._threads.run_in_pool(ask)
+
+    def _checked(self, actor: ActorAttempt, value: bytes | None, error: BaseException | None) -> None:
+        actor.being_checked = False
+        if actor.dead:
+            return
+        if error is not None and not isinstance(error, ActorUnavailableError):
+            self._died(actor, error)
+            return
+        if value is not None and not actor.is_ending:
+            self._lives(actor, *unpack(value))
+        if value is None or actor.is_ending or not actor.connected:
+            self._call_later(_CHECK_AGAIN_S, partial(self._check_again, actor))
+
+    def _check_again(self, actor: ActorAttempt) -> None:
+        """Until it is dead, or its connection is open and would reveal its death."""
+        if actor.is_ending or not actor.connected or not actor.node:
+            self.check(actor.record.key)
+
+    def _lives(self, actor: ActorAttempt, head: dict[str, Any], payload: memoryview) -> None:
+        """Its process reported how the constructor ended."""
+        if head["status"] != "succeeded":
+            actor.constructor_failure = {name: head[name] for name in head.keys() - {"at", "node"}}, bytes(payload)
+            self._kill(actor)
+            return
+        is_first = not actor.node
+        actor.node = str(head["node"])
+        if is_first:
+            self._on_ready(actor.record, float(head["at"]), actor.node)
+
+    def _died(self, actor: ActorAttempt, error: BaseException | None) -> None:
+        """Kill it in Ray first: Ray keeps the name of a dead actor for as long as there may be a handle of it."""
+        if actor.dead:
+            return
+        actor.dead, actor.death = True, error
+        actor.left = actor.left or left_by_itself(error)
+        handle, actor.handle = actor.handle, None
+
+        def free_name() -> None:
+            if handle is not None:
+                _kill_in_ray(handle)
+            self._threads.run_on_loop(partial(self._name_freed, actor))
+
+        self._threads.run_in_pool(free_name)
+
+    def _name_freed(self, actor: ActorAttempt) -> None:
+        for record in actor.queue.clear():
+            self._methods.fail(record, actor)
+        if actor.unanswered:  # their results first, which Ray gives by itself
+            self._call_later(_LAST_RESULTS_S, partial(self._conclude, actor))
+        else:
+            self._conclude(actor)
+
+    def _conclude(self, actor: ActorAttempt) -> None:
+        record = actor.record
+        if record.head is not None:
+            return
+        if actor.constructor_failure is not None:
+            self._calls.conclude(record, *actor.constructor_failure)
+        elif record.cancelled:
+            self._calls.conclude(record, {"status": "cancelled"})
+        elif actor.left:
+            self._calls.conclude(record, {"status": "succeeded"})
+        elif isinstance(actor.death, (NoSuchActor, NameTaken)):
+            self._calls.conclude(record, {**describe(actor.death, cancelled=False), "code": actor.death.code})
+        elif isinstance(actor.death, RayActorError):
+            self._calls.conclude(record, actor_died(record.name, record.key, cause_of(actor.death)))
+        else:
+            self._calls.conclude(record, describe(actor.death, cancelled=False))
+
+    def _answered(self, actor: ActorAttempt) -> None:
+        if actor.dead and not actor.unanswered and not actor.queue:
+            self._conclude(actor)
+
+    # Methods ----------------------------------------------------------------------------------------------
+
+    def call(self, record: CallRecord) -> None:
+        """Take the call of a method."""
+        self._methods.call(self._actor_of(record), record)
+
+    def skip_missing(self, record: CallRecord) -> None:
+        """The sender of this method call is gone: do not wait for the missing calls before it."""
+        actor = self._actor_of(record)
+        if actor is not None and record.method is not None:
+            actor.queue.skip_to(record.method)
+            self._methods.advance(actor)
+
+    def cancel_method(self, record: CallRecord) -> None:
+        self._methods.cancel(self._actor_of(record), record)
+
+    def _actor_of(self, record: CallRecord) -> ActorAttempt | None:
+        return None if record.method is None else self._actors.get(record.method.actor)
+
+
+def _kill_in_ray(handle: Any) -> None:
+    """On a thread. Also frees the name of an actor that is dead already."""
+    try:
+        ray.kill(handle, no_restart=True)
+    except Exception as error:  # noqa: BLE001 - an actor that Ray does not know need not be killed
+        print(f"rmcs agent: an actor cannot be killed: {error!r}", flush=True)

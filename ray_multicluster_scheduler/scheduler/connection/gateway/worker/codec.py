@@ -1,0 +1,120 @@
+"""Byte strings between agent and worker: the order to run a call, and the envelope with its result.
+
+Ray passes plain ``bytes`` on without another copy, and pickles anything else argument by argument, which costs more
+than all the rest of a short call. Large values are separate arguments. The agent never unpickles what users return.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from ray_multicluster_scheduler.common.current_item import CurrentItem
+
+Key: TypeAlias = tuple[str, int]
+"""Id of an item, and the number of its attempt."""
+Homes: TypeAlias = tuple[list[str], str] | None
+"""Home directories of submitters, and the one to which paths under them are moved in arguments."""
+
+
+class AgentEndpoint(NamedTuple):
+    """Where the agent listens for its workers, and the secret that admits them."""
+
+    host: str
+    port: int
+    secret: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ActorOrder:
+    """The order to create an actor."""
+
+    agent: AgentEndpoint
+    item: CurrentItem
+    homes: Homes
+    detached: bool
+
+    def packed(self) -> bytes:
+        """The bytes for :meth:`unpacked`, in a worker."""
+        return pickle.dumps((tuple(self.agent), _plain_item(self.item), self.homes, self.detached))
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> ActorOrder:
+        agent, item, homes, detached = pickle.loads(data)  # nosec B301 # from packed(), by Ray
+        return cls(AgentEndpoint(*agent), CurrentItem(*item), homes, detached)
+
+
+def _plain_item(item: CurrentItem) -> tuple[Any, ...]:
+    return item.id, item.attempt, item.fence, item.cluster, item.member
+
+
+class TaskOrder(NamedTuple):
+    """The order to run a task. Function and arguments that are None are separate arguments of Ray's, in this order."""
+
+    agent: AgentEndpoint
+    item: CurrentItem
+    homes: Homes
+    digest: str
+    short: bool
+    function: bytes | None
+    arguments: bytes | None
+
+    def packed(self) -> bytes:
+        """The bytes for :meth:`unpacked`, in a worker."""
+        return pickle.dumps((tuple(self.agent), _plain_item(self.item), *self[2:]))
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> TaskOrder:
+        agent, item, *rest = pickle.loads(data)  # nosec B301 # from packed(), by Ray
+        return cls(AgentEndpoint(*agent), CurrentItem(*item), *rest)
+
+
+class MethodOrder(NamedTuple):
+    """The order to call a method of an actor. Arguments that are None are a separate argument of Ray's."""
+
+    key: Key
+    method: str
+    homes: Homes
+    arguments: bytes | None
+
+    def packed(self) -> bytes:
+        """The bytes for :meth:`unpacked`, in a worker."""
+        return pickle.dumps(tuple(self))
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> MethodOrder:
+        return cls(*pickle.loads(data))  # nosec B301 # from packed(), by Ray
+
+
+_HEAD = struct.Struct("!I")
+_PLAIN = struct.Struct("!Idd")
+_PLAIN_MARK = 0xFFFFFFFF
+
+
+def pack(head: dict[str, Any], payload: bytes = b"") -> bytes:
+    """An envelope: a small JSON head, and the pickled value or exception."""
+    text = json.dumps(head, separators=(",", ":")).encode()
+    return b"".join((_HEAD.pack(len(text)), text, payload))
+
+
+def pack_success(at: float, took: float, node: str, payload: bytes) -> bytes:
+    """The same for the most common head, in a tenth of the time."""
+    name = node.encode()
+    return b"".join((_PLAIN.pack(_PLAIN_MARK, at, took), bytes((len(name),)), name, payload))
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
+    """The head of an envelope, and a view of its payload."""
+    view = memoryview(data)
+    (length,) = _HEAD.unpack_from(view)
+    if length == _PLAIN_MARK:
+        _, at, took = _PLAIN.unpack_from(view)
+        start = _PLAIN.size + 1 + data[_PLAIN.size]
+        node = data[_PLAIN.size + 1 : start].decode()
+        return {"status": "succeeded", "at": at, "node": node, "took": took}, view[start:]
+    start = _HEAD.size + length
+    return json.loads(bytes(view[_HEAD.size : start])), view[start:]
