@@ -1,40 +1,39 @@
-"""AsyncScheduler: the verbs of a UnifiedScheduler for coroutines, with a control plane of its own or with a service.
+"""AsyncScheduler: the verbs of UnifiedScheduler as coroutines, embedded or with a service.
 
-Light on purpose: the control plane is loaded when one is made, and none is made inside a cluster.
+Most verbs are generated (``async_verbs.py``); here are those that wait on the event loop instead of in a thread. The
+control plane is loaded when a scheduler is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.async_verbs import AsyncVerbs
-from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BackThreads
+from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BlockingCallThreads
+from ray_multicluster_scheduler.app.client_api.job_wait import AwaitedJobs
+from ray_multicluster_scheduler.app.client_api.opening_events import OpeningEvents
 from ray_multicluster_scheduler.common.current_item import cluster_here
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-    from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
-    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
-    from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
-    from ray_multicluster_scheduler.app.client_api.options import ActorOptions, GangOptions, JobOptions, TaskOptions
-    from ray_multicluster_scheduler.common.model.gang_description import Strategy
+    from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
+    from ray_multicluster_scheduler.app.client_api.options import TaskOptions
+    from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.control_plane.config import ClusterConfig, ConfigArgument, FleetConfig
 
 H = TypeVar("H", bound="Handle")
 
 
 class AsyncScheduler(AsyncVerbs):
-    """Every verb is a coroutine with the arguments, values and errors of the verb of a UnifiedScheduler; none of them
-    holds the loop up. ``async with`` ends it as `with` does that one.
+    """Every verb of UnifiedScheduler as a coroutine that does not block the loop. ``async with`` ends it as `with`.
 
-    Handles are the same, and are awaited: ``await handle`` for a value, ``await actor`` until it is ready. What blocks
-    of theirs is here, too: :meth:`get` instead of ``handle.result()``, :meth:`explain` instead of ``handle.explain()``.
-    A coroutine that is cancelled while it awaits leaves the work alone; :meth:`cancel` ends it. Outside of clusters
-    only.
+    Handles are the same, and can be awaited: ``await handle`` for a value, ``await actor`` until it is ready. Use
+    :meth:`get` instead of ``handle.result()``, :meth:`explain` instead of ``handle.explain()``, which block. Cancelling
+    a coroutine leaves the work alone; :meth:`cancel` ends it. Not available inside clusters.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class AsyncScheduler(AsyncVerbs):
         tls_ca: str | Path | None = None,
         scheduler: UnifiedScheduler | None = None,
     ) -> None:
-        """As a UnifiedScheduler; or with one that is there already. Raises ConfigurationError."""
+        """The arguments of UnifiedScheduler, or an existing ``scheduler``. Raises ConfigurationError."""
         cluster = cluster_here()
         if cluster is not None:
             raise ConfigurationError(
@@ -57,10 +56,10 @@ class AsyncScheduler(AsyncVerbs):
             )
         if scheduler is not None and (config, clusters, address, token, tls_ca) != (None,) * 5:
             raise ConfigurationError("A scheduler was given, and what to make one from.", next_step="give one of them")
-        self._scheduler = scheduler or execution_context.embedded()(
+        self._scheduler = scheduler or execution_context.scheduler_class()(
             config, clusters=clusters, address=address, token=token, tls_ca=tls_ca
         )
-        self._threads = BackThreads()
+        self._threads = BlockingCallThreads()
 
     @property
     def address(self) -> str | None:
@@ -91,50 +90,6 @@ class AsyncScheduler(AsyncVerbs):
         value = await handle
         return list(value) if number > 1 else value
 
-    @overload
-    async def submit_task_async(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        resource_requirements: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        *,
-        num_returns: None = None,
-        **options: Unpack[TaskOptions],
-    ) -> TaskHandle: ...
-    @overload
-    async def submit_task_async(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        resource_requirements: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        *,
-        num_returns: int | None,
-        **options: Unpack[TaskOptions],
-    ) -> Any: ...
-    async def submit_task_async(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        resource_requirements: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        *,
-        num_returns: int | None = None,
-        **options: Unpack[TaskOptions],
-    ) -> Any:
-        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None."""
-        submit: Callable[..., Any] = self._scheduler.submit_task_async
-        given = (fn, args, kwargs, resource_requirements, tags)
-        return await self._threads.call(submit, *given, num_returns=num_returns, **options)
-
-    async def put(self, value: object) -> ObjectHandle:
-        """Keep a value to be given to tasks and actors."""
-        return await self._threads.call(self._scheduler.put, value)
-
     async def get(
         self, handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None
     ) -> Any:
@@ -152,65 +107,57 @@ class AsyncScheduler(AsyncVerbs):
 
         return await async_collecting.wait(handles, num_returns, timeout, progress)
 
-    # Jobs, actors, gangs --------------------------------------------------------------------------------
+    # Jobs, clusters, events -----------------------------------------------------------------------------
 
-    async def submit_job(self, entrypoint: str, **options: Unpack[JobOptions]) -> str:
-        """Submit a Ray job and return its id once it is accepted."""
-        return await self._threads.alone(self._scheduler.submit_job, entrypoint, **options)
+    @overload
+    def get_job_logs(self, job_id: str, follow: Literal[False] = False) -> Coroutine[Any, Any, str]: ...
+    @overload
+    def get_job_logs(self, job_id: str, follow: Literal[True]) -> AsyncIterator[str]: ...
+    def get_job_logs(self, job_id: str, follow: bool = False) -> Coroutine[Any, Any, str] | AsyncIterator[str]:
+        """``await`` it for a job's output so far; with ``follow``, ``async for`` over its output until it ends."""
+        return self.follow_job_logs(job_id) if follow else self.job_logs(job_id)
 
-    async def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
-        """The same, as a handle."""
-        return await self._threads.call(self._scheduler.submit_job_async, entrypoint, **options)
+    async def follow_job_logs(self, job_id: str) -> AsyncIterator[str]:
+        """Iterate over the output of a job with `async for` until it ends."""
+        pieces: Iterator[str] = await self._threads.call(self._scheduler.follow_job_logs, job_id)
+        while (piece := await self._threads.alone(next, pieces, None)) is not None:
+            yield piece
 
-    async def submit_actor(
+    async def wait_for_all_jobs(
         self,
-        cls: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        resource_requirements: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        **options: Unpack[ActorOptions],
-    ) -> ActorHandle:
-        """Make an actor on the best cluster and return its handle once it is ready."""
-        submit = self._scheduler.submit_actor
-        return await self._threads.alone(submit, cls, args, kwargs, resource_requirements, tags, **options)
-
-    async def submit_actor_async(
-        self,
-        cls: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        resource_requirements: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        **options: Unpack[ActorOptions],
-    ) -> ActorHandle:
-        """The same without waiting; ``await`` of the handle waits until it is ready."""
-        submit = self._scheduler.submit_actor_async
-        return await self._threads.call(submit, cls, args, kwargs, resource_requirements, tags, **options)
-
-    async def submit_gang(
-        self,
-        members: Iterable[Any],
+        ids: Sequence[str],
+        check_interval: float = 5,
+        timeout: float | None = None,
         *,
-        strategy: Strategy = "PACK",
-        tags: Sequence[str] | None = None,
-        **options: Unpack[GangOptions],
-    ) -> list[Any]:
-        """Start all ``members`` together on one cluster, or none of them: their values, or the handles of actors."""
-        submit = self._scheduler.submit_gang
-        return await self._threads.alone(submit, members, strategy=strategy, tags=tags, **options)
+        stop_on_failure: bool = False,
+    ) -> dict[str, str]:
+        """Wait until all jobs have ended; returns the last status of each. Cancelling the coroutine leaves the jobs
+        alone."""
+        from ray_multicluster_scheduler.app.client_api.handles import async_collecting  # noqa: PLC0415 - outside only
 
-    async def submit_gang_async(
-        self,
-        members: Iterable[Any],
-        *,
-        strategy: Strategy = "PACK",
-        tags: Sequence[str] | None = None,
-        **options: Unpack[GangOptions],
-    ) -> Any:
-        """The same without waiting: of functions one handle, of classes the actors' handles."""
-        submit = self._scheduler.submit_gang_async
-        return await self._threads.call(submit, members, strategy=strategy, tags=tags, **options)
+        awaited = AwaitedJobs(ids, check_interval, timeout, stop_on_failure=stop_on_failure)
+        while True:
+            statuses = {job_id: await self.get_job_status(job_id) for job_id in awaited.ids}
+            left = awaited.left(statuses)
+            if not left:
+                return statuses
+            for job_id in awaited.to_stop(statuses):
+                await self.cancel(job_id)
+            pause_s = awaited.pause_s(statuses)
+            handles = [await self.handle(job_id) for job_id in left]
+            await async_collecting.some([one._item for one in handles], 1, pause_s)
+
+    async def cluster_resources(self) -> dict[str, float]:
+        """Total resources of all clusters that answer now."""
+        return (await self.fleet_resources())["total"]
+
+    async def available_resources(self) -> dict[str, float]:
+        """Free resources of all clusters that answer now."""
+        return (await self.fleet_resources())["free"]
+
+    def events(self, **wanted: Any) -> OpeningEvents:
+        """Live events: ``async for event in scheduler.events(types="cluster")``. Awaited, it listens from then on."""
+        return OpeningEvents(partial(self._threads.call, self._scheduler.events, **wanted))
 
     # The program ----------------------------------------------------------------------------------------
 

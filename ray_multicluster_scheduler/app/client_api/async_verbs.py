@@ -1,149 +1,320 @@
-"""The part of an AsyncScheduler that asks and steers: items, queues, clusters, events."""
+"""AsyncVerbs: the verbs of AsyncScheduler that call the method of the same name in a thread.
+
+Generated from UnifiedScheduler by scripts/generate_verbs.py: do not edit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, overload
 
-from ray_multicluster_scheduler.app.client_api.async_jobs import AsyncJobs
-from ray_multicluster_scheduler.app.client_api.opening_events import OpeningEvents
+from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BlockingCallThreads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, TypeAlias, Unpack
+
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+    from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
-    from ray_multicluster_scheduler.app.client_api.options import LimitOptions
+    from ray_multicluster_scheduler.app.client_api.options import (
+        ActorOptions,
+        GangOptions,
+        JobOptions,
+        LimitOptions,
+        TaskOptions,
+    )
+    from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.common.model import SchedulingDecision
+    from ray_multicluster_scheduler.common.model.gang_description import Strategy
     from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventCallback, EventListener
     from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
+    ItemRef: TypeAlias = str | Handle | ActorHandle
 
-class AsyncVerbs(AsyncJobs):
-    """Each is the verb of the same name of a UnifiedScheduler, with its arguments and errors."""
+    Words: TypeAlias = str | Iterable[str] | None
 
-    # Items ----------------------------------------------------------------------------------------------
+
+class AsyncVerbs:
+    """Every method is a coroutine with the arguments, the result and the errors of the method of UnifiedScheduler."""
+
+    _scheduler: UnifiedScheduler
+    _threads: BlockingCallThreads
 
     async def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
-        """Ask for the end of an item; an actor is killed."""
+        """Cancel an item by its id or handle, in any state; an actor is killed. Raises UnknownItemError,
+        ConfigurationError for anything else."""
         await self._threads.call(self._scheduler.cancel, item, force=force, recursive=recursive)
 
+    async def cluster_info(self, name: str) -> dict[str, Any]:
+        """The row of one cluster, queried now. Raises ConfigurationError for an unknown name."""
+        return await self._threads.call(self._scheduler.cluster_info, name)
+
+    async def cordon(self, cluster: str) -> None:
+        """Close a cluster for new work until `uncordon`; prefetched items are recalled, running ones go on.
+
+        Raises ConfigurationError for an unknown cluster, as the next methods do.
+        """
+        await self._threads.call(self._scheduler.cordon, cluster)
+
+    async def declare_dead(self, cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
+        """Declare that a cluster is dead: settle its items now instead of after ``lost_after_s``; returns their ids.
+
+        Items that may run again go elsewhere; others (a job without ``retry_lost``) fail with ClusterLostError. The
+        cluster takes no work before it answers again; superseded attempts that still run there are then cancelled.
+        Raises SchedulerError for a cluster that answers, unless ``force``; ConfigurationError for an unknown one.
+        """
+        return await self._threads.call(self._scheduler.declare_dead, cluster, reason, force=force)
+
+    async def drain(self, cluster: str, timeout: float | None = None) -> bool:
+        """Cordon a cluster and wait until nothing of ours is on it, ``timeout`` seconds at most: True when it is empty.
+        With 0 it only reports whether it is. Raises SchedulerError when the cluster is uncordoned meanwhile."""
+        return await self._threads.alone(self._scheduler.drain, cluster, timeout)
+
     async def explain(self, item_id: str | Handle | ActorHandle) -> dict[str, Any]:
-        """Why an item is where it is, as data that prints itself."""
+        """Why an item or an actor call, given by its id or handle, is where it is, as data that prints itself. Raises
+        UnknownItemError, ConfigurationError for anything else."""
         return await self._threads.call(self._scheduler.explain, item_id)
+
+    async def fleet_resources(self) -> dict[str, dict[str, float]]:
+        """Total and free resources of all clusters that answer now."""
+        return await self._threads.call(self._scheduler.fleet_resources)
+
+    async def get_actor(self, name: str, namespace: str | None = None) -> ActorHandle:
+        """A living actor by its name: of this program, or detached on any cluster. Raises UnknownItemError."""
+        return await self._threads.call(self._scheduler.get_actor, name, namespace)
+
+    async def get_job_info(self, job_id: str) -> dict[str, Any]:
+        """Status, cluster, attempt, times, and Ray's own submission id. Raises UnknownItemError."""
+        return await self._threads.call(self._scheduler.get_job_info, job_id)
+
+    async def get_job_status(self, job_id: str) -> str:
+        """Ray's words (PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED), or QUEUED, RETRYING, LOST, EXPIRED."""
+        return await self._threads.call(self._scheduler.get_job_status, job_id)
+
+    async def handle(self, item_id: str) -> TaskHandle | JobHandle | ActorHandle:
+        """The handle of an unfinished item. Raises UnknownItemError."""
+        return await self._threads.call(self._scheduler.handle, item_id)
+
+    async def hold(self, item: ItemRef, reason: str = "") -> None:
+        """Keep an item from starting until `release`; an attempt that was already sent goes on. No effect on an
+        item that has ended. Raises UnknownItemError."""
+        await self._threads.call(self._scheduler.hold, item, reason)
+
+    async def job_info(self, job_id: str) -> dict[str, Any]:
+        """Status, cluster, attempt and times of a job. Raises UnknownItemError."""
+        return await self._threads.call(self._scheduler.job_info, job_id)
+
+    async def job_logs(self, job_id: str) -> str:
+        """Output of the newest attempt of a job; empty while it waits. Raises ClusterConnectionError."""
+        return await self._threads.call(self._scheduler.job_logs, job_id)
+
+    async def kill(self, actor: ActorHandle, *, no_restart: bool = True) -> None:
+        """End an actor now; unanswered calls fail. Raises ConfigurationError for anything else."""
+        await self._threads.call(self._scheduler.kill, actor, no_restart=no_restart)
+
+    async def list_actors(self) -> list[dict[str, Any]]:
+        """All actors of this program within retention, oldest first."""
+        return await self._threads.call(self._scheduler.list_actors)
+
+    async def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
+        """One row per cluster; ``refresh`` queries all clusters first, in parallel."""
+        return await self._threads.call(self._scheduler.list_clusters, refresh=refresh)
+
+    async def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
+        """All jobs of this control plane, oldest first; ``status`` selects one status."""
+        return await self._threads.call(self._scheduler.list_jobs, status)
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        """Every node of the clusters that answer now, with its cluster, in Ray's format."""
+        return await self._threads.call(self._scheduler.nodes)
+
+    async def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
+        """Call ``hear`` (or await its result) with each matching event (see `events`) until the scheduler ends or
+        the returned listener is closed. An error that it raises is logged, and ends it."""
+        return await self._threads.call(self._scheduler.on_event, hear, since=since, **wanted)
+
+    async def owner_limits(self, owner: str) -> dict[str, Any]:
+        """The limits of an owner, by the names that `set_owner_limits` takes."""
+        return await self._threads.call(self._scheduler.owner_limits, owner)
+
+    async def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
+        """Start nothing new on a cluster, or of an owner, until `resume_queue`; running items go on.
+
+        Raises ConfigurationError for an unknown cluster, or when not exactly one of the two is named.
+        """
+        await self._threads.call(self._scheduler.pause_queue, cluster, owner, reason)
 
     async def plan(
         self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **options: Any
     ) -> SchedulingDecision:
-        """Where a task, an actor or a job would go now, and why; nothing is submitted."""
+        """Where a task, an actor or a job (``kind``) would be placed now, and why; nothing is submitted.
+
+        Queries every cluster first. The decision prints itself as a table. Raises ConfigurationError.
+        """
         return await self._threads.call(self._scheduler.plan, resource_requirements, kind=kind, **options)
 
-    async def handle(self, item_id: str) -> TaskHandle | JobHandle | ActorHandle:
-        """The handle of an item in progress."""
-        return await self._threads.call(self._scheduler.handle, item_id)
+    async def put(self, value: object) -> ObjectHandle:
+        """Store a value for tasks and actors: pickled once, shipped once to each cluster that needs it.
 
-    async def unfinished(self) -> list[Item]:
-        """What this program submitted and is not over."""
-        return await self._threads.call(self._scheduler.unfinished)
+        Paths under a home directory are converted in plain arguments only, not in such a value. Raises
+        TaskSubmissionError if it cannot be pickled.
+        """
+        return await self._threads.call(self._scheduler.put, value)
 
-    async def hold(self, item: str | Handle | ActorHandle, reason: str = "") -> None:
-        """Let an item not start before it is released."""
-        await self._threads.call(self._scheduler.hold, item, reason)
-
-    async def release(self, item: str | Handle | ActorHandle) -> None:
-        """The end of :meth:`hold`."""
+    async def release(self, item: ItemRef) -> None:
+        """Undo `hold`. Raises UnknownItemError."""
         await self._threads.call(self._scheduler.release, item)
 
-    async def set_priority(self, item: str | Handle | ActorHandle, priority: int) -> None:
-        """From now on it waits with this priority."""
-        await self._threads.call(self._scheduler.set_priority, item, priority)
-
-    # Actors ---------------------------------------------------------------------------------------------
-
-    async def get_actor(self, name: str, namespace: str | None = None) -> ActorHandle:
-        """A living actor by its name."""
-        return await self._threads.call(self._scheduler.get_actor, name, namespace)
-
-    async def kill(self, actor: ActorHandle, *, no_restart: bool = True) -> None:
-        """End an actor now."""
-        await self._threads.call(self._scheduler.kill, actor, no_restart=no_restart)
-
-    async def list_actors(self) -> list[dict[str, Any]]:
-        """Every actor of this program that was not forgotten, oldest first."""
-        return await self._threads.call(self._scheduler.list_actors)
-
-    # Queues and clusters --------------------------------------------------------------------------------
-
-    async def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
-        """Send nothing new to a cluster, or start nothing new of an owner."""
-        await self._threads.call(self._scheduler.pause_queue, cluster, owner, reason)
-
-    async def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
-        """The end of :meth:`pause_queue`."""
-        await self._threads.call(self._scheduler.resume_queue, cluster, owner)
-
-    async def owner_limits(self, owner: str) -> dict[str, Any]:
-        """What an owner may have now."""
-        return await self._threads.call(self._scheduler.owner_limits, owner)
-
-    async def set_owner_limits(self, owner: str, **limits: Unpack[LimitOptions]) -> None:
-        """From now on these limits hold for an owner, all of them."""
-        await self._threads.call(self._scheduler.set_owner_limits, owner, **limits)
-
     async def reset_owner_limits(self, owner: str) -> None:
-        """The end of :meth:`set_owner_limits`."""
+        """Undo `set_owner_limits`: the limits from the settings apply again."""
         await self._threads.call(self._scheduler.reset_owner_limits, owner)
 
-    async def cordon(self, cluster: str) -> None:
-        """Close a cluster for new work."""
-        await self._threads.call(self._scheduler.cordon, cluster)
+    async def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
+        """Undo `pause_queue`."""
+        await self._threads.call(self._scheduler.resume_queue, cluster, owner)
+
+    async def set_owner_limits(self, owner: str, **limits: Unpack[LimitOptions]) -> None:
+        """Replace the limits of an owner from the settings: ``weight``, ``max_queued``, ``max_running``, ``max_gpus``,
+        ``max_priority``; what is not named gets its default. Running items go on. Applied when this returns. With a
+        service only admins may do this, and it outlives restarts. Raises ConfigurationError."""
+        await self._threads.call(self._scheduler.set_owner_limits, owner, **limits)
+
+    async def set_priority(self, item: ItemRef, priority: int) -> None:
+        """Change the priority with which an item waits; higher numbers go first. Raises UnknownItemError."""
+        await self._threads.call(self._scheduler.set_priority, item, priority)
+
+    async def stop_job(self, job_id: str) -> bool:
+        """Ask for the end of a job, queued or running. False if it had ended already. Raises UnknownItemError."""
+        return await self._threads.call(self._scheduler.stop_job, job_id)
+
+    async def submit_actor(
+        self,
+        cls: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        **options: Unpack[ActorOptions],
+    ) -> ActorHandle:
+        """Create an actor on the best cluster and return its handle once it is ready; raises the constructor's error or
+        a SchedulerError. One that is not ready ``ready_timeout`` seconds after its cluster accepted it is ended:
+        TaskTimeoutError."""
+        return await self._threads.alone(
+            self._scheduler.submit_actor, cls, args, kwargs, resource_requirements, tags, **options
+        )
+
+    async def submit_actor_async(
+        self,
+        cls: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        **options: Unpack[ActorOptions],
+    ) -> ActorHandle:
+        """The same without waiting; methods can be called at once. With lifetime="detached" it first asks the clusters,
+        for a few seconds at most, whether the name is free. Raises ConfigurationError, TaskSubmissionError."""
+        return await self._threads.call(
+            self._scheduler.submit_actor_async, cls, args, kwargs, resource_requirements, tags, **options
+        )
+
+    async def submit_gang(
+        self,
+        members: Iterable[Any],
+        *,
+        strategy: Strategy = "PACK",
+        tags: Sequence[str] | None = None,
+        **options: Unpack[GangOptions],
+    ) -> list[Any]:
+        """Start all ``members`` together on one cluster, in one placement group, or none of them.
+
+        Functions: waits for all and returns their values in order; the first failure ends the others and is raised.
+        Classes: waits until all actors are ready and returns their handles; when one ends, all end. Raises
+        SchedulerError.
+        """
+        return await self._threads.alone(self._scheduler.submit_gang, members, strategy=strategy, tags=tags, **options)
+
+    async def submit_gang_async(
+        self,
+        members: Iterable[Any],
+        *,
+        strategy: Strategy = "PACK",
+        tags: Sequence[str] | None = None,
+        **options: Unpack[GangOptions],
+    ) -> Any:
+        """The same without waiting: for functions one handle, whose result is the list; for classes the actor handles,
+        which accept calls at once. Raises ConfigurationError, TaskSubmissionError."""
+        return await self._threads.call(
+            self._scheduler.submit_gang_async, members, strategy=strategy, tags=tags, **options
+        )
+
+    async def submit_job(self, entrypoint: str, **options: Unpack[JobOptions]) -> str:
+        """Submit a Ray job and return its id once it is accepted; see `submit_job_async`."""
+        return await self._threads.alone(self._scheduler.submit_job, entrypoint, **options)
+
+    async def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
+        """Submit a Ray job. The same ``submission_id`` again is the same job. Raises ConfigurationError."""
+        return await self._threads.call(self._scheduler.submit_job_async, entrypoint, **options)
+
+    @overload
+    async def submit_task_async(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: None = None,
+        **options: Unpack[TaskOptions],
+    ) -> TaskHandle: ...
+
+    @overload
+    async def submit_task_async(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: int | None,
+        **options: Unpack[TaskOptions],
+    ) -> Any: ...
+
+    async def submit_task_async(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: int | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Any:
+        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None. Raises
+        ConfigurationError, TaskSubmissionError for what is wrong at once."""
+        method: Callable[..., Any] = self._scheduler.submit_task_async
+        return await self._threads.call(
+            method, fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **options
+        )
 
     async def uncordon(self, cluster: str) -> None:
-        """The end of :meth:`cordon` and :meth:`drain`."""
+        """Undo `cordon` and `drain`."""
         await self._threads.call(self._scheduler.uncordon, cluster)
 
-    async def drain(self, cluster: str, timeout: float | None = None) -> bool:
-        """Close a cluster for new work and wait until nothing is there any more."""
-        return await self._threads.alone(self._scheduler.drain, cluster, timeout)
-
-    async def declare_dead(self, cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
-        """Say that a cluster is dead: what was there is settled now."""
-        return await self._threads.call(self._scheduler.declare_dead, cluster, reason, force=force)
-
-    async def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
-        """One row per cluster."""
-        return await self._threads.call(self._scheduler.list_clusters, refresh=refresh)
-
-    async def cluster_info(self, name: str) -> dict[str, Any]:
-        """One cluster, asked now."""
-        return await self._threads.call(self._scheduler.cluster_info, name)
-
-    async def fleet_resources(self) -> dict[str, dict[str, float]]:
-        """Total and free over all clusters that answer now."""
-        return await self._threads.call(self._scheduler.fleet_resources)
-
-    async def cluster_resources(self) -> dict[str, float]:
-        """What all clusters that answer now have together."""
-        return (await self.fleet_resources())["total"]
-
-    async def available_resources(self) -> dict[str, float]:
-        """What is free of it."""
-        return (await self.fleet_resources())["free"]
-
-    async def nodes(self) -> list[dict[str, Any]]:
-        """Every node of the clusters that answer now, in Ray's words."""
-        return await self._threads.call(self._scheduler.nodes)
+    async def unfinished(self) -> list[Item]:
+        """The items that this program submitted and that have not ended."""
+        return await self._threads.call(self._scheduler.unfinished)
 
     async def use_runtime_env(self, runtime_env: Mapping[str, Any]) -> None:
-        """For everything that is submitted from now on."""
+        """Set a runtime_env for all later submissions, merged between the cluster's and the item's own.
+
+        Raises ConfigurationError; also after the first submission.
+        """
         await self._threads.call(self._scheduler.use_runtime_env, runtime_env)
 
-    # Events ---------------------------------------------------------------------------------------------
-
-    def events(self, **wanted: Any) -> OpeningEvents:
-        """What happens, as it happens: ``async for event in scheduler.events(types="cluster")``. Awaited, it is there
-        from then on."""
-        return OpeningEvents(partial(self._threads.call, self._scheduler.events, **wanted))
-
-    async def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Any) -> EventListener:
-        """Call it, or await what it returns, with each event that is wanted."""
-        return await self._threads.call(self._scheduler.on_event, hear, since=since, **wanted)
+    async def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
+        """Wait until one of these jobs has ended, or the timeout."""
+        await self._threads.alone(self._scheduler.wait_for_a_job, job_ids, timeout)

@@ -17,7 +17,7 @@ LINGER_S = 2.0
 """How long a thread stays without work."""
 
 
-class BackThreads:
+class BlockingCallThreads:
     """What was begun is carried out, also when the coroutine that awaits it is cancelled. Calls carry its context."""
 
     def __init__(self, most: int = MOST) -> None:

@@ -1,7 +1,6 @@
-"""Which side is this code on? Outside, the verbs use the program's shared scheduler; inside a cluster, Ray itself.
+"""The active scheduler: the program's shared UnifiedScheduler, or inside a cluster the NativeScheduler.
 
-Light on purpose: a function that captured a verb loads this module in a worker, which has the standard library and
-Ray, and nothing else of ours.
+A function that captured a verb loads this module in a worker, so it imports only the standard library and Ray.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from ray_multicluster_scheduler.common.current_item import cluster_here
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 
 _shared: UnifiedScheduler | None = None
 _lock = threading.Lock()
@@ -25,8 +24,8 @@ def inside() -> bool:
     return cluster_here() is not None
 
 
-def side() -> UnifiedScheduler:
-    """Whose methods the verbs are: the shared scheduler's, or inside a cluster the native one's.
+def active_scheduler() -> UnifiedScheduler:
+    """The scheduler whose methods the verbs call: the shared one, or inside a cluster the native one.
 
     Raises ConfigurationError when a shared one has to be made and there is no configuration.
     """
@@ -35,37 +34,38 @@ def side() -> UnifiedScheduler:
 
 @functools.cache
 def native() -> UnifiedScheduler:
-    """The one that calls Ray where we are. It has the verbs of a UnifiedScheduler; a test compares the two."""
+    """The scheduler that calls Ray on this cluster. It has the verbs of UnifiedScheduler; a test compares the two."""
     from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler  # noqa: PLC0415 - inside only
 
     return cast("UnifiedScheduler", NativeScheduler())
 
 
 def shared() -> UnifiedScheduler:
-    """The program's own, made from the usual places if there is none. Raises ConfigurationError."""
+    """The program's shared scheduler; made from the configuration that is found if there is none. Raises
+    ConfigurationError."""
     global _shared  # noqa: PLW0603 - the module-level verbs need one shared object
     with _lock:
         if _shared is None:
-            _shared = embedded()()
+            _shared = scheduler_class()()
         return _shared
 
 
 def has_shared() -> bool:
-    """Is there one already?"""
+    """Does a shared scheduler exist?"""
     return _shared is not None
 
 
 def exchange_shared(fresh: UnifiedScheduler | None) -> UnifiedScheduler | None:
-    """Put another one, or none, in its place; returns the one before."""
+    """Replace the shared scheduler, or remove it; returns the one before."""
     global _shared
     with _lock:
         before, _shared = _shared, fresh
         return before
 
 
-def embedded() -> type[UnifiedScheduler]:
-    """The class that brings a control plane along; loading it takes what a cluster need not have."""
-    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler  # noqa: PLC0415 - heavy
+def scheduler_class() -> type[UnifiedScheduler]:
+    """UnifiedScheduler; loading it needs packages that a cluster need not have."""
+    from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler  # noqa: PLC0415 - heavy
 
     return UnifiedScheduler
 

@@ -1,17 +1,91 @@
-"""AwaitedJobs: what `wait_for_all_jobs` does between two looks, whoever waits and however."""
+"""JobVerbs: the verbs about one job that are the same for every scheduler, and the waiting of `wait_for_all_jobs`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, overload
 
+from ray_multicluster_scheduler.app.client_api.interrupt import stop_everything
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError
 from ray_multicluster_scheduler.common.notices import notify
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
 
 
+class JobVerbs(ABC):
+    """Part of UnifiedScheduler outside clusters and of NativeScheduler inside; each takes a job's id."""
+
+    @abstractmethod
+    def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> None: ...
+
+    @abstractmethod
+    def job_info(self, job_id: str) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def job_logs(self, job_id: str) -> str: ...
+
+    @abstractmethod
+    def follow_job_logs(self, job_id: str) -> Iterator[str]: ...
+
+    @abstractmethod
+    def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None: ...
+
+    def get_job_status(self, job_id: str) -> str:
+        """Ray's words (PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED), or QUEUED, RETRYING, LOST, EXPIRED."""
+        return str(self.job_info(job_id)["status"])
+
+    def get_job_info(self, job_id: str) -> dict[str, Any]:
+        """Status, cluster, attempt, times, and Ray's own submission id. Raises UnknownItemError."""
+        return self.job_info(job_id)
+
+    @overload
+    def get_job_logs(self, job_id: str, follow: Literal[False] = False) -> str: ...
+    @overload
+    def get_job_logs(self, job_id: str, follow: Literal[True]) -> Iterator[str]: ...
+    def get_job_logs(self, job_id: str, follow: bool = False) -> str | Iterator[str]:
+        """A job's output so far; with ``follow`` an iterator over its output until the job ends."""
+        return self.follow_job_logs(job_id) if follow else self.job_logs(job_id)
+
+    def stop_job(self, job_id: str) -> bool:
+        """Ask for the end of a job, queued or running. False if it had ended already. Raises UnknownItemError."""
+        if self.get_job_status(job_id) in ENDED:
+            return False
+        self.cancel(job_id)
+        return True
+
+    def wait_for_all_jobs(
+        self,
+        ids: Sequence[str],
+        check_interval: float = 5,
+        timeout: float | None = None,
+        *,
+        stop_on_failure: bool = False,
+    ) -> dict[str, str]:
+        """Wait until all jobs have ended; returns the last status of each.
+
+        Every ``check_interval`` seconds it prints on stderr what it still waits for. One failed job does not stop the
+        others, unless ``stop_on_failure``. Raises TaskTimeoutError. Ctrl+C stops what this program submitted.
+        """
+        awaited = AwaitedJobs(ids, check_interval, timeout, stop_on_failure=stop_on_failure)
+        try:
+            while True:
+                statuses = {job_id: self.get_job_status(job_id) for job_id in awaited.ids}
+                left = awaited.left(statuses)
+                if not left:
+                    return statuses
+                for job_id in awaited.to_stop(statuses):
+                    self.cancel(job_id)
+                self.wait_for_a_job(left, awaited.pause_s(statuses))
+        except KeyboardInterrupt:
+            notify("interrupted")
+            stop_everything()
+            raise
+
+
 class AwaitedJobs:
-    """Its time begins when it is made. Raises ConfigurationError for what is no list of ids."""
+    """The state of one `wait_for_all_jobs`, for sync and async callers. Its time begins when it is made. Raises
+    ConfigurationError if ``ids`` is not a list of ids."""
 
     def __init__(
         self, ids: Sequence[str], check_interval: float, timeout: float | None, *, stop_on_failure: bool
@@ -22,21 +96,21 @@ class AwaitedJobs:
         self._interval, self._timeout, self._stops = check_interval, timeout, stop_on_failure
         now = time.monotonic()
         self._deadline = None if timeout is None else now + timeout
-        self._next_word = now + check_interval
+        self._next_notice = now + check_interval
 
     def left(self, statuses: Mapping[str, str]) -> list[str]:
-        """Those that are not over."""
+        """The jobs that have not ended."""
         return [job_id for job_id, status in statuses.items() if status not in ENDED]
 
     def to_stop(self, statuses: Mapping[str, str]) -> list[str]:
-        """Those that are to be stopped now because one has failed; only once."""
+        """The jobs to stop now because one has failed; only once."""
         if not self._stops or "FAILED" not in statuses.values():
             return []
         self._stops = False
         return self.left(statuses)
 
     def pause_s(self, statuses: Mapping[str, str]) -> float:
-        """How long to wait for one of them before the next look. Says now and then what is waited for. Raises
+        """How long to wait for one of the jobs before the next check; prints a notice when one is due. Raises
         TaskTimeoutError."""
         now = time.monotonic()
         waiting = [f"{job_id} ({statuses[job_id]})" for job_id in self.left(statuses)]
@@ -45,8 +119,8 @@ class AwaitedJobs:
                 f"{len(waiting)} of {len(self.ids)} jobs are not over after {self._timeout:g} s: {', '.join(waiting)}",
                 next_step="wait longer, or stop them with stop_job",
             )
-        if now >= self._next_word:
+        if now >= self._next_notice:
             notify(f"waiting for {', '.join(waiting)}")
-            self._next_word = now + self._interval
-        until = self._next_word if self._deadline is None else min(self._next_word, self._deadline)
+            self._next_notice = now + self._interval
+        until = self._next_notice if self._deadline is None else min(self._next_notice, self._deadline)
         return max(0.0, until - now)

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 
 _running: set[UnifiedScheduler] = set()
 """Those with a control plane. Held here, or one that nobody else holds would take its work along unfinished."""

@@ -53,6 +53,13 @@ def checked_reason(reason: object) -> str:
     return mask_text(reason)
 
 
+def checked_name(name: object, what: str) -> str:
+    """The name of a cluster or an owner. Raises ConfigurationError if it is not text."""
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(f"{what} is {name!r}.", next_step=f"give the name of the {what} as text")
+    return name
+
+
 def name_taken(name: str, by: str, cluster: str | None) -> ConfigurationError:
     """Names are unique among living actors."""
     where = f" on {cluster}" if cluster else ""

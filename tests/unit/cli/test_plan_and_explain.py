@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
+from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.cli.service import local_programs
 from ray_multicluster_scheduler.common.model import CandidateReport, Rejection, SchedulingDecision
 from ray_multicluster_scheduler.control_plane.runtime import local_queries

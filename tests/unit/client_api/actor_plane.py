@@ -6,8 +6,8 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
-from ray_multicluster_scheduler.app.client_api.embedded.embedded_actors import EmbeddedActors
-from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
+from ray_multicluster_scheduler.app.client_api.actors.actors import EmbeddedActors
+from ray_multicluster_scheduler.app.client_api.submission.submission import Submission
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, CallResult

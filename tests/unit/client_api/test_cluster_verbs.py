@@ -14,10 +14,9 @@ import pytest
 
 import ray_multicluster_scheduler as api
 from ray_multicluster_scheduler.app.client_api import execution_context
-from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
-from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
+from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.cli.service import local_programs
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
 from ray_multicluster_scheduler.common.exception import ClusterLostError, ConfigurationError, SchedulerError
@@ -115,8 +114,8 @@ class TestDeclareDead:
         ("given", "said"),
         [
             ({"cluster": "mca"}, "There is no cluster 'mca'"),
-            ({"cluster": 5}, "declare_dead was given 5, which is no cluster"),
-            ({"cluster": ""}, "declare_dead was given ''"),
+            ({"cluster": 5}, "cluster is 5"),
+            ({"cluster": ""}, "cluster is ''"),
             ({"cluster": "mac", "reason": 5}, "reason is 5"),
         ],
     )
@@ -156,7 +155,7 @@ class TestDrain:
 
     @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain"])
     def test_what_is_no_cluster(self, verb: str) -> None:
-        for wrong, said in (("mca", "There is no cluster 'mca'"), (5, f"{verb} was given 5, which is no cluster")):
+        for wrong, said in (("mca", "There is no cluster 'mca'"), (5, "cluster is 5")):
             with pytest.raises(ConfigurationError, match=said):
                 getattr(api, verb)(wrong)
 
@@ -264,6 +263,6 @@ class TestInsideOfACluster:
         for verb in VERBS:
             faces = [
                 [(one.name, one.default) for one in inspect.signature(getattr(side, verb)).parameters.values()]
-                for side in (ClusterVerbs, NativeScheduler)
+                for side in (UnifiedScheduler, NativeScheduler)
             ]
             assert faces[0] == faces[1], verb

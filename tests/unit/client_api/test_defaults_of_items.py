@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
+from ray_multicluster_scheduler.app.client_api.submission.submission import Submission
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
-from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.handles.handle import JobHandle, TaskHandle
+from ray_multicluster_scheduler.app.client_api.submission.submission import Submission
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import TaskCancelledError, TaskSubmissionError
@@ -190,7 +190,7 @@ class TestAfter:
     def test_a_time_from_now_counts_from_each_call(self) -> None:
         maker = submission()
         template = maker.template(len, None, None, None, {"start_after": 60})
-        moments = [maker.of(template, ("x",), {})[0].start_after for _ in range(2)]
+        moments = [maker.build_task(template, ("x",), {})[0].start_after for _ in range(2)]
         assert None not in moments
         assert moments[0] < moments[1]  # type: ignore[operator]  # neither is None
 

@@ -10,7 +10,6 @@ import pytest
 
 import ray_multicluster_scheduler as api
 from ray_multicluster_scheduler.app.client_api import execution_context
-from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeTaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobHandle, NativeJobs
@@ -315,6 +314,6 @@ class TestInsideOfACluster:
         for verb in VERBS:
             faces = [
                 [(one.name, one.default) for one in inspect.signature(getattr(side, verb)).parameters.values()]
-                for side in (QueueVerbs, NativeScheduler)
+                for side in (UnifiedScheduler, NativeScheduler)
             ]
             assert faces[0] == faces[1], verb

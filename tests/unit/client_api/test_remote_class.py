@@ -92,7 +92,7 @@ class TestAsAClass:
 
     def test_remote_goes_to_the_side_that_we_are_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         side = SimpleNamespace(submit_actor_async=lambda cls, args, kwargs: (cls, args, kwargs))
-        monkeypatch.setattr(execution_context, "side", lambda: side)
+        monkeypatch.setattr(execution_context, "active_scheduler", lambda: side)
         cls = RemoteClass(Counter)
         assert cls.remote(1, start=2) == (cls, (1,), {"start": 2})
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api import execution_context
-from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.handles.handle import PartHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote import remote
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
+from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission, new_control_plane_id
+from ray_multicluster_scheduler.app.client_api.submission.submission import Submission, new_control_plane_id
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.config import Settings

@@ -14,7 +14,7 @@ import pytest
 
 import ray_multicluster_scheduler as api
 from ray_multicluster_scheduler.app.client_api.async_scheduler import AsyncScheduler
-from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BackThreads
+from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BlockingCallThreads
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
@@ -43,7 +43,7 @@ def test_every_verb_is_there_and_takes_the_same() -> None:
     verbs = {name for name, verb in inspect.getmembers(UnifiedScheduler, callable) if not name.startswith("_")}
     for verb in sorted(verbs):
         twin = getattr(AsyncScheduler, verb)
-        if verb != "events":  # what can be chosen is said at the other one, and it waits when it is used
+        if verb not in {"events", "get_job_logs"}:  # these are awaited or iterated, as the caller likes
             assert inspect.iscoroutinefunction(twin) or inspect.isasyncgenfunction(twin), verb
             ours, theirs = (inspect.signature(one).parameters for one in (twin, getattr(UnifiedScheduler, verb)))
             assert [(one.name, one.default) for one in ours.values()] == [
@@ -238,7 +238,7 @@ def test_one_of_the_two_is_given() -> None:
 
 
 async def test_a_call_that_takes_long_does_not_stop_the_others() -> None:
-    threads, gate = BackThreads(most=2), threading.Event()
+    threads, gate = BlockingCallThreads(most=2), threading.Event()
     long = [asyncio.create_task(threads.alone(gate.wait, 120)) for _ in range(5)]
     began = time.monotonic()
     assert await asyncio.gather(*(threads.call(pow, 2, number) for number in range(50))) == [2**n for n in range(50)]

@@ -22,8 +22,8 @@ from ray_multicluster_scheduler.app.client_api.handles.progress import begin
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.app.client_api.options import ItemOptions
+    from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -158,7 +158,7 @@ class FleetExecutor(Executor):
                 self._changed.notify_all()
 
     def _scheduler(self) -> UnifiedScheduler:
-        return execution_context.side() if self._given is None else self._given
+        return execution_context.active_scheduler() if self._given is None else self._given
 
 
 def _sizer(chunksize: int | None) -> ChunkSizer:

@@ -16,8 +16,8 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 from ray_multicluster_scheduler.common.model import parse_resources
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
+    from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 
 
 class CallOptions:

@@ -16,11 +16,11 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
     runtime_env_for,
     source_names,
 )
-from ray_multicluster_scheduler.app.client_api.embedded.task_template import PickledFunction, make_template
 from ray_multicluster_scheduler.app.client_api.gangs.member import GangMember, as_member
 from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields, fields_from, is_joined
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import is_class, make_remote_class
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
+from ray_multicluster_scheduler.app.client_api.submission.task_template import PickledFunction, make_template
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ConfigurationError

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BackThreads
+from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BlockingCallThreads
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.handles.progress import counted
@@ -18,7 +18,7 @@ H = TypeVar("H", bound=Handle)
 
 
 async def get(
-    handles: Handle | Sequence[Handle], timeout: float | None, progress: bool | None, threads: BackThreads
+    handles: Handle | Sequence[Handle], timeout: float | None, progress: bool | None, threads: BlockingCallThreads
 ) -> Any:
     """As :func:`collecting.get`. Values are unpickled on ``threads``, and fetched there if they are elsewhere."""
     timeout = collecting._seconds(timeout)

@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.app.client_api.in_cluster.ray_callables import (
     refused,
 )
 from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import SchedulerWithoutQueue
+from ray_multicluster_scheduler.app.client_api.job_wait import JobVerbs
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import (
     check_namespace,
     check_recursive,
@@ -37,7 +38,7 @@ _log = get_logger(__name__)
 READY_TIMEOUT_S = 300.0
 
 
-class NativeScheduler(SchedulerWithoutQueue):
+class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
     """What UnifiedScheduler is outside. It makes no control plane, no agent and no limits: Ray schedules here.
 
     A configuration is taken, so that a program runs unchanged, and not used: the cluster is the one that we are in.

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 
 __all__ = [
     "available_resources",
@@ -60,7 +60,7 @@ def init(
     if of_ray:
         names = ", ".join(sorted(of_ray))
         _log.warning("init: %s: about a single Ray cluster, no effect; clusters.yaml says what ours have", names)
-    fresh = execution_context.embedded()(_path(address))
+    fresh = execution_context.scheduler_class()(_path(address))
     if runtime_env:
         fresh.use_runtime_env(runtime_env)
     execution_context.exchange_shared(fresh)
@@ -74,17 +74,17 @@ def is_initialized() -> bool:
 
 def nodes() -> list[dict[str, Any]]:
     """Every node of every cluster that answers now: ``NodeID``, ``Alive``, ``Resources``, and its ``Cluster``."""
-    return execution_context.side().nodes()
+    return execution_context.active_scheduler().nodes()
 
 
 def cluster_resources() -> dict[str, float]:
     """What all clusters that answer now have together."""
-    return execution_context.side().fleet_resources()["total"]
+    return execution_context.active_scheduler().fleet_resources()["total"]
 
 
 def available_resources() -> dict[str, float]:
     """What is free of it."""
-    return execution_context.side().fleet_resources()["free"]
+    return execution_context.active_scheduler().fleet_resources()["free"]
 
 
 def get_runtime_context() -> Any:

@@ -41,7 +41,7 @@ class RemoteClass:
 
         Raises ConfigurationError, TaskSubmissionError.
         """
-        return execution_context.side().submit_actor_async(self, args, kwargs)
+        return execution_context.active_scheduler().submit_actor_async(self, args, kwargs)
 
     def options(self, **options: Any) -> RemoteClass:
         """The same class with other options. Raises ConfigurationError."""

@@ -43,7 +43,7 @@ class RemoteFunction:
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Run it with these arguments; returns a handle. Raises ConfigurationError, TaskSubmissionError."""
-        return execution_context.side().submit_task_async(self, args, kwargs)
+        return execution_context.active_scheduler().submit_task_async(self, args, kwargs)
 
     def options(self, **options: Any) -> RemoteFunction:
         """The same function with other options. Raises ConfigurationError."""

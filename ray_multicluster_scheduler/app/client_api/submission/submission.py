@@ -15,7 +15,6 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
     runtime_env_for,
     source_names,
 )
-from ray_multicluster_scheduler.app.client_api.embedded.task_template import TaskTemplate, make_template
 from ray_multicluster_scheduler.app.client_api.options import (
     JobOptions,
     TaskOptions,
@@ -25,6 +24,7 @@ from ray_multicluster_scheduler.app.client_api.options import (
     is_joined,
 )
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
+from ray_multicluster_scheduler.app.client_api.submission.task_template import TaskTemplate, make_template
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
@@ -66,7 +66,7 @@ class Submission:
         Code and arguments are in the payload cache then; whoever does not submit the task has to release them.
         """
         template = self.template(fn, resource_requirements, tags, num_returns, options)
-        return self.of(template, *check_arguments(args, kwargs, template.name))
+        return self.build_task(template, *check_arguments(args, kwargs, template.name))
 
     def template(
         self,
@@ -76,18 +76,18 @@ class Submission:
         num_returns: int | None,
         options: Mapping[str, Any],
     ) -> TaskTemplate:
-        """All that does not depend on the arguments. Raises ConfigurationError, TaskSubmissionError."""
-        return make_template(fn, resource_requirements, tags, num_returns, options, self._settings)
-
-    def template_of(self, fn: RemoteFunction) -> TaskTemplate:
-        """The same for a RemoteFunction, which is looked at once."""
+        """Everything that does not depend on the arguments; cached for a RemoteFunction without further options. Raises
+        ConfigurationError, TaskSubmissionError."""
+        given = (resource_requirements, tags, num_returns)
+        if not isinstance(fn, RemoteFunction) or options or given != (None, None, None):
+            return make_template(fn, *given, options, self._settings)
         known = fn.template
         if known is None or known[0] is not self._settings:
-            known = fn.template = (self._settings, self.template(fn, None, None, None, {}))
+            known = fn.template = (self._settings, make_template(fn, None, None, None, {}, self._settings))
         template: TaskTemplate = known[1]
         return template
 
-    def of(
+    def build_task(
         self, template: TaskTemplate, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[TaskDescription, Arguments]:
         """One task like this with these arguments. Raises TaskSubmissionError for what cannot be pickled."""
@@ -139,6 +139,14 @@ class Submission:
     def new_id(self, kind: str) -> str:
         """One that was never given before, also not by another control plane."""
         return f"{kind}-{self._control_plane}-{next(self._numbers)}"
+
+
+def placeholder_task() -> None:
+    """The function of a task that is only planned."""
+
+
+class PlaceholderActor:
+    """The class of an actor that is only planned."""
 
 
 def new_control_plane_id(*, lasting: bool = False) -> str:

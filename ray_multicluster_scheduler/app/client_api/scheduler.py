@@ -1,0 +1,699 @@
+"""UnifiedScheduler: submits tasks, actors, jobs and gangs to the best cluster, and steers them.
+
+It drives a control plane in this process (embedded) or uses that of a service (remote). Users import it from
+``unified_scheduler``, which is light; this module loads the whole control plane. Inside a cluster ``NativeScheduler``
+takes its place. ``verbs.py`` and ``async_verbs.py`` are generated from this class by ``scripts/generate_verbs.py``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias, TypeVar, Unpack, overload
+
+from ray_multicluster_scheduler.app.client_api import program
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
+from ray_multicluster_scheduler.app.client_api.actors.actors import Actors, EmbeddedActors
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
+from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
+from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import handles_of
+from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission
+from ray_multicluster_scheduler.app.client_api.handles import collecting
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
+from ray_multicluster_scheduler.app.client_api.job_wait import JobVerbs
+from ray_multicluster_scheduler.app.client_api.options import (
+    ActorOptions,
+    GangOptions,
+    JobOptions,
+    LimitOptions,
+    TaskOptions,
+    absolute_paths,
+    item_id_of,
+)
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import (
+    check_namespace,
+    check_recursive,
+    check_what_to_cancel,
+)
+from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
+from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service
+from ray_multicluster_scheduler.app.client_api.remote.remote_actors import RemoteActors
+from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
+from ray_multicluster_scheduler.app.client_api.submission.submission import (
+    PlaceholderActor,
+    Submission,
+    new_control_plane_id,
+    placeholder_task,
+)
+from ray_multicluster_scheduler.app.client_api.submit_actor import kill
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.common.model.checks import priority_of
+from ray_multicluster_scheduler.common.model.gang_description import Strategy
+from ray_multicluster_scheduler.control_plane.config import (
+    ClusterConfig,
+    ConfigArgument,
+    FleetConfig,
+    Settings,
+    load_config,
+)
+from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
+from ray_multicluster_scheduler.control_plane.runtime import explanation
+from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventCallback, EventIterator, EventListener
+from ray_multicluster_scheduler.control_plane.runtime.idempotency import with_own_id
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, wait_for
+from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_name, checked_reason
+from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
+from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_events
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
+
+H = TypeVar("H", bound=Handle)
+ItemRef: TypeAlias = str | Handle | ActorHandle
+Words: TypeAlias = str | Iterable[str] | None
+_POLL_S = 0.05
+
+
+class UnifiedScheduler(JobVerbs):
+    """Submits tasks, actors, jobs and gangs to the best cluster of a fleet. Safe from any thread; a context manager.
+
+    Embedded: the control plane runs in this process, and the work ends with it. With the address of a service (given,
+    in ``RMCS_ADDRESS``, or of one that runs on this machine) the service has the work, which goes on when the program
+    has ended. Raises ConfigurationError when the configuration is missing or wrong; nothing is contacted before it is
+    needed.
+    """
+
+    def __init__(
+        self,
+        config: ConfigArgument = None,
+        *,
+        clusters: Sequence[ClusterConfig | Mapping[str, Any]] | None = None,
+        address: str | None = None,
+        token: str | None = None,
+        tls_ca: str | Path | None = None,
+    ) -> None:
+        """``token`` and ``tls_ca`` (a CA file) are for a service; docs/service.md tells the defaults."""
+        given = [name for name, one in (("config", config), ("clusters", clusters), ("address", address)) if one]
+        if len(given) > 1:
+            raise ConfigurationError(f"Both {given[0]} and {given[1]} were given.", next_step="give one of them")
+        own = config is not None or clusters is not None
+        self.address = None if own else find_service(address, os.environ)
+        self._proof = None if self.address is None else find_credentials(self.address, os.environ, token, tls_ca)
+        self._config = load_config(clusters if clusters is not None else config) if self.address is None else None
+        self._lock = threading.Lock()
+        self._runtime: ControlPlane | None = None
+        self._submission: Submission | None = None
+        self._actors: Actors | None = None
+        self._control_plane: str | None = None
+        self._runtime_env: Mapping[str, Any] = {}
+
+    @property
+    def config(self) -> FleetConfig:
+        """What this scheduler was made from. Raises ConfigurationError if it uses a service, which has it."""
+        if self._config is None:
+            raise ConfigurationError(
+                f"The configuration is that of the service {self.address}.", next_step="look at it there"
+            )
+        return self._config
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this scheduler, or of its service."""
+        return self._config.settings if self._config is not None else self._started()[0].settings
+
+    # Tasks ----------------------------------------------------------------------------------------------
+
+    def submit_task(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: int | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Any:
+        """Run ``fn`` on the best cluster and return its value; raises what it raised, or a SchedulerError."""
+        handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options)
+        value = handle.result()
+        return list(value) if number > 1 else value
+
+    @overload
+    def submit_task_async(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: None = None,
+        **options: Unpack[TaskOptions],
+    ) -> TaskHandle: ...
+    @overload
+    def submit_task_async(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: int | None,
+        **options: Unpack[TaskOptions],
+    ) -> Any: ...
+    def submit_task_async(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: int | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Any:
+        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None. Raises
+        ConfigurationError, TaskSubmissionError for what is wrong at once."""
+        handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options)
+        handle._runtime.let_catch_up()
+        if number == 1:
+            return handle
+        return PartHandle.split(handle, number) if number else None
+
+    def _submit(
+        self, fn: Any, args: Any, kwargs: Any, needs: Any, tags: Any, num_returns: int | None, options: TaskOptions
+    ) -> tuple[TaskHandle, int]:
+        """The handle of the item, and how many values it returns."""
+        runtime, submission = self._started()
+        template = submission.template(fn, needs, tags, num_returns, options)
+        task, arguments = submission.build_task(template, *check_arguments(args, kwargs, template.name))
+        return TaskHandle(runtime.submit(task, arguments), runtime), template.num_returns
+
+    def put(self, value: object) -> ObjectHandle:
+        """Store a value for tasks and actors: pickled once, shipped once to each cluster that needs it.
+
+        Paths under a home directory are converted in plain arguments only, not in such a value. Raises
+        TaskSubmissionError if it cannot be pickled.
+        """
+        if isinstance(value, Handle):
+            raise ConfigurationError(f"put was given the handle {value.id}.", next_step="pass the handle itself on")
+        runtime, _ = self._started()
+        return ObjectHandle(*pickled(value, f"the value given to put, a {type(value).__qualname__},"), runtime)
+
+    def get(
+        self, handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None
+    ) -> Any:
+        """The value of one handle, or the values of many in order; ``timeout`` is for all together. Raises the first
+        error as soon as it is known, and TaskTimeoutError. ``progress`` shows a progress bar on stderr."""
+        return collecting.get(handles, timeout, progress=progress)
+
+    def wait(
+        self, handles: Sequence[H], num_returns: int = 1, timeout: float | None = None, *, progress: bool | None = None
+    ) -> tuple[list[H], list[H]]:
+        """Wait until ``num_returns`` items have ended, or the timeout; returns (up to so many that ended, the rest)."""
+        return collecting.wait(handles, num_returns, timeout, progress=progress)
+
+    def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
+        """Cancel an item by its id or handle, in any state; an actor is killed. Raises UnknownItemError,
+        ConfigurationError for anything else."""
+        check_recursive(recursive)
+        check_what_to_cancel(item)
+        if isinstance(item, Handle):
+            item.cancel(force=force)
+            return
+        if isinstance(item, ActorHandle):
+            ActorHandle.kill(item)
+            return
+        runtime = self._that_knows(item)
+        actor = None if self._actors is None else self._actors.find(item)
+        if actor is not None:
+            ActorHandle.kill(actor)
+        elif runtime.is_call(item):
+            runtime.cancel_call(item, force=force)
+        else:
+            item = runtime.whole_id(item)
+            runtime.check_known(item)
+            runtime.cancel(item, "cancelled by the caller", force=force)
+
+    def explain(self, item_id: str | Handle | ActorHandle) -> dict[str, Any]:
+        """Why an item or an actor call, given by its id or handle, is where it is, as data that prints itself. Raises
+        UnknownItemError, ConfigurationError for anything else."""
+        if isinstance(item_id, Handle):
+            return item_id.explain()
+        if isinstance(item_id, ActorHandle):
+            return ActorHandle.explain(item_id)
+        item_id = item_id_of(item_id, "explain")
+        return self._that_knows(item_id).explain(item_id)
+
+    def plan(
+        self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **options: Any
+    ) -> SchedulingDecision:
+        """Where a task, an actor or a job (``kind``) would be placed now, and why; nothing is submitted.
+
+        Queries every cluster first. The decision prints itself as a table. Raises ConfigurationError.
+        """
+        runtime, submission = self._started()
+        task = self._planned(submission, kind, {**options, "resource_requirements": resource_requirements})
+        try:
+            return runtime.plan(task)
+        finally:
+            runtime.payload_cache.release(task.function_digest)
+            runtime.payload_cache.release(task.arguments_digest)
+
+    def _planned(self, submission: Submission, kind: str, options: dict[str, Any]) -> TaskDescription:
+        match kind:
+            case "task":
+                return submission.task(placeholder_task, **options)[0]
+            case "actor":
+                needs, tags = options.pop("resource_requirements"), options.pop("tags", None)
+                return self._with_actors().describe(PlaceholderActor, needs, tags, options)
+            case "job":
+                return submission.job("true", **options)
+        raise ConfigurationError(f"kind is {kind!r}.", next_step='give "task", "actor" or "job"')
+
+    # Jobs -----------------------------------------------------------------------------------------------
+
+    def submit_job(self, entrypoint: str, **options: Unpack[JobOptions]) -> str:
+        """Submit a Ray job and return its id once it is accepted; see :meth:`submit_job_async`."""
+        handle = self.submit_job_async(entrypoint, **options)
+        handle._runtime.settled(handle.id)
+        if handle.state.terminal and handle.attempt == 0 and (error := handle.exception()) is not None:
+            raise error  # of which a service tells a moment later
+        return handle.id
+
+    def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
+        """Submit a Ray job. The same ``submission_id`` again is the same job. Raises ConfigurationError."""
+        runtime, submission = self._started()
+        return JobHandle(with_own_id(runtime.submit(submission.job(entrypoint, **options)), options), runtime)
+
+    def job_info(self, job_id: str) -> dict[str, Any]:
+        """Status, cluster, attempt and times of a job. Raises UnknownItemError."""
+        return self._that_knows(job_id).job_info(job_id)
+
+    def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
+        """All jobs of this control plane, oldest first; ``status`` selects one status."""
+        runtime = self._running()
+        rows = [] if runtime is None else runtime.job_rows()
+        return [row for row in rows if status in (None, row["status"])]
+
+    def job_logs(self, job_id: str) -> str:
+        """Output of the newest attempt of a job; empty while it waits. Raises ClusterConnectionError."""
+        return self._that_knows(job_id).job_log(job_id)
+
+    def follow_job_logs(self, job_id: str) -> Iterator[str]:
+        """Iterate over the output of a job until it ends."""
+        return self._that_knows(job_id).follow_job_log(job_id)
+
+    def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
+        """Wait until one of these jobs has ended, or the timeout."""
+        wait_for([self.handle(job_id)._item for job_id in job_ids], 1, timeout)
+
+    # Actors and gangs -----------------------------------------------------------------------------------
+
+    def submit_actor(
+        self,
+        cls: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        **options: Unpack[ActorOptions],
+    ) -> ActorHandle:
+        """Create an actor on the best cluster and return its handle once it is ready; raises the constructor's error or
+        a SchedulerError. One that is not ready ``ready_timeout`` seconds after its cluster accepted it is ended:
+        TaskTimeoutError."""
+        return self._with_actors().submit(cls, args, kwargs, resource_requirements, tags, options, wait=True)
+
+    def submit_actor_async(
+        self,
+        cls: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        **options: Unpack[ActorOptions],
+    ) -> ActorHandle:
+        """The same without waiting; methods can be called at once. With lifetime="detached" it first asks the clusters,
+        for a few seconds at most, whether the name is free. Raises ConfigurationError, TaskSubmissionError."""
+        return self._with_actors().submit(cls, args, kwargs, resource_requirements, tags, options)
+
+    def get_actor(self, name: str, namespace: str | None = None) -> ActorHandle:
+        """A living actor by its name: of this program, or detached on any cluster. Raises UnknownItemError."""
+        check_namespace(namespace)
+        return self._with_actors().get(name)
+
+    def kill(self, actor: ActorHandle, *, no_restart: bool = True) -> None:
+        """End an actor now; unanswered calls fail. Raises ConfigurationError for anything else."""
+        kill(actor, no_restart=no_restart)
+
+    def list_actors(self) -> list[dict[str, Any]]:
+        """All actors of this program within retention, oldest first."""
+        runtime = self._running()
+        return [] if runtime is None else runtime.actor_rows()
+
+    def submit_gang(
+        self,
+        members: Iterable[Any],
+        *,
+        strategy: Strategy = "PACK",
+        tags: Sequence[str] | None = None,
+        **options: Unpack[GangOptions],
+    ) -> list[Any]:
+        """Start all ``members`` together on one cluster, in one placement group, or none of them.
+
+        Functions: waits for all and returns their values in order; the first failure ends the others and is raised.
+        Classes: waits until all actors are ready and returns their handles; when one ends, all end. Raises
+        SchedulerError.
+        """
+        made = self.submit_gang_async(members, strategy=strategy, tags=tags, **options)
+        if isinstance(made, TaskHandle):
+            values: list[Any] = made.result()
+            return values
+        return [ActorHandle.ready(handle) for handle in made]
+
+    def submit_gang_async(
+        self,
+        members: Iterable[Any],
+        *,
+        strategy: Strategy = "PACK",
+        tags: Sequence[str] | None = None,
+        **options: Unpack[GangOptions],
+    ) -> Any:
+        """The same without waiting: for functions one handle, whose result is the list; for classes the actor handles,
+        which accept calls at once. Raises ConfigurationError, TaskSubmissionError."""
+        runtime, submission = self._started()
+        described = GangSubmission(runtime.settings, runtime.clock, runtime.homes, submission.new_id)
+        new = described.describe(members, strategy, tags, options)
+        gang = new.task.gang
+        item = runtime.submit(new.shelved(runtime.payload_cache), new.arguments)
+        if gang is not None and gang.of == "actor":
+            return handles_of(item, runtime, [part.methods for part in new.parts])
+        handle = TaskHandle(item, runtime)
+        runtime.let_catch_up()
+        return handle
+
+    def hold(self, item: ItemRef, reason: str = "") -> None:
+        """Keep an item from starting until :meth:`release`; an attempt that was already sent goes on. No effect on an
+        item that has ended. Raises UnknownItemError."""
+        runtime, task_id = self._item(item, "hold")
+        runtime.tell(scheduler_events.HoldRequested(task_id, checked_reason(reason)))
+
+    def release(self, item: ItemRef) -> None:
+        """Undo :meth:`hold`. Raises UnknownItemError."""
+        runtime, task_id = self._item(item, "release")
+        runtime.tell(scheduler_events.ReleaseRequested(task_id))
+
+    def set_priority(self, item: ItemRef, priority: int) -> None:
+        """Change the priority with which an item waits; higher numbers go first. Raises UnknownItemError."""
+        runtime, task_id = self._item(item, "set_priority")
+        runtime.tell(scheduler_events.PriorityChanged(task_id, priority_of(priority)))
+
+    def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
+        """Start nothing new on a cluster, or of an owner, until :meth:`resume_queue`; running items go on.
+
+        Raises ConfigurationError for an unknown cluster, or when not exactly one of the two is named.
+        """
+        runtime, what, name = self._queue(cluster, owner, "pause_queue")
+        runtime.tell(scheduler_events.QueuePaused(what, name, checked_reason(reason)))
+
+    def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
+        """Undo :meth:`pause_queue`."""
+        runtime, what, name = self._queue(cluster, owner, "resume_queue")
+        runtime.tell(scheduler_events.QueueResumed(what, name))
+
+    def owner_limits(self, owner: str) -> dict[str, Any]:
+        """The limits of an owner, by the names that :meth:`set_owner_limits` takes."""
+        return self._started()[0].limits_of(checked_name(owner, "owner"), anew=True).model_dump()
+
+    def set_owner_limits(self, owner: str, **limits: Unpack[LimitOptions]) -> None:
+        """Replace the limits of an owner from the settings: ``weight``, ``max_queued``, ``max_running``, ``max_gpus``,
+        ``max_priority``; what is not named gets its default. Running items go on. Applied when this returns. With a
+        service only admins may do this, and it outlives restarts. Raises ConfigurationError."""
+        self._change_limits(owner, owner_limits_from(limits))
+
+    def reset_owner_limits(self, owner: str) -> None:
+        """Undo :meth:`set_owner_limits`: the limits from the settings apply again."""
+        self._change_limits(owner, None)
+
+    # Clusters -------------------------------------------------------------------------------------------
+
+    def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
+        """One row per cluster; ``refresh`` queries all clusters first, in parallel."""
+        return ClusterRows(self._started()[0].cluster_rows(None if refresh else ()))
+
+    def cluster_info(self, name: str) -> dict[str, Any]:
+        """The row of one cluster, queried now. Raises ConfigurationError for an unknown name."""
+        runtime, _ = self._started()
+        runtime.check_cluster(name)
+        return next(row for row in ClusterRows(runtime.cluster_rows([name])) if row["name"] == name)
+
+    def fleet_resources(self) -> dict[str, dict[str, float]]:
+        """Total and free resources of all clusters that answer now."""
+        sums: dict[str, dict[str, float]] = {"total": {}, "free": {}}
+        for row in self.list_clusters(refresh=True):
+            for part, amounts in sums.items():
+                for name, amount in (row[part] or {}).items() if row["state"] in explanation.ANSWERING else ():
+                    amounts[name] = amounts.get(name, 0.0) + amount
+        return sums
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Every node of the clusters that answer now, with its cluster, in Ray's format."""
+        up = [row["name"] for row in self.list_clusters(refresh=True) if row["state"] in explanation.ANSWERING]
+        return self._started()[0].node_rows(up)
+
+    def use_runtime_env(self, runtime_env: Mapping[str, Any]) -> None:
+        """Set a runtime_env for all later submissions, merged between the cluster's and the item's own.
+
+        Raises ConfigurationError; also after the first submission.
+        """
+        env = absolute_paths(runtime_env)
+        with self._lock:
+            if self._runtime is not None:
+                raise ConfigurationError(
+                    "The runtime_env comes too late: the scheduler is in use.", next_step="give it with init()"
+                )
+            if self.address is not None:
+                self._runtime_env = env
+                return
+            merged = [{"runtime_env": merge_runtime_env(one.runtime_env, env)} for one in self.config.clusters]
+            clusters = [one.model_copy(update=new) for one, new in zip(self.config.clusters, merged, strict=True)]
+            self._config = self.config.model_copy(update={"clusters": tuple(clusters)})
+
+    def cordon(self, cluster: str) -> None:
+        """Close a cluster for new work until :meth:`uncordon`; prefetched items are recalled, running ones go on.
+
+        Raises ConfigurationError for an unknown cluster, as the next methods do.
+        """
+        self._cordon(cluster, cordoned=True)
+
+    def uncordon(self, cluster: str) -> None:
+        """Undo :meth:`cordon` and :meth:`drain`."""
+        self._cordon(cluster, cordoned=False)
+
+    def drain(self, cluster: str, timeout: float | None = None) -> bool:
+        """Cordon a cluster and wait until nothing of ours is on it, ``timeout`` seconds at most: True when it is empty.
+        With 0 it only reports whether it is. Raises SchedulerError when the cluster is uncordoned meanwhile."""
+        if timeout is not None and (type(timeout) not in (int, float) or not timeout >= 0):
+            raise ConfigurationError(
+                f"timeout is {timeout!r}.", next_step="give seconds, 0 or more, or None for no limit"
+            )
+        runtime = self._cordon(cluster, cordoned=True)
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        while not (drained := runtime.is_drained(cluster)):
+            if time.monotonic() >= deadline:
+                return False
+            if drained is None:
+                raise SchedulerError(
+                    f"Cluster {cluster!r} was not drained: it was uncordoned meanwhile.",
+                    cluster=cluster,
+                    next_step="drain it again, if nothing should go there",
+                )
+            time.sleep(_POLL_S)
+        return True
+
+    def declare_dead(self, cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
+        """Declare that a cluster is dead: settle its items now instead of after ``lost_after_s``; returns their ids.
+
+        Items that may run again go elsewhere; others (a job without ``retry_lost``) fail with ClusterLostError. The
+        cluster takes no work before it answers again; superseded attempts that still run there are then cancelled.
+        Raises SchedulerError for a cluster that answers, unless ``force``; ConfigurationError for an unknown one.
+        """
+        checked_name(cluster, "cluster")
+        return self._started()[0].declare_dead(cluster, checked_reason(reason), force=force)
+
+    def _cordon(self, cluster: str, *, cordoned: bool) -> ControlPlane:
+        runtime, _ = self._started()
+        runtime.check_cluster(checked_name(cluster, "cluster"))
+        runtime.tell(scheduler_events.CordonChanged(cluster, cordoned))
+        return runtime
+
+    def events(
+        self,
+        *,
+        types: Words = None,
+        id: Words = None,  # noqa: A002 - the name of the field
+        owner: Words = None,
+        cluster: Words = None,
+        state: Words = None,
+        kind: Words = None,
+        since: int | None = None,
+    ) -> EventIterator:
+        """Live events: iterate with `for` or `async for`. Every filter given has to match, each by any of its words;
+        ``types`` are transition, decision, cluster, action (the default) and telemetry. With ``since``, the number of
+        an event, known events after it come first. Raises ConfigurationError."""
+        said = {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
+        if since is not None and (isinstance(since, bool) or not isinstance(since, int) or since < 0):
+            raise ConfigurationError(f"since is {since!r}.", next_step="give the number of an event")
+        return self._started()[0].events(EventFilter.of(said), since)
+
+    def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
+        """Call ``hear`` (or await its result) with each matching event (see :meth:`events`) until the scheduler ends or
+        the returned listener is closed. An error that it raises is logged, and ends it."""
+        if not callable(hear):
+            raise ConfigurationError(f"{hear!r} cannot be called.", next_step="give a function")
+        return EventListener(self.events(since=since, **wanted), hear)
+
+    # The program ----------------------------------------------------------------------------------------
+
+    def unfinished(self) -> list[Item]:
+        """The items that this program submitted and that have not ended."""
+        return [] if (runtime := self._runtime) is None else runtime.unfinished()
+
+    def shutdown(self, *, drain: bool = False) -> None:
+        """End this scheduler: with ``drain`` after all work has ended, else unfinished work is cancelled. Idempotent.
+
+        Items submitted meanwhile are drained, too, or refused; later ones start a new control plane.
+        """
+        runtime = self._runtime
+        if runtime is None:
+            return
+        try:
+            runtime.shutdown(drain=drain, interrupted=program.interrupted)
+        finally:
+            with self._lock:
+                if self._runtime is runtime:
+                    self._runtime = self._submission = self._actors = None
+                    program.ended(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._leave(drain=kind is None)
+
+    def _leave(self, *, drain: bool) -> None:
+        """At the end of the program or ``with`` block: embedded work ends, work of a service goes on."""
+        self.shutdown(drain=drain and not (self._runtime is not None and self._runtime.lives_on))
+
+    def handle(self, item_id: str) -> TaskHandle | JobHandle | ActorHandle:
+        """The handle of an unfinished item. Raises UnknownItemError."""
+        runtime = self._that_knows(item_id)
+        actor = None if self._actors is None else self._actors.find(item_id)
+        if actor is not None:
+            return actor
+        item = runtime.item(item_id)
+        if item is None or item.task.kind == "actor":
+            raise UnknownItemError(f"There is no item {item_id!r} in progress here.", task_id=item_id)
+        return JobHandle(item, runtime) if item.task.kind == "job" else TaskHandle(item, runtime)
+
+    def _that_knows(self, item_id: str) -> ControlPlane:
+        """The running control plane; none is started only to find out that it does not know the item."""
+        runtime = self._running()
+        if runtime is None:
+            raise explanation.unknown_item(item_id)
+        return runtime
+
+    def _running(self) -> ControlPlane | None:
+        """The control plane, if there is one; a service runs whether it was used or not."""
+        return self._runtime if self.address is None else self._started()[0]
+
+    def _started(self) -> tuple[ControlPlane, Submission]:
+        if program.exiting():
+            raise SchedulerError(
+                "The interpreter is shutting down, so nothing can be submitted any more.",
+                next_step="submit from the program itself, not from an atexit handler",
+            )
+        with self._lock:
+            if self._runtime is None or self._submission is None:
+                # A new id each time: an id that was issued before must never be issued again.
+                self._control_plane = new_control_plane_id(lasting=self.address is not None)
+                if self.address is None:
+                    self._runtime = Runtime(self.config, self._control_plane)
+                else:
+                    self._runtime = RemoteRuntime(self.address, self._control_plane, self._runtime_env, self._proof)
+                self._submission = Submission(
+                    self._runtime.settings,
+                    self._runtime.payload_cache,
+                    self._runtime.clock,
+                    self._control_plane,
+                    self._runtime.homes,
+                )
+                program.started(self)
+            return self._runtime, self._submission
+
+    def _forked(self) -> None:
+        """In the child of a fork the threads do not exist: the next call starts a new control plane."""
+        self._lock = threading.Lock()
+        self._runtime = self._submission = self._actors = None
+
+    def _with_actors(self) -> Actors:
+        runtime, submission = self._started()
+        with self._lock:
+            if self._actors is not None:
+                return self._actors
+            new = ActorSubmission(runtime.settings, runtime.clock, runtime.homes, submission.new_id)
+            if isinstance(runtime, RemoteRuntime):
+                self._actors = RemoteActors(runtime, new)
+            else:
+                assert isinstance(runtime, Runtime)
+                self._actors = EmbeddedActors(runtime, new)
+            return self._actors
+
+    def _item(self, item: ItemRef, verb: str) -> tuple[ControlPlane, str]:
+        task_id = item_id_of(item, verb)
+        if isinstance(item, Handle):
+            return item._runtime, task_id
+        if isinstance(item, ActorHandle):
+            return item._rmcs_runtime, task_id
+        runtime = self._that_knows(task_id)
+        if runtime.is_call(task_id):
+            raise ConfigurationError(
+                f"{task_id} is a call of an actor's method, which waits with its actor and not in a queue.",
+                task_id=task_id,
+                next_step=f"use {verb} with items: tasks, actors and jobs",
+            )
+        task_id = runtime.whole_id(task_id)
+        if runtime.settled(task_id) is None:
+            runtime.check_known(task_id)
+        return runtime, task_id
+
+    def _change_limits(self, owner: str, limits: OwnerLimits | None) -> None:
+        runtime, _ = self._started()
+        runtime.tell(scheduler_events.OwnerLimitsChanged(checked_name(owner, "owner"), limits))
+        runtime.limits_of(owner, anew=True)
+
+    def _queue(
+        self, cluster: str | None, owner: str | None, verb: str
+    ) -> tuple[ControlPlane, Literal["cluster", "owner"], str]:
+        if (cluster is None) == (owner is None):
+            given = "neither a cluster nor an owner" if cluster is None else "both a cluster and an owner"
+            raise ConfigurationError(f"{verb} was given {given}.", next_step='name one: cluster="…" or owner="…"')
+        runtime, _ = self._started()
+        if owner is not None:
+            return runtime, "owner", checked_name(owner, "owner")
+        runtime.check_cluster(checked_name(cluster, "cluster"))
+        return runtime, "cluster", str(cluster)
+
+
+# Pickled by this name, which is NativeScheduler inside a cluster.
+UnifiedScheduler.__module__ = "ray_multicluster_scheduler.app.client_api.unified_scheduler"

@@ -1,0 +1,393 @@
+"""The verbs of the package: each calls the method of the same name of the active scheduler.
+
+That is the program's shared UnifiedScheduler, or inside a cluster the NativeScheduler. Generated from UnifiedScheduler
+by scripts/generate_verbs.py: do not edit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, overload
+
+from ray_multicluster_scheduler.app.client_api.execution_context import active_scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any, Literal, TypeAlias, Unpack
+
+    from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+    from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+    from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
+    from ray_multicluster_scheduler.app.client_api.options import (
+        ActorOptions,
+        GangOptions,
+        JobOptions,
+        LimitOptions,
+        TaskOptions,
+    )
+    from ray_multicluster_scheduler.common.model import SchedulingDecision
+    from ray_multicluster_scheduler.common.model.gang_description import Strategy
+    from ray_multicluster_scheduler.control_plane.runtime.event_iterator import (
+        EventCallback,
+        EventIterator,
+        EventListener,
+    )
+
+    ItemRef: TypeAlias = str | Handle | ActorHandle
+
+    Words: TypeAlias = str | Iterable[str] | None
+
+__all__ = [
+    "cluster_info",
+    "cordon",
+    "declare_dead",
+    "drain",
+    "events",
+    "explain",
+    "fleet_resources",
+    "get_actor",
+    "get_job_info",
+    "get_job_logs",
+    "get_job_status",
+    "hold",
+    "list_actors",
+    "list_clusters",
+    "list_jobs",
+    "on_event",
+    "owner_limits",
+    "pause_queue",
+    "plan",
+    "put",
+    "release",
+    "reset_owner_limits",
+    "resume_queue",
+    "set_owner_limits",
+    "set_priority",
+    "stop_job",
+    "submit_actor",
+    "submit_actor_async",
+    "submit_gang",
+    "submit_gang_async",
+    "submit_job",
+    "submit_job_async",
+    "submit_task",
+    "submit_task_async",
+    "uncordon",
+    "wait_for_all_jobs",
+]
+
+
+def submit_task(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    resource_requirements: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = None,
+    *,
+    num_returns: int | None = None,
+    **options: Unpack[TaskOptions],
+) -> Any:
+    """Run ``fn`` on the best cluster and return its value; raises what it raised, or a SchedulerError."""
+    return active_scheduler().submit_task(
+        fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **options
+    )
+
+
+@overload
+def submit_task_async(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    resource_requirements: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = None,
+    *,
+    num_returns: None = None,
+    **options: Unpack[TaskOptions],
+) -> TaskHandle: ...
+
+
+@overload
+def submit_task_async(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    resource_requirements: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = None,
+    *,
+    num_returns: int | None,
+    **options: Unpack[TaskOptions],
+) -> Any: ...
+
+
+def submit_task_async(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    resource_requirements: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = None,
+    *,
+    num_returns: int | None = None,
+    **options: Unpack[TaskOptions],
+) -> Any:
+    """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None. Raises
+    ConfigurationError, TaskSubmissionError for what is wrong at once."""
+    call: Callable[..., Any] = active_scheduler().submit_task_async
+    return call(fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **options)
+
+
+def put(value: object) -> ObjectHandle:
+    """Store a value for tasks and actors: pickled once, shipped once to each cluster that needs it.
+
+    Paths under a home directory are converted in plain arguments only, not in such a value. Raises
+    TaskSubmissionError if it cannot be pickled.
+    """
+    return active_scheduler().put(value)
+
+
+def submit_job(entrypoint: str, **options: Unpack[JobOptions]) -> str:
+    """Submit a Ray job and return its id once it is accepted; see `submit_job_async`."""
+    return active_scheduler().submit_job(entrypoint, **options)
+
+
+def submit_job_async(entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
+    """Submit a Ray job. The same ``submission_id`` again is the same job. Raises ConfigurationError."""
+    return active_scheduler().submit_job_async(entrypoint, **options)
+
+
+def get_job_status(job_id: str) -> str:
+    """Ray's words (PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED), or QUEUED, RETRYING, LOST, EXPIRED."""
+    return active_scheduler().get_job_status(job_id)
+
+
+def get_job_info(job_id: str) -> dict[str, Any]:
+    """Status, cluster, attempt, times, and Ray's own submission id. Raises UnknownItemError."""
+    return active_scheduler().get_job_info(job_id)
+
+
+@overload
+def get_job_logs(job_id: str, follow: Literal[False] = False) -> str: ...
+
+
+@overload
+def get_job_logs(job_id: str, follow: Literal[True]) -> Iterator[str]: ...
+
+
+def get_job_logs(job_id: str, follow: bool = False) -> str | Iterator[str]:
+    """A job's output so far; with ``follow`` an iterator over its output until the job ends."""
+    call: Callable[..., str | Iterator[str]] = active_scheduler().get_job_logs
+    return call(job_id, follow)
+
+
+def stop_job(job_id: str) -> bool:
+    """Ask for the end of a job, queued or running. False if it had ended already. Raises UnknownItemError."""
+    return active_scheduler().stop_job(job_id)
+
+
+def list_jobs(status: str | None = None) -> list[dict[str, Any]]:
+    """All jobs of this control plane, oldest first; ``status`` selects one status."""
+    return active_scheduler().list_jobs(status)
+
+
+def wait_for_all_jobs(
+    ids: Sequence[str], check_interval: float = 5, timeout: float | None = None, *, stop_on_failure: bool = False
+) -> dict[str, str]:
+    """Wait until all jobs have ended; returns the last status of each.
+
+    Every ``check_interval`` seconds it prints on stderr what it still waits for. One failed job does not stop the
+    others, unless ``stop_on_failure``. Raises TaskTimeoutError. Ctrl+C stops what this program submitted.
+    """
+    return active_scheduler().wait_for_all_jobs(ids, check_interval, timeout, stop_on_failure=stop_on_failure)
+
+
+def submit_actor(
+    cls: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    resource_requirements: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = None,
+    **options: Unpack[ActorOptions],
+) -> ActorHandle:
+    """Create an actor on the best cluster and return its handle once it is ready; raises the constructor's error or
+    a SchedulerError. One that is not ready ``ready_timeout`` seconds after its cluster accepted it is ended:
+    TaskTimeoutError."""
+    return active_scheduler().submit_actor(cls, args, kwargs, resource_requirements, tags, **options)
+
+
+def submit_actor_async(
+    cls: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    resource_requirements: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = None,
+    **options: Unpack[ActorOptions],
+) -> ActorHandle:
+    """The same without waiting; methods can be called at once. With lifetime="detached" it first asks the clusters,
+    for a few seconds at most, whether the name is free. Raises ConfigurationError, TaskSubmissionError."""
+    return active_scheduler().submit_actor_async(cls, args, kwargs, resource_requirements, tags, **options)
+
+
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
+    """A living actor by its name: of this program, or detached on any cluster. Raises UnknownItemError."""
+    return active_scheduler().get_actor(name, namespace)
+
+
+def list_actors() -> list[dict[str, Any]]:
+    """All actors of this program within retention, oldest first."""
+    return active_scheduler().list_actors()
+
+
+def submit_gang(
+    members: Iterable[Any],
+    *,
+    strategy: Strategy = "PACK",
+    tags: Sequence[str] | None = None,
+    **options: Unpack[GangOptions],
+) -> list[Any]:
+    """Start all ``members`` together on one cluster, in one placement group, or none of them.
+
+    Functions: waits for all and returns their values in order; the first failure ends the others and is raised.
+    Classes: waits until all actors are ready and returns their handles; when one ends, all end. Raises
+    SchedulerError.
+    """
+    return active_scheduler().submit_gang(members, strategy=strategy, tags=tags, **options)
+
+
+def submit_gang_async(
+    members: Iterable[Any],
+    *,
+    strategy: Strategy = "PACK",
+    tags: Sequence[str] | None = None,
+    **options: Unpack[GangOptions],
+) -> Any:
+    """The same without waiting: for functions one handle, whose result is the list; for classes the actor handles,
+    which accept calls at once. Raises ConfigurationError, TaskSubmissionError."""
+    return active_scheduler().submit_gang_async(members, strategy=strategy, tags=tags, **options)
+
+
+def explain(item_id: str | Handle | ActorHandle) -> dict[str, Any]:
+    """Why an item or an actor call, given by its id or handle, is where it is, as data that prints itself. Raises
+    UnknownItemError, ConfigurationError for anything else."""
+    return active_scheduler().explain(item_id)
+
+
+def plan(
+    resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **options: Any
+) -> SchedulingDecision:
+    """Where a task, an actor or a job (``kind``) would be placed now, and why; nothing is submitted.
+
+    Queries every cluster first. The decision prints itself as a table. Raises ConfigurationError.
+    """
+    return active_scheduler().plan(resource_requirements, kind=kind, **options)
+
+
+def events(
+    *,
+    types: Words = None,
+    id: Words = None,
+    owner: Words = None,
+    cluster: Words = None,
+    state: Words = None,
+    kind: Words = None,
+    since: int | None = None,
+) -> EventIterator:
+    """Live events: iterate with `for` or `async for`. Every filter given has to match, each by any of its words;
+    ``types`` are transition, decision, cluster, action (the default) and telemetry. With ``since``, the number of
+    an event, known events after it come first. Raises ConfigurationError."""
+    return active_scheduler().events(
+        types=types, id=id, owner=owner, cluster=cluster, state=state, kind=kind, since=since
+    )
+
+
+def on_event(hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
+    """Call ``hear`` (or await its result) with each matching event (see `events`) until the scheduler ends or
+    the returned listener is closed. An error that it raises is logged, and ends it."""
+    return active_scheduler().on_event(hear, since=since, **wanted)
+
+
+def hold(item: ItemRef, reason: str = "") -> None:
+    """Keep an item from starting until `release`; an attempt that was already sent goes on. No effect on an
+    item that has ended. Raises UnknownItemError."""
+    active_scheduler().hold(item, reason)
+
+
+def release(item: ItemRef) -> None:
+    """Undo `hold`. Raises UnknownItemError."""
+    active_scheduler().release(item)
+
+
+def set_priority(item: ItemRef, priority: int) -> None:
+    """Change the priority with which an item waits; higher numbers go first. Raises UnknownItemError."""
+    active_scheduler().set_priority(item, priority)
+
+
+def pause_queue(cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
+    """Start nothing new on a cluster, or of an owner, until `resume_queue`; running items go on.
+
+    Raises ConfigurationError for an unknown cluster, or when not exactly one of the two is named.
+    """
+    active_scheduler().pause_queue(cluster, owner, reason)
+
+
+def resume_queue(cluster: str | None = None, owner: str | None = None) -> None:
+    """Undo `pause_queue`."""
+    active_scheduler().resume_queue(cluster, owner)
+
+
+def owner_limits(owner: str) -> dict[str, Any]:
+    """The limits of an owner, by the names that `set_owner_limits` takes."""
+    return active_scheduler().owner_limits(owner)
+
+
+def set_owner_limits(owner: str, **limits: Unpack[LimitOptions]) -> None:
+    """Replace the limits of an owner from the settings: ``weight``, ``max_queued``, ``max_running``, ``max_gpus``,
+    ``max_priority``; what is not named gets its default. Running items go on. Applied when this returns. With a
+    service only admins may do this, and it outlives restarts. Raises ConfigurationError."""
+    active_scheduler().set_owner_limits(owner, **limits)
+
+
+def reset_owner_limits(owner: str) -> None:
+    """Undo `set_owner_limits`: the limits from the settings apply again."""
+    active_scheduler().reset_owner_limits(owner)
+
+
+def cordon(cluster: str) -> None:
+    """Close a cluster for new work until `uncordon`; prefetched items are recalled, running ones go on.
+
+    Raises ConfigurationError for an unknown cluster, as the next methods do.
+    """
+    active_scheduler().cordon(cluster)
+
+
+def uncordon(cluster: str) -> None:
+    """Undo `cordon` and `drain`."""
+    active_scheduler().uncordon(cluster)
+
+
+def drain(cluster: str, timeout: float | None = None) -> bool:
+    """Cordon a cluster and wait until nothing of ours is on it, ``timeout`` seconds at most: True when it is empty.
+    With 0 it only reports whether it is. Raises SchedulerError when the cluster is uncordoned meanwhile."""
+    return active_scheduler().drain(cluster, timeout)
+
+
+def declare_dead(cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
+    """Declare that a cluster is dead: settle its items now instead of after ``lost_after_s``; returns their ids.
+
+    Items that may run again go elsewhere; others (a job without ``retry_lost``) fail with ClusterLostError. The
+    cluster takes no work before it answers again; superseded attempts that still run there are then cancelled.
+    Raises SchedulerError for a cluster that answers, unless ``force``; ConfigurationError for an unknown one.
+    """
+    return active_scheduler().declare_dead(cluster, reason, force=force)
+
+
+def list_clusters(*, refresh: bool = False) -> list[dict[str, Any]]:
+    """One row per cluster; ``refresh`` queries all clusters first, in parallel."""
+    return active_scheduler().list_clusters(refresh=refresh)
+
+
+def cluster_info(name: str) -> dict[str, Any]:
+    """The row of one cluster, queried now. Raises ConfigurationError for an unknown name."""
+    return active_scheduler().cluster_info(name)
+
+
+def fleet_resources() -> dict[str, dict[str, float]]:
+    """Total and free resources of all clusters that answer now."""
+    return active_scheduler().fleet_resources()
