@@ -201,7 +201,7 @@ def test_no_orphans_after_kill_9_of_the_program(fleet: LocalFleet, tmp_path: Pat
 
 def _agent_process(scheduler: UnifiedScheduler) -> psutil.Process:
     runtime, _ = scheduler._started()
-    link = runtime.links.existing("mac")
+    link = runtime.links.existing_link("mac")
     assert link is not None
     marked = [
         process

@@ -22,13 +22,13 @@ import yaml
 from ray_multicluster_scheduler import NoFeasibleClusterError, TaskState, UnifiedScheduler
 from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
 from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
-from ray_multicluster_scheduler.scheduler.connection.packages.own_package import FOLDER, NOT_SHIPPED
-from ray_multicluster_scheduler.scheduler.connection.ray_client.connector_python import connector_environment
+from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import OWN_EXCLUDES, OWN_PACKAGE
+from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import connector_environment
 from tests.support.mac_alone import until
 from tests.support.running_service import RunningService
 
 CONNECTOR = "connector/boot.py"
-BOOT = FOLDER / "scheduler" / "connection" / CONNECTOR
+BOOT = OWN_PACKAGE / "scheduler" / "connection" / CONNECTOR
 GATEWAY = "ray::GatewayHost"
 LEASE = {"heartbeat_s": 1, "lease_s": 30, "lost_after_s": 45, "breaker_recovery_s": 5}
 
@@ -157,11 +157,13 @@ def test_a_gateway_that_nobody_connects_to_ends_by_itself(alone: LocalFleet, ray
         listener=("127.0.0.1", 1),
         patience_s=30.0,
         join={**join, "carrier": "ray_client", "first_join_s": 3.0},
-        package=str(FOLDER),
-        excludes=NOT_SHIPPED,
+        package=str(OWN_PACKAGE),
+        excludes=OWN_EXCLUDES,
         inside="RMCS_INSIDE",
     )
-    environment = connector_environment(os.environ, alone.token("bare").strip()) | {"PYTHONPATH": str(FOLDER.parent)}
+    environment = connector_environment(os.environ, alone.token("bare").strip()) | {
+        "PYTHONPATH": str(OWN_PACKAGE.parent)
+    }
     made = subprocess.run(
         [ray_python, "-c", MAKE], input=order.line(), env=environment, capture_output=True, timeout=120, check=False
     )

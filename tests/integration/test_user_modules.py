@@ -147,7 +147,7 @@ def test_changed_content_runs_at_once_and_the_same_is_uploaded_once(
 def test_what_the_cluster_dropped_is_uploaded_again(
     scheduler: UnifiedScheduler, project: Path, uploads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_env_upload, "SURE_S", 0.0)
+    monkeypatch.setattr(runtime_env_upload, "SEEN_TTL_S", 0.0)
     write(project, {"dropped_m.py": f"# {project}\ndef f(): return 'there'\n"})
     f = importlib.import_module("dropped_m").f
     here: dict[str, Any] = {"preferred_cluster": "mac", "fallback": "wait"}

@@ -333,7 +333,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     metadata, now = runtime.machine.registry.get(name), runtime.clock.now()
     view = runtime.machine.view(name, now)
     snapshot = runtime.machine.registry.latest_snapshot(name)
-    link = runtime.links.existing(name)
+    link = runtime.links.existing_link(name)
     info = link.info if link is not None and link.connected else None
     choice = runtime.links.carrier(name)
     link_name = info.carrier if info is not None else (None if choice is None else choice.carrier)

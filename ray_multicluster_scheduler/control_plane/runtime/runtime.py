@@ -417,7 +417,13 @@ class Runtime(LoopThread, ControlPlane):
             settings.lost_after_s,
         )
         self.method_calls = MethodCalls(
-            self.control_plane, self.links.existing, ready.homes, ready.home_of, self._defect, life, self.bring_kept
+            self.control_plane,
+            self.links.existing_link,
+            ready.homes,
+            ready.home_of,
+            self._defect,
+            life,
+            self.bring_kept,
         )
         self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)

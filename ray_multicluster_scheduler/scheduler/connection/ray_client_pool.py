@@ -1,4 +1,8 @@
-"""RayClientPool: the links for tasks and actors, one per cluster, made when first needed."""
+"""RayClientPool: the links for tasks and actors, one per cluster, made when first needed.
+
+A link is made by a carrier, which starts an agent in the cluster. Agents are recorded, so that the next process of the
+control plane can take them over.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import NOWHERE, AgentAddress
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import NO_LISTENER, AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import AgentLauncher, JoinInvitation
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import AgentListener, AgentReception
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import AgentAdmission, AgentListener
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import (
     AgentRecord,
     AgentRecordStore,
@@ -24,8 +28,8 @@ from ray_multicluster_scheduler.scheduler.connection.agents.carrier import (
     Carrier,
     CarrierChoice,
     CarrierSelector,
-    reached_at,
-    way_of,
+    carrier_endpoint,
+    recorded_choice,
 )
 from ray_multicluster_scheduler.scheduler.connection.agents.dial_in_carrier import DialInCarrier
 from ray_multicluster_scheduler.scheduler.connection.agents.job_carrier import JobCarrier
@@ -39,17 +43,19 @@ from ray_multicluster_scheduler.scheduler.connection.links.agent_link import Age
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import ClusterLink, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CLUSTER_RESTARTED, LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache, PackageStore
-from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import ClientCarrier
-from ray_multicluster_scheduler.scheduler.connection.ray_client.client_packages import ConnectorPackageStore
+from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import (
+    ClientCarrier,
+    ConnectorPackageStore,
+)
 
 _log = get_logger(__name__)
-_WRITE_PATIENCE_S = 5.0
+_WRITE_TIMEOUT_S = 5.0
 
 
 class RayClientPool:
-    """Owns the links and the port where agents dial in. Lives on the control plane's loop.
+    """Owns the links and the ports where agents dial in. Lives on the control plane's loop.
 
-    ``life`` counts the processes of one control plane, so that each gives its agents names of their own.
+    ``life`` numbers the processes of one control plane, so that agent names are unique.
     """
 
     def __init__(
@@ -61,82 +67,82 @@ class RayClientPool:
         clock: Clock,
         control_plane: str,
         packages: PackageCache,
-        memory: AgentRecordStore | None = None,
+        records: AgentRecordStore | None = None,
         life: int = 1,
     ) -> None:
-        self._memory: AgentRecordStore = memory or NoAgentRecords()
+        self._record_store: AgentRecordStore = records or NoAgentRecords()
         self._life = life
         self._clusters = dict(clusters)
         self._settings, self._jobs, self._listener, self._clock = settings, jobs, listener, clock
         self._control_plane = control_plane
         launcher = self._launcher = AgentLauncher(control_plane, packages)
-        self._by_client = ClientCarrier(self._clusters_now, settings)
+        self._client_carrier = ClientCarrier(self._config, settings)
         self._carriers: dict[str, Carrier] = {
-            "agent": JobCarrier(self._clusters_now, settings, jobs, launcher),
-            "dial_in": DialInCarrier(self._clusters_now, settings, jobs, launcher),
-            "ray_client": self._by_client,
+            "agent": JobCarrier(self._config, settings, jobs, launcher),
+            "dial_in": DialInCarrier(self._config, settings, jobs, launcher),
+            "ray_client": self._client_carrier,
         }
-        self._choices = CarrierSelector(clock)
+        self._selector = CarrierSelector(clock)
         self._ports: dict[tuple[str, int], AgentListener] = {}
-        self._dialled = AgentReception(clock)
-        """Where those are let in that come to none of our ports."""
+        self._dialed = AgentAdmission(clock)
+        """Admits the agents that we dial, which use none of our ports."""
         self._identity: TlsIdentity | None = None
         self._links: dict[str, AgentLink] = {}
         self._starting: dict[str, asyncio.Task[AgentLink]] = {}
-        self._since: dict[str, float] = {}
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._starting_since: dict[str, float] = {}
+        self._background: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
-        self._known: dict[str, AgentRecord] = {}
+        self._records: dict[str, AgentRecord] = {}
 
     def update(self, clusters: Mapping[str, ClusterConfig]) -> None:
-        """The fleet changed; links that exist stay until they are closed."""
+        """Take a new configuration; links that exist stay until they are closed."""
         self._clusters = dict(clusters)
-        self._choices.forget_all_but(self._clusters)
-        self._launcher.forget_all_but(self._clusters)
+        self._selector.retain(self._clusters)
+        self._launcher.retain(self._clusters)
 
-    def _clusters_now(self, cluster: str) -> ClusterConfig:
+    def _config(self, cluster: str) -> ClusterConfig:
         return self._clusters[cluster]
 
     def carrier(self, cluster: str) -> CarrierChoice | None:
-        """How tasks get there, and why that way; None if there is no way."""
+        """The carrier of the link, or of the next one, and why; None if there is none."""
         config = self._clusters[cluster]
-        if self.existing(cluster) is not None and (way := self._choices.taken(config)) is not None:
-            return way
+        if self.existing_link(cluster) is not None and (choice := self._selector.last_choice(config)) is not None:
+            return choice
         try:
-            return self._choices.choose(config)
+            return self._selector.choose(config)
         except LinkProblem:
             return None
 
     def packages(self, cluster: str) -> PackageStore:
-        """Where packages for that cluster go: to its dashboard, or by its link. Raises DashboardProblem."""
+        """The package store of that cluster: by its dashboard, or by its link. Raises DashboardProblem."""
         if self._jobs.has_dashboard(cluster):
             return self._jobs.client(cluster)
 
         async def ask(order: str, **more: Any) -> Any:
-            return await self._by_client.ask((await self.link(cluster)).agent, order, **more)
+            return await self._client_carrier.ask((await self.link(cluster)).agent, order, **more)
 
         return ConnectorPackageStore(cluster, ask)
 
-    def existing(self, cluster: str) -> ClusterLink | None:
-        """The link if it is there and takes calls."""
+    def existing_link(self, cluster: str) -> ClusterLink | None:
+        """The link if there is one that takes calls."""
         link = self._links.get(cluster)
         return None if link is None or link.closing or link.ended.is_set() else link
 
     def return_wait_s(self, cluster: str) -> float | None:
-        """For so much longer its agent is waited for, which the process before ours had; None if there is none."""
+        """How much longer the agent of the previous process is waited for; None if there is none."""
         link = self._links.get(cluster)
         return None if link is None else link.return_wait_s
 
     def starting_since(self, cluster: str) -> float | None:
-        """Since when an agent is being started there, for which calls wait; None if none is."""
-        return self._since.get(cluster) if cluster in self._starting else None
+        """Since when an agent has been starting there, for which calls wait; None if none is."""
+        return self._starting_since.get(cluster) if cluster in self._starting else None
 
     def other_control_planes(self, cluster: str) -> tuple[str, ...]:
         """Those that had agents there when one of ours was last started."""
         return self._launcher.others.get(cluster, ())
 
     def links(self) -> list[ClusterLink]:
-        """Every link that is not over."""
+        """Every link that has not ended."""
         return [link for link in self._links.values() if not link.ended.is_set()]
 
     async def link(self, cluster: str) -> ClusterLink:
@@ -144,171 +150,173 @@ class RayClientPool:
 
         Raises LinkProblem, DashboardProblem (both ClusterConnectionError), ConfigurationError.
         """
-        link = self.existing(cluster)
+        link = self.existing_link(cluster)
         if link is not None:
             return link
         starting = self._starting.get(cluster)
         if starting is None:
-            self._since[cluster] = self._clock.now()
+            self._starting_since[cluster] = self._clock.now()
             starting = self._starting[cluster] = asyncio.create_task(self._start(cluster))
             starting.add_done_callback(lambda _: self._starting.pop(cluster, None))
         return await asyncio.shield(starting)
 
     async def close_link(self, cluster: str, sentence: str) -> None:
         """End this cluster's agent."""
-        link = self.existing(cluster)
+        link = self.existing_link(cluster)
         if link is not None:
             await link.close(sentence)
 
     async def close(self, sentence: str = "the control plane ends") -> None:
-        """End every agent, answer every call, close the port."""
-        for starting in list(self._starting.values()):
-            starting.cancel()
-        await asyncio.gather(*self._starting.values(), return_exceptions=True)
+        """End every agent, report every call as finished, close the ports."""
+        await _cancel(self._starting.values())
         await asyncio.gather(*(link.close(sentence) for link in self.links()))
-        await asyncio.gather(*self._farewells)
-        await asyncio.gather(*(carrier.close() for carrier in self._carriers.values()))
-        for port in self._ports.values():
-            await port.close()
-        self._ports.clear()
+        await asyncio.gather(*self._background)
+        await self._close_carriers_and_ports()
 
     async def park(self, away_s: float = 0.0) -> list[str]:
-        """Close the port and forget the links: the agents go on, and dial until their leases end, but for those that
-        have nothing that the next process could want. With ``away_s`` all are told that they may go on for so much
-        longer. Returns the clusters whose agents have heard it."""
-        for task in [*self._starting.values(), *self._farewells]:
-            task.cancel()
-        await asyncio.gather(*self._starting.values(), *self._farewells, return_exceptions=True)
-        # Before anybody is told anything: an agent that is let in again takes us for back.
+        """Disconnect and leave the agents to the next process; they dial until their leases end. Unused agents are
+        ended. With ``away_s`` all agents are told that they may live for that much longer instead; returns the clusters
+        whose agents confirmed it."""
+        await _cancel([*self._starting.values(), *self._background])
+        # First of all: an agent that reconnects would think that we are back.
         for port in self._ports.values():
             port.stop_admitting()
         await asyncio.gather(*(carrier.stop_dialing() for carrier in self._carriers.values()))
-        told = await self._announce(away_s) if away_s else await self._end_idle()
+        confirmed = []
+        if away_s:
+            confirmed = await self._announce_absence(away_s)
+        else:
+            await self._end_unused()
         await asyncio.gather(*(link.park() for link in self._links.values()))
+        await self._close_carriers_and_ports()
+        return confirmed
+
+    async def _close_carriers_and_ports(self) -> None:
         await asyncio.gather(*(carrier.close() for carrier in self._carriers.values()))
         for port in self._ports.values():
             await port.close()
         self._ports.clear()
-        return told
 
-    async def _end_idle(self) -> list[str]:
-        """All at once. One that does not hang up in time stays known, and ends with its lease. Names nobody."""
-        idle = [link for link in self._links.values() if link.is_unused]
-        await asyncio.gather(*(link.close("the control plane stops, and there is nothing to be kept") for link in idle))
-        for link in idle:
+    async def _end_unused(self) -> None:
+        """An agent that does not close its connection in time stays recorded, and ends with its lease."""
+        unused = [link for link in self._links.values() if link.is_unused]
+        await asyncio.gather(*(link.close("the control plane stops, and the agent is not needed") for link in unused))
+        for link in unused:
             if link.closed_by_agent:
-                self._forget(link.agent)
-        return []
+                self._remove_record(link.agent)
 
-    async def _announce(self, away_s: float) -> list[str]:
-        """Written before it is said: the next process must not take those for dead who know that they have time."""
-        written = []
+    async def _announce_absence(self, away_s: float) -> list[str]:
+        """Recorded before it is announced: the next process must not take agents for dead that have more time."""
+        recorded = []
         try:
-            async with asyncio.timeout(_WRITE_PATIENCE_S):
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 for link in [one for one in self._links.values() if one.connected]:
-                    known = self._known.get(link.agent)
-                    if known is not None:
-                        await self._remember(replace(known, away_s=max(known.away_s, away_s)))
-                        written.append(link)
+                    record = self._records.get(link.agent)
+                    if record is not None:
+                        await self._save_record(replace(record, away_s=max(record.away_s, away_s)))
+                        recorded.append(link)
         except TimeoutError:
-            _log.warning("that clusters are to go on without us cannot be written down, so they are not told")
-        heard = await asyncio.gather(*(link.announce_absence(away_s) for link in written))
-        return [link.cluster for link, yes in zip(written, heard, strict=True) if yes]
+            _log.warning("the longer absence of this process cannot be stored, so it is not announced to all agents")
+        confirmed = await asyncio.gather(*(link.announce_absence(away_s) for link in recorded))
+        return [link.cluster for link, yes in zip(recorded, confirmed, strict=True) if yes]
 
     async def _start(self, cluster: str) -> AgentLink:
         before = self._links.get(cluster)
         if before is not None:
-            await before.ended.wait()  # one link of a cluster at a time, or their reports would mix
-            self._forget(before.agent)  # it is dead: the next process must not take it for the link instead
+            await before.ended.wait()  # only one link per cluster, or their reports would mix
+            self._remove_record(before.agent)  # dead: the next process must not take it for the link
         config = self._clusters[cluster]
-        way = self._choices.choose(config)
+        choice = self._selector.choose(config)
         while True:
             try:
-                link = await self._launch(config, way)
-                self._choices.took(config, way)
+                link = await self._launch(config, choice)
+                self._selector.record_link(config, choice)
                 return link
             except LinkProblem as problem:
-                way = self._choices.other_way(config, way.carrier, problem)
-                _log.warning("%s Trying %s instead", problem.message, way.carrier)
+                choice = self._selector.choose_after(config, choice.carrier, problem)
+                _log.warning("%s Trying %s instead", problem.message, choice.carrier)
 
-    async def _launch(self, config: ClusterConfig, way: CarrierChoice) -> AgentLink:
-        cluster, carrier = config.name, self._carriers[way.carrier]
-        address = await asyncio.to_thread(carrier.address, config)  # it may ask the name service, which may be slow
-        reception = self._reception(address)
-        number = await reception.start()
+    async def _launch(self, config: ClusterConfig, choice: CarrierChoice) -> AgentLink:
+        cluster, carrier = config.name, self._carriers[choice.carrier]
+        address = await asyncio.to_thread(carrier.address, config)  # it may resolve a host name, which may be slow
+        admission = self._admission(address)
+        port = await admission.start()
         agent = f"rmcs-agent-{self._control_plane}-{cluster}-{self._life}-{next(self._numbers)}"
         link = self._new_link(cluster, agent, carrier)
         certificate = self._tls().certificate if address.tls else None
-        token, secret = reception.expect(cluster, agent, link)
+        token, secret = admission.expect(cluster, agent, link)
         invitation = JoinInvitation(
-            address.tell_host, address.tell_port or number, token, certificate, admit=reception.admit
+            address.dial_host, address.dial_port or port, token, certificate, admit=admission.admit
         )
-        known = AgentRecord(
+        record = AgentRecord(
             cluster,
             agent,
             secret,
             address.host,
-            number,
+            port,
             address.tls,
             token,
             lease_s=self._settings.lease_s,
             fresh=True,
-            carrier=way.carrier,
-            why=way.why,
-            reached_at=reached_at(config, way.carrier),
+            carrier=choice.carrier,
+            why=choice.why,
+            reached_at=carrier_endpoint(config, choice.carrier),
         )
         try:
-            await self._remember(known)
+            await self._save_record(record)
             await carrier.launch(link, invitation)
-            more = {"session": link.info.session_id, **carrier.remembers(agent)}
-            await self._remember(replace(known, token="", fresh=False, **more))  # nosec B106 # it is forgotten here
+            more = {"session": link.info.session_id, **carrier.record_fields(agent)}
+            await self._save_record(replace(record, token="", fresh=False, **more))  # nosec B106 # the token was used
         except BaseException:
-            reception.forget(agent)
+            admission.revoke(agent)
             await self._abandon(link, carrier)
-            self._forget(agent)
+            self._remove_record(agent)
             raise
-        self._keep(link, reception, carrier)
+        self._register(link, admission, carrier)
         return link
 
-    async def take_back(self, agents: Iterable[AgentRecord], identity: bytes | None) -> None:
-        """Wait for the agents of the process before ours, where they dial. One whose port somebody else has by now ends
-        by its lease, and what it ran is lost then. One that was just being started was given nothing yet: another is
-        started when it is needed. Before anything is awaited here, all their links exist."""
+    async def restore_agents(self, agents: Iterable[AgentRecord], identity: bytes | None) -> None:
+        """Wait for the agents of the previous process where they dial, or dial them.
+
+        If a port is taken by another process by now, its agents end by their leases and their calls are lost. An agent
+        that was being started has no calls; it is stopped, and another one is started when needed. All links exist
+        before anything is awaited here.
+        """
         if identity is not None:
             self._identity = identity_from(identity)
         expected = []
-        for one in sorted(agents, key=AgentRecord.age):  # of two of a cluster, the newer one is its link
-            carrier = self._carriers[one.carrier]
-            if one.fresh:
-                self._forget(one.agent)
-                self._beside(carrier.end(one.cluster, one.agent))
+        for record in sorted(agents, key=AgentRecord.sequence):  # the newest agent of a cluster becomes its link
+            carrier = self._carriers[record.carrier]
+            if record.fresh:
+                self._remove_record(record.agent)
+                self._run_in_background(carrier.stop(record.cluster, record.agent))
                 continue
-            tls = self._tls().context if one.tls else None
-            place = (one.host, one.port if one.carrier == "agent" else 0)  # only such an agent knows where we were
-            reception = self._dialled
-            if one.carrier != "dial_in":
-                reception = self._ports.setdefault(place, AgentListener(*place, self._clock, tls))
-            link = self._new_link(one.cluster, one.agent, carrier, of_before=one)
-            self._known[one.agent] = one
-            if one.cluster in self._clusters:
-                self._choices.took(self._clusters[one.cluster], way_of(one))
-            reception.expect_return(one.cluster, one.agent, link, one.secret)
-            self._keep(link, reception, carrier)
-            expected.append((one, place, reception))
-            if one.away_s:
-                self._beside(self._is_back(link, one))
-        for one, place, reception in expected:
-            carrier = self._carriers[one.carrier]
+            tls = self._tls().context if record.tls else None
+            place = (record.host, record.port if record.carrier == "agent" else 0)  # only "agent" dials a known port
+            admission = self._dialed
+            if record.carrier != "dial_in":
+                admission = self._ports.setdefault(place, AgentListener(*place, self._clock, tls))
+            link = self._new_link(record.cluster, record.agent, carrier, record)
+            self._records[record.agent] = record
+            if record.cluster in self._clusters:
+                self._selector.record_link(self._clusters[record.cluster], recorded_choice(record))
+            admission.expect_return(record.cluster, record.agent, link, record.secret)
+            self._register(link, admission, carrier)
+            expected.append((record, place, admission))
+            if record.away_s:
+                self._run_in_background(self._end_absence(link, record))
+        for record, place, admission in expected:
+            carrier = self._carriers[record.carrier]
             try:
-                carrier.take_back(one, await reception.start(), reception.admit)
+                carrier.restore(record, await admission.start(), admission.admit)
             except ConfigurationError as error:
-                _log.warning("agent %s of cluster %s cannot come back: %s", one.agent, one.cluster, error)
-                if one.carrier != "dial_in":
-                    self._ports.pop(place, None)  # others are not to wait for it
-                self._beside(carrier.end(one.cluster, one.agent))
+                _log.warning("agent %s of cluster %s cannot return: %s", record.agent, record.cluster, error)
+                if record.carrier != "dial_in":
+                    self._ports.pop(place, None)  # new agents must not use it
+                self._run_in_background(carrier.stop(record.cluster, record.agent))
 
-    async def _is_back(self, link: AgentLink, agent: AgentRecord) -> None:
-        """From now on its lease is as short as any."""
+    async def _end_absence(self, link: AgentLink, record: AgentRecord) -> None:
+        """Once the agent has returned, its lease is the usual one."""
         waits = [asyncio.ensure_future(one.wait()) for one in (link.lease_renewed, link.ended)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -316,68 +324,66 @@ class RayClientPool:
             for one in waits:
                 one.cancel()
         if not link.ended.is_set():
-            await self._remember(replace(agent, away_s=0.0))
+            await self._save_record(replace(record, away_s=0.0))
 
-    def _new_link(
-        self, cluster: str, agent: str, carrier: Carrier, *, of_before: AgentRecord | None = None
-    ) -> AgentLink:
-        """One ``of_before`` may have been given a longer lease than those of today, and is waited for accordingly."""
-        longer_s = 0.0 if of_before is None else of_before.longer_s(self._settings.lease_s)
+    def _new_link(self, cluster: str, agent: str, carrier: Carrier, record: AgentRecord | None = None) -> AgentLink:
+        """``record``: of the previous process. Its lease may be longer than that of the settings."""
+        excess_s = 0.0 if record is None else record.lease_excess_s(self._settings.lease_s)
         return AgentLink(
             cluster,
             agent,
             self._listener,
             self._clock,
             heartbeat_s=self._settings.heartbeat_s,
-            lease_s=self._settings.lease_s + longer_s,
-            lost_after_s=self._settings.lost_after_s + longer_s,
-            death_reason=lambda: self._is_over(carrier, cluster, agent),
-            stop_agent=lambda: carrier.end(cluster, agent),
-            inherited=of_before is not None,
-            away_s=0.0 if of_before is None else of_before.away_s,
+            lease_s=self._settings.lease_s + excess_s,
+            lost_after_s=self._settings.lost_after_s + excess_s,
+            death_reason=lambda: self._death_reason(carrier, cluster, agent),
+            stop_agent=lambda: carrier.stop(cluster, agent),
+            inherited=record is not None,
+            away_s=0.0 if record is None else record.away_s,
         )
 
-    async def _is_over(self, carrier: Carrier, cluster: str, agent: str) -> str | None:
-        """Why it is known to be dead. That nobody knows it at another address than it was started at says nothing: that
-        may be another cluster. Then its lease decides."""
-        said = await carrier.is_over(cluster, agent)
-        known, config = self._known.get(agent), self._clusters.get(cluster)
-        if said != CLUSTER_RESTARTED or known is None or config is None:
-            return said
-        elsewhere = known.reached_at not in ("", reached_at(config, known.carrier))
-        return None if elsewhere else said
+    async def _death_reason(self, carrier: Carrier, cluster: str, agent: str) -> str | None:
+        """If the address of the cluster has changed, its not knowing the agent proves nothing: it may be another
+        cluster. Then the lease decides."""
+        reason = await carrier.death_reason(cluster, agent)
+        record, config = self._records.get(agent), self._clusters.get(cluster)
+        if reason != CLUSTER_RESTARTED or record is None or config is None:
+            return reason
+        moved = record.reached_at not in ("", carrier_endpoint(config, record.carrier))
+        return None if moved else reason
 
-    async def _remember(self, agent: AgentRecord) -> None:
-        if agent.tls:
-            await self._memory.keep_identity(self._tls().pem)
-        await self._memory.remember(agent)
-        self._known[agent.agent] = agent
+    async def _save_record(self, record: AgentRecord) -> None:
+        if record.tls:
+            await self._record_store.save_identity(self._tls().pem)
+        await self._record_store.save(record)
+        self._records[record.agent] = record
 
-    def _forget(self, agent: str) -> None:
-        self._known.pop(agent, None)
-        self._memory.forget(agent)
+    def _remove_record(self, agent: str) -> None:
+        self._records.pop(agent, None)
+        self._record_store.remove(agent)
 
-    def _keep(self, link: AgentLink, reception: AgentReception, carrier: Carrier) -> None:
+    def _register(self, link: AgentLink, admission: AgentAdmission, carrier: Carrier) -> None:
         self._links[link.cluster] = link
-        self._beside(self._after(link, reception, carrier))
+        self._run_in_background(self._clean_up_after(link, admission, carrier))
 
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._farewells.add(task)
-        task.add_done_callback(self._farewells.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
-    async def _after(self, link: AgentLink, reception: AgentReception, carrier: Carrier) -> None:
-        """A link is over: its agent may not come back, and is stopped by hand unless it hung up when told to."""
+    async def _clean_up_after(self, link: AgentLink, admission: AgentAdmission, carrier: Carrier) -> None:
+        """When the link has ended, its agent must not return; stop it unless it closed its connection when asked."""
         await link.ended.wait()
-        reception.forget(link.agent)
+        admission.revoke(link.agent)
         if not link.closed_by_agent:
-            await carrier.end(link.cluster, link.agent)
+            await carrier.stop(link.cluster, link.agent)
         await carrier.release(link.agent)
-        self._forget(link.agent)
+        self._remove_record(link.agent)
 
-    def _reception(self, address: AgentAddress) -> AgentReception:
-        if address == NOWHERE:
-            return self._dialled
+    def _admission(self, address: AgentAddress) -> AgentAdmission:
+        if address == NO_LISTENER:
+            return self._dialed
         for (host, number), port in self._ports.items():
             if host == address.host and address.port in (0, number):
                 return port
@@ -394,5 +400,12 @@ class RayClientPool:
         """A launch failed or was cancelled: leave no agent behind, however far it got."""
         await link.close("the launch was given up")
         if not link.closed_by_agent:
-            await carrier.end(link.cluster, link.agent)
+            await carrier.stop(link.cluster, link.agent)
         await carrier.release(link.agent)
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -50,7 +50,7 @@ class ClusterMonitor:
         """Is there somebody to ask? Else a look starts a gateway."""
         if self._clients.has_dashboard(cluster):
             return True
-        link = self._links.existing(cluster)
+        link = self._links.existing_link(cluster)
         return link is not None and link.connected
 
     async def check_dashboard(self, cluster: str) -> None:
@@ -75,7 +75,7 @@ class ClusterMonitor:
         """
         if not self._clients.has_dashboard(cluster):
             return await self._look_by_link(cluster)
-        link = self._links.existing(cluster)
+        link = self._links.existing_link(cluster)
         if link is not None and link.connected:
             try:
                 return await link.snapshot(_AGENT_TIMEOUT_S)

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.scheduler.connection.links.remote_values import 
 class Links(Protocol):
     """The links that there are."""
 
-    def existing(self, cluster: str) -> ClusterLink | None: ...
+    def existing_link(self, cluster: str) -> ClusterLink | None: ...
 
     def links(self) -> Iterable[ClusterLink]: ...
 
@@ -42,5 +42,5 @@ class ClusterValues:
             link.release_values_older_than(seconds)
 
     def _link(self, cluster: str | None, result: CallResult) -> ClusterLink | None:
-        link = None if cluster is None else self._links.existing(cluster)
+        link = None if cluster is None else self._links.existing_link(cluster)
         return link if link is not None and link.agent == result.kept_by else None

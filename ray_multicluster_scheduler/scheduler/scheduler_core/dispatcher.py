@@ -84,7 +84,7 @@ class Dispatcher:
             else:
                 by_cluster.setdefault(order.cluster, []).append(order)
         for cluster, some in by_cluster.items():
-            link = self._links.existing(cluster)
+            link = self._links.existing_link(cluster)
             if link is not None and cluster not in self._waiting:
                 self._send(link, some)
             elif cluster in self._waiting:
@@ -96,7 +96,7 @@ class Dispatcher:
     def start(self, order: StartAttempt) -> None:
         """There is a place for one that was sent ahead, wherever on its way it is."""
         key = (order.task_id, order.attempt)
-        link = self._links.existing(order.cluster)
+        link = self._links.existing_link(order.cluster)
         waiting = self._waiting.get(order.cluster, [])
         if key in self._preparing:
             self._placed.add(key)
@@ -108,7 +108,7 @@ class Dispatcher:
     def recall(self, order: RecallAttempt) -> None:
         """Take back one that was sent ahead, unless it has begun."""
         key = (order.task_id, order.attempt)
-        link = self._links.existing(order.cluster)
+        link = self._links.existing_link(order.cluster)
         if key in self._preparing:
             self._cancelled.add(key)
         elif not self._take_back(order) and link is not None:
@@ -122,13 +122,13 @@ class Dispatcher:
         elif key in self._preparing:
             self._cancelled.add(key)
         elif not self._take_back(order):
-            link = self._links.existing(order.cluster)
+            link = self._links.existing_link(order.cluster)
             if link is not None:
                 link.cancel(order.task_id, order.attempt, force=order.force)
 
     def adopt(self, order: AdoptAttempt) -> None:
         """Hear of an attempt that the process before ours has sent, and that had begun."""
-        link = self._links.existing(order.cluster)
+        link = self._links.existing_link(order.cluster)
         if self._describe(order.task_id).kind == "job":
             self._jobs.adopt(order)
         elif link is not None:
@@ -203,7 +203,7 @@ class Dispatcher:
     def _refuse(self, order: Dispatch, failure: FailureClass, code: str, sentence: str) -> None:
         """It cannot be sent. One that may have been sent by the process before ours may be alive all the same: whoever
         is asked over there answers for it; where an agent is left alone, it is over when the lease of that one is."""
-        link = self._links.existing(order.cluster) if order.again else None
+        link = self._links.existing_link(order.cluster) if order.again else None
         if link is not None:
             link.adopt(order.task_id, order.attempt)
         elif order.again and order.cluster in self.left_alone:
@@ -262,7 +262,7 @@ class Dispatcher:
             raise
         finally:
             cancelled, placed = self._settle(key)
-        link = self._links.existing(order.cluster)
+        link = self._links.existing_link(order.cluster)
         if cancelled:
             self._post(AttemptFinished(*key, "cancelled"))
         elif link is None:  # an upload takes time; the link of before may be gone

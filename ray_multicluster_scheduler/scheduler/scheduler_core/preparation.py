@@ -14,11 +14,11 @@ from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, is_undecryptable
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers, merge_runtime_env
-from ray_multicluster_scheduler.scheduler.connection.packages.own_package import ship_own_package
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import (
     PackageCache,
     PackageStore,
     resolve_runtime_env,
+    ship_own_package,
 )
 
 _CONTAINERS = frozenset({"image_uri", "container"})

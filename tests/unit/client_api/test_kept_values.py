@@ -34,7 +34,7 @@ class Plane(ControlPlane):
     def __init__(self) -> None:
         super().__init__()
         self.link = FakeLink("mac", self.runtime.collector)
-        self.runtime.links.existing = lambda cluster: self.link if cluster == "mac" else None  # type: ignore[method-assign, assignment]  # a fake
+        self.runtime.links.existing_link = lambda cluster: self.link if cluster == "mac" else None  # type: ignore[method-assign, assignment]  # a fake
 
     def kept(self, task_id: str, value: Any, by: str = "agent-1") -> TaskHandle:
         """A task whose value stayed in the cluster."""

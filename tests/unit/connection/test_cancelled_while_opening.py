@@ -47,10 +47,10 @@ async def test_a_dialler_that_is_stopped_when_its_connection_stands_is_stopped(
     stops: list[asyncio.Task[None]] = []
 
     def stop() -> None:
-        stops.append(asyncio.create_task(dialler.stop()))
+        stops.append(asyncio.create_task(dialer.stop()))
 
     monkeypatch.setattr(asyncio, "open_connection", when_it_stands(asyncio.open_connection, stop))
-    dialler = listening.dialled()
+    dialer = listening.dialled()
     await eventually(lambda: stops)
     async with asyncio.timeout(60):
         await asyncio.gather(*stops)
@@ -60,10 +60,10 @@ async def test_a_dialler_that_is_stopped_when_its_connection_stands_is_stopped(
 async def test_a_dialler_that_is_stopped_at_any_moment_is_stopped(listening: Listening) -> None:
     chance = random.Random(7)
     for _ in range(100):
-        dialler = listening.dialled()
+        dialer = listening.dialled()
         await asyncio.sleep(chance.uniform(0.002, 0.012))
         async with asyncio.timeout(60):
-            await dialler.stop()
+            await dialer.stop()
 
 
 async def is_cancelled(work: asyncio.Task[Any]) -> bool:

@@ -11,7 +11,11 @@ from pydantic import ValidationError
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
-from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CLOSED_S, CarrierSelector, ways
+from ray_multicluster_scheduler.scheduler.connection.agents.carrier import (
+    CARRIER_RETRY_S,
+    CarrierSelector,
+    carrier_options,
+)
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem, from_agent_log
 from tests.support.links import FakeClock
@@ -27,7 +31,7 @@ def config(**keys: Any) -> ClusterConfig:
 
 
 @pytest.mark.parametrize(
-    ("keys", "ways_there", "says"),
+    ("keys", "options", "says"),
     [
         ({**BOTH}, ["agent", "dial_in", "ray_client"], "it has a dashboard"),
         ({**BOTH, "carrier": "agent"}, ["agent"], "its carrier is agent"),
@@ -37,11 +41,11 @@ def config(**keys: Any) -> ClusterConfig:
         ({"dashboard": "http://h:8265"}, ["agent", "dial_in"], "it has a dashboard"),
     ],
 )
-def test_which_way_and_why(keys: dict[str, Any], ways_there: list[str], says: str) -> None:
+def test_which_way_and_why(keys: dict[str, Any], options: list[str], says: str) -> None:
     one = config(**keys)
-    assert [way.carrier for way in ways(one)] == ways_there
+    assert [way.carrier for way in carrier_options(one)] == options
     choice = CarrierSelector(FakeClock()).choose(one)
-    assert choice.carrier == ways_there[0]
+    assert choice.carrier == options[0]
     assert says in choice.why
 
 
@@ -61,10 +65,10 @@ def test_a_carrier_that_lacks_its_address_is_refused(keys: dict[str, Any], says:
 def test_ways_that_are_closed_are_remembered_until_the_configuration_changes() -> None:
     choices, both = CarrierSelector(FakeClock()), config(**BOTH)
     assert CANNOT.code == "AGENT_CANNOT_DIAL"
-    second = choices.other_way(both, "agent", CANNOT)
+    second = choices.choose_after(both, "agent", CANNOT)
     assert second.carrier == "dial_in"
     assert "cannot dial back to 10.0.0.1:4000" in second.why
-    third = choices.other_way(both, "dial_in", UNREACHABLE)
+    third = choices.choose_after(both, "dial_in", UNREACHABLE)
     assert third.carrier == "ray_client"
     assert "10.0.0.1:4000" in third.why
     assert third.why.endswith(" (no answer). No route."), "sentences"
@@ -75,43 +79,43 @@ def test_ways_that_are_closed_are_remembered_until_the_configuration_changes() -
 def test_a_way_that_was_found_closed_is_tried_again_after_some_minutes() -> None:
     clock, both = FakeClock(), config(**BOTH)
     choices = CarrierSelector(clock)
-    choices.other_way(both, "agent", CANNOT)
-    clock.time += CLOSED_S / 2
-    assert choices.other_way(both, "dial_in", UNREACHABLE).carrier == "ray_client"
-    clock.time += CLOSED_S / 2 - 1
+    choices.choose_after(both, "agent", CANNOT)
+    clock.time += CARRIER_RETRY_S / 2
+    assert choices.choose_after(both, "dial_in", UNREACHABLE).carrier == "ray_client"
+    clock.time += CARRIER_RETRY_S / 2 - 1
     assert choices.choose(both).carrier == "ray_client"
     clock.time += 2
-    assert choices.choose(both) == ways(both)[0], (
+    assert choices.choose(both) == carrier_options(both)[0], (
         "it was closed ten minutes ago, and what is with others does not matter"
     )
-    again = choices.other_way(both, "agent", CANNOT)
+    again = choices.choose_after(both, "agent", CANNOT)
     assert again.carrier == "ray_client", "the other one was found closed five minutes ago"
     assert again.why.endswith(". No route.")
 
 
 def test_when_every_way_is_closed_the_next_try_begins_with_the_first_and_all_is_told() -> None:
     choices, one = CarrierSelector(FakeClock()), config(dashboard="http://h:8265")
-    assert choices.other_way(one, "agent", CANNOT).carrier == "dial_in"
+    assert choices.choose_after(one, "agent", CANNOT).carrier == "dial_in"
     with pytest.raises(LinkProblem, match=r"cannot dial back to .*\. No route\.") as told:
-        choices.other_way(one, "dial_in", UNREACHABLE)
+        choices.choose_after(one, "dial_in", UNREACHABLE)
     assert told.value.code == "AGENT_UNREACHABLE"
     assert choices.choose(one).carrier == "agent"
 
 
 def test_a_way_that_was_only_tried_because_others_are_closed_is_not_kept_if_it_fails() -> None:
     choices, both = CarrierSelector(FakeClock()), config(**BOTH)
-    choices.other_way(both, "agent", CANNOT)
-    choices.other_way(both, "dial_in", UNREACHABLE)
+    choices.choose_after(both, "agent", CANNOT)
+    choices.choose_after(both, "dial_in", UNREACHABLE)
     no_ray = LinkProblem("has no ray", code="CONNECTOR_NO_RAY", permanent=True, cluster="a")
     with pytest.raises(LinkProblem, match=r"cannot dial back to .*\. No route\. Has no ray\."):
-        choices.other_way(both, "ray_client", no_ray)
+        choices.choose_after(both, "ray_client", no_ray)
     assert choices.choose(both).carrier == "agent"
 
 
 @pytest.mark.parametrize("carrier", ["agent", "dial_in", "ray_client"])
 def test_there_is_no_other_way_where_one_was_asked_for(carrier: Any) -> None:
     with pytest.raises(LinkProblem) as told:
-        CarrierSelector(FakeClock()).other_way(config(**BOTH, carrier=carrier), carrier, CANNOT)
+        CarrierSelector(FakeClock()).choose_after(config(**BOTH, carrier=carrier), carrier, CANNOT)
     assert told.value is CANNOT
 
 
@@ -119,7 +123,7 @@ def test_other_problems_are_no_reason_to_go_another_way() -> None:
     choices, both = CarrierSelector(FakeClock()), config(**BOTH)
     slow = LinkProblem("it took long", code="AGENT_SLOW", permanent=False, cluster="a")
     with pytest.raises(LinkProblem, match="it took long"):
-        choices.other_way(both, "agent", slow)
+        choices.choose_after(both, "agent", slow)
     assert choices.choose(both).carrier == "agent"
 
 

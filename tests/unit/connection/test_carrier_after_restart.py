@@ -43,7 +43,7 @@ async def reached_by_ray_client() -> tuple[Fleet, CarrierChoice]:
 async def next_process(fleet: Fleet, *agents: AgentRecord) -> tuple[Fleet, ByClient]:
     await fleet.die()
     after, client = both_ways(before=fleet)
-    await after.pool.take_back(agents, None)
+    await after.pool.restore_agents(agents, None)
     return after, client
 
 
@@ -82,7 +82,7 @@ async def test_what_is_known_of_a_cluster_goes_with_it() -> None:
     fleet, choice = await reached_by_ray_client()
     foreign = {"rmcs_control_plane": "other", "rmcs_agent": "a"}
     fleet.dashboard.jobs["x"] = {"status": "RUNNING", "metadata": foreign}
-    await fleet.pool._launcher._warn_of_foreign_agents(fleet.dashboard)  # type: ignore[arg-type]
+    await fleet.pool._launcher._warn_about_other_control_planes(fleet.dashboard)  # type: ignore[arg-type]
     assert fleet.pool.other_control_planes("a") == ("other",)
     config = fleet.pool._clusters["a"]
     fleet.pool.update({"a": config, "b": config.model_copy(update={"name": "b"})})
@@ -94,5 +94,5 @@ async def test_what_is_known_of_a_cluster_goes_with_it() -> None:
     told = fleet.pool.carrier("a")
     assert told is not None
     assert told.carrier == "agent", "a cluster of that name is another one"
-    assert fleet.pool._choices._taken == {}
+    assert fleet.pool._selector._last == {}
     await shut(fleet)

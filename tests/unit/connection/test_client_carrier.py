@@ -51,7 +51,7 @@ class Carried:
         self.config = ClusterConfig(name="a", **self.keys)
 
     def take_back(self) -> Any:
-        self.carrier.take_back(AGENT, 1, cast("Any", None))
+        self.carrier.restore(AGENT, 1, cast("Any", None))
         return self.carrier._processes[AGENT.agent]
 
     def starts(self) -> list[str]:
@@ -60,7 +60,7 @@ class Carried:
 
 @pytest.fixture
 async def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Carried]:
-    monkeypatch.setattr(connector_process, "_PAUSES_S", (0.01,))
+    monkeypatch.setattr(connector_process, "_BACKOFF_S", (0.01,))
     made = Carried(tmp_path)
     yield made
     await made.carrier.close()
@@ -81,7 +81,7 @@ async def test_a_gateway_that_is_gone_is_dead_only_if_that_is_known_else_its_lea
     carried.uses(connector_python=carried.interpreter("python", READY + f"say('gone', {gone})"))
     process = carried.take_back()
     await eventually(lambda: process.gone is not None)
-    assert await carried.carrier.is_over("a", AGENT.agent) == over
+    assert await carried.carrier.death_reason("a", AGENT.agent) == over
 
 
 def test_only_what_the_node_itself_says_of_a_process_is_a_known_death() -> None:
@@ -154,8 +154,8 @@ async def test_that_a_gateway_is_left_to_its_lease_is_told_only_if_one_may_be_th
     carried.uses(connector_python=carried.interpreter("python", text))
     with pytest.raises(LinkProblem):
         await carried.carrier.launch(plane.link(), invitation(plane))
-    await carried.carrier.end("a", "agent-1")
-    assert ("could not be ended; its lease ends it" in caplog.text) is told
+    await carried.carrier.stop("a", "agent-1")
+    assert ("could not be stopped; its lease ends it" in caplog.text) is told
 
 
 async def test_what_is_no_python_is_told_what_a_connector_python_must_be(carried: Carried, plane: Plane) -> None:

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.common.exception import ClusterConnectionError, 
 from ray_multicluster_scheduler.scheduler.connection import connector
 from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
 from ray_multicluster_scheduler.scheduler.connection.ray_client import connector_process
-from ray_multicluster_scheduler.scheduler.connection.ray_client.client_packages import ConnectorPackageStore
+from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import ConnectorPackageStore
 from ray_multicluster_scheduler.scheduler.connection.ray_client.connector_process import Command, ConnectorProcess
 from tests.support.eventually import eventually
 
@@ -57,13 +57,13 @@ class Script:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connector_process, "_PAUSES_S", (0.01,))
+    monkeypatch.setattr(connector_process, "_BACKOFF_S", (0.01,))
 
 
 async def test_one_that_hangs_is_killed_and_its_successor_only_looks_for_the_gateway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector_process, "SILENCE_S", 3.0)
+    monkeypatch.setattr(connector_process, "SILENCE_TIMEOUT_S", 3.0)
     script = Script(tmp_path, READY + "time.sleep(1000)")
     kept = ConnectorProcess(MAKE, FIND, script.command)
     await kept.ready.wait()
@@ -80,7 +80,7 @@ async def test_one_that_hangs_is_killed_and_its_successor_only_looks_for_the_gat
 
 
 async def test_one_that_beats_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connector_process, "SILENCE_S", 3.0)
+    monkeypatch.setattr(connector_process, "SILENCE_TIMEOUT_S", 3.0)
     script = Script(tmp_path, READY + "live()")
     kept = ConnectorProcess(MAKE, FIND, script.command)
     await kept.ready.wait()
@@ -93,11 +93,11 @@ async def test_one_that_beats_is_left_alone(tmp_path: Path, monkeypatch: pytest.
 async def test_one_that_never_gets_ready_is_killed_and_says_what_it_was_about_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector_process, "CONNECT_PATIENCE_S", 6.0)
+    monkeypatch.setattr(connector_process, "CREATE_TIMEOUT_S", 6.0)
     script = Script(tmp_path, "say('phase', phase='connect to h:10001'); time.sleep(1000)")
     kept = ConnectorProcess(MAKE, FIND, script.command)
     failure = await kept.wait_ended()
-    assert failure == connector_process.Failure(
+    assert failure == connector_process.ConnectorFailure(
         "HEAD_UNREACHABLE", "the connector took more than 6 s to connect to h:10001"
     )
     assert script.starts() == ["make"], "whoever started it decides what comes next"
@@ -106,14 +106,14 @@ async def test_one_that_never_gets_ready_is_killed_and_says_what_it_was_about_to
 async def test_what_says_nothing_after_its_start_is_killed_and_named_long_before_the_rest_of_the_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector_process, "FIRST_WORD_S", 0.5)
+    monkeypatch.setattr(connector_process, "FIRST_OUTPUT_TIMEOUT_S", 0.5)
     mute = tmp_path / "python"
     mute.write_text("#!/bin/sh\nexec sleep 300\n")
     mute.chmod(0o700)
     kept = ConnectorProcess(MAKE, FIND, lambda: Command([str(mute)], dict(os.environ)))
     failure = await asyncio.wait_for(kept.wait_ended(), 60)
     assert failure.code == "CONNECTOR_FAILED"
-    assert failure.sentence == f"{mute} said nothing for 0.5 s after its start as a connector, and was killed"
+    assert failure.sentence == f"{mute} printed nothing for 0.5 s after its start as a connector, and was killed"
     assert "connector_python is the path of a Python" in failure.next_step
 
 
@@ -169,16 +169,16 @@ async def test_why_the_first_one_failed_is_told(tmp_path: Path, text: str, code:
 
 
 async def test_one_that_hangs_up_and_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connector_process, "_END_PATIENCE_S", 0.5)
+    monkeypatch.setattr(connector_process, "_EXIT_TIMEOUT_S", 0.5)
     script = Script(tmp_path, "note = open('/dev/null'); os.dup2(note.fileno(), 1); time.sleep(1000)")
     failure = await asyncio.wait_for(ConnectorProcess(MAKE, FIND, script.command).wait_ended(), 60)
-    assert "the connector hung up and did not end while it was to start" in failure.sentence
+    assert "the connector closed its output and did not end while it was to start" in failure.sentence
 
 
 async def test_what_a_connector_leaves_behind_does_not_hold_up_its_successor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector_process, "_END_PATIENCE_S", 0.5)
+    monkeypatch.setattr(connector_process, "_EXIT_TIMEOUT_S", 0.5)
     note = tmp_path / "child"
     leaving = f"""
         one = subprocess.Popen(
@@ -242,7 +242,7 @@ async def test_one_that_says_nonsense_is_replaced_and_that_is_told(
     await eventually(lambda: kept.ready.is_set() and kept.pid != odd)
     assert kept.failure is not None
     assert "JSONDecodeError" in kept.failure.sentence
-    assert "what the connector of cluster a did was not foreseen" in caplog.text
+    assert "unexpected error of the connector of cluster a" in caplog.text
     await kept.stop()
 
 
@@ -309,7 +309,7 @@ async def test_a_connector_that_lives_but_does_not_answer_is_not_waited_for_for_
     kept = ConnectorProcess(MAKE, FIND, Script(tmp_path, READY + "live()").command)
     await kept.ready.wait()
     with pytest.raises(ClusterConnectionError, match=r"no answer within 0\.2 s"):
-        await asyncio.wait_for(kept.ask("has package", patience_s=0.2, uri="gcs://x.zip"), 60)
+        await asyncio.wait_for(kept.ask("has package", timeout_s=0.2, uri="gcs://x.zip"), 60)
     await kept.stop()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
-from ray_multicluster_scheduler.scheduler.connection.ray_client.connector_python import (
+from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import (
     connector_environment,
     connector_python,
 )

@@ -1,4 +1,4 @@
-"""Agents that listen: the real door against the real dialler, over TLS on loopback."""
+"""Agents that listen: the real door against the real dialer, over TLS on loopback."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from ray_multicluster_scheduler.common.tls import (
     server_context,
 )
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import AgentDialer
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
-from ray_multicluster_scheduler.scheduler.connection.agents.dial_in_carrier import DialInCarrier
+from ray_multicluster_scheduler.scheduler.connection.agents.dial_in_carrier import AgentDialer, DialInCarrier
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import connection as listen
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
@@ -54,7 +53,7 @@ class Listening:
         self.plane, self.door = plane, DialInServer(certificate_of(PEM))
         self.link: AgentLink = plane.link()
         self.token, self.secret = plane.port.expect("a", "agent-1", self.link)
-        self.diallers: list[AgentDialer] = []
+        self.dialers: list[AgentDialer] = []
         self.number = 0
 
     async def open(self) -> None:
@@ -63,9 +62,9 @@ class Listening:
     def dialled(self, *addresses: tuple[str, int], pem: str = PEM, fingerprint: str = "") -> AgentDialer:
         self.addresses = now = list(addresses or ((LOOPBACK, self.number),))
         known_by = fingerprint or self.door.fingerprint
-        dialler = AgentDialer("agent-1", lambda: now, pem, known_by, self.plane.port.admit)
-        self.diallers.append(dialler)
-        return dialler
+        dialer = AgentDialer("agent-1", lambda: now, pem, known_by, self.plane.port.admit)
+        self.dialers.append(dialer)
+        return dialer
 
     async def joins(self, secret: str | None = None) -> Connection:
         join = Join("a", "agent-1", [("its control plane", 0)], self.token)
@@ -77,8 +76,8 @@ async def listening(plane: Plane) -> AsyncIterator[Listening]:
     one = Listening(plane)
     await one.open()
     yield one
-    for dialler in one.diallers:
-        await dialler.stop()
+    for dialer in one.dialers:
+        await dialer.stop()
     one.door.close()
 
 
@@ -115,11 +114,11 @@ async def test_nobody_without_the_key_takes_the_agents_time(listening: Listening
 
 async def test_an_agent_knows_its_control_plane_by_the_key_and_the_other_way_round(listening: Listening) -> None:
     wrong = listening.dialled(pem=OTHER)
-    await until(lambda: "not as our agent" in wrong.problem)
+    await until(lambda: "is not our agent" in wrong.problem)
     assert not listening.link.connected
     assert listening.door._newest is None, "it never got as far as that"
     odd = listening.dialled(fingerprint=fingerprint_of(certificate_of(OTHER)))
-    await until(lambda: "not with the key of our agent" in odd.problem)
+    await until(lambda: "does not have the key of our agent" in odd.problem)
     assert not listening.link.connected
 
 
@@ -129,8 +128,8 @@ async def test_whoever_was_told_all_that_the_agent_was_told_gets_neither_in_nor_
     told = certificate_of(PEM)  # and the token, which is in the environment of the agent's job
     as_agent = await asyncio.start_server(lambda *_: None, LOOPBACK, 0, ssl=server_context(OTHER, told))
     number = as_agent.sockets[0].getsockname()[1]
-    dialler = listening.dialled((LOOPBACK, number))
-    await until(lambda: "not with the key of our agent" in dialler.problem)
+    dialer = listening.dialled((LOOPBACK, number))
+    await until(lambda: "does not have the key of our agent" in dialer.problem)
     as_agent.close()
 
 
@@ -138,8 +137,8 @@ async def test_nobody_is_spoken_to_of_whom_no_fingerprint_is_known(listening: Li
     place = ((LOOPBACK, listening.number),)
     agent = AgentRecord("a", "agent-1", listening.secret, LOOPBACK, 1, listens=place, identity=PEM)
     carrier = DialInCarrier({}.__getitem__, Settings(), cast("Any", None), cast("Any", None))
-    carrier.take_back(agent, 0, listening.plane.port.admit)
-    await until(lambda: "not with the key of our agent" in carrier._diallers["agent-1"].problem)
+    carrier.restore(agent, 0, listening.plane.port.admit)
+    await until(lambda: "does not have the key of our agent" in carrier._dialers["agent-1"].problem)
     await carrier.close()
 
 
@@ -175,31 +174,31 @@ async def test_every_address_is_tried_and_named(listening: Listening) -> None:
     with socket.socket() as closed:
         closed.bind((LOOPBACK, 0))
         number = closed.getsockname()[1]
-        dialler = listening.dialled((LOOPBACK, number))
-        await until(lambda: bool(dialler.problem))
-        assert f"{LOOPBACK}:{number} (ConnectionRefusedError" in dialler.problem
+        dialer = listening.dialled((LOOPBACK, number))
+        await until(lambda: bool(dialer.problem))
+        assert f"{LOOPBACK}:{number} (ConnectionRefusedError" in dialer.problem
         listening.dialled((LOOPBACK, number), (LOOPBACK, listening.number))
         await listening.joins()
 
 
 async def test_who_answers_but_is_not_our_agent_is_told_as_such(listening: Listening) -> None:
-    listening.plane.port.forget("agent-1")
-    dialler = listening.dialled()
-    with pytest.raises(Exception, match="nobody waits for this agent"):
+    listening.plane.port.revoke("agent-1")
+    dialer = listening.dialled()
+    with pytest.raises(Exception, match="this agent is not expected"):
         await listening.joins()
-    await until(lambda: "not as our agent" in dialler.problem)
+    await until(lambda: "is not our agent" in dialer.problem)
 
 
 async def test_what_nobody_foresaw_is_told_and_the_agent_is_dialled_again(
     listening: Listening, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dialler = listening.dialled(("h" * 70, 7))  # no such name can be written: that is a ValueError, not an OSError
-    await until(lambda: bool(dialler.problem))
-    assert "UnicodeError" in dialler.problem
-    assert "dialling agent agent-1 failed in a way that was not foreseen" in caplog.text
+    dialer = listening.dialled(("h" * 70, 7))  # no such name can be written: that is a ValueError, not an OSError
+    await until(lambda: bool(dialer.problem))
+    assert "UnicodeError" in dialer.problem
+    assert "unexpected error while dialing agent agent-1" in caplog.text
     listening.addresses[:] = [(LOOPBACK, listening.number)]
     await listening.joins()
-    await until(lambda: dialler.problem == "")
+    await until(lambda: dialer.problem == "")
 
 
 async def test_who_is_to_be_dialled_no_more_is_left_alone_when_its_connection_ends(listening: Listening) -> None:
@@ -207,7 +206,7 @@ async def test_who_is_to_be_dialled_no_more_is_left_alone_when_its_connection_en
     place = ((LOOPBACK, listening.number),)
     agent = AgentRecord("a", "agent-1", listening.secret, LOOPBACK, 1, listens=place, identity=PEM)
     agent = replace(agent, fingerprint=listening.door.fingerprint)
-    carrier.take_back(agent, 0, listening.plane.port.admit)
+    carrier.restore(agent, 0, listening.plane.port.admit)
     first = await listening.joins()
     await carrier.stop_dialing()
     assert not first.reader.at_eof(), "what stands stays"
@@ -222,11 +221,11 @@ async def test_an_agent_address_that_is_given_later_is_the_one_that_is_dialled_n
     carrier = DialInCarrier(configs.__getitem__, Settings(), cast("Any", None), cast("Any", None))
     agent = AgentRecord("a", "agent-1", listening.secret, LOOPBACK, 1, listens=(("127.0.0.1", 2),), identity=PEM)
     agent = replace(agent, fingerprint=listening.door.fingerprint)
-    carrier.take_back(agent, 0, listening.plane.port.admit)
-    await until(lambda: "127.0.0.1:1 (" in carrier._diallers["agent-1"].problem)
+    carrier.restore(agent, 0, listening.plane.port.admit)
+    await until(lambda: "127.0.0.1:1 (" in carrier._dialers["agent-1"].problem)
     configs["a"] = configs["a"].model_copy(update={"agent_address": f"{LOOPBACK}:{listening.number}"})
     await listening.joins()
-    assert carrier.remembers("agent-1")["listens"] == (("127.0.0.1", 2),), "as it says itself, not as it is reached"
+    assert carrier.record_fields("agent-1")["listens"] == (("127.0.0.1", 2),), "as it says itself, not as it is reached"
     await carrier.close()
 
 
@@ -274,9 +273,9 @@ async def test_an_agent_is_reached_at_its_node_and_by_what_is_forwarded_to_its_m
 ) -> None:
     one = Listening(plane)
     one.number = await one.door.open("127.0.0.2", 0)
-    dialler = one.dialled((place, one.number))
+    dialer = one.dialled((place, one.number))
     assert (await one.joins()).welcome["secret"] == one.secret
-    await dialler.stop()
+    await dialer.stop()
     one.door.close()
 
 

@@ -239,7 +239,7 @@ async def test_an_older_agent_is_let_in_again_and_has_no_part_in_calls_of_this_p
     link, agent = await plane.pair(inherited=True)
     await agent.cut()
     await plane.heard.until("link_down")
-    monkeypatch.setattr("ray_multicluster_scheduler.scheduler.connection.gateway.link.dial.PROTOCOL_VERSION", 2)
+    monkeypatch.setattr("ray_multicluster_scheduler.scheduler.connection.gateway.link.connection.PROTOCOL_VERSION", 2)
     link.submit([call("t1"), call("call-2", method=MethodCall("a1", 2, "f", 0, life=2))])
     await agent.dial()
     await agent.until(m.RESUME)

@@ -45,7 +45,7 @@ async def ran(fleet: Fleet, **head: object) -> ScriptedAgent:
 async def test_an_agent_that_has_nothing_to_do_is_ended_and_forgotten(fleet: Fleet) -> None:
     agent = await ran(fleet)
     await asyncio.gather(fleet.pool.park(), fleet.hang_up_when_told())
-    assert "nothing to be kept" in agent.of(m.CLOSE)[0].head["sentence"]
+    assert "not needed" in agent.of(m.CLOSE)[0].head["sentence"]
     assert fleet.agents == {}
     assert fleet.dashboard.stopped == [], "it ends by itself"
 
@@ -90,7 +90,7 @@ async def test_one_of_before_may_have_what_nobody_knows_of_yet(fleet: Fleet) -> 
     (agent,) = fleet.dashboard.agents
     await fleet.die()
     after = Fleet(fleet)
-    await after.pool.take_back(fleet.agents.values(), None)
+    await after.pool.restore_agents(fleet.agents.values(), None)
     await agent.cut()
     await agent.dial()
     await after.heard.until("link_up")

@@ -105,16 +105,16 @@ class Fleet:
             2 if before else 1,
         )
 
-    async def remember(self, agent: AgentRecord) -> None:
+    async def save(self, agent: AgentRecord) -> None:
         await asyncio.sleep(0.01)
         joined = self.dashboard.joins and any(one.join.agent == agent.agent for one in self.dashboard.agents)
         assert bool(agent.token) is not joined, "before it is started, with its token; without once that was used"
         self.agents[agent.agent] = agent
 
-    def forget(self, agent: str) -> None:
+    def remove(self, agent: str) -> None:
         self.agents.pop(agent, None)
 
-    async def keep_identity(self, pem: bytes) -> None:
+    async def save_identity(self, pem: bytes) -> None:
         self.identity = pem
 
     async def die(self) -> None:
@@ -125,8 +125,8 @@ class Fleet:
             for task in list(link._tasks):
                 task.cancel()
             await asyncio.gather(*link._tasks, return_exceptions=True)
-        for farewell in list(self.pool._farewells):
-            farewell.cancel()
+        for work in list(self.pool._background):
+            work.cancel()
 
     def client(self, name: str) -> Dashboard:
         return self.dashboard
@@ -155,7 +155,7 @@ async def test_many_callers_share_one_agent(fleet: Fleet) -> None:
     first, *others = await asyncio.gather(*(fleet.pool.link("a") for _ in range(5)))
     assert all(link is first for link in others)
     assert await fleet.pool.link("a") is first
-    assert fleet.pool.existing("a") is first
+    assert fleet.pool.existing_link("a") is first
     assert fleet.pool.links() == [first]
     assert len(fleet.dashboard.submitted) == 1
     assert fleet.heard.kinds() == ["link_up"]
@@ -197,7 +197,7 @@ async def test_an_agent_that_ends_before_it_joins_is_explained_and_the_next_try_
     job["status"] = "FAILED"
     problems = await starting
     assert all(isinstance(problem, LinkProblem) and problem.code == "AGENT_NO_RAY" for problem in problems)
-    assert fleet.pool.existing("a") is None
+    assert fleet.pool.existing_link("a") is None
     fleet.dashboard.joins = True
     link = await fleet.pool.link("a")
     assert link.connected
@@ -279,7 +279,7 @@ async def test_a_cluster_that_was_restarted_ends_the_link_and_gets_a_new_agent(f
     await fleet.heard.until("link_closed")
     assert "was restarted" in fleet.heard.result("t1").message
     assert fleet.heard.result("t1").code == "CLUSTER_RESTARTED"
-    assert fleet.pool.existing("a") is None
+    assert fleet.pool.existing_link("a") is None
     assert await fleet.pool.link("a") is not link
 
 
@@ -298,7 +298,7 @@ async def test_a_closed_link_is_followed_by_a_new_one_only_when_it_is_over(fleet
     link = await fleet.pool.link("a")
     closing = asyncio.create_task(fleet.pool.close_link("a", "idle"))
     await fleet.dashboard.agents[0].until(m.CLOSE)
-    assert fleet.pool.existing("a") is None
+    assert fleet.pool.existing_link("a") is None
     next_one = asyncio.create_task(fleet.pool.link("a"))
     await asyncio.sleep(0.05)
     assert len(fleet.dashboard.submitted) == 1
@@ -391,7 +391,7 @@ async def test_an_agent_is_remembered_before_anything_is_given_to_it_and_until_i
 async def test_the_next_process_takes_the_agent_back_with_all_it_has() -> None:
     before = await killed_with_work()
     fleet = Fleet(before)
-    await fleet.pool.take_back(before.agents.values(), None)
+    await fleet.pool.restore_agents(before.agents.values(), None)
     link = await fleet.pool.link("a")  # it is there, and no other agent is started
     link.adopt("t1", 1)
     link.submit([call("t2")])
@@ -426,8 +426,8 @@ async def test_an_agent_that_was_just_being_started_is_not_waited_for_and_its_ca
     before.dashboard.stopped.clear()
 
     fleet = Fleet(before)
-    await fleet.pool.take_back(left.values(), None)
-    assert fleet.pool.existing("a") is None, "nobody could be asked, and nothing was given to it"
+    await fleet.pool.restore_agents(left.values(), None)
+    assert fleet.pool.existing_link("a") is None, "nobody could be asked, and nothing was given to it"
     assert fleet.agents == {}
     link = await fleet.pool.link("a")
     link.submit([call("t2")])
@@ -442,8 +442,8 @@ async def test_an_agent_that_ended_meanwhile_is_known_to_be_dead_and_the_next_on
     before = await killed_with_work()
     fleet = Fleet(before)
     fleet.dashboard.jobs[next(iter(before.agents))]["status"] = "FAILED"
-    await fleet.pool.take_back(before.agents.values(), None)
-    link = fleet.pool.existing("a")
+    await fleet.pool.restore_agents(before.agents.values(), None)
+    link = fleet.pool.existing_link("a")
     assert link is not None
     link.adopt("t1", 1)
     await fleet.heard.until("finished")
@@ -468,9 +468,9 @@ async def test_an_agent_whose_port_is_taken_is_given_up_when_its_lease_is_over(
     fleet.pool._settings = fleet.pool._settings.model_copy(update={"lost_after_s": 0.5})
     fleet.dashboard.down = True
     with caplog.at_level(logging.WARNING):
-        await fleet.pool.take_back(before.agents.values(), None)
-    assert "cannot come back" in caplog.text
-    link = fleet.pool.existing("a")
+        await fleet.pool.restore_agents(before.agents.values(), None)
+    assert "cannot return" in caplog.text
+    link = fleet.pool.existing_link("a")
     assert link is not None
     link.adopt("t1", 1)
     await fleet.heard.until("finished")
@@ -487,8 +487,8 @@ async def test_an_agent_that_was_given_a_longer_lease_is_waited_for_that_much_lo
     fleet.pool._settings = fleet.pool._settings.model_copy(update={"lost_after_s": 0.4})
     fleet.dashboard.down = True
     began = asyncio.get_running_loop().time()
-    await fleet.pool.take_back(before.agents.values(), None)
-    link = fleet.pool.existing("a")
+    await fleet.pool.restore_agents(before.agents.values(), None)
+    link = fleet.pool.existing_link("a")
     assert link is not None
     link.adopt("t1", 1)
     await fleet.heard.until("finished")
@@ -504,8 +504,8 @@ async def test_a_shorter_lease_and_one_that_nobody_wrote_down_change_nothing(giv
     fleet = Fleet(before, Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
     fleet.pool._settings = fleet.pool._settings.model_copy(update={"lost_after_s": 0.4})
     fleet.dashboard.down = True
-    await fleet.pool.take_back(agents, None)
-    link = fleet.pool.existing("a")
+    await fleet.pool.restore_agents(agents, None)
+    link = fleet.pool.existing_link("a")
     assert link is not None
     link.adopt("t1", 1)
     await fleet.heard.until("finished")
@@ -525,7 +525,7 @@ def test_a_key_that_was_kept_is_the_same_again() -> None:
 def test_of_two_agents_of_one_cluster_the_newer_one_is_taken_for_it() -> None:
     names = ["rmcs-agent-cp-my-mac-2-9", "rmcs-agent-cp-my-mac-10-1", "rmcs-agent-cp-my-mac-2-10"]
     agents = [AgentRecord("my-mac", name, "s", "127.0.0.1", 1) for name in names]
-    assert [one.agent for one in sorted(agents, key=AgentRecord.age)] == [names[0], names[2], names[1]]
+    assert [one.agent for one in sorted(agents, key=AgentRecord.sequence)] == [names[0], names[2], names[1]]
 
 
 async def left_for_ten_minutes() -> tuple[Fleet, ScriptedAgent]:
@@ -547,12 +547,12 @@ async def left_for_ten_minutes() -> tuple[Fleet, ScriptedAgent]:
 async def test_that_agents_go_on_without_us_is_written_before_they_are_told_and_until_they_are_back() -> None:
     before, agent = await left_for_ten_minutes()
     second = Fleet(before)  # it stops before the agent is back, which so knows only what the first one said
-    await second.pool.take_back(before.agents.values(), None)
+    await second.pool.restore_agents(before.agents.values(), None)
     assert await second.pool.park(5.0) == []
     assert [one.away_s for one in second.agents.values()] == [600.0]
 
     third = Fleet(second)
-    await third.pool.take_back(second.agents.values(), None)
+    await third.pool.restore_agents(second.agents.values(), None)
     await agent.dial()
     await third.heard.until("link_up")
     assert [one.away_s for one in third.agents.values()] == [600.0], "it may not know yet that it was let in"
@@ -565,7 +565,7 @@ async def test_that_agents_go_on_without_us_is_written_before_they_are_told_and_
 async def test_one_that_comes_back_while_we_leave_does_not_undo_what_is_written() -> None:
     before, agent = await left_for_ten_minutes()
     fleet = Fleet(before)
-    await fleet.pool.take_back(before.agents.values(), None)
+    await fleet.pool.restore_agents(before.agents.values(), None)
     await agent.dial()
     await fleet.heard.until("link_up")
     agent.heard.clear()
@@ -581,14 +581,14 @@ async def test_agents_are_not_told_what_cannot_be_written(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fleet.pool.link("a")
-    monkeypatch.setattr(ray_client_pool, "_WRITE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(ray_client_pool, "_WRITE_TIMEOUT_S", 0.05)
 
     async def never(_: AgentRecord) -> None:
         await asyncio.sleep(1000)
 
-    monkeypatch.setattr(fleet.pool._memory, "remember", never)
+    monkeypatch.setattr(fleet.pool._record_store, "save", never)
     with caplog.at_level(logging.WARNING):
         assert await asyncio.wait_for(fleet.pool.park(600.0), 60) == []
-    assert "cannot be written down, so they are not told" in caplog.text
+    assert "not announced" in caplog.text
     (agent,) = fleet.dashboard.agents
     assert not [one for one in agent.heard if one.kind == m.AWAY]

@@ -11,10 +11,10 @@ import pytest
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher, dial_in_carrier
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import AgentAddress
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Admit
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JoinInvitation
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import Admit
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
-from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CLOSED_S
+from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CARRIER_RETRY_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import CannotDial, DialInServer, Join
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
@@ -54,16 +54,16 @@ class ByClient:
         self.dashboard.agents.append(agent)
         await link.joined
 
-    def remembers(self, agent: str) -> dict[str, Any]:
+    def record_fields(self, agent: str) -> dict[str, Any]:
         return {}
 
-    def take_back(self, agent: AgentRecord, port: int, admit: Admit) -> None:
+    def restore(self, agent: AgentRecord, port: int, admit: Admit) -> None:
         self.taken_back.append((agent, port))
 
-    async def is_over(self, cluster: str, agent: str) -> str | None:
+    async def death_reason(self, cluster: str, agent: str) -> str | None:
         return self.over
 
-    async def end(self, cluster: str, agent: str) -> None:
+    async def stop(self, cluster: str, agent: str) -> None:
         self.ended.append(agent)
 
     async def stop_dialing(self) -> None:
@@ -126,7 +126,7 @@ async def test_an_agent_that_can_neither_dial_nor_listen_is_followed_by_ray_clie
     assert choice.carrier == "ray_client"
     assert "cannot dial back to" in choice.why
     assert "cannot listen at 127.0.0.1:7" in choice.why
-    cast("Any", fleet.pool._clock).time += 2 * CLOSED_S
+    cast("Any", fleet.pool._clock).time += 2 * CARRIER_RETRY_S
     assert fleet.pool.carrier("a") == choice, "as it came, for as long as it is there"
     fleet.pool.update({"a": fleet.pool._clusters["a"].model_copy(update={"tags": ("new",)})})
     assert fleet.pool.carrier("a") == choice, "tags are no way"
@@ -153,7 +153,7 @@ async def test_the_log_of_an_agent_that_is_dialled_is_read_only_until_it_says_wh
 async def test_a_token_of_an_agent_that_is_dialled_opens_no_port_of_ours_and_the_agent_joins_all_the_same() -> None:
     """Who reads the environment of its job, and is on our machine, gets no further than who does not."""
     fleet, _ = both_ways(carrier="dial_in")
-    port = fleet.pool._reception(AgentAddress("127.0.0.1", 0, "127.0.0.1", None))  # for agents that do dial
+    port = fleet.pool._admission(AgentAddress("127.0.0.1", 0, "127.0.0.1", None))  # for agents that do dial
     number = await port.start()
     fleet.dashboard.joins = False
     starting = asyncio.create_task(fleet.pool.link("a"))
@@ -161,7 +161,7 @@ async def test_a_token_of_an_agent_that_is_dialled_opens_no_port_of_ours_and_the
     told = fleet.dashboard.agent_of(fleet.dashboard.submitted[0]).join
     assert told.listen is not None
     stranger = ScriptedAgent(replace(told, addresses=[("127.0.0.1", number)]))
-    with pytest.raises(CannotDial, match="nobody waits for this agent"):
+    with pytest.raises(CannotDial, match="this agent is not expected"):
         await stranger.dial(patience_s=3)
     assert list(fleet.pool._ports) == [("127.0.0.1", 0)], "no other port is open either"
     door = DialInServer(str(told.listen["certificate"]))
@@ -176,7 +176,7 @@ async def test_a_token_of_an_agent_that_is_dialled_opens_no_port_of_ours_and_the
     await fleet.pool._carriers["dial_in"].close()
     await fleet.die()
     after, _ = both_ways(before=fleet, carrier="dial_in")
-    await after.pool.take_back(fleet.agents.values(), None)
+    await after.pool.restore_agents(fleet.agents.values(), None)
     assert after.pool._ports == {}
     await agent.dial()
     await after.heard.until("link_up")
@@ -237,8 +237,8 @@ async def test_who_does_not_know_an_agent_at_another_address_may_be_another_clus
     there = "http://127.0.0.2:8265" if moved else "http://127.0.0.1:8265"
     after = Fleet(before, settings=quick, dashboard=there)
     after.pool._settings = quick.model_copy(update={"lost_after_s": 0.8})
-    await after.pool.take_back(before.agents.values(), None)
-    link = after.pool.existing("a")
+    await after.pool.restore_agents(before.agents.values(), None)
+    link = after.pool.existing_link("a")
     assert link is not None
     link.adopt("t1", 1)
     await after.heard.until("finished")
@@ -252,7 +252,7 @@ async def test_the_next_process_takes_it_back_by_the_same_carrier_at_a_port_of_i
     scripted = before.dashboard.agents[0]
     await before.die()
     after, client = both_ways(before=before, dashboard=None)
-    await after.pool.take_back(before.agents.values(), None)
+    await after.pool.restore_agents(before.agents.values(), None)
     ((known, port),) = client.taken_back
     assert (known.agent, known.session) == (link.agent, "session_1")
     scripted.join.addresses[:] = [("127.0.0.1", port)]  # as its connector would
@@ -291,9 +291,9 @@ async def test_a_dialled_agent_whose_key_is_lost_is_ended_and_its_link_is_over(
     agent = AgentRecord("a", "rmcs-agent-cp1-a-1-1", "s", "", 0, carrier="dial_in", listens=(("127.0.0.1", 9),))
     fleet.agents[agent.agent] = agent
     fleet.dashboard.jobs[agent.agent] = {"status": "RUNNING"}
-    await fleet.pool.take_back([agent], None)
-    assert fleet.pool.existing("a") is not None, "what it ran is waited for"
-    assert "cannot come back: the key that it lets in is lost" in caplog.text
-    await eventually(lambda: fleet.pool.existing("a") is None and not fleet.agents)
+    await fleet.pool.restore_agents([agent], None)
+    assert fleet.pool.existing_link("a") is not None, "what it ran is waited for"
+    assert "the key that the agent accepts is lost" in caplog.text
+    await eventually(lambda: fleet.pool.existing_link("a") is None and not fleet.agents)
     assert set(fleet.dashboard.stopped) == {agent.agent}
     await fleet.pool.close()

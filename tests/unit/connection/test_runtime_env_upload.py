@@ -11,7 +11,7 @@ import pytest
 from ray_multicluster_scheduler.common.blob_names import package_uri
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import (
-    SURE_S,
+    SEEN_TTL_S,
     PackageCache,
     resolve_runtime_env,
 )
@@ -87,7 +87,7 @@ async def test_uploaded_again_when_the_cluster_dropped_it(
     assert len(store.uploads) == 1
     store.packages.clear()
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "time", lambda real=loop.time: real() + SURE_S + 1)
+    monkeypatch.setattr(loop, "time", lambda real=loop.time: real() + SEEN_TTL_S + 1)
     assert await resolve_runtime_env(env, None, store, cache) == first
     assert len(store.uploads) == 2
     assert first["working_dir"] in store.packages
@@ -203,5 +203,5 @@ async def test_a_package_that_a_program_gave_is_uploaded_where_it_is_missing() -
 
 
 async def test_one_that_is_gone_says_so() -> None:
-    with pytest.raises(TaskSubmissionError, match=r"x\.zip of the runtime_env is not kept here"):
+    with pytest.raises(TaskSubmissionError, match=r"package x\.zip"):
         await resolve_runtime_env({"working_dir": package_uri("abc", "x.zip")}, None, Store(), PackageCache())

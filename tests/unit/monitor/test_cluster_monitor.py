@@ -56,7 +56,7 @@ class World:
         self.monitor = ClusterMonitor(plane, plane, SystemClock(), self.heard.append)
         self.health = HealthChecker(self.monitor, lambda: ["a"])
 
-    def existing(self, _: str) -> Cluster | None:
+    def existing_link(self, _: str) -> Cluster | None:
         return self._link
 
     async def link(self, _: str) -> Cluster:

@@ -40,7 +40,7 @@ class Links:
         self.problem: Exception | None = None
         self.asked = 0
 
-    def existing(self, cluster: str) -> FakeLink | None:
+    def existing_link(self, cluster: str) -> FakeLink | None:
         return self.up.get(cluster)
 
     async def link(self, cluster: str) -> FakeLink:

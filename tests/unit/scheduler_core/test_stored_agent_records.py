@@ -23,12 +23,12 @@ async def test_the_next_process_knows_the_agents_and_the_key(tmp_path: Path) -> 
     memory = StoredAgentRecords(store)
     assert (memory.agents(), memory.identity()) == ([], None)
     other = AgentRecord("b", "rmcs-agent-cp-b-1-2", "other", "10.0.0.7", 4243, tls=True, why="it has a dashboard")
-    await memory.remember(AGENT)
-    await memory.remember(other)
-    await memory.keep_identity(b"pem")
-    await memory.keep_identity(b"pem")
-    memory.forget(AGENT.agent)
-    memory.forget("never was")
+    await memory.save(AGENT)
+    await memory.save(other)
+    await memory.save_identity(b"pem")
+    await memory.save_identity(b"pem")
+    memory.remove(AGENT.agent)
+    memory.remove("never was")
     store.close()
     store = SqliteStore(tmp_path)
     memory = StoredAgentRecords(store)
@@ -57,12 +57,12 @@ def told_by_files(folder: Path) -> bytes:
 async def test_the_database_alone_tells_no_key(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     memory, agent, ours = StoredAgentRecords(store), dialled(), make_identity().pem
-    await memory.keep_identity(ours)
-    await memory.remember(replace(agent, away_s=3.0))
-    await memory.remember(agent)
+    await memory.save_identity(ours)
+    await memory.save(replace(agent, away_s=3.0))
+    await memory.save(agent)
     other = replace(agent, agent="rmcs-agent-cp-a-1-2")
-    await memory.remember(other)
-    memory.forget(other.agent)
+    await memory.save(other)
+    memory.remove(other.agent)
     assert (tmp_path / "rmcs.db-wal").stat().st_size
     secrets = (b"PRIVATE KEY", b"its-own-secret", b"once-only", *(ours + agent.identity.encode()).splitlines()[1:-1])
     assert [one for one in secrets if one in told_by_files(tmp_path)] == []
@@ -90,8 +90,8 @@ async def test_agents_whose_secrets_cannot_be_opened_are_waited_for_and_let_in_b
     store = SqliteStore(tmp_path)
     agent = dialled()
     if how == "the key is gone":
-        await StoredAgentRecords(store).remember(agent)
-        await StoredAgentRecords(store).keep_identity(make_identity().pem)
+        await StoredAgentRecords(store).save(agent)
+        await StoredAgentRecords(store).save_identity(make_identity().pem)
         (tmp_path / KEY_FILE).unlink()
     else:
         plain = {f"agent:{agent.agent}": json.dumps(agent.to_dict()).encode(), "identity": make_identity().pem}
@@ -105,21 +105,21 @@ async def test_agents_whose_secrets_cannot_be_opened_are_waited_for_and_let_in_b
     assert found.secret not in (agent.secret, again.secret, UNDECRYPTABLE), "nobody can know it"
     assert f"agent {agent.agent} of cluster a proves itself with cannot be opened with secret.key" in caplog.text
     assert memory.identity() is None
-    await memory.keep_identity(b"another")
+    await memory.save_identity(b"another")
     assert memory.identity() == b"another"
     store.close()
 
 
 async def test_who_remembers_nothing() -> None:
     memory = NoAgentRecords()
-    await memory.remember(AGENT)
-    memory.forget(AGENT.agent)
-    await memory.keep_identity(b"pem")
+    await memory.save(AGENT)
+    memory.remove(AGENT.agent)
+    await memory.save_identity(b"pem")
 
 
 async def test_a_key_that_is_there_and_cannot_be_used_is_not_taken_for_lost(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    await StoredAgentRecords(store).remember(AGENT)
+    await StoredAgentRecords(store).save(AGENT)
     store.close()
     key = tmp_path / KEY_FILE
     key.chmod(0o640)  # as after a restore from a backup

@@ -29,7 +29,7 @@ def remembered(service: HttpService, **values: Any) -> AgentRecord:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     agent = AgentRecord("mac", "rmcs-agent-cp-mac-1-1", "secret", "127.0.0.1", port, **values)
-    asyncio.run(StoredAgentRecords(service.plane.store).remember(agent))
+    asyncio.run(StoredAgentRecords(service.plane.store).save(agent))
     return agent
 
 

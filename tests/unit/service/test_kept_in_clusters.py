@@ -33,7 +33,7 @@ class KeepingService(HttpService):
         runtime = self.plane.runtime
         self.link = FakeLink("mac", runtime.collector)
         self.link.values["t1", 1] = VALUE
-        runtime.links.existing = lambda cluster: self.link  # type: ignore[method-assign]  # a fake
+        runtime.links.existing_link = lambda cluster: self.link  # type: ignore[method-assign]  # a fake
         runtime.links.links = lambda: [self.link]  # type: ignore[method-assign]  # the same
         super()._listen()
 

@@ -108,7 +108,7 @@ def test_what_changed_is_packed_again(
 ) -> None:
     from ray_multicluster_scheduler.app.client_api.remote import program_packages
 
-    monkeypatch.setattr(program_packages, "SURE_S", 0.0)
+    monkeypatch.setattr(program_packages, "SEEN_TTL_S", 0.0)
     first = env_of(service, submitted(scheduler, working_dir=str(folder)).id)["working_dir"]
     assert env_of(service, submitted(scheduler, working_dir=str(folder)).id)["working_dir"] == first
     (folder / "more.txt").write_text("more")

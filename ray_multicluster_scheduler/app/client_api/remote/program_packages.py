@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload
     resolve_runtime_env,
 )
 
-SURE_S = 5.0
+SEEN_TTL_S = 5.0
 """So long a folder that was packed is not looked at again: many items of one program name the same ones."""
 _NAMES = ("working_dir", "py_modules")
 
@@ -39,7 +39,7 @@ class ProgramPackages:
         key = json.dumps(runtime_env, sort_keys=True, default=str)
         now = asyncio.get_running_loop().time()
         known = self._resolved.get(key)
-        if known is not None and now - known[0] < SURE_S:
+        if known is not None and now - known[0] < SEEN_TTL_S:
             return known[1]
         env = await resolve_runtime_env(runtime_env, None, self, self._cache)
         for name in _NAMES:
@@ -48,7 +48,7 @@ class ProgramPackages:
                 env[name] = self._named(value)
             elif value:
                 env[name] = [self._named(one) for one in value]
-        self._resolved = {one: kept for one, kept in self._resolved.items() if now - kept[0] < SURE_S}
+        self._resolved = {one: kept for one, kept in self._resolved.items() if now - kept[0] < SEEN_TTL_S}
         self._resolved[key] = now, env
         return env
 

@@ -125,7 +125,7 @@ class ServiceRuntime(Runtime):
         await asyncio.to_thread(self._resume_output, restored.items, {result.task_id for _, result in results})
         strangers = [one for one in agents if one.cluster not in self.machine.registry.names()]
         self.dispatcher.left_alone = {one.cluster for one in strangers}
-        longer = [one.away_s + one.longer_s(self.settings.lease_s) for one in strangers]
+        longer = [one.away_s + one.lease_excess_s(self.settings.lease_s) for one in strangers]
         self.dispatcher.outlive_s += max(longer, default=0.0)
         self.manager.post(restored)
         self.manager.when_durable(self.event_publisher.changes.reset)
@@ -140,7 +140,7 @@ class ServiceRuntime(Runtime):
             elif row.waits_for:
                 self.manager.post(ArgumentsReady(row.task.id, None, self.incomplete.bytes_beside(row.task.id)))
         log.attached.clear()
-        await self.links.take_back([one for one in agents if one not in strangers], identity)
+        await self.links.restore_agents([one for one in agents if one not in strangers], identity)
 
     async def _restore_items(
         self, rows: Iterable[ItemRow]

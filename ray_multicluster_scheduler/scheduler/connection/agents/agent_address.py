@@ -1,4 +1,4 @@
-"""Where agents are listened for, and what address they are told."""
+"""AgentAddress: where we listen for agents of a cluster, and which address they are given to dial."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ANY = ("0.0.0.0", "::")  # nosec B104 # compared with, not bound to
 
 @dataclass(frozen=True, slots=True)
 class AgentAddress:
-    """Listen on ``host:port`` (0: any free port), and tell the agent ``tell_host:tell_port`` (None: the same port)."""
+    """Listen on ``host:port`` (0: any free port); agents dial ``dial_host:dial_port`` (None: the same port)."""
 
     host: str
     port: int
-    tell_host: str
-    tell_port: int | None
+    dial_host: str
+    dial_port: int | None
 
     @property
     def loopback(self) -> bool:
@@ -28,12 +28,12 @@ class AgentAddress:
 
     @property
     def tls(self) -> bool:
-        """Must what goes there be encrypted?"""
-        return self != NOWHERE and not self.loopback
+        """Whether connections to this address must be encrypted."""
+        return self != NO_LISTENER and not self.loopback
 
 
-NOWHERE = AgentAddress("", 0, "", 0)
-"""Of agents that are dialled: there is no port of ours at which they, or who claims to be one, could come in."""
+NO_LISTENER = AgentAddress("", 0, "", 0)
+"""For agents that we dial: no port of ours is open for them, or for anything that claims to be one."""
 
 
 def agent_address(listen: str, advertise: str, dashboard: str, cluster: str) -> AgentAddress:
@@ -43,12 +43,12 @@ def agent_address(listen: str, advertise: str, dashboard: str, cluster: str) -> 
     host = host or local
     if advertise == AUTO:
         return AgentAddress(host, port, local, None)
-    tell_host, tell_port = _split(advertise, "agent_advertise")
-    return AgentAddress(host, port, tell_host, tell_port or None)
+    dial_host, dial_port = _split(advertise, "agent_advertise")
+    return AgentAddress(host, port, dial_host, dial_port or None)
 
 
 def is_loopback(host: str) -> bool:
-    """Does traffic to this host stay on this machine?"""
+    """Whether traffic to this host stays on this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -57,14 +57,14 @@ def is_loopback(host: str) -> bool:
 
 def _split(text: str, key: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":") if ":" in text else (text, "", "0")
-    bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))  # where would its port begin?
+    bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))  # the port could not be told apart
     if not host or bare_ipv6 or not port.isdigit() or int(port) > 65535:
         raise ConfigurationError(f"{key} is {text!r}.", next_step=f"give {key} as host:port, or auto")
     return host.strip("[]"), int(port)
 
 
 def _local_address_towards(dashboard: str, cluster: str) -> str:
-    """The address of ours that reaches this cluster. Asks the routing table; sends nothing."""
+    """The local address that reaches this cluster, by the routing table; sends nothing."""
     parts = urlsplit(dashboard)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -74,7 +74,7 @@ def _local_address_towards(dashboard: str, cluster: str) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise ClusterConnectionError(
-            f"cluster {cluster!r}: no way to its dashboard {dashboard}: {error.strerror or error}.",
+            f"cluster {cluster!r}: no route to its dashboard {dashboard}: {error.strerror or error}.",
             cluster=cluster,
             next_step="check the key dashboard, and the name service",
         ) from error

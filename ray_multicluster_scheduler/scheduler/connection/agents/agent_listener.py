@@ -1,11 +1,15 @@
-"""Where agents come in: the check of who may enter, and one port of ours for all clusters whose agents dial."""
+"""AgentListener: the port where agents dial in, and the handshake by which an agent proves who it is.
+
+An agent first proves that it knows its one-time token and gets a secret; on later connections it proves the secret.
+``AgentAdmission`` does the handshake; it is also used for connections that we made to an agent.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,17 +30,20 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link import message
 _log = get_logger(__name__)
 _HANDSHAKE_TIMEOUT_S = 5.0
 TOKEN_LIFETIME_S = 120.0
-_MOST_OVER = 1000
+_MAX_REVOKED = 1000
+
+Admit = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
+""":meth:`AgentAdmission.admit`: does the handshake and gives the connection to its link. False: rejected and closed."""
 
 
-class Expected(Protocol):
-    """Who waits for an agent (the AgentLink)."""
+class AdmittingLink(Protocol):
+    """The link that waits for an agent (AgentLink)."""
 
     def welcome(self) -> dict[str, Any]:
-        """What to tell an agent that is let in. Raises PermissionError when it is not wanted any more."""
+        """The WELCOME message for its agent. Raises PermissionError if the agent is no longer wanted."""
 
     def admitted(self, connection: AgentConnection) -> None:
-        """The agent is here; the connection now belongs to the link."""
+        """The agent is connected; the connection now belongs to the link."""
 
 
 @dataclass(slots=True)
@@ -51,11 +58,11 @@ class AgentConnection:
 
 
 @dataclass(slots=True)
-class _Ticket:
-    """What an agent must know to enter: a one-time token first, the link's secret from then on."""
+class _Credentials:
+    """What an agent must know: the one-time token first, the secret from then on."""
 
     cluster: str
-    link: Expected
+    link: AdmittingLink
     token: str | None
     valid_until: float
     secret: str
@@ -63,60 +70,61 @@ class _Ticket:
     """The token, also after it was used."""
 
 
-class AgentReception:
-    """Who may enter, and the handshake that shows it. It has no port: whoever dials an agent brings the connection."""
+class AgentAdmission:
+    """Knows the credentials of the expected agents and does the handshake. It has no port: the caller brings the
+    connection."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tickets: dict[str, _Ticket] = {}
-        self._over: dict[str, tuple[str, str]] = {}
-        """Secret and token of agents that may not come any more, should they come all the same."""
-        self._open: set[asyncio.StreamWriter] = set()
+        self._expected: dict[str, _Credentials] = {}
+        self._revoked: dict[str, tuple[str, str]] = {}
+        """Secret and token of agents that must not return, to tell them so if they do."""
+        self._in_handshake: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> int:
-        """From now on agents are let in; returns the number of our port for them: 0, as there is none."""
+        """Begin to admit agents. Returns the number of our port for them: 0, as there is none."""
         return 0
 
-    def expect(self, cluster: str, agent: str, link: Expected) -> tuple[str, str]:
-        """Make a one-time token for this agent of this cluster, and the secret by which it is known from then on."""
+    def expect(self, cluster: str, agent: str, link: AdmittingLink) -> tuple[str, str]:
+        """Expect a new agent. Returns its one-time token, and the secret that it will get."""
         token, secret = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         until = self._clock.now() + TOKEN_LIFETIME_S
-        self._tickets[agent] = _Ticket(cluster, link, token, until, secret, token)
+        self._expected[agent] = _Credentials(cluster, link, token, until, secret, token)
         return token, secret
 
-    def expect_return(self, cluster: str, agent: str, link: Expected, secret: str) -> None:
-        """An agent of the process before ours, which knows this secret, may come back."""
-        self._tickets[agent] = _Ticket(cluster, link, None, 0.0, secret)
+    def expect_return(self, cluster: str, agent: str, link: AdmittingLink, secret: str) -> None:
+        """Expect an agent of the previous process, which knows this secret."""
+        self._expected[agent] = _Credentials(cluster, link, None, 0.0, secret)
 
-    def forget(self, agent: str) -> None:
-        """This agent may not come (back) in."""
-        ticket = self._tickets.pop(agent, None)
-        if ticket is not None:
-            self._over[agent] = (ticket.secret, ticket.first_token)
-            while len(self._over) > _MOST_OVER:
-                self._over.pop(next(iter(self._over)))
+    def revoke(self, agent: str) -> None:
+        """This agent is not admitted any more."""
+        known = self._expected.pop(agent, None)
+        if known is not None:
+            self._revoked[agent] = (known.secret, known.first_token)
+            while len(self._revoked) > _MAX_REVOKED:
+                self._revoked.pop(next(iter(self._revoked)))
 
     async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Shake hands, whoever dialled, and give the connection to its link; False if it was turned away."""
-        self._open.add(writer)
+        """Do the handshake and give the connection to its link; False if it was rejected."""
+        self._in_handshake.add(writer)
         try:
-            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):  # in this task: nothing can stop it once it has welcomed
-                admitted, link = await self._admit(reader, writer)
+            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):  # in this task: nothing stops it after the welcome
+                admitted, link = await self._handshake(reader, writer)
         except (OSError, FrameError, TimeoutError, PermissionError) as error:
-            _log.warning("a connection to the agent port was turned away: %s", error)
+            _log.warning("a connection to the agent port was rejected: %s", error)
             writer.close()
             return False
-        except BaseException:  # whoever waits at the other end must not take a connection for one that nobody has
+        except BaseException:  # the agent must not keep a connection that no link has
             writer.close()
             raise
         finally:
-            self._open.discard(writer)
+            self._in_handshake.discard(writer)
         link.admitted(admitted)
         return True
 
-    async def _admit(
+    async def _handshake(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[AgentConnection, Expected]:
+    ) -> tuple[AgentConnection, AdmittingLink]:
         nonce = secrets.token_hex(16)
         _write(writer, Message(m.CHALLENGE, {"protocol": PROTOCOL_VERSION, "nonce": nonce}))
         frames = FrameReader(MAX_HANDSHAKE_BYTES)
@@ -128,54 +136,54 @@ class AgentReception:
             inbox += frames.feed(data)
         hello = inbox.pop(0)
         try:
-            ticket, key = self._check(hello, nonce)
-            welcome = ticket.link.welcome()
+            known, key = self._check(hello, nonce)
+            welcome = known.link.welcome()
         except PermissionError as error:
             _write(writer, Message(m.REJECT, {"sentence": str(error), "proof": self._proof_for(hello.head, nonce)}))
             await writer.drain()
             raise
         answer = {**welcome, "proof": m.proof(key, "control-plane", str(hello.head.get("nonce")))}
         if not hello.head.get("resume"):
-            answer["secret"] = ticket.secret
+            answer["secret"] = known.secret
         _write(writer, Message(m.WELCOME, answer))
         frames.allow_large_messages()
-        return AgentConnection(reader, writer, frames, hello.head, inbox), ticket.link
+        return AgentConnection(reader, writer, frames, hello.head, inbox), known.link
 
     def _proof_for(self, head: dict[str, Any], nonce: str) -> str | None:
-        """That it is us who turn it away: it would end itself, so it believes nobody else. Only for who has proved to
-        be our agent; None if it has not, or nothing is known of it."""
+        """Our proof in a REJECT: an agent ends only if the rejection is ours. None if the other end has not proved to
+        be our agent, or is unknown."""
         agent = str(head.get("agent"))
-        ticket = self._tickets.get(agent)
-        secret, token = self._over.get(agent, ("", "")) if ticket is None else (ticket.secret, ticket.first_token)
+        known = self._expected.get(agent)
+        secret, token = self._revoked.get(agent, ("", "")) if known is None else (known.secret, known.first_token)
         key = secret if head.get("resume") else token
         if not key or not m.proof_is_right(head.get("proof"), key, "agent", nonce):
             return None
         return m.proof(key, "reject", str(head.get("nonce")))
 
-    def _check(self, hello: Message, nonce: str) -> tuple[_Ticket, str]:
-        """Whose ticket is it, and is the proof right? Raises PermissionError with a sentence for the agent."""
+    def _check(self, hello: Message, nonce: str) -> tuple[_Credentials, str]:
+        """The agent's credentials and the key of its proof. Raises PermissionError with a sentence for the agent."""
         head = hello.head
         if hello.kind != m.HELLO:
             raise PermissionError(f"expected hello, got {hello.kind!r}")
         oldest = OLDEST_PROTOCOL if head.get("resume") else PROTOCOL_VERSION
         if head.get("protocol") not in range(oldest, PROTOCOL_VERSION + 1):
             raise PermissionError(f"protocol {head.get('protocol')} is not {PROTOCOL_VERSION}")
-        ticket = self._tickets.get(str(head.get("agent")))
-        if ticket is None or ticket.cluster != head.get("cluster"):
-            raise PermissionError("nobody waits for this agent (any more)")
-        key = ticket.secret
+        known = self._expected.get(str(head.get("agent")))
+        if known is None or known.cluster != head.get("cluster"):
+            raise PermissionError("this agent is not expected (any more)")
+        key = known.secret
         if not head.get("resume"):
-            if ticket.token is None or self._clock.now() > ticket.valid_until:
-                raise PermissionError("the join token was used already or is too old")
-            key = ticket.token
+            if known.token is None or self._clock.now() > known.valid_until:
+                raise PermissionError("the join token was used already or has expired")
+            key = known.token
         if not m.proof_is_right(head.get("proof"), key, "agent", nonce):
             raise PermissionError("the proof is wrong")
-        ticket.token = None
-        return ticket, key
+        known.token = None
+        return known, key
 
 
-class AgentListener(AgentReception):
-    """A port of ours. Listens lazily; agents of all clusters that dial come in here and are handed to their links."""
+class AgentListener(AgentAdmission):
+    """A port of ours, opened when first needed, for the agents of all clusters that dial it."""
 
     def __init__(self, host: str, port: int, clock: Clock, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(clock)
@@ -185,7 +193,7 @@ class AgentListener(AgentReception):
 
     async def start(self) -> int:
         """Open the port if it is not open yet; returns its number. Raises ConfigurationError."""
-        async with self._starting:  # several clusters may ask at once, and the port is one
+        async with self._starting:  # several clusters may share the port
             if self._server is None:
                 self._server = await self._listen()
             port: int = self._server.sockets[0].getsockname()[1]
@@ -196,7 +204,7 @@ class AgentListener(AgentReception):
             return await asyncio.start_server(self._serve, self._host, self._port, ssl=self._tls)
         except OSError as error:
             raise ConfigurationError(
-                f"agents cannot be listened for on {self._host}:{self._port}: {error.strerror or error}.",
+                f"cannot listen for agents on {self._host}:{self._port}: {error.strerror or error}.",
                 next_step="give another agent_listen (host:port), or auto",
             ) from error
 
@@ -204,7 +212,7 @@ class AgentListener(AgentReception):
         """Close the port; connections of links stay."""
         if self._server is not None:
             self._server.close()
-        for writer in list(self._open):
+        for writer in list(self._in_handshake):
             writer.close()
 
     async def close(self) -> None:
@@ -223,6 +231,3 @@ def _write(writer: asyncio.StreamWriter, message: Message) -> None:
     frames = FrameWriter()
     frames.put(message)
     writer.write(frames.take())
-
-
-ListenerFactory = Callable[[], AgentListener]

@@ -1,4 +1,4 @@
-"""What a pool of links keeps of its agents, so that the next process can take them back."""
+"""AgentRecord: what is stored of an agent so that the next process of the control plane can take it over."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any, Protocol, Self
 
 @dataclass(frozen=True, slots=True)
 class AgentRecord:
-    """An agent that may live. It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts our key alone.
-    A ``fresh`` one has not joined yet: it has a one-time ``token``, and was given nothing. It was told to go on for
-    ``away_s`` without us. The lease that it was given when it joined, ``lease_s``, is its own for life; 0: not written
-    down. It came by ``carrier``, for the reason ``why``, into the Ray session ``session`` ("": not written down). One
-    that is dialled ``listens`` at one of these addresses, is shown our key ``identity``, and shows a certificate with
-    this ``fingerprint``. ``reached_at`` is where its cluster was then: who answers at another address may be another
-    cluster ("": not written down)."""
+    """An agent that may be alive.
+
+    It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts only our key. A ``fresh`` agent has not joined
+    yet: it has a one-time ``token`` and no calls. It was announced an absence of ``away_s``. It keeps the ``lease_s``
+    that it got when it joined (0: not recorded). ``carrier`` started it, for the reason ``why``, in the Ray session
+    ``session`` ("": not recorded). An agent that we dial ``listens`` at these addresses, accepts our key ``identity``,
+    and has a certificate with this ``fingerprint``. ``reached_at`` was the address of its cluster; another address may
+    belong to another cluster ("": not recorded).
+    """
 
     cluster: str
     agent: str
@@ -35,12 +37,12 @@ class AgentRecord:
     reached_at: str = ""
     why: str = ""
 
-    def longer_s(self, lease_s: float) -> float:
-        """By so much its lease is longer than this one, if it is."""
+    def lease_excess_s(self, lease_s: float) -> float:
+        """By how much its lease is longer than this one."""
         return max(0.0, self.lease_s - lease_s)
 
-    def age(self) -> tuple[int, ...]:
-        """The numbers at the end of its name: that of the process that started it, and its own."""
+    def sequence(self) -> tuple[int, ...]:
+        """The numbers at the end of its name, which grow: of the process that started it, and its own."""
         return tuple(int(part) for part in self.agent.rsplit("-", 2)[1:] if part.isdecimal())
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,27 +56,27 @@ class AgentRecord:
 
 
 class AgentRecordStore(Protocol):
-    """Used on one loop."""
+    """Stores the records. Used on one loop."""
 
-    async def remember(self, agent: AgentRecord) -> None:
-        """Durable when it returns: only then is anything given to the agent. Else it could run what the next process,
-        which would know nothing of it, gives to another one."""
+    async def save(self, agent: AgentRecord) -> None:
+        """Durable when it returns, which must be before the agent gets calls. Otherwise the next process would not know
+        of them and could give them to another agent."""
 
-    def forget(self, agent: str) -> None:
-        """Nothing of it lives any more."""
+    def remove(self, agent: str) -> None:
+        """The agent is dead."""
 
-    async def keep_identity(self, pem: bytes) -> None:
-        """Our key and certificate, durable when it returns: agents trust no other."""
+    async def save_identity(self, pem: bytes) -> None:
+        """Store our key and certificate, durable when it returns: agents trust no other."""
 
 
 class NoAgentRecords:
-    """Of a control plane whose work ends with it."""
+    """AgentRecordStore of a control plane whose agents end with it."""
 
-    async def remember(self, agent: AgentRecord) -> None:
-        """Its agents end with it."""
+    async def save(self, agent: AgentRecord) -> None:
+        pass
 
-    def forget(self, agent: str) -> None:
-        """There is nothing."""
+    def remove(self, agent: str) -> None:
+        pass
 
-    async def keep_identity(self, pem: bytes) -> None:
-        """Each has its own."""
+    async def save_identity(self, pem: bytes) -> None:
+        pass

@@ -1,65 +1,71 @@
-"""How an agent gets into a cluster, is asked after, and is ended; and which of the ways a cluster is given."""
+"""Carrier: the interface for starting, watching and stopping agents in a cluster, and CarrierSelector, which chooses
+the carrier of each cluster: a job that dials back, a job that we dial, or a detached actor started by Ray Client."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from ray_multicluster_scheduler.common.clock import Clock
-from ray_multicluster_scheduler.control_plane.config import ClusterConfig
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import AgentAddress
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Admit
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JoinInvitation
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import Admit
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 
 CarrierName = Literal["agent", "dial_in", "ray_client"]
-NO_WAY = frozenset({"AGENT_CANNOT_DIAL", "AGENT_CANNOT_LISTEN", "AGENT_UNREACHABLE"})
-"""Codes of an agent that was started, but cannot be spoken to in this way; in another one it may be."""
+_NO_CONNECTION = frozenset({"AGENT_CANNOT_DIAL", "AGENT_CANNOT_LISTEN", "AGENT_UNREACHABLE"})
+"""Codes of agents that were started but have no connection to us; with another carrier they may."""
+CARRIER_RETRY_S = 600.0
+"""A carrier that failed is tried again after this time, when the next agent is started."""
 
 
-CLOSED_S = 600.0
-"""After this a way that was found closed is tried again, when an agent is started the next time."""
+class Carrier:
+    """Starts, watches and stops agents. The agent and its handshake are the same for all carriers."""
 
-
-class Carrier(Protocol):
-    """One of the ways. Whatever carries it, the agent is the same, and joins by the same handshake."""
+    def __init__(self, configs: Callable[[str], ClusterConfig], settings: Settings) -> None:
+        self._configs, self._settings = configs, settings
 
     def address(self, config: ClusterConfig) -> AgentAddress:
-        """Where its agents come in; NOWHERE if they are dialled. May take a while; called on a thread. Raises
+        """Where its agents dial in; NO_LISTENER if we dial them. Blocking; called on a thread. Raises
         ConfigurationError."""
+        raise NotImplementedError
 
     async def launch(self, link: AgentLink, invitation: JoinInvitation) -> None:
         """Start the agent and wait until it has joined. Raises LinkProblem, DashboardProblem."""
+        raise NotImplementedError
 
-    def take_back(self, agent: AgentRecord, port: int, admit: Admit) -> None:
-        """An agent of the process before ours may come back, at this port of ours, or by ``admit``."""
+    def restore(self, agent: AgentRecord, port: int, admit: Admit) -> None:
+        """An agent of the previous process may return: to this port of ours, or by ``admit`` if we dial it."""
 
-    def remembers(self, agent: str) -> Mapping[str, Any]:
-        """Fields of AgentRecord that the next process needs, once the agent has joined."""
+    def record_fields(self, agent: str) -> Mapping[str, Any]:
+        """Further fields of AgentRecord for an agent that has joined."""
+        return {}
 
-    async def is_over(self, cluster: str, agent: str) -> str | None:
-        """Why the agent, and with it all that it ran, is known to be dead; None if it is not known to be."""
+    async def death_reason(self, cluster: str, agent: str) -> str | None:
+        """Why the agent and all its calls are known to be dead; None if that is not known."""
+        raise NotImplementedError
 
-    async def end(self, cluster: str, agent: str) -> None:
-        """End the agent, if it can be reached; else its lease ends it."""
+    async def stop(self, cluster: str, agent: str) -> None:
+        """Stop the agent if it can be reached; otherwise its lease ends it."""
+        raise NotImplementedError
 
     async def stop_dialing(self) -> None:
-        """No agent is dialled from now on, however its connection ends; those that stand stay. Our ports are closed
-        already."""
+        """Dial no agent from now on, even if its connection ends; keep the connections. Our ports are closed."""
 
     async def release(self, agent: str) -> None:
-        """Nothing of ours may stay for it here; the agent itself is not told."""
+        """Free our resources for this agent; the agent itself is not told."""
 
     async def close(self) -> None:
-        """The same of all of them."""
+        """Free our resources for all agents."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Closed:
-    """A way that was found closed, and when."""
+class _Failed:
+    """Why a carrier failed, and when."""
 
     problem: LinkProblem
     at: float
@@ -67,115 +73,111 @@ class _Closed:
 
 @dataclass(frozen=True, slots=True)
 class CarrierChoice:
-    """Which way, and why that one, for people."""
+    """A carrier, and the reason for it, for people."""
 
     carrier: CarrierName
     why: str
 
 
-def ways(config: ClusterConfig) -> list[CarrierChoice]:
-    """The ways that its configuration leaves, the best first. Raises LinkProblem if there is none."""
-    asked = config.carrier
-    if asked == "ray_client" and config.head_address is not None:
-        return [CarrierChoice("ray_client", "its carrier is ray_client")]
-    if asked == "agent" and config.dashboard is not None:
-        return [CarrierChoice("agent", "its carrier is agent")]
-    if asked == "dial_in" and config.dashboard is not None:
-        return [CarrierChoice("dial_in", "its carrier is dial_in")]
-    if asked == "auto":
-        left = []
+def carrier_options(config: ClusterConfig) -> list[CarrierChoice]:
+    """The carriers that a configuration allows, the best first. Raises LinkProblem if there is none."""
+    named = config.carrier
+    if named == "auto":
+        options = []
         if config.dashboard is not None:
-            left.append(CarrierChoice("agent", "it has a dashboard, by which an agent is started"))
-            left.append(CarrierChoice("dial_in", "its agent listens, and is dialled"))
+            options.append(CarrierChoice("agent", "it has a dashboard, by which an agent is started"))
+            options.append(CarrierChoice("dial_in", "its agent listens, and is dialled"))
         if config.head_address is not None:
-            left.append(CarrierChoice("ray_client", "it has no dashboard, by which an agent could be started"))
-        return left
-    lacking = "head_address" if asked == "ray_client" else "dashboard"
+            options.append(CarrierChoice("ray_client", "it has no dashboard, by which an agent could be started"))
+        return options
+    needed = "head_address" if named == "ray_client" else "dashboard"
+    if getattr(config, needed) is not None:
+        return [CarrierChoice(named, f"its carrier is {named}")]
     raise LinkProblem(
-        f"cluster {config.name!r} has no carrier for tasks: its carrier is {asked}, and it has no {lacking}.",
+        f"cluster {config.name!r} has no carrier for tasks: its carrier is {named}, and it has no {needed}.",
         code="NO_CARRIER",
         permanent=True,
         cluster=config.name,
-        next_step=f"give the cluster's {lacking}, or carrier: auto",
+        next_step=f"give the cluster's {needed}, or carrier: auto",
     )
 
 
-def way_of(agent: AgentRecord) -> CarrierChoice:
-    """By which way an agent of the process before ours came, and why."""
+def recorded_choice(agent: AgentRecord) -> CarrierChoice:
+    """The carrier of an agent of the previous process, and why it was chosen."""
     return CarrierChoice(cast("CarrierName", agent.carrier), agent.why or "its agent came this way before the restart")
 
 
-def reached_at(config: ClusterConfig, by: str) -> str:
-    """Where a cluster is asked after agents that came this way."""
-    return (config.head_address if by == "ray_client" else config.dashboard) or ""
+def carrier_endpoint(config: ClusterConfig, carrier: str) -> str:
+    """The address of the cluster that this carrier uses."""
+    return (config.head_address if carrier == "ray_client" else config.dashboard) or ""
 
 
 class CarrierSelector:
-    """What was found out of each cluster, for as long as its configuration stays, and for :data:`CLOSED_S`: what was
-    in the way may be mended without a word to us. And by which way the link of each came."""
+    """Chooses carriers. Remembers per cluster which carriers failed, while its configuration stays the same and for
+    :data:`CARRIER_RETRY_S` at most, and which one its last link used."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._closed: dict[str, tuple[ClusterConfig, dict[CarrierName, _Closed]]] = {}
-        self._taken: dict[str, tuple[ClusterConfig, CarrierChoice]] = {}
+        self._failed: dict[str, tuple[ClusterConfig, dict[CarrierName, _Failed]]] = {}
+        self._last: dict[str, tuple[ClusterConfig, CarrierChoice]] = {}
 
-    def took(self, config: ClusterConfig, way: CarrierChoice) -> None:
-        """Its link has come this way."""
-        self._taken[config.name] = (config, way)
+    def record_link(self, config: ClusterConfig, choice: CarrierChoice) -> None:
+        """A link was made by this choice."""
+        self._last[config.name] = (config, choice)
 
-    def taken(self, config: ClusterConfig) -> CarrierChoice | None:
-        """The way by which its last link came; None if there was none, or it is reached in another way since then."""
-        known, way = self._taken.get(config.name, (None, None))
-        return way if known is not None and config.reached_like(known) else None
+    def last_choice(self, config: ClusterConfig) -> CarrierChoice | None:
+        """The choice of the last link; None without one, or if the cluster is reached differently since then."""
+        used_with, choice = self._last.get(config.name, (None, None))
+        return choice if used_with is not None and config.reached_like(used_with) else None
 
-    def forget_all_but(self, clusters: Collection[str]) -> None:
-        """One that gets the name of another later is not that one."""
-        for known in (self._closed, self._taken):
-            for name in known.keys() - clusters:
-                del known[name]
+    def retain(self, clusters: Collection[str]) -> None:
+        """Forget all other clusters: one that gets such a name later is another cluster."""
+        for by_name in (self._failed, self._last):
+            for name in by_name.keys() - clusters:
+                del by_name[name]
 
     def choose(self, config: ClusterConfig) -> CarrierChoice:
-        """Raises LinkProblem."""
-        closed = self._of(config)
+        """The first carrier that has not failed. Raises LinkProblem."""
+        failed = self._recent_problems(config)
         why: list[str] = []
-        for way in ways(config):
-            if way.carrier not in closed:
-                return replace(way, why=_sentences(why) or way.why)
-            why.append(closed[way.carrier].message)
-        raise AssertionError("that the last way is closed is not kept")
+        for option in carrier_options(config):
+            if option.carrier not in failed:
+                return replace(option, why=_join_sentences(why) or option.why)
+            why.append(failed[option.carrier].message)
+        raise AssertionError("the failure of the last carrier is not recorded")
 
-    def other_way(self, config: ClusterConfig, by: CarrierName, problem: LinkProblem) -> CarrierChoice:
-        """After this problem: the way to try now. If there is none any more, the next time begins with the first.
+    def choose_after(self, config: ClusterConfig, carrier: CarrierName, problem: LinkProblem) -> CarrierChoice:
+        """The carrier to try after this problem. If none is left, the next attempt begins with the first.
 
-        Raises LinkProblem: this one, behind those of the ways that were tried before.
+        Raises LinkProblem: this problem, after those of the carriers tried before.
         """
-        before = self._of(config)
-        closed = {**before, by: problem}
-        if problem.code in NO_WAY and any(way.carrier not in closed for way in ways(config)):
-            known, still = self._closed.get(config.name, (config, {}))
-            still = {way: one for way, one in still.items() if known == config and way in before}
-            self._closed[config.name] = (config, {**still, by: _Closed(problem, self._clock.now())})
+        earlier = self._recent_problems(config)
+        failed = {**earlier, carrier: problem}
+        if problem.code in _NO_CONNECTION and any(one.carrier not in failed for one in carrier_options(config)):
+            recorded_with, recorded = self._failed.get(config.name, (config, {}))
+            recent = {name: one for name, one in recorded.items() if recorded_with == config and name in earlier}
+            self._failed[config.name] = (config, {**recent, carrier: _Failed(problem, self._clock.now())})
             return self.choose(config)
-        self._closed.pop(config.name, None)
-        if not before:
+        self._failed.pop(config.name, None)
+        if not earlier:
             raise problem
         raise LinkProblem(
-            _sentences([one.message for one in closed.values()]),
+            _join_sentences([one.message for one in failed.values()]),
             code=problem.code,
             permanent=problem.permanent,
             cluster=config.name,
             next_step=problem.next_step,
         )
 
-    def _of(self, config: ClusterConfig) -> dict[CarrierName, LinkProblem]:
-        known, closed = self._closed.get(config.name, (None, {}))
-        if known != config:
+    def _recent_problems(self, config: ClusterConfig) -> dict[CarrierName, LinkProblem]:
+        recorded_with, failed = self._failed.get(config.name, (None, {}))
+        if recorded_with != config:
             return {}
-        since = self._clock.now() - CLOSED_S
-        return {way: one.problem for way, one in closed.items() if one.at > since}
+        since = self._clock.now() - CARRIER_RETRY_S
+        return {name: one.problem for name, one in failed.items() if one.at > since}
 
 
-def _sentences(said: Sequence[str]) -> str:
-    """One after the other. The first stays as it is: it may go on behind a word of its reader's."""
-    whole = [one if one.endswith((".", "!", "?")) else f"{one}." for one in said]
-    return " ".join([*whole[:1], *(one[:1].upper() + one[1:] for one in whole[1:])])
+def _join_sentences(texts: Sequence[str]) -> str:
+    """The first one stays as it is, because it may follow a word of the reader; the others get a capital letter."""
+    ended = [one if one.endswith((".", "!", "?")) else f"{one}." for one in texts]
+    return " ".join([*ended[:1], *(one[:1].upper() + one[1:] for one in ended[1:])])

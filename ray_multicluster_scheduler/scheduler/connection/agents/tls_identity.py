@@ -1,4 +1,4 @@
-"""The key by which agents know their control plane: self-signed, made at start, pinned by every agent."""
+"""TlsIdentity: the self-signed key and certificate of a control plane, made at start and pinned by its agents."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ _VALID = datetime.timedelta(days=3650)
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
-    """A server context, the certificate (PEM) that agents are told to trust, and no other, and both parts of the key as
-    they can be kept."""
+    """A server context, the certificate (PEM) that is the only one agents trust, and key and certificate to store."""
 
     context: ssl.SSLContext
     certificate: str
@@ -22,7 +21,7 @@ class TlsIdentity:
 
 
 def make_identity() -> TlsIdentity:
-    """A fresh key and certificate."""
+    """Make a new key and certificate."""
     from cryptography import x509  # noqa: PLC0415 - only needed off loopback, and slow to import
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
@@ -50,7 +49,7 @@ def make_identity() -> TlsIdentity:
 
 
 def identity_from(pem: bytes) -> TlsIdentity:
-    """One that was made before. Raises ValueError for what is none."""
+    """Load a stored identity. Raises ValueError if it is none."""
     text = pem.decode("ascii")
     certificate = certificate_of(text)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

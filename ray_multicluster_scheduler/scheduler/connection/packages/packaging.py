@@ -1,26 +1,35 @@
-"""Folders and modules of this machine, made into packages that a cluster can fetch.
+"""Packages of local folders and modules: which files belong into a package, and how it is written.
 
-A package is named by its content: equal files give an equal ``gcs://_ray_pkg_<hash>.zip``, on every machine and at
-every time. The cluster drops a package that nothing refers to, so it is looked for before each use.
+A package is named by its content: equal files give an equal ``gcs://_ray_pkg_<hash>.zip`` on every machine. The cluster
+deletes a package that nothing refers to, so check for it before each use.
+
+``.gitignore`` and ``.rayignore`` are read in every folder, as Ray does. A deeper one can undo a pattern with ``!``, as
+in git and unlike Ray, which then leaves the file out.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.machinery
+import logging
 import os
 import uuid
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from stat import S_ISDIR, S_ISREG, S_IXUSR
+from typing import TYPE_CHECKING, Literal
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
-from ray_multicluster_scheduler.scheduler.connection.packages.package_files import Entry, file_entry, list_entries
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+logger = logging.getLogger(__name__)
 
 MAX_PACKAGE_BYTES = 500 * 1024 * 1024
-"""What Ray itself takes at most."""
+"""The limit of Ray itself."""
 
 PackageKind = Literal["working_dir", "py_module"]
 
@@ -28,15 +37,18 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _CHUNK = 1024 * 1024
 _UNIX = 3
 _FILE, _PROGRAM, _FOLDER = 0o100644, 0o100755, 0o040755
-_NOT_WORK = (".venv", "venv")
-"""Left out of a working_dir as Ray does it; a pattern such as `!venv` in `excludes` takes it back in."""
+_DEFAULT_EXCLUDES = (".venv", "venv")
+"""Left out of a working_dir, as Ray does; a pattern such as `!venv` in `excludes` includes it again."""
 
 _MODULES = tuple(importlib.machinery.all_suffixes())
+ALWAYS_SKIPPED = frozenset({".git", "__pycache__"})
+NO_GITIGNORE = "RAY_RUNTIME_ENV_IGNORE_GITIGNORE"
+"""If set to 1, `.gitignore` is not read: for generated code that git ignores but a cluster needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A file ready to be uploaded under ``uri``."""
+    """A file to upload as ``uri``."""
 
     uri: str
     path: Path
@@ -44,10 +56,10 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a package would hold: cheap to make, and equal as long as no file was touched.
+class PackagePlan:
+    """The contents of a package: cheap to make, and equal while no file has changed.
 
-    ``ready_made`` is a file that is uploaded as it is (a wheel, or a zip as working_dir).
+    ``ready_made``: the source is uploaded as it is (a wheel, or a zip as working_dir).
     """
 
     source: Path
@@ -61,19 +73,19 @@ class Plan:
         return digest.hexdigest()
 
 
-def plan_package(path: Path, kind: PackageKind, excludes: Sequence[str] = ()) -> Plan:
-    """List what belongs into the package. Raises TaskSubmissionError that names the path."""
+def plan_package(path: Path, kind: PackageKind, excludes: Sequence[str] = ()) -> PackagePlan:
+    """List what belongs into the package. Raises TaskSubmissionError with the path."""
     if kind == "py_module":
         return _plan_module(path, excludes)
     if path.is_file() and path.suffix == ".zip":
-        return Plan(path, (file_entry(path),), ready_made=True)
+        return PackagePlan(path, (file_entry(path),), ready_made=True)
     if not path.is_dir():
         raise _unusable("working_dir", path, "give a folder, a .zip file, or a URI such as s3://…")
-    return Plan(path, tuple(list_entries(path, [*_NOT_WORK, *excludes])))
+    return PackagePlan(path, tuple(list_entries(path, [*_DEFAULT_EXCLUDES, *excludes])))
 
 
-def write_package(plan: Plan, folder: Path, *, max_bytes: int = MAX_PACKAGE_BYTES) -> Package:
-    """Make the package in ``folder``. Raises TaskSubmissionError if it grows too large or a file vanishes."""
+def write_package(plan: PackagePlan, folder: Path, *, max_bytes: int = MAX_PACKAGE_BYTES) -> Package:
+    """Write the package to ``folder``. Raises TaskSubmissionError if it is too large or a file vanishes."""
     try:
         if plan.ready_made:
             return _take_as_is(plan.source, max_bytes)
@@ -85,21 +97,21 @@ def write_package(plan: Plan, folder: Path, *, max_bytes: int = MAX_PACKAGE_BYTE
     except OSError as error:
         raise TaskSubmissionError(
             f"{plan.source} could not be packed: {error.filename}: {error.strerror}.",
-            next_step="see that nothing changes or removes files there while it is submitted",
+            next_step="make sure that nothing changes or removes files there during the submission",
         ) from error
 
 
-def _plan_module(path: Path, excludes: Sequence[str]) -> Plan:
+def _plan_module(path: Path, excludes: Sequence[str]) -> PackagePlan:
     if path.is_dir():
-        # The folder is the package's name in `import`, so it stays a part of every name. A link has a name of its own.
+        # The folder's name is the package's name in `import`, so every entry begins with it; a link has its own name.
         inner = list_entries(path, excludes)
         prefix = f"{os.path.basename(os.path.abspath(path))}/"
         entries = (Entry(prefix + e.name, e.path, e.executable, e.is_dir, e.stamp) for e in inner)
-        return Plan(path, tuple(entries))
+        return PackagePlan(path, tuple(entries))
     if path.is_file() and path.name.endswith(_MODULES):
-        return Plan(path, (file_entry(path),))
+        return PackagePlan(path, (file_entry(path),))
     if path.is_file() and path.suffix == ".whl":
-        return Plan(path, (file_entry(path),), ready_made=True)
+        return PackagePlan(path, (file_entry(path),), ready_made=True)
     raise _unusable("py_modules", path, "give the folder of a package, a .py or .whl file, or a URI such as s3://…")
 
 
@@ -114,8 +126,8 @@ def _take_as_is(path: Path, max_bytes: int) -> Package:
     return Package(f"gcs://_ray_pkg_{digest}.zip", path, size)
 
 
-def _zip(plan: Plan, target: Path, max_bytes: int) -> str:
-    """Write the zip; the hash is over names, modes and contents, so that it does not depend on the compressor."""
+def _zip(plan: PackagePlan, target: Path, max_bytes: int) -> str:
+    """Write the zip. The hash covers names, modes and contents, so it does not depend on the compressor."""
     digest = hashlib.sha256()
     try:
         with target.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -156,3 +168,107 @@ def _too_large(path: Path, max_bytes: int) -> TaskSubmissionError:
         f"The package of {path} is larger than {max_bytes / 1024**2:.0f} MiB, the most that Ray takes.",
         next_step="leave data out with `excludes` in runtime_env or a .gitignore, and read it from shared storage",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file, or one empty folder. ``stamp`` changes whenever the content may have changed."""
+
+    name: str
+    path: Path
+    executable: bool
+    is_dir: bool
+    stamp: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The ignore patterns of one folder; ``prefix`` is that folder's own name in the package, with a slash."""
+
+    prefix: str
+    patterns: GitIgnoreSpec
+
+
+def list_entries(root: Path, excludes: Sequence[str] = ()) -> list[Entry]:
+    """The entries of the package of ``root``, sorted by name. Raises TaskSubmissionError."""
+    walk = _Walk(root.resolve(), _patterns(excludes, what="excludes"))
+    try:
+        entries = list(walk.entries(root, "", (), ()))
+    except OSError as error:
+        raise TaskSubmissionError(
+            f"{error.filename or root} cannot be read: {error.strerror}.",
+            next_step="make it readable, or leave it out with `excludes` in runtime_env",
+        ) from error
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def file_entry(path: Path) -> Entry:
+    """The entry of a single file, named as it is."""
+    return _entry(path.name, path, path.stat())
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A walk over a folder. ``excludes`` are relative to its root, and no `.gitignore` can undo them."""
+
+    root: Path
+    excludes: GitIgnoreSpec
+
+    def entries(self, folder: Path, prefix: str, above: tuple[Path, ...], rules: tuple[_Rules, ...]) -> Iterator[Entry]:
+        """``above``: the resolved parent folders; a link to one of them would recurse for ever."""
+        here = (*above, folder.resolve())
+        rules += _own_rules(folder, prefix)
+        for item in sorted(os.scandir(folder), key=lambda item: item.name):
+            name, path = prefix + item.name, Path(item.path)
+            if item.name in ALWAYS_SKIPPED or (item.is_symlink() and not self._stays_inside(path)):
+                continue
+            status = item.stat()
+            is_dir = S_ISDIR(status.st_mode)
+            if self._ignored(name + "/" if is_dir else name, rules):
+                continue
+            if S_ISREG(status.st_mode):
+                yield _entry(name, path, status)
+            elif is_dir and path.resolve() not in here:
+                inner = list(self.entries(path, name + "/", here, rules))
+                yield from inner or [_entry(name, path, status)]
+
+    def _ignored(self, name: str, rules: Sequence[_Rules]) -> bool:
+        """The innermost ignore file with a matching pattern decides, as in git."""
+        if self.excludes.match_file(name):
+            return True
+        verdicts = (rule.patterns.check_file(name.removeprefix(rule.prefix)).include for rule in reversed(rules))
+        return next((verdict for verdict in verdicts if verdict is not None), False)
+
+    def _stays_inside(self, link: Path) -> bool:
+        target = link.resolve()
+        if target.exists() and target.is_relative_to(self.root):
+            return True
+        logger.warning("%s is left out of the package: its target %s is missing or outside of it", link, target)
+        return False
+
+
+def _own_rules(folder: Path, prefix: str) -> tuple[_Rules, ...]:
+    names = (".rayignore",) if os.environ.get(NO_GITIGNORE) == "1" else (".gitignore", ".rayignore")
+    files = [folder / name for name in names if (folder / name).is_file()]
+    return tuple(_Rules(prefix, _patterns(_lines(file), what=str(file))) for file in files)
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _patterns(lines: Iterable[str], *, what: str) -> GitIgnoreSpec:
+    from pathspec import GitIgnoreSpec  # noqa: PLC0415 - only programs that ship files need it
+
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise TaskSubmissionError(
+            f"{what} holds a pattern that is not in .gitignore syntax: {error}.", next_step="correct the pattern"
+        ) from error
+
+
+def _entry(name: str, path: Path, status: os.stat_result) -> Entry:
+    stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
+    is_dir = S_ISDIR(status.st_mode)
+    return Entry(name, path, bool(status.st_mode & S_IXUSR) and not is_dir, is_dir, stamp)

@@ -1,4 +1,5 @@
-"""Make a runtime_env usable on a cluster: local folders are packed, uploaded when missing, and named by URI."""
+"""Makes a runtime_env usable in a cluster: packs local paths, uploads the packages that the cluster lacks, and replaces
+the paths by package URIs. Also ships our own package, for agents and for jobs that use the API."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 
 import psutil
 
+import ray_multicluster_scheduler
 from ray_multicluster_scheduler.common.blob_names import digest_and_name, is_package_uri
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.scheduler.connection.packages.packaging import (
@@ -26,22 +28,24 @@ from ray_multicluster_scheduler.scheduler.connection.packages.packaging import (
     write_package,
 )
 
+OWN_PACKAGE = Path(ray_multicluster_scheduler.__file__).parent
+OWN_EXCLUDES = ("*.pyc", "*.typed", "*.md")
 MAX_KEPT = 32
-SURE_S = 5.0
-"""How long a package that was seen in a cluster's store is taken to be there. Ray keeps it for ten minutes after each
-look, and no cluster restarts in less than this; without it each of a thousand small tasks would cost a look."""
+SEEN_TTL_S = 5.0
+"""How long a package that was seen in a cluster's store is assumed to be there. Ray keeps it for ten minutes after each
+check, and no cluster restarts in less than this; otherwise each of a thousand small tasks would cost a check."""
 
 _PREFIX = "rmcs-packages-"
 
 _LOST = re.compile(r"file package (gcs://[\w-]+\.zip) from the GCS")
-"""As Ray words it; a wheel keeps its name, which pip reads."""
+"""Ray's message. A wheel is not renamed, because pip reads its name."""
 _NUMBERED = re.compile(r"(.*?)(?:-(\d+))?\.zip")
 
 _Key = tuple[str, PackageKind, tuple[str, ...]]
 
 
 class PackageStore(Protocol):
-    """Where packages go: a DashboardClient."""
+    """The package store of a cluster: its DashboardClient or its connector."""
 
     @property
     def name(self) -> str: ...
@@ -53,7 +57,7 @@ class PackageStore(Protocol):
 
 @dataclass(slots=True)
 class _Slot:
-    """The last package of one path, and who is busy with it."""
+    """The last package of one path, and how many use it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     fingerprint: str = ""
@@ -62,12 +66,12 @@ class _Slot:
 
 
 class PackageCache:
-    """Packs a path once, and again only when a file under it was touched. Lives on one event loop."""
+    """Packs a path once, and again only after a file under it has changed. Lives on one event loop."""
 
     def __init__(
         self, *, max_bytes: int = MAX_PACKAGE_BYTES, stored: Callable[[str], bytes | None] = lambda _: None
     ) -> None:
-        """``stored`` has the packages that programs gave, by their digests; it may take a while."""
+        """``stored`` returns packages that programs uploaded, by their digests; it may block."""
         self._max_bytes, self._stored = max_bytes, stored
         self._folder: Path | None = None
         self._slots: OrderedDict[_Key, _Slot] = OrderedDict()
@@ -77,19 +81,19 @@ class PackageCache:
         self._renamed: dict[str, str] = {}
 
     async def ship(self, path: Path, kind: PackageKind, excludes: Sequence[str], store: PackageStore) -> str:
-        """The URI of the package of ``path``, which is in ``store`` afterwards."""
+        """Pack ``path`` and upload the package to ``store`` if it lacks it. Returns its URI."""
         async with self._package(path, kind, tuple(excludes)) as package:
             return await self._upload(package.uri, store, lambda: package.path)
 
     async def ship_stored(self, stored: str, store: PackageStore) -> str:
-        """The same for one that a program gave to its service. Raises TaskSubmissionError if it is gone."""
+        """Ship a package that a program uploaded to its service. Raises TaskSubmissionError if it is gone."""
         digest, name = digest_and_name(stored)
 
         def content() -> bytes:
             data = self._stored(digest)
             if data is None:
                 raise TaskSubmissionError(
-                    f"The package {name} of the runtime_env is not kept here.",
+                    f"The service does not have the package {name} of the runtime_env.",
                     cluster=store.name,
                     next_step="submit it again, with the folder itself",
                 )
@@ -99,33 +103,33 @@ class PackageCache:
 
     async def _upload(self, uri: str, store: PackageStore, content: Callable[[], Path | bytes]) -> str:
         uri = self._renamed.get(uri, uri)
-        # Of many items that need the same package at once, one uploads it.
+        # If many items need the same package at once, one of them uploads it.
         async with self._uploads.setdefault((store.name, uri), asyncio.Lock()):
-            if not self._surely_there((store.name, uri)):
-                asked = asyncio.get_running_loop().time()
+            if not self._recently_seen((store.name, uri)):
+                checked = asyncio.get_running_loop().time()
                 if not await store.package_exists(uri):
                     await store.upload_package(uri, await asyncio.to_thread(content))
-                self._seen[store.name, uri] = asked
+                self._seen[store.name, uri] = checked
         return uri
 
     def report_missing(self, sentence: str) -> None:
-        """A cluster says that it does not have the packages in this sentence: from now on they go by other names.
+        """A cluster reports that it lacks the packages in this sentence: rename them.
 
-        To upload one again under its old name would not help: for ten minutes Ray remembers of an environment that
-        could not be made that it cannot be made.
+        To upload one again under its old name would not help: Ray remembers for ten minutes that an environment could
+        not be created.
         """
         for uri in _LOST.findall(sentence):
-            stem, number = _NUMBERED.fullmatch(uri).groups()  # type: ignore[union-attr]  # every zip's name is of this form
+            stem, number = _NUMBERED.fullmatch(uri).groups()  # type: ignore[union-attr]  # every zip has such a name
             self._renamed[f"{stem}.zip"] = f"{stem}-{int(number or 1) + 1}.zip"
         self._seen.clear()
 
-    def _surely_there(self, key: tuple[str, str]) -> bool:
+    def _recently_seen(self, key: tuple[str, str]) -> bool:
         now = asyncio.get_running_loop().time()
-        self._seen = {one: at for one, at in self._seen.items() if now - at < SURE_S}
+        self._seen = {one: at for one, at in self._seen.items() if now - at < SEEN_TTL_S}
         return key in self._seen
 
     def forget_seen(self) -> None:
-        """Whoever had a package may have lost it: look before each use."""
+        """Clusters may have lost packages: check before each use."""
         self._seen.clear()
 
     def close(self) -> None:
@@ -149,7 +153,7 @@ class PackageCache:
                 plan = await asyncio.to_thread(plan_package, path, kind, excludes)
                 if slot.package is None or slot.fingerprint != plan.fingerprint():
                     slot.package = await asyncio.to_thread(
-                        write_package, plan, self._place(), max_bytes=self._max_bytes
+                        write_package, plan, self._temporary_folder(), max_bytes=self._max_bytes
                     )
                     slot.fingerprint = plan.fingerprint()
                 package = slot.package
@@ -160,18 +164,18 @@ class PackageCache:
                 self._in_use[package.path] -= 1
         finally:
             slot.users -= 1
-            self._tidy()
+            self._evict()
 
-    def _place(self) -> Path:
+    def _temporary_folder(self) -> Path:
         if self._folder is None:
-            _sweep()
+            _remove_abandoned()
             self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         return self._folder
 
-    def _tidy(self) -> None:
-        """Forget the paths that were used longest ago, and remove the files that nobody needs any more."""
+    def _evict(self) -> None:
+        """Forget the paths that were least recently used, and remove the files that are not needed any more."""
         if self._folder is None or any(slot.lock.locked() for slot in self._slots.values()):
-            return  # one is being packed: the next one to finish tidies
+            return  # one is being packed; the next one to finish evicts
         idle = [key for key, slot in self._slots.items() if not slot.users]
         for key in idle[: max(0, len(self._slots) - MAX_KEPT)]:
             del self._slots[key]
@@ -183,26 +187,34 @@ class PackageCache:
                 file.unlink(missing_ok=True)
 
 
+async def ship_own_package(packages: PackageCache, store: PackageStore) -> str:
+    """Upload our own package to ``store`` if it lacks it, and return its URI.
+
+    Raises TaskSubmissionError, DashboardProblem.
+    """
+    return await packages.ship(OWN_PACKAGE, "py_module", OWN_EXCLUDES, store)
+
+
 async def resolve_runtime_env(
     runtime_env: Mapping[str, Any], base_dir: str | Path | None, client: PackageStore, cache: PackageCache
 ) -> dict[str, Any]:
-    """A copy that the cluster of ``client`` can use: no local path is left in it.
+    """Return a copy without local paths, which the cluster of ``client`` can use.
 
-    Relative paths start at ``base_dir``. Raises TaskSubmissionError that names a path which cannot be used,
-    and DashboardProblem.
+    Relative paths start at ``base_dir``. Raises TaskSubmissionError with the path that cannot be used, and
+    DashboardProblem.
     """
     env = dict(runtime_env)
     excludes = [str(pattern) for pattern in env.pop("excludes", None) or ()]
     base = Path(base_dir) if base_dir is not None else Path.cwd()
     if env.get("working_dir") is not None:
-        env["working_dir"] = await _shipped(env["working_dir"], "working_dir", excludes, base, client, cache)
+        env["working_dir"] = await _ship(env["working_dir"], "working_dir", excludes, base, client, cache)
     if env.get("py_modules") is not None:
-        modules = [await _shipped(module, "py_module", excludes, base, client, cache) for module in env["py_modules"]]
+        modules = [await _ship(module, "py_module", excludes, base, client, cache) for module in env["py_modules"]]
         env["py_modules"] = list(dict.fromkeys(modules))
     return env
 
 
-async def _shipped(
+async def _ship(
     value: object, kind: PackageKind, excludes: Sequence[str], base: Path, client: PackageStore, cache: PackageCache
 ) -> str:
     if not isinstance(value, (str, Path)):
@@ -215,15 +227,15 @@ async def _shipped(
         return await cache.ship_stored(str(value), client)
     if "://" in str(value):
         return str(value)
-    return await cache.ship(_local(value, base), kind, excludes, client)
+    return await cache.ship(_local_path(value, base), kind, excludes, client)
 
 
-def _local(value: str | Path, base: Path) -> Path:
+def _local_path(value: str | Path, base: Path) -> Path:
     return base / Path(value).expanduser()
 
 
-def _sweep() -> None:
-    """Remove what programs left that were killed: their folders carry the number of a process that is gone."""
+def _remove_abandoned() -> None:
+    """Remove the folders of killed programs: a folder's name has the pid of its process."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdigit() and not psutil.pid_exists(int(owner)):

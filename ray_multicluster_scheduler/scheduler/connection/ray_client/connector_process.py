@@ -1,4 +1,4 @@
-"""One connector after another for one agent: started, watched, killed when it hangs, and replaced."""
+"""ConnectorProcess: supervises the connector of one agent: starts it, watches it, kills it if it hangs, replaces it."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from ray_multicluster_scheduler.scheduler.connection.connector import protocol a
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import IS_NO_CONNECTOR, LinkProblem
 
 _log = get_logger(__name__)
-CONNECT_PATIENCE_S, FIND_PATIENCE_S = 60.0, 30.0
-"""The first one ships our package and starts an actor, too."""
-SILENCE_S = 5.0
-FIRST_WORD_S = 10.0
-"""From its start to what it says before all else. A Python takes a moment; what is no Python may take for ever."""
-_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-_STEADY_S = 30.0
+CREATE_TIMEOUT_S, FIND_TIMEOUT_S = 60.0, 30.0
+"""The first connector also ships our package and creates the actor."""
+SILENCE_TIMEOUT_S = 5.0
+FIRST_OUTPUT_TIMEOUT_S = 10.0
+"""From its start to its first line. What is no Python may take for ever."""
+_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+_STABLE_AFTER_S = 30.0
 _TAIL_LINES = 5
-_KILL_PATIENCE_S = 3.0
-_END_PATIENCE_S = 5.0
-"""For one that has hung up to end, and for one that was killed: what it started may hold its pipes open for ever."""
-ANSWER_S = 30.0
+_KILL_TIMEOUT_S = 3.0
+_EXIT_TIMEOUT_S = 5.0
+"""For a process that closed its output or was killed: its children may hold its pipes open for ever."""
+ANSWER_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ConnectorFailure:
     """Why a connector ended. ``code`` is that of a LinkProblem."""
 
     code: str
     sentence: str
     next_step: str = ""
-    """Where that of its code does not help."""
+    """If that of its code does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayGone:
-    """The cluster answers, as ``session``, and there is no such gateway in it. ``dead``: its process has ended for
-    sure. Else its node may only be cut off, and what it runs goes on for as long as its lease."""
+    """The cluster, in ``session``, answers and has no such gateway. ``dead``: its process has certainly ended.
+    Otherwise its node may only be disconnected, and its calls may run until its lease ends."""
 
     session: str
     why: str
@@ -61,103 +61,105 @@ class Command:
     argv: Sequence[str]
     environment: Mapping[str, str]
     head: str | None = None
-    """Where the cluster is by now; None: where the order says."""
+    """The current address of the cluster; None: that of the order."""
 
 
 class ConnectorProcess:
-    """Keeps a connector alive for one agent, until :meth:`stop`, or until the gateway is known to be gone.
+    """Keeps a connector running for one agent until :meth:`stop`, or until the gateway is known to be gone.
 
-    The first one may make the gateway; those after it only find it. ``command`` is asked before each start: the
-    configuration may have changed.
+    The first connector may create the gateway (``create_order``), later ones only find it (``find_order``).
+    ``command`` is called before each start, as the configuration may have changed.
     """
 
-    def __init__(self, order: o.Order, find: o.Order, command: Callable[[], Command], *, session: str = "") -> None:
-        self._order, self._find, self._command = order, find, command
+    def __init__(
+        self, create_order: o.Order, find_order: o.Order, command: Callable[[], Command], *, session: str = ""
+    ) -> None:
+        self._order, self._find_order, self._command = create_order, find_order, command
         self.session = session
-        """Of the cluster, as the gateway told it; "" if it never did."""
+        """The Ray session of the cluster, as the gateway reported it; "" if it never did."""
         self.gone: GatewayGone | None = None
-        self.failure: Failure | None = None
-        """Of the last one that ended."""
+        self.failure: ConnectorFailure | None = None
+        """Of the last connector that ended."""
         self.phase = "start"
-        """What it is about to do."""
-        self.may_exist = order.join is None
-        """There was a gateway before us, or the making of one has begun."""
+        """What the connector is about to do."""
+        self.may_exist = create_order.join is None
+        """Whether there may be a gateway: of the previous process, or one that is being created."""
         self.ready = asyncio.Event()
         self.pid: int | None = None
         self._ever_ready = False
         self._process: asyncio.subprocess.Process | None = None
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._requests: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
-        self._spoke = False
-        self._persistence = asyncio.create_task(self._keep())
+        self._had_output = False
+        self._supervision = asyncio.create_task(self._supervise())
 
-    async def wait_ended(self) -> Failure:
-        """Until the first one has ended before it was ready, or nothing is left to be watched."""
-        await asyncio.shield(self._persistence)
+    async def wait_ended(self) -> ConnectorFailure:
+        """Wait until the first connector ended before it was ready, or the gateway is gone."""
+        await asyncio.shield(self._supervision)
         if self.gone is not None:
-            return Failure(o.BROKEN, f"the gateway ended at once: {self.gone.why or 'Ray does not say why'}")
-        return self.failure or Failure(o.BROKEN, "the connector ended")
+            return ConnectorFailure(o.BROKEN, f"the gateway ended at once: {self.gone.why or 'Ray does not say why'}")
+        return self.failure or ConnectorFailure(o.BROKEN, "the connector ended")
 
     async def kill_gateway(self) -> bool:
-        """End the gateway, if the connector reaches it. True: it did."""
+        """Kill the gateway if the connector reaches it. True: it did."""
         if not self.ready.is_set():
             return False
         try:
-            await self.ask(o.KILL, patience_s=_KILL_PATIENCE_S)
+            await self.ask(o.KILL, timeout_s=_KILL_TIMEOUT_S)
         except ClusterConnectionError:
             return False
         return True
 
-    async def ask(self, order: str, patience_s: float = ANSWER_S, **more: Any) -> Any:
-        """Give an order and wait for its answer. Raises ClusterConnectionError, also when the connector ends first: it
-        may well beat while the cluster does not answer it."""
+    async def ask(self, order: str, timeout_s: float = ANSWER_TIMEOUT_S, **more: Any) -> Any:
+        """Send a request and wait for the answer. Raises ClusterConnectionError, also if the connector ends first. The
+        connector may send heartbeats although the cluster does not answer it."""
         cluster, process = self._order.cluster, self._process
         if not self.ready.is_set() or process is None or process.stdin is None:
-            raise ClusterConnectionError(f"there is no connector to cluster {cluster!r} just now.", cluster=cluster)
+            raise ClusterConnectionError(f"there is no connector to cluster {cluster!r} now.", cluster=cluster)
         number = next(self._numbers)
-        self._asked[number] = answer = asyncio.get_running_loop().create_future()
+        self._requests[number] = answer = asyncio.get_running_loop().create_future()
         try:
             process.stdin.write(json.dumps({"order": order, "id": number, **more}).encode() + b"\n")
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            raise self._unanswered(f"no answer within {patience_s:g} s") from None
+            raise self._unanswered(f"no answer within {timeout_s:g} s") from None
         finally:
-            self._asked.pop(number, None)
+            self._requests.pop(number, None)
 
     async def stop(self) -> None:
-        """No connector is left afterwards. The gateway goes on until its lease ends."""
-        self._persistence.cancel()
-        await asyncio.gather(self._persistence, return_exceptions=True)
+        """End the connector. The gateway lives until its lease ends."""
+        self._supervision.cancel()
+        await asyncio.gather(self._supervision, return_exceptions=True)
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         tries = 0
         while self.gone is None:
             began = time.monotonic()
             try:
-                self.failure = await self._one(self._find if self._ever_ready else self._order)
-            except Exception as error:  # noqa: BLE001 - whatever it was: without a keeper its cluster stays lost
-                _log.exception("what the connector of cluster %s did was not foreseen", self._order.cluster)
-                self.failure = Failure(o.BROKEN, f"the connector failed: {type(error).__name__}: {error}")
+                self.failure = await self._run_one(self._find_order if self._ever_ready else self._order)
+            except Exception as error:  # noqa: BLE001 - without supervision its cluster stays lost
+                _log.exception("unexpected error of the connector of cluster %s", self._order.cluster)
+                self.failure = ConnectorFailure(o.BROKEN, f"the connector failed: {type(error).__name__}: {error}")
             if not self._ever_ready and self._order.join is not None:
-                return  # it may or may not have made the gateway: whoever started it decides
+                return  # it may have created the gateway; the caller decides what to do
             if self.gone is not None:
                 why = self.gone.why or "Ray does not say why"
                 _log.warning("the gateway %s of cluster %s is gone: %s", self._order.agent, self._order.cluster, why)
                 return
             _log.warning("the connector of cluster %s is replaced: %s", self._order.cluster, self.failure.sentence)
-            tries = 0 if time.monotonic() - began > _STEADY_S else tries + 1
-            await asyncio.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
+            tries = 0 if time.monotonic() - began > _STABLE_AFTER_S else tries + 1
+            await asyncio.sleep(_BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)])
 
-    async def _one(self, order: o.Order) -> Failure:
-        """From its start to its end, by itself or by us."""
-        self.phase, self._spoke = "start", False
+    async def _run_one(self, order: o.Order) -> ConnectorFailure:
+        """Run one connector until it ends or is killed."""
+        self.phase, self._had_output = "start", False
         try:
             command = self._command()
         except ConfigurationError as error:
-            return Failure(o.TOKEN_REFUSED, error.message.rstrip("."))
+            return ConnectorFailure(o.TOKEN_REFUSED, error.message.rstrip("."))
         except LinkProblem as problem:
-            return Failure(problem.code, problem.message.rstrip("."))
+            return ConnectorFailure(problem.code, problem.message.rstrip("."))
         if command.head is not None:
             order = replace(order, head=command.head)
         starting = asyncio.ensure_future(_start(command))
@@ -167,8 +169,8 @@ class ConnectorProcess:
         except OSError as error:
             if cancelled is not None:
                 raise cancelled from error
-            return Failure(o.BROKEN, f"{command.argv[0]} cannot be started: {error.strerror or error}")
-        assert process.stdin is not None  # nosec B101 # it was asked for above
+            return ConnectorFailure(o.BROKEN, f"{command.argv[0]} cannot be started: {error.strerror or error}")
+        assert process.stdin is not None  # nosec B101 # it is a pipe
         self._process, self.pid = process, process.pid
         tail: deque[str] = deque(maxlen=_TAIL_LINES)
         reading = asyncio.create_task(_keep_tail(process, tail))
@@ -176,84 +178,86 @@ class ConnectorProcess:
             if cancelled is not None:
                 raise cancelled
             process.stdin.write(order.line())
-            failure = await self._listen(
-                process, command.argv[0], FIND_PATIENCE_S if order.join is None else CONNECT_PATIENCE_S
+            failure = await self._read_events(
+                process, command.argv[0], FIND_TIMEOUT_S if order.join is None else CREATE_TIMEOUT_S
             )
             if failure is None:
                 await _ended(process, reading)
                 code = process.returncode
-                ended = "hung up and did not end" if code is None else f"ended ({_exit(code)})"
-                said = " | ".join(tail) or "it said nothing"
-                failure = Failure(
+                ended = "closed its output and did not end" if code is None else f"ended ({_exit(code)})"
+                output = " | ".join(tail) or "no error output"
+                failure = ConnectorFailure(
                     o.BROKEN,
-                    f"the connector {ended} while it was to {self.phase}: {said}",
-                    "" if self._spoke else IS_NO_CONNECTOR,
+                    f"the connector {ended} while it was to {self.phase}: {output}",
+                    "" if self._had_output else IS_NO_CONNECTOR,
                 )
             return failure
         finally:
             self.ready.clear()
-            for asked in self._asked.values():
-                if not asked.done():
-                    asked.set_exception(self._unanswered("the connector ended"))
+            for request in self._requests.values():
+                if not request.done():
+                    request.set_exception(self._unanswered("the connector ended"))
             self._process = self.pid = None
             _kill(process)
             process.stdin.close()
             ending = asyncio.ensure_future(_is_gone(process, reading))
             cancelled = await _until_done(ending)
             if not ending.result():
-                _log.warning("connector %d of cluster %s is still there after SIGKILL", process.pid, order.cluster)
+                _log.warning("connector %d of cluster %s is still running after SIGKILL", process.pid, order.cluster)
             if cancelled is not None:
                 raise cancelled
 
-    async def _listen(self, process: asyncio.subprocess.Process, python: str, patience_s: float) -> Failure | None:
-        """None: its output has ended and it did not say why."""
-        assert process.stdout is not None  # nosec B101 # it was asked for
-        until = time.monotonic() + patience_s
-        wait_s = min(FIRST_WORD_S, patience_s)
+    async def _read_events(
+        self, process: asyncio.subprocess.Process, python: str, timeout_s: float
+    ) -> ConnectorFailure | None:
+        """Handle its output. None: it ended without a reason."""
+        assert process.stdout is not None  # nosec B101 # it is a pipe
+        deadline = time.monotonic() + timeout_s
+        wait_s = min(FIRST_OUTPUT_TIMEOUT_S, timeout_s)
         while True:
             try:
                 async with asyncio.timeout(wait_s):
                     line = await process.stdout.readline()
             except TimeoutError:
-                return self._silent(python, wait_s, patience_s)
+                return self._timed_out(python, wait_s, timeout_s)
             if not line:
                 return None
-            self._spoke = True
-            failure = self._hear(json.loads(line))
+            self._had_output = True
+            failure = self._handle(json.loads(line))
             if failure is not None:
                 return failure
-            wait_s = SILENCE_S if self.ready.is_set() else until - time.monotonic()
+            wait_s = SILENCE_TIMEOUT_S if self.ready.is_set() else deadline - time.monotonic()
 
-    def _silent(self, python: str, wait_s: float, patience_s: float) -> Failure:
-        if not self._spoke:
-            sentence = f"{python} said nothing for {wait_s:g} s after its start as a connector, and was killed"
-            return Failure(o.BROKEN, sentence, IS_NO_CONNECTOR)
+    def _timed_out(self, python: str, wait_s: float, timeout_s: float) -> ConnectorFailure:
+        if not self._had_output:
+            sentence = f"{python} printed nothing for {wait_s:g} s after its start as a connector, and was killed"
+            return ConnectorFailure(o.BROKEN, sentence, IS_NO_CONNECTOR)
         if self.ready.is_set():
-            return Failure(o.BROKEN, f"the connector was silent for {wait_s:g} s, and was killed")
-        return Failure(o.UNREACHABLE, f"the connector took more than {patience_s:g} s to {self.phase}")
+            return ConnectorFailure(o.BROKEN, f"the connector was silent for {wait_s:g} s, and was killed")
+        return ConnectorFailure(o.UNREACHABLE, f"the connector took more than {timeout_s:g} s to {self.phase}")
 
-    def _hear(self, said: dict[str, Any]) -> Failure | None:
-        match said["event"]:
+    def _handle(self, event: dict[str, Any]) -> ConnectorFailure | None:
+        match event["event"]:
             case o.PHASE:
-                self.phase = str(said["phase"])
-                self.may_exist = self.may_exist or bool(said.get("makes"))
+                self.phase = str(event["phase"])
+                self.may_exist = self.may_exist or bool(event.get("makes"))
             case o.READY:
-                self.session = self.session or str(said["session"])
+                self.session = self.session or str(event["session"])
                 self._ever_ready = True
                 self.phase, self.may_exist = "carry", True
                 self.ready.set()
             case o.GONE:
-                self.gone = GatewayGone(str(said["session"]), str(said["why"]), bool(said["dead"]))
-                return Failure(o.BROKEN, "the gateway is gone")
+                self.gone = GatewayGone(str(event["session"]), str(event["why"]), bool(event["dead"]))
+                return ConnectorFailure(o.BROKEN, "the gateway is gone")
             case o.FAILED:
-                return Failure(str(said["code"]), str(said["sentence"]))
+                return ConnectorFailure(str(event["code"]), str(event["sentence"]))
             case o.ANSWER:
-                asked = self._asked.get(said["id"])
-                if asked is not None and not asked.done():
-                    if said["problem"] is None:
-                        asked.set_result(said["answer"])
+                request = self._requests.get(event["id"])
+                if request is not None and not request.done():
+                    if event["problem"] is None:
+                        request.set_result(event["answer"])
                     else:
-                        asked.set_exception(self._unanswered(str(said["problem"])))
+                        request.set_exception(self._unanswered(str(event["problem"])))
         return None
 
     def _unanswered(self, why: str) -> ClusterConnectionError:
@@ -262,8 +266,8 @@ class ConnectorProcess:
 
 
 async def _keep_tail(process: asyncio.subprocess.Process, tail: deque[str]) -> None:
-    """Its standard error, of which the last lines are kept: a pipe that nobody reads would block it."""
-    assert process.stderr is not None  # nosec B101 # it was asked for
+    """Read its standard error, which would block it otherwise, and keep the last lines."""
+    assert process.stderr is not None  # nosec B101 # it is a pipe
     while chunk := await process.stderr.read(65536):
         tail.extend(line.strip()[:300] for line in chunk.decode(errors="replace").splitlines() if line.strip())
 
@@ -280,8 +284,8 @@ async def _start(command: Command) -> asyncio.subprocess.Process:
 
 
 async def _until_done(work: asyncio.Future[Any]) -> asyncio.CancelledError | None:
-    """Waits for it, also when we are cancelled meanwhile: half started or half ended, a process would be left behind.
-    That we were is returned, and to be raised by whoever has put things in order."""
+    """Wait for it even if this task is cancelled, so that no half-started process is left behind. Returns the
+    cancellation, which the caller must raise after its clean-up."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
@@ -292,38 +296,37 @@ async def _until_done(work: asyncio.Future[Any]) -> asyncio.CancelledError | Non
 
 
 async def _is_gone(process: asyncio.subprocess.Process, reading: asyncio.Task[None]) -> bool:
-    """Wait for one that was killed. Its pipes are closed once their ends were read, or by us: who escaped its session
-    may hold them for ever."""
-    rest = asyncio.create_task(_to_the_end(process))
+    """Wait for a killed process. Close its pipes once they are read to the end, or after a timeout: a child outside of
+    its session may hold them for ever."""
+    rest = asyncio.create_task(_drain_output(process))
     try:
         return await _ended(process, reading, rest)
     finally:
         reading.cancel()
         rest.cancel()
-        process._transport.close()  # type: ignore[attr-defined]  # asyncio has no other way to close what is left of it
+        process._transport.close()  # type: ignore[attr-defined]  # asyncio has no public way to close the pipes
 
 
-async def _to_the_end(process: asyncio.subprocess.Process) -> None:
-    """What is left of its output, which nobody wants."""
-    assert process.stdout is not None  # nosec B101 # it was asked for
+async def _drain_output(process: asyncio.subprocess.Process) -> None:
+    assert process.stdout is not None  # nosec B101 # it is a pipe
     while await process.stdout.read(65536):
         pass
 
 
 async def _ended(process: asyncio.subprocess.Process, *pipes: asyncio.Task[None]) -> bool:
-    """Waits for it and for the end of its pipes, but not for ever; True if they have ended."""
+    """Wait for the process and its pipes, with a timeout; True if they have ended."""
     waiting = asyncio.create_task(process.wait())
     try:
-        _, left = await asyncio.wait([waiting, *pipes], timeout=_END_PATIENCE_S)
+        _, left = await asyncio.wait([waiting, *pipes], timeout=_EXIT_TIMEOUT_S)
         return not left
     finally:
         waiting.cancel()
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """With all that it started: its session is its own."""
+    """Kill the process with its children, which share its session."""
     if process.returncode is not None:
-        return  # by now somebody else may be called by its number
+        return  # another process may have its pid by now
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

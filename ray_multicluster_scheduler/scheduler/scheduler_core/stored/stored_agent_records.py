@@ -47,18 +47,18 @@ class StoredAgentRecords:
             return None
         return pem.encode()
 
-    async def remember(self, agent: AgentRecord) -> None:
+    async def save(self, agent: AgentRecord) -> None:
         fields = agent.to_dict()
         for name in _SECRET:
             if fields[name]:
                 fields[name] = self._store.cipher.encrypt_text(fields[name])
         await self._keep(f"{_AGENT}{agent.agent}", fields)
 
-    def forget(self, agent: str) -> None:
+    def remove(self, agent: str) -> None:
         """If this is lost, the next process waits for one that never comes, and gives it up in time."""
         self._store.write(Change(settings={f"{_AGENT}{agent}": None}))
 
-    async def keep_identity(self, pem: bytes) -> None:
+    async def save_identity(self, pem: bytes) -> None:
         if self.identity() != pem:
             await self._keep(_IDENTITY, self._store.cipher.encrypt_text(pem.decode("ascii")))
 
