@@ -104,9 +104,9 @@ def _of_the_cluster(task: TaskDescription, view: ClusterView, local_python: str)
     codes = []
     if view.metadata.dashboard is None or (task.kind != "job" and view.metadata.carrier == "ray_client"):
         codes.append("NO_CARRIER")
-    if view.trouble is not None:
-        codes.append(view.trouble.code)
-    way = view.job_trouble if task.kind == "job" else view.link_trouble
+    if view.problem is not None:
+        codes.append(view.problem.code)
+    way = view.job_problem if task.kind == "job" else view.link_problem
     if way is not None:
         codes.append(way.code)
     if task.kind != "job" and view.python_version is not None:
@@ -147,11 +147,11 @@ def _fits_a_new_node(task: TaskDescription, view: ClusterView) -> bool:
     if new is None:
         return False
     if new.size is None:
-        return not new.ours
-    left = {name: amount - new.ours.get(name, 0.0) for name, amount in new.size.items()}
+        return not new.reserved
+    left = {name: amount - new.reserved.get(name, 0.0) for name, amount in new.size.items()}
     if _fits(task.placement, left):
         return True
-    return task.kind == "job" and not new.ours and all(new.size.get(name) for name in task.placement)
+    return task.kind == "job" and not new.reserved and all(new.size.get(name) for name in task.placement)
 
 
 def _needs_a_new_node(task: TaskDescription, view: ClusterView) -> bool:
@@ -160,7 +160,7 @@ def _needs_a_new_node(task: TaskDescription, view: ClusterView) -> bool:
 
 def _may_ever_fit(need: Mapping[str, float], view: ClusterView, *, together: bool) -> bool:
     sizes = [node.total for node in view.nodes]
-    possible = [*sizes, *view.bygone_nodes, *([_sum(sizes)] if together else [])]
+    possible = [*sizes, *view.past_node_sizes, *([_sum(sizes)] if together else [])]
     if view.metadata.max_node is None:
         return view.metadata.autoscaling or any(_fits(need, size) for size in possible)
     if together and view.metadata.autoscaling and all(view.metadata.max_node.get(name) for name in need):
@@ -197,7 +197,7 @@ def _of_traffic(task: TaskDescription, view: ClusterView, settings: Settings, *,
         codes.append("SUBMISSION_INTERVAL")
     if task.kind == "job" and view.running_jobs >= view.metadata.max_running_jobs:
         codes.append("MAX_RUNNING_JOBS")
-    if view.in_flight + view.ahead >= view.metadata.max_in_flight:
+    if view.in_flight + view.prefetched >= view.metadata.max_in_flight:
         codes.append("MAX_IN_FLIGHT")
     return codes
 

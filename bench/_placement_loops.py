@@ -171,7 +171,7 @@ def _others_change(world: World, chance: random.Random) -> None:
     others = float(chance.randrange(3))
     free = [
         {
-            name: max(0.0, amount - node.ours.get(name, 0.0) - (others if name == "CPU" else 0.0))
+            name: max(0.0, amount - node.reserved.get(name, 0.0) - (others if name == "CPU" else 0.0))
             for name, amount in node.total.items()
         }
         for node in nodes

@@ -159,7 +159,7 @@ def _freed(view: ClusterView, held: Mapping[str, Resources]) -> ClusterView:
 
 
 def _node_freed(node: NodeView, held: Resources) -> NodeView:
-    ours = {name: round(node.ours.get(name, 0.0) - held.get(name, 0.0), 6) for name in node.total}
-    others = node.others or {}
+    ours = {name: round(node.reserved.get(name, 0.0) - held.get(name, 0.0), 6) for name in node.total}
+    others = node.external or {}
     free = {name: max(0.0, round(node.total[name] - others.get(name, 0.0) - ours[name], 6)) for name in node.total}
-    return replace(node, ours=ours, free=free)
+    return replace(node, reserved=ours, free=free)

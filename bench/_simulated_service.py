@@ -99,7 +99,7 @@ class _WithHands(Runtime):
 
     async def _build(self) -> None:
         await super()._build()
-        self.manager.use(self.hands, self._defect)
+        self.manager.connect_executor(self.hands, self._defect)
 
 
 class SimulatedService(ServiceRuntime, _WithHands):

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskState,
 )
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
@@ -36,7 +36,7 @@ def _plain_row(row: Any) -> dict[str, Any]:
 
 
 def _plain_in_row(value: Any) -> Any:
-    if isinstance(value, Ending | Holding | Trouble):
+    if isinstance(value, Ending | Holding | ClusterProblem):
         return _plain_row(value)
     if isinstance(value, tuple) and value and isinstance(value[0], Transition):
         return [one.to_dict() for one in value]
@@ -61,7 +61,7 @@ def _item_row(data: Mapping[str, Any]) -> ItemRow:
 
 def _cluster_row(data: Mapping[str, Any]) -> ClusterRow:
     dead = data["dead"]
-    return ClusterRow(**{**data, "dead": None if dead is None else Trouble(**dead)})
+    return ClusterRow(**{**data, "dead": None if dead is None else ClusterProblem(**dead)})
 
 
 def _owner_row(data: Mapping[str, Any]) -> OwnerRow:

@@ -173,11 +173,11 @@ class EventPublisher:
     def _publish_load(self, event: SnapshotTaken) -> None:
         name = event.snapshot.cluster
         view = self._runtime.machine.view(name, self._runtime.clock.now())
-        self.hub.tell_latest(load_event(event.snapshot, view.in_flight + view.ahead))
+        self.hub.tell_latest(load_event(event.snapshot, view.in_flight + view.prefetched))
 
     def _check_periodically(self) -> None:
         self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_periodically)
-        self._runtime.manager.guarded(self.changes.check)
+        self._runtime.manager.run_guarded(self.changes.check)
         if self.hub.wants_load:
             self.request_checks()
 

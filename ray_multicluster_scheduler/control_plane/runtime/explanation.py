@@ -19,8 +19,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle import retry
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import Forecast
-from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import Missing
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import StartEstimate
+from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.policy.reasons import CLUSTER_SUSPECT, DASHBOARD_SILENT, LINK_FAILED
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
@@ -141,11 +141,11 @@ def current_reason(runtime: Runtime, record: TaskRecord, reasons: CurrentWaitRea
 def _of_waiting(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, Any]:
     """Its decision, made anew if it waits, and what else there is to be said then."""
     machine, task_id = runtime.machine, record.task.id
-    decision, place = machine.why(task_id, now) or _placed(record), machine.queue_place(task_id, now)
-    forecast = machine.outlook(task_id, None if place is None else place.position, decision, now)
+    decision, place = machine.explain_wait(task_id, now) or _placed(record), machine.queue_position(task_id, now)
+    forecast = machine.estimate_start(task_id, None if place is None else place.position, decision, now)
     at = None if place is None else (place.position, place.ahead)
     return {
-        **wait_explanation(machine.missing(task_id), at, decision, forecast, held=record.held is not None),
+        **wait_explanation(machine.unmet_prerequisites(task_id), at, decision, forecast, held=record.held is not None),
         "decision": None if decision is None else {**decision.to_dict(), "filters": list(machine.filter_names)},
     }
 
@@ -190,7 +190,7 @@ def _but(runtime: Runtime, record: TaskRecord) -> str:
     return_wait_s = None if record.task.kind == "job" else runtime.links.return_wait_s(record.cluster)
     if return_wait_s is not None:
         return f", but {_awaited(return_wait_s)}"
-    trouble = runtime.machine.view(record.cluster, runtime.clock.now()).trouble
+    trouble = runtime.machine.view(record.cluster, runtime.clock.now()).problem
     if trouble is None:
         return ""
     known = f", but of {record.cluster} this is known: {trouble.sentence}"
@@ -337,7 +337,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     info = link.info if link is not None and link.connected else None
     choice = runtime.links.carrier(name)
     link_name = info.carrier if info is not None else (None if choice is None else choice.carrier)
-    trouble = view.trouble or view.job_trouble or view.link_trouble
+    trouble = view.problem or view.job_problem or view.link_problem
     return_wait_s = runtime.links.return_wait_s(name)
     stale = trouble is not None and trouble.being_asked
     said = ["" if trouble is None else trouble.sentence + _half(trouble.code)]
@@ -356,7 +356,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "agent_awaited_until": None if return_wait_s is None else now + return_wait_s,
         "cordoned": view.cordoned,
         "paused": view.paused,
-        "items": view.in_flight + view.ahead,
+        "items": view.in_flight + view.prefetched,
         "carrier": link_name if link is not None else ("http" if metadata.dashboard else None),
         "tasks_by": None if choice is None else f"{choice.carrier}: {choice.why}",
         "other_control_planes": list(runtime.links.other_control_planes(name)),
@@ -365,7 +365,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "weight": metadata.weight,
         "dashboard": metadata.dashboard,
         "head_address": metadata.head_address,
-        "current": runtime.machine.registry.state(name).is_current(now),
+        "current": runtime.machine.registry.state(name).nodes_are_current(now),
         "snapshot_at": view.snapshot_at,
         "nodes": len(snapshot.nodes) if snapshot else None,
         "total": snapshot.total() if snapshot else None,
@@ -411,11 +411,11 @@ class CurrentWaitReasons:
 
     def of(self, record: TaskRecord) -> Reason:
         """Code and sentence of its state; of one that does not wait, as they were told when it came to be so."""
-        missing = self._machine.missing(record.task.id)
+        missing = self._machine.unmet_prerequisites(record.task.id)
         if missing is not None:
             held = "" if record.held is None else f"; is held{f': {record.held}' if record.held else ''}"
             return missing.code, missing.sentence + held
-        left = self._machine.retried_in(record.task.id, self._now)
+        left = self._machine.retry_delay_left(record.task.id, self._now)
         if left is not None:
             return record.code, retry.as_of_now(record.sentence, left)
         group = record.group
@@ -430,7 +430,7 @@ class CurrentWaitReasons:
         if self._views is None:
             self._views = self._machine.fresh_views(self._now)
         try:
-            decision = self._machine.why(record.task.id, self._now, self._views)
+            decision = self._machine.explain_wait(record.task.id, self._now, self._views)
         except PolicyEvaluationError:
             decision = None  # the pass hears of it, and ends the item with it
         if decision is None or decision.cluster is not None:
@@ -439,10 +439,10 @@ class CurrentWaitReasons:
 
 
 def wait_explanation(
-    missing: Missing | None,
+    missing: UnmetPrerequisites | None,
     place: tuple[int, Sequence[tuple[str, str]]] | None,
     decision: SchedulingDecision | None,
-    forecast: Forecast | None,
+    forecast: StartEstimate | None,
     *,
     held: bool = False,
 ) -> dict[str, Any]:

@@ -58,8 +58,8 @@ def is_drained(runtime: Runtime, cluster: str) -> bool | None:
 
 def items_on(runtime: Runtime, cluster: str) -> list[str]:
     """Ids of the items that have a place there, or were sent ahead. Raises ConfigurationError."""
-    places = runtime.machine.registry.state(cluster).places
-    return [*places.held, *places.ahead]
+    places = runtime.machine.registry.state(cluster).slots
+    return [*places.held, *places.prefetched]
 
 
 async def check_now(runtime: Runtime, cluster: str) -> Health:
@@ -76,7 +76,7 @@ def breaker_is_closed(runtime: Runtime, cluster: str) -> bool:
 
 
 async def _sign_of_life(runtime: Runtime, cluster: str) -> str | None:
-    known = runtime.machine.registry.state(cluster).sign_of_life(runtime.clock.now())
+    known = runtime.machine.registry.state(cluster).evidence_of_life(runtime.clock.now())
     if known is not None:
         return known
     try:

@@ -145,7 +145,7 @@ class Runtime(LoopThread, ControlPlane):
     def let_catch_up(self) -> None:
         """For whoever submits many; holding no lock that something on the loop may want."""
         if not self.on_its_loop:
-            self.manager.let_catch_up()
+            self.manager.throttle()
 
     def item(self, task_id: str) -> Item | None:
         """The item, while it is in progress, can be asked for again, or somebody holds its handle."""
@@ -379,7 +379,7 @@ class Runtime(LoopThread, ControlPlane):
         )
         log = self._persistence.log(
             self.machine,
-            lambda deed: self.soon(self.manager.guarded, deed),
+            lambda deed: self.soon(self.manager.run_guarded, deed),
             lambda error: self.manager.fail(error),  # noqa: PLW0108 - it is made below
         )
         self.manager = TaskLifecycleManager(self.machine, log, self.clock, self)
@@ -427,7 +427,7 @@ class Runtime(LoopThread, ControlPlane):
         )
         self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
-        self.manager.use(self.dispatcher, self._defect)
+        self.manager.connect_executor(self.dispatcher, self._defect)
         self.event_publisher = self._persistence.event_publisher(self)
         self.questions = LocalQueryServer(self._answer_question)
         await self.questions.open()

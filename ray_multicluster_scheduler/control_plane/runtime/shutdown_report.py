@@ -136,7 +136,7 @@ def _kept_back(runtime: Runtime, items: Sequence[Promise]) -> dict[str, str]:
     def look() -> dict[str, str]:
         now = runtime.clock.now()
         known = [item.id for item in items[:MAX_NAMED] if runtime.record(item.id) is not None]
-        current_wait_reasons = [(one, runtime.machine.why(one, now)) for one in known]
+        current_wait_reasons = [(one, runtime.machine.explain_wait(one, now)) for one in known]
         return {
             one: f", {why.code}: {why.sentence}" for one, why in current_wait_reasons if why and why.code in _KEPT_BACK
         }

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState, CircuitBreaker
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotTrouble:
+class SnapshotFailure:
     """The last answer to a refresh was no answer."""
 
     at: float
@@ -21,46 +21,46 @@ class SnapshotTrouble:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkTrouble:
+class LinkFailure:
     """No link could be made; tasks keep away until then."""
 
-    until: float
-    trouble: Trouble
+    retry_at: float
+    problem: ClusterProblem
 
 
-def link_trouble(failed: LinkTrouble, now: float) -> Trouble | None:
+def link_problem(failed: LinkFailure, now: float) -> ClusterProblem | None:
     """None: it is time to try again."""
-    if now >= failed.until:
+    if now >= failed.retry_at:
         return None
-    trouble = failed.trouble
+    trouble = failed.problem
     sentence = f"no link for tasks could be made: {trouble.sentence}"
     if not trouble.hopeless:
-        sentence = f"{sentence.removesuffix('.')}. It is tried again in {failed.until - now:.0f} s."
+        sentence = f"{sentence.removesuffix('.')}. It is tried again in {failed.retry_at - now:.0f} s."
     return replace(trouble, sentence=sentence)
 
 
-def unreachable(failed: SnapshotTrouble, breaker: CircuitBreaker, now: float) -> Trouble:
+def unreachable(failed: SnapshotFailure, breaker: CircuitBreaker, now: float) -> ClusterProblem:
     """Nothing was ever heard of it, in the life of this process."""
     if failed.awaited:
-        return Trouble(reasons.CLUSTER_UNKNOWN, failed.sentence, at=failed.at)
+        return ClusterProblem(reasons.CLUSTER_UNKNOWN, failed.sentence, at=failed.at)
     sentence = f"it has not answered since it was added: {failed.sentence}"
     if breaker.state(now) is BreakerState.OPEN:
         again = f"It is not asked again for {_recovers_in(breaker, now):.0f} s ({_in_a_row(breaker)})."
         sentence = f"{sentence.removesuffix('.')}. {again}"
-    return Trouble(reasons.CLUSTER_UNREACHABLE, sentence, hopeless=True, at=failed.at)
+    return ClusterProblem(reasons.CLUSTER_UNREACHABLE, sentence, hopeless=True, at=failed.at)
 
 
-def breaker_trouble(breaker: CircuitBreaker, now: float) -> Trouble:
+def breaker_problem(breaker: CircuitBreaker, now: float) -> ClusterProblem:
     """It is open, or half open."""
-    return Trouble(reasons.BREAKER_OPEN, _failing(breaker, now))
+    return ClusterProblem(reasons.BREAKER_OPEN, _failing(breaker, now))
 
 
-def silent_link(silent_s: float, lost_after_s: float, breaker: CircuitBreaker, now: float) -> Trouble:
+def silent_link(silent_s: float, lost_after_s: float, breaker: CircuitBreaker, now: float) -> ClusterProblem:
     """Its link is down for so long. That it is not asked either, since it failed too often, is a part of that."""
     also = "" if breaker.state(now) is BreakerState.CLOSED else f"; {_failing(breaker, now)}"
     if silent_s >= lost_after_s:
-        return Trouble(reasons.CLUSTER_LOST, f"its link has been silent for {silent_s:.0f} s: it is lost{also}")
-    return Trouble(reasons.CLUSTER_SUSPECT, f"its link has been silent for {silent_s:.0f} s{also}")
+        return ClusterProblem(reasons.CLUSTER_LOST, f"its link has been silent for {silent_s:.0f} s: it is lost{also}")
+    return ClusterProblem(reasons.CLUSTER_SUSPECT, f"its link has been silent for {silent_s:.0f} s{also}")
 
 
 def _failing(breaker: CircuitBreaker, now: float) -> str:
@@ -72,10 +72,10 @@ def _failing(breaker: CircuitBreaker, now: float) -> str:
     return f"it failed {_in_a_row(breaker)} and {again}{last}"
 
 
-def silent_head(silent_s: float) -> Trouble:
+def silent_head(silent_s: float) -> ClusterProblem:
     """Its agent is there, and the head does not answer it."""
     sentence = f"its link is up, but its head (GCS) has not answered for {silent_s:.0f} s"
-    return Trouble(reasons.HEAD_SILENT, sentence)
+    return ClusterProblem(reasons.HEAD_SILENT, sentence)
 
 
 def _in_a_row(breaker: CircuitBreaker) -> str:

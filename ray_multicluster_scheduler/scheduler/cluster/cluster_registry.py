@@ -54,20 +54,20 @@ class ClusterRegistry:
 
     def latest_snapshot(self, name: str) -> ResourceSnapshot | None:
         """The newest snapshot of it, or None. Raises ConfigurationError for an unknown name."""
-        return self.state(name).ledger.newest
+        return self.state(name).ledger.latest_snapshot
 
     def state(self, name: str) -> ClusterState:
         """All that is remembered of it. Raises ConfigurationError for an unknown name."""
         state = self._states.get(name)
         if state is None:
-            raise ConfigurationError(self.unknown(name), cluster=name, next_step=self.name_hint(name))
+            raise ConfigurationError(self.unknown_name_message(name), cluster=name, next_step=self.name_hint(name))
         return state
 
     def find(self, name: str | None) -> ClusterState | None:
         """As :meth:`state`, for a cluster that may be gone."""
         return None if name is None else self._states.get(name)
 
-    def unknown(self, name: str) -> str:
+    def unknown_name_message(self, name: str) -> str:
         """The sentence for a name that nobody has."""
         known = ", ".join(self._states) or "none at all"
         return f"There is no cluster {name!r}; the configured ones are: {known}."

@@ -11,40 +11,43 @@ from ray_multicluster_scheduler.common.circuit_breaker import BreakerState, Circ
 from ray_multicluster_scheduler.common.model import ClusterMetadata, ResourceSnapshot, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_problems import (
-    LinkTrouble,
-    SnapshotTrouble,
-    breaker_trouble,
-    link_trouble,
+    LinkFailure,
+    SnapshotFailure,
+    breaker_problem,
+    link_problem,
     silent_head,
     silent_link,
     unreachable,
 )
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import (
     NEW_NODE,
+    ClusterProblem,
     ClusterView,
     LinkState,
     NewNode,
     NodeView,
-    Trouble,
 )
-from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, may_spread
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement, may_spread
 from ray_multicluster_scheduler.scheduler.cluster.ledger import Ledger
-from ray_multicluster_scheduler.scheduler.cluster.pin import Pin, without_kept
-from ray_multicluster_scheduler.scheduler.cluster.slot_assignments import Places
+from ray_multicluster_scheduler.scheduler.cluster.pin import WideItemReservation, without_reserved
+from ray_multicluster_scheduler.scheduler.cluster.slot_assignments import SlotAssignments
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
 STALE_AFTER_INTERVALS = 3
 _UNSEEN = frozenset(
     {
-        "asked_at",
-        "checked_at",
-        "checking",
+        "refresh_requested_at",
+        "dashboard_checked_at",
+        "checking_dashboard",
         "ended_by_restart",
         "refreshing",
         "silence_counted_at",
         "silent_since",
     }  # no view shows them
-    | {"heard_at", "snapshot_heard_at"}  # nor these, once something was heard and while a link tells of every change
+    | {
+        "last_contact_at",
+        "snapshot_received_at",
+    }  # nor these, once something was heard and while a link tells of every change
 )
 _NEVER = object()
 
@@ -64,7 +67,7 @@ class ClusterState:
         on_change: Callable[[str], object] = str,
         on_rebooked: Callable[[str], object] = str,
     ) -> None:
-        self._tell = on_change
+        self._on_change = on_change
         self._view: ClusterView | None = None
         self._view_before: ClusterView | None = None  # true but for the books, and what a later snapshot shows
         self._view_of: ResourceSnapshot | None = None
@@ -73,24 +76,24 @@ class ClusterState:
         self.settings = settings
         self.cordoned = False
         self.paused: str | None = None
-        self.dead: Trouble | None = None  # by an operator's word
-        self.pin: Pin | None = None
-        self.ledger = Ledger(self._books_changed, on_rebooked)
+        self.dead: ClusterProblem | None = None  # by an operator's word
+        self.wide_reservation: WideItemReservation | None = None
+        self.ledger = Ledger(self._ledger_changed, on_rebooked)
         self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s, self._changed)
-        self.places = Places(self._books_changed)
+        self.slots = SlotAssignments(self._ledger_changed)
         self.link: LinkState = "none"
         self.link_up_at = self.link_down_at = 0.0
-        self.link_failed: LinkTrouble | None = None
-        self.refresh_failed: SnapshotTrouble | None = None
+        self.link_failure: LinkFailure | None = None
+        self.refresh_failure: SnapshotFailure | None = None
         self.refreshing = False
-        self.asked_at: float | None = None
-        self.dashboard_silence: SnapshotTrouble | None = None  # since then; the link is another matter
+        self.refresh_requested_at: float | None = None
+        self.dashboard_failure: SnapshotFailure | None = None  # since then; the link is another matter
         self.head_silent_since: float | None = None  # by the word of its agent
         self.ended_by_restart: frozenset[tuple[str, int]] = frozenset()  # attempts that were there when it was told of
-        self.checking = False
-        self.checked_at: float | None = None
-        self.heard_at: float | None = None  # in any way
-        self.snapshot_heard_at: float | None = None
+        self.checking_dashboard = False
+        self.dashboard_checked_at: float | None = None
+        self.last_contact_at: float | None = None  # in any way
+        self.snapshot_received_at: float | None = None
         self.silent_since: float | None = None
         self.silence_counted_at: float | None = None
         self.python_version: str | None = None
@@ -99,7 +102,7 @@ class ClusterState:
     def __setattr__(self, name: str, value: object) -> None:
         before = self.__dict__.get(name, _NEVER)
         object.__setattr__(self, name, value)
-        if name not in _UNSEEN and not name.startswith("_view") and name != "_tell" and before != value:
+        if name not in _UNSEEN and not name.startswith("_view") and name != "_on_change" and before != value:
             self._changed()
 
     def _changed(self) -> None:
@@ -107,13 +110,13 @@ class ClusterState:
         fields["_view_before"] = None
         if fields["_view"] is not None:
             fields["_view"] = None
-            self._tell(self.metadata.name)
+            self._on_change(self.metadata.name)
 
-    def _books_changed(self) -> None:
+    def _ledger_changed(self) -> None:
         fields = self.__dict__
         if fields["_view"] is not None:
             fields["_view"] = None
-            self._tell(self.metadata.name)
+            self._on_change(self.metadata.name)
 
     @property
     def name(self) -> str:
@@ -122,11 +125,11 @@ class ClusterState:
     # ---- work of ours there
 
     @property
-    def crowded(self) -> bool:
+    def at_in_flight_limit(self) -> bool:
         """Are as many items of ours there as may be at once?"""
-        return len(self.places.held) + len(self.places.ahead) >= self.metadata.max_in_flight
+        return len(self.slots.held) + len(self.slots.prefetched) >= self.metadata.max_in_flight
 
-    def take(
+    def assign(
         self,
         task: TaskDescription,
         now: float,
@@ -138,38 +141,38 @@ class ClusterState:
         """Reserve room for it, on the ``nodes`` as the decision saw them, and count it. One that has ``begun`` does not
         wait for a new node, and is ready if it serves."""
         new_node = None if begun else self._new_node()
-        parts = find_place(task, self.ledger.nodes() if nodes is None else nodes, new_node) or {}
+        parts = find_placement(task, self.ledger.nodes() if nodes is None else nodes, new_node) or {}
         self.ledger.reserve(task.id, parts, now, spreads=may_spread(task))
-        self.places.take(task, short=short and NEW_NODE not in parts)  # its place is not soon free
+        self.slots.assign(task, short=short and NEW_NODE not in parts)  # its place is not soon free
         if begun and task.serves:
             self.actor_ready(task, now)
 
-    def give_back(self, task_id: str, now: float) -> None:
+    def release(self, task_id: str, now: float) -> None:
         """The attempt is over, or never began."""
         self.ledger.release(task_id, now)
-        self.places.give_back(task_id)
+        self.slots.release(task_id)
 
     def hand_over(self, ended_id: str, begun: TaskDescription, now: float) -> None:
         """One that was sent ahead has begun, in the place of one that ended if that still has it."""
-        self.places.leave_ahead(begun.id)
-        if self.places.give_back(ended_id) is not None and self.ledger.hand_over(ended_id, begun.id):
-            self.places.take(begun, short=True)
+        self.slots.remove_prefetched(begun.id)
+        if self.slots.release(ended_id) is not None and self.ledger.hand_over(ended_id, begun.id):
+            self.slots.assign(begun, short=True)
         else:
-            self.take(begun, now, short=True)
+            self.assign(begun, now, short=True)
 
     def actor_ready(self, task: TaskDescription, now: float) -> None:
         """What it needed to be placed is more than what it holds from now on."""
-        self.places.actor_ready(task.id)
+        self.slots.actor_ready(task.id)
         if task.placement != task.requirements:
             self.ledger.shrink(task.id, task.requirements, now)
 
     # ---- news of it
 
-    def heard_snapshot(self, snapshot: ResourceSnapshot, now: float) -> None:
-        told_of_changes = self.pushed()
+    def record_snapshot(self, snapshot: ResourceSnapshot, now: float) -> None:
+        told_of_changes = self.receives_updates()
         self.ledger.observe(snapshot)
         self._view_of = None
-        self.snapshot_heard_at = now
+        self.snapshot_received_at = now
         if not told_of_changes:
             self._changed()
         if self.dead is not None and snapshot.taken_at > self.dead.at:  # else it was on its way when that was said
@@ -180,61 +183,61 @@ class ClusterState:
         self.breaker.record_answer()
         self.head_silent_since = None  # whoever saw this had it from the head
         if snapshot.source == "http":
-            self.dashboard_silence = None
-        self._heard(now)
+            self.dashboard_failure = None
+        self._record_contact(now)
 
-    def dashboard_failed(self, sentence: str, now: float) -> float:
+    def record_dashboard_failure(self, sentence: str, now: float) -> float:
         """It did not answer, which says nothing of the link. Returns since when it does not."""
-        since = self.dashboard_silence.at if self.dashboard_silence else now
-        self.dashboard_silence = SnapshotTrouble(since, sentence, permanent=False)
+        since = self.dashboard_failure.at if self.dashboard_failure else now
+        self.dashboard_failure = SnapshotFailure(since, sentence, permanent=False)
         return since
 
-    def heard_nothing(self, sentence: str, *, permanent: bool, now: float, awaited: bool = False) -> None:
+    def record_snapshot_failure(self, sentence: str, *, permanent: bool, now: float, awaited: bool = False) -> None:
         """It did not answer; ``awaited``: it could not be asked, since its link is down, which is known already."""
         self.refreshing = False
-        self.refresh_failed = SnapshotTrouble(now, sentence, permanent, awaited)
+        self.refresh_failure = SnapshotFailure(now, sentence, permanent, awaited)
         self.silent_since = now if self.silent_since is None else self.silent_since
-        if not awaited and self._counts(now):
+        if not awaited and self._counts_as_failure(now):
             self.silence_counted_at = now
             self.breaker.record_failure(now, f"asked what is free: {sentence}", silence=True)
 
-    def _counts(self, now: float) -> bool:
+    def _counts_as_failure(self, now: float) -> bool:
         """However many look, one silence does in each ``snapshot_interval_s``; and that of a probe."""
         due = -inf if self.silence_counted_at is None else self.silence_counted_at + self.settings.snapshot_interval_s
         return now >= due or self.breaker.state(now) is BreakerState.HALF_OPEN
 
     def link_up(self, python_version: str, ray_version: str, now: float) -> None:
         self.link, self.link_up_at = "up", now
-        self.link_failed = self.dead = None
+        self.link_failure = self.dead = None
         self.python_version, self.ray_version = python_version, ray_version
-        self._heard(now)
+        self._record_contact(now)
 
     def link_down(self, now: float) -> None:
         self.link, self.link_down_at = "down", now
 
-    def link_gone(self) -> None:
+    def link_closed(self) -> None:
         self.link = "none"
         self.head_silent_since = None
 
-    def link_refused(self, sentence: str, *, permanent: bool, now: float) -> None:
+    def record_link_failure(self, sentence: str, *, permanent: bool, now: float) -> None:
         self.link = "none"
-        trouble = Trouble(reasons.LINK_FAILED, sentence, hopeless=permanent, at=now)
-        self.link_failed = LinkTrouble(now + self.settings.breaker_recovery_s, trouble)
+        trouble = ClusterProblem(reasons.LINK_FAILED, sentence, hopeless=permanent, at=now)
+        self.link_failure = LinkFailure(now + self.settings.breaker_recovery_s, trouble)
 
     def declare_dead(self, reason: str, now: float) -> None:
         """It takes no work until it is heard of again."""
         why = f": {reason}" if reason else ""
         sentence = f"an operator declared it dead{why}; it takes no work before it answers again"
-        self.dead = Trouble(reasons.CLUSTER_DEAD, sentence, at=now)
+        self.dead = ClusterProblem(reasons.CLUSTER_DEAD, sentence, at=now)
 
-    def sign_of_life(self, now: float) -> str | None:
+    def evidence_of_life(self, now: float) -> str | None:
         """Why nobody should think that it is dead; None if nothing speaks against it."""
         if self.link == "up":
             return "its link is up"
         silent_since = self.link_down_at if self.link == "down" else -inf
-        if self.heard_at is None or self.refresh_failed is not None or self.heard_at <= silent_since:
+        if self.last_contact_at is None or self.refresh_failure is not None or self.last_contact_at <= silent_since:
             return None
-        age = now - self.heard_at
+        age = now - self.last_contact_at
         fresh = age <= STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s
         return f"it answered {age:.0f} s ago" if fresh else None
 
@@ -242,19 +245,19 @@ class ClusterState:
         """Somebody changed its entry: old troubles say nothing about the new one."""
         moved = (metadata.head_address, metadata.dashboard) != (self.metadata.head_address, self.metadata.dashboard)
         self.metadata = metadata
-        self.refresh_failed = self.link_failed = self.asked_at = None
-        self.dashboard_silence = self.checked_at = self.head_silent_since = self.silence_counted_at = None
+        self.refresh_failure = self.link_failure = self.refresh_requested_at = None
+        self.dashboard_failure = self.dashboard_checked_at = self.head_silent_since = self.silence_counted_at = None
         self.breaker = CircuitBreaker(self.settings.breaker_failures, self.settings.breaker_recovery_s, self._changed)
-        self.ledger.forget_sizes()
+        self.ledger.forget_node_sizes()
         if moved:
-            self.heard_at = self.snapshot_heard_at = self.silent_since = self.dead = None
+            self.last_contact_at = self.snapshot_received_at = self.silent_since = self.dead = None
             self.python_version = self.ray_version = None
 
-    def _heard(self, now: float) -> None:
-        if self.heard_at is None:
+    def _record_contact(self, now: float) -> None:
+        if self.last_contact_at is None:
             self._changed()
-        self.heard_at = now
-        self.refresh_failed = self.silent_since = self.silence_counted_at = None
+        self.last_contact_at = now
+        self.refresh_failure = self.silent_since = self.silence_counted_at = None
         self.breaker.record_probe(now)
 
     # ---- what a decision sees
@@ -266,13 +269,13 @@ class ClusterState:
             return view
         fields, before = self.__dict__, self._view_before
         if before is not None and now < self._view_until and before.next_submission_at == next_submission_at:
-            news = {} if self.ledger.newest is self._view_of else self._news()
-            view = before.with_changes(at=now, **self._load(), **news)
+            news = {} if self.ledger.latest_snapshot is self._view_of else self._snapshot_fields()
+            view = before.with_changes(at=now, **self._load_fields(), **news)
         else:
             view = self.fresh_view(now, next_submission_at)
-            fields["_view_until"] = self._until(view)
-        fields["_view"], fields["_view_of"] = view, self.ledger.newest
-        fields["_view_before"] = view if view.plain is None else None
+            fields["_view_until"] = self._valid_until(view)
+        fields["_view"], fields["_view_of"] = view, self.ledger.latest_snapshot
+        fields["_view_before"] = view if view.without_reservation is None else None
         return view
 
     @property
@@ -282,64 +285,68 @@ class ClusterState:
 
     def fresh_view(self, now: float, next_submission_at: float | None = None) -> ClusterView:
         """The same, with every sentence as of now."""
-        plain = self._plain_view(now, next_submission_at)
-        if self.pin is None:
+        plain = self._view_without_reservation(now, next_submission_at)
+        if self.wide_reservation is None:
             return plain
         return replace(
-            plain, nodes=without_kept(plain.nodes, self.pin), kept_for=self.pin.task_id, plain=plain, memo={}
+            plain,
+            nodes=without_reserved(plain.nodes, self.wide_reservation),
+            reserved_for=self.wide_reservation.task_id,
+            without_reservation=plain,
+            cache={},
         )
 
-    def _until(self, view: ClusterView) -> float:
+    def _valid_until(self, view: ClusterView) -> float:
         """How long a view is true if nothing happens. Its sentences tell seconds, so they may be one second old."""
         times = [
             view.next_submission_at,
-            self.link_failed.until if self.link_failed else None,
+            self.link_failure.retry_at if self.link_failure else None,
             self.breaker.half_open_at,
             self.link_down_at + self.settings.lost_after_s if self.link == "down" else None,
         ]
         ahead = [at for at in times if at is not None and at > view.at]
-        if self.snapshot_heard_at is not None and not self.pushed():
-            stale = self.snapshot_heard_at + STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s
+        if self.snapshot_received_at is not None and not self.receives_updates():
+            stale = self.snapshot_received_at + STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s
             ahead += [stale] if stale >= view.at else []  # at that very moment it is not stale yet
-        if ahead or view.trouble is not None:
+        if ahead or view.problem is not None:
             ahead.append(view.at + 1.0)
         return min(ahead, default=inf)
 
-    def _plain_view(self, now: float, next_submission_at: float | None) -> ClusterView:
+    def _view_without_reservation(self, now: float, next_submission_at: float | None) -> ClusterView:
         return ClusterView(
             metadata=self.metadata,
             at=now,
-            trouble=self.trouble(now),
-            link_trouble=self.link_trouble(now),
-            job_trouble=self.job_trouble(),
+            problem=self.problem(now),
+            link_problem=self.link_problem(now),
+            job_problem=self.job_problem(),
             link=self.link,
             cordoned=self.cordoned,
             next_submission_at=next_submission_at,
             python_version=self.python_version,
             ray_version=self.ray_version,
             paused=self.paused,
-            **self._load(),
-            **self._news(),
+            **self._load_fields(),
+            **self._snapshot_fields(),
         )
 
-    def _news(self) -> dict[str, Any]:
+    def _snapshot_fields(self) -> dict[str, Any]:
         """What a snapshot changes, beside the nodes."""
-        newest = self.ledger.newest if self.snapshot_heard_at is not None else None
+        newest = self.ledger.latest_snapshot if self.snapshot_received_at is not None else None
         return {
-            "bygone_nodes": self.ledger.bygone_nodes,
-            "most_nodes": self.ledger.most_nodes,
+            "past_node_sizes": self.ledger.past_node_sizes,
+            "largest_node_set": self.ledger.largest_node_set,
             "observed": newest.observed if newest else None,
             "snapshot_at": newest.taken_at if newest else None,
         }
 
-    def _load(self) -> dict[str, Any]:
+    def _load_fields(self) -> dict[str, Any]:
         """What our own work changes: the rest of a view stays true when that comes and goes."""
-        places = self.places
+        places = self.slots
         return {
-            "nodes": self.ledger.nodes() if self.snapshot_heard_at is not None else (),
+            "nodes": self.ledger.nodes() if self.snapshot_received_at is not None else (),
             "in_flight": len(places.held),
             "ready_actors": places.ready_actors,
-            "ahead": len(places.ahead),
+            "prefetched": len(places.prefetched),
             "running_jobs": places.running_jobs,
             "new_node": self._new_node(),
         }
@@ -348,52 +355,56 @@ class ClusterState:
         """What may still be sent there although nothing is free."""
         if not self.metadata.autoscaling:
             return None
-        return NewNode(self.metadata.max_node, self.ledger.on_new_nodes())
+        return NewNode(self.metadata.max_node, self.ledger.pending_on_new_nodes())
 
-    def link_trouble(self, now: float) -> Trouble | None:
-        return None if self.link_failed is None else link_trouble(self.link_failed, now)
+    def link_problem(self, now: float) -> ClusterProblem | None:
+        return None if self.link_failure is None else link_problem(self.link_failure, now)
 
-    def job_trouble(self) -> Trouble | None:
-        silence = self.dashboard_silence
+    def job_problem(self) -> ClusterProblem | None:
+        silence = self.dashboard_failure
         if silence is None:
             return None
-        return Trouble(reasons.DASHBOARD_SILENT, f"its dashboard does not take jobs: {silence.sentence}", at=silence.at)
+        return ClusterProblem(
+            reasons.DASHBOARD_SILENT, f"its dashboard does not take jobs: {silence.sentence}", at=silence.at
+        )
 
-    def trouble(self, now: float) -> Trouble | None:
+    def problem(self, now: float) -> ClusterProblem | None:
         """Why it takes no work at all just now, the gravest reason first; None when it is healthy."""
         if self.dead is not None:
             return self.dead
-        failed = self.refresh_failed
+        failed = self.refresh_failure
         if failed is not None and failed.permanent:
-            return Trouble(reasons.CLUSTER_MISCONFIGURED, failed.sentence, hopeless=True, at=failed.at)
-        if self.heard_at is None and failed is not None:
+            return ClusterProblem(reasons.CLUSTER_MISCONFIGURED, failed.sentence, hopeless=True, at=failed.at)
+        if self.last_contact_at is None and failed is not None:
             return unreachable(failed, self.breaker, now)
         if self.link == "down":
             return silent_link(now - self.link_down_at, self.settings.lost_after_s, self.breaker, now)
         if self.breaker.state(now) is not BreakerState.CLOSED:
-            return breaker_trouble(self.breaker, now)
+            return breaker_problem(self.breaker, now)
         if self.head_silent_since is not None:
             return silent_head(now - self.head_silent_since)
-        return self._snapshot_age(now)
+        return self._snapshot_problem(now)
 
-    def _snapshot_age(self, now: float) -> Trouble | None:
-        if self.snapshot_heard_at is None:
+    def _snapshot_problem(self, now: float) -> ClusterProblem | None:
+        if self.snapshot_received_at is None:
             sentence = "there is no snapshot of it yet; it is being asked"
-            return Trouble(reasons.CLUSTER_UNKNOWN, sentence, being_asked=True)
-        if self.pushed():
+            return ClusterProblem(reasons.CLUSTER_UNKNOWN, sentence, being_asked=True)
+        if self.receives_updates():
             return None
-        age = now - self.snapshot_heard_at
+        age = now - self.snapshot_received_at
         if age <= STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s:
             return None
-        tail = f": {self.refresh_failed.sentence}" if self.refresh_failed else "; it is being asked"
+        tail = f": {self.refresh_failure.sentence}" if self.refresh_failure else "; it is being asked"
         sentence = f"its last snapshot is {age:.0f} s old{tail}"
-        return Trouble(reasons.STALE_SNAPSHOT, sentence, being_asked=self.refresh_failed is None)
+        return ClusterProblem(reasons.STALE_SNAPSHOT, sentence, being_asked=self.refresh_failure is None)
 
-    def is_current(self, now: float) -> bool:
+    def nodes_are_current(self, now: float) -> bool:
         """Does what is known of its nodes hold now? Else it is as of the last snapshot, if there was one."""
         silent = self.dead is not None or self.link == "down" or self.head_silent_since is not None
-        return not silent and self._snapshot_age(now) is None
+        return not silent and self._snapshot_problem(now) is None
 
-    def pushed(self) -> bool:
+    def receives_updates(self) -> bool:
         """Does its link keep us informed of every change, and has it begun to?"""
-        return self.link == "up" and self.snapshot_heard_at is not None and self.snapshot_heard_at >= self.link_up_at
+        return (
+            self.link == "up" and self.snapshot_received_at is not None and self.snapshot_received_at >= self.link_up_at
+        )

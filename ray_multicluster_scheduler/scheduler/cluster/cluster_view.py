@@ -18,7 +18,7 @@ NEW_NODE = "(new node)"
 V = TypeVar("V")
 
 
-class lazy(Generic[V]):  # noqa: N801 - it is used as `property` is
+class lazy_property(Generic[V]):  # noqa: N801 - it is used as `property` is
     """A property that is worked out once. Unlike ``functools.cached_property`` it takes no lock: one thread is here."""
 
     def __init__(self, work_out: Callable[[Any], V]) -> None:
@@ -26,12 +26,12 @@ class lazy(Generic[V]):  # noqa: N801 - it is used as `property` is
         self._name = work_out.__name__
 
     @overload
-    def __get__(self, owner: None, kind: type) -> lazy[V]: ...
+    def __get__(self, owner: None, kind: type) -> lazy_property[V]: ...
 
     @overload
     def __get__(self, owner: object, kind: type) -> V: ...
 
-    def __get__(self, owner: object | None, kind: type) -> V | lazy[V]:
+    def __get__(self, owner: object | None, kind: type) -> V | lazy_property[V]:
         if owner is None:
             return self
         value = owner.__dict__[self._name] = self._work_out(owner)
@@ -39,7 +39,7 @@ class lazy(Generic[V]):  # noqa: N801 - it is used as `property` is
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class ClusterProblem:
     """Something that keeps a cluster from taking work.
 
     ``hopeless``: waiting will not mend it. ``being_asked``: nothing is known to be wrong, and an answer is on its way.
@@ -54,17 +54,18 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node: what it has, what others use, what we reserved. ``free`` is None when others' use is unknown.
+    """One node: its total, what others use (``external``), what we reserved. ``free`` is None if external is unknown.
 
-    ``over`` is by how much more is in use and reserved than there is: Ray started something elsewhere than expected.
+    ``overcommitted`` is the amount by which use and reservations exceed the total: Ray started something on another
+    node than expected.
     """
 
     node_id: str
     total: Resources
-    others: Resources | None
-    ours: Resources
+    external: Resources | None
+    reserved: Resources
     free: Resources | None
-    over: Resources = field(default_factory=dict)
+    overcommitted: Resources = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +76,27 @@ class NewNode:
     """
 
     size: Resources | None
-    ours: Resources
+    reserved: Resources
 
-    def takes(self, need: Resources, *, whole: Resources | None = None) -> bool:
+    def fits(self, need: Resources, *, whole: Resources | None = None) -> bool:
         """Is there room for it, so that never more than one node's worth is on its way? ``whole`` is what of it needs
         one node, if the rest may spread: a wide job goes alone."""
         if self.size is None:
-            return not self.ours
-        if fits(need, minus(self.size, self.ours)):
+            return not self.reserved
+        if fits(need, minus(self.size, self.reserved)):
             return True
-        if whole is None or self.ours or not fits(whole, self.size):
+        if whole is None or self.reserved or not fits(whole, self.size):
             return False
         return all(self.size.get(name) for name in need)
 
-    def room(self, *, endless: bool) -> dict[str, float]:
+    def max_free(self, *, endless: bool) -> dict[str, float]:
         """What is left of it at the most; ``endless``: for what may need several such nodes."""
-        if not self.ours and (self.size is None or endless):
-            return Endless()
-        return {} if self.size is None else minus(self.size, self.ours)
+        if not self.reserved and (self.size is None or endless):
+            return Unlimited()
+        return {} if self.size is None else minus(self.size, self.reserved)
 
 
-class Endless(dict[str, float]):
+class Unlimited(dict[str, float]):
     """As much of everything as anybody may want."""
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -104,31 +105,32 @@ class Endless(dict[str, float]):
 
 @dataclass(frozen=True)
 class ClusterView:
-    """Frozen; made by the registry before a decision, at the time ``at``.
+    """Immutable state of one cluster at the time ``at``, as filters, ranks and scores read it.
 
-    ``trouble`` concerns all work there, ``link_trouble`` only tasks and actors, ``job_trouble`` only jobs. ``nodes`` is
-    what the newest snapshot showed (empty without one); ``bygone_nodes`` are sizes that nodes had before and may have
-    again, ``most_nodes`` those of all nodes when there were most of them.
-    ``in_flight`` counts items with a place there, ``ready_actors`` those of them that are actors in service,
-    ``ahead`` those that were sent there before there is a place for them. ``new_node`` is there if it can grow.
-    ``kept_for`` is the item that room is kept for, which ``nodes`` show as taken; ``plain`` is the view without that.
-    ``memo`` is for what policies have found out of this view and need not find out again; ``lasting`` for what depends
-    on nothing that our own work or a snapshot changes there, so that it holds for the views to come as well.
+    ``problem`` blocks all work there, ``link_problem`` only tasks and actors, ``job_problem`` only jobs. ``nodes`` come
+    from the newest snapshot (empty without one). ``past_node_sizes`` are the largest sizes that nodes ever had;
+    ``largest_node_set`` holds the node sizes at the time when there were most nodes.
+    ``in_flight`` counts items with a slot there, ``ready_actors`` those of them that are actors in service,
+    ``prefetched`` items that were sent there before a slot is free. ``new_node`` is set if the cluster autoscales.
+    ``reserved_for`` is the wide item that capacity is reserved for; ``nodes`` show that capacity as taken, and
+    ``without_reservation`` is the view without the reservation.
+    ``cache`` holds results of policies for this view; ``stable_cache`` holds results that neither our own work nor a
+    snapshot can change, so later views share it.
     """
 
     metadata: ClusterMetadata
     at: float = 0.0
     nodes: tuple[NodeView, ...] = ()
-    bygone_nodes: tuple[Resources, ...] = ()
-    most_nodes: tuple[Resources, ...] = ()
-    trouble: Trouble | None = None
-    link_trouble: Trouble | None = None
-    job_trouble: Trouble | None = None
+    past_node_sizes: tuple[Resources, ...] = ()
+    largest_node_set: tuple[Resources, ...] = ()
+    problem: ClusterProblem | None = None
+    link_problem: ClusterProblem | None = None
+    job_problem: ClusterProblem | None = None
     link: LinkState = "none"
     cordoned: bool = False
     in_flight: int = 0
     ready_actors: int = 0
-    ahead: int = 0
+    prefetched: int = 0
     running_jobs: int = 0
     next_submission_at: float | None = None
     python_version: str | None = None
@@ -137,10 +139,10 @@ class ClusterView:
     snapshot_at: float | None = None
     new_node: NewNode | None = None
     paused: str | None = None
-    kept_for: str | None = None
-    plain: ClusterView | None = field(default=None, compare=False, repr=False)
-    memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    lasting: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    reserved_for: str | None = None
+    without_reservation: ClusterView | None = field(default=None, compare=False, repr=False)
+    cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    stable_cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def with_changes(self, **changes: Any) -> ClusterView:
         """The same with what our own work there changes, or what a snapshot shows. It is made for every item that comes
@@ -154,29 +156,29 @@ class ClusterView:
         if "snapshot_at" in changes:
             fields.pop("total", None)
         fields.update(changes)
-        fields["memo"] = {}
+        fields["cache"] = {}
         return view
 
-    @lazy
+    @lazy_property
     def name(self) -> str:
         return self.metadata.name
 
     @property
-    def known(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Was there ever a snapshot?"""
         return self.snapshot_at is not None
 
-    @lazy
+    @lazy_property
     def total(self) -> dict[str, float]:
         """What its nodes have together."""
         return _sum([node.total for node in self.nodes])
 
-    @lazy
+    @lazy_property
     def free(self) -> dict[str, float]:
         """What is free on nodes of which that is known."""
         return _sum([node.free for node in self.nodes if node.free is not None])
 
-    @lazy
+    @lazy_property
     def most_free(self) -> dict[str, float]:
         """The most that is free on any one node, resource by resource."""
         if len(self.nodes) == 1:
@@ -188,21 +190,21 @@ class ClusterView:
                     most[name] = amount
         return most
 
-    def rooms(self, kind: str) -> list[dict[str, float]]:
+    def max_free(self, kind: str) -> list[dict[str, float]]:
         """What an item of this kind finds at the very most, place by place: a coarse sieve before the true filters."""
         spreads = kind in ("job", "gang")
         rooms = [self.free if spreads else self.most_free]
         if self.new_node is not None:
-            room = self.new_node.room(endless=spreads)
-            if kind == "job" and not isinstance(room, Endless):
+            room = self.new_node.max_free(endless=spreads)
+            if kind == "job" and not isinstance(room, Unlimited):
                 room = plus(room, self.free)  # where its entrypoint may go
             rooms.append(room)
         return rooms
 
-    @lazy
+    @lazy_property
     def use(self) -> dict[str, float]:
         """Share in use by anyone, 0..1, over the nodes of which it is known."""
-        total, free, over, use = self.total, self.free, self._over, {}
+        total, free, over, use = self.total, self.free, self._overcommitted, {}
         for node in self.nodes:
             if node.free is None:
                 total = _sum([node.total for node in self.nodes if node.free is not None])
@@ -214,8 +216,8 @@ class ClusterView:
         return use
 
     @property
-    def _over(self) -> dict[str, float]:
-        return _sum([node.over for node in self.nodes if node.over])
+    def _overcommitted(self) -> dict[str, float]:
+        return _sum([node.overcommitted for node in self.nodes if node.overcommitted])
 
 
 def _sum(parts: Sequence[Resources]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""OthersUse: how much of a node others use, from snapshots that show some moment within their staleness.
+"""ExternalUsage: how much of a node others use, from snapshots that show some moment within their staleness.
 
 What of ours ran at that moment is not known exactly, so a snapshot gives two bounds: others use at least what is left
 when the most that may have been ours is taken away, and at most what is left when only that is taken away which
@@ -25,96 +25,96 @@ _MOST_CLAIMS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What one snapshot says of one node: some moment between ``since`` and ``until``.
+class UsageObservation:
+    """What one snapshot shows of one node, at an unknown moment between ``since`` and ``until``.
 
-    At that moment this much was ``used``, of which at least ``surely`` and at most ``maybe`` was ours. ``in_order``: of
-    two such sights, the later one shows a later moment.
+    At that moment ``used`` was in use, of which at least ``ours_min`` and at most ``ours_max`` was ours. ``ordered``:
+    of two such observations, the later one shows a later moment.
     """
 
     since: float
     until: float
     used: Resources
-    surely: Resources
-    maybe: Resources
-    in_order: bool = False
+    ours_min: Resources
+    ours_max: Resources
+    ordered: bool = False
 
 
-class _Claim:
+class _LowerBound:
     """Others use at least this much, unless a later sight says that they use less."""
 
-    __slots__ = ("at_least", "at_most", "in_order", "since", "until", "value")
+    __slots__ = ("at_least", "at_most", "ordered", "since", "until", "value")
 
-    def __init__(self, sight: Sight) -> None:
-        self.since, self.until, self.in_order = sight.since, sight.until, sight.in_order
-        surely, maybe = sight.surely, sight.maybe
+    def __init__(self, sight: UsageObservation) -> None:
+        self.since, self.until, self.ordered = sight.since, sight.until, sight.ordered
+        surely, maybe = sight.ours_min, sight.ours_max
         self.at_least = {name: max(0.0, used - maybe.get(name, 0.0)) for name, used in sight.used.items()}
         self.at_most = {name: max(0.0, used - surely.get(name, 0.0)) for name, used in sight.used.items()}
         self.value = self.at_least
 
-    def hear(self, other: _Claim) -> None:
+    def tighten_from(self, other: _LowerBound) -> None:
         """Another sight, if it was surely later, knows better."""
-        if other.since >= self.until or (self.in_order and other.in_order and other.until > self.until):
+        if other.since >= self.until or (self.ordered and other.ordered and other.until > self.until):
             most = other.at_most
             self.value = {name: min(amount, most.get(name, 0.0)) for name, amount in self.value.items()}
 
-    def is_in(self, other: _Claim) -> bool:
+    def is_covered_by(self, other: _LowerBound) -> bool:
         """Does the other one, which is not older, claim as much of everything?"""
         value = other.value
         return self.until <= other.until and all(amount <= value.get(name, 0.0) for name, amount in self.value.items())
 
 
-class OthersUse:
+class ExternalUsage:
     """Of the nodes of one cluster, in one session."""
 
     def __init__(self) -> None:
-        self._claims: dict[str, list[_Claim]] = {}
-        self._others: dict[str, dict[str, float]] = {}
+        self._bounds: dict[str, list[_LowerBound]] = {}
+        self._usage: dict[str, dict[str, float]] = {}
         self._last_seen: dict[str, float] = {}
 
-    def of(self, node_id: str) -> Resources | None:
+    def on_node(self, node_id: str) -> Resources | None:
         """None, where nobody knows."""
-        return self._others.get(node_id)
+        return self._usage.get(node_id)
 
-    def learn(self, node_id: str, sight: Sight) -> None:
+    def observe(self, node_id: str, sight: UsageObservation) -> None:
         """A snapshot shows this, and may come late."""
-        fresh = _Claim(sight)
+        fresh = _LowerBound(sight)
         before = self._last_seen.get(node_id, sight.until)
         self._last_seen[node_id] = max(before, sight.until)
-        claims = [claim for claim in self._claims.get(node_id, ()) if claim.until > before - DOUBT_S]
+        claims = [claim for claim in self._bounds.get(node_id, ()) if claim.until > before - DOUBT_S]
         for claim in claims:
-            claim.hear(fresh)
-            fresh.hear(claim)
-        kept = [claim for claim in claims if not claim.is_in(fresh)]
-        if not any(fresh.is_in(claim) for claim in kept):
+            claim.tighten_from(fresh)
+            fresh.tighten_from(claim)
+        kept = [claim for claim in claims if not claim.is_covered_by(fresh)]
+        if not any(fresh.is_covered_by(claim) for claim in kept):
             kept.append(fresh)
             kept.sort(key=lambda claim: claim.until)
-        self._keep(node_id, kept)
+        self._set_bounds(node_id, kept)
 
-    def excuse(self, node_id: str, since: float, amounts: Resources) -> None:
+    def attribute_to_us(self, node_id: str, since: float, amounts: Resources) -> None:
         """What was seen there since then may have been ours: it was started on another node than expected."""
-        for claim in self._claims.get(node_id, ()):
+        for claim in self._bounds.get(node_id, ()):
             if claim.until >= since:
                 rest = minus(claim.at_least, {name: amounts.get(name, 0.0) for name in claim.at_least})
                 claim.at_least, claim.value = rest, {name: min(rest[name], claim.value[name]) for name in rest}
-        if node_id in self._claims:
-            self._keep(node_id, self._claims[node_id])
+        if node_id in self._bounds:
+            self._set_bounds(node_id, self._bounds[node_id])
 
     def keep_only(self, node_ids: Iterable[str]) -> None:
         """Other nodes are gone."""
         alive = set(node_ids)
-        for node_id in [one for one in self._claims if one not in alive]:
-            del self._claims[node_id], self._others[node_id], self._last_seen[node_id]
+        for node_id in [one for one in self._bounds if one not in alive]:
+            del self._bounds[node_id], self._usage[node_id], self._last_seen[node_id]
 
-    def _keep(self, node_id: str, claims: list[_Claim]) -> None:
+    def _set_bounds(self, node_id: str, claims: list[_LowerBound]) -> None:
         while len(claims) > _MOST_CLAIMS:
             oldest, second = claims.pop(0), claims[0]
             second.value = _highest(oldest.value, second.value)
-        self._claims[node_id] = claims
+        self._bounds[node_id] = claims
         most = claims[-1].value
         for claim in claims[:-1]:
             most = _highest(claim.value, most)
-        self._others[node_id] = most
+        self._usage[node_id] = most
 
 
 def _highest(left: dict[str, float], right: dict[str, float]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.cluster.packing import left_over, pack
 _NOTHING_LEFT = 1e-9
 
 
-def find_place(
+def find_placement(
     task: TaskDescription, nodes: Sequence[NodeView], new_node: NewNode | None = None
 ) -> dict[str, Resources] | None:
     """What to reserve on which node, or None when there is no room now.
@@ -31,19 +31,19 @@ def find_place(
     return _with_new_node(task, nodes, new_node)
 
 
-def has_room(task: TaskDescription, cluster: ClusterView) -> bool:
-    """Is there a place for it there? The same as whether :func:`find_place` finds one, but it does not compare them."""
+def fits_now(task: TaskDescription, cluster: ClusterView) -> bool:
+    """Whether :func:`find_placement` would find a placement; cheaper, because it compares no nodes."""
     if task.kind in ("task", "actor"):
         need = task.placement
         for node in cluster.nodes:
             if node.free is not None and fits(need, node.free):
                 return True
-    return find_place(task, cluster.nodes, cluster.new_node) is not None
+    return find_placement(task, cluster.nodes, cluster.new_node) is not None
 
 
 def needs_new_node(task: TaskDescription, cluster: ClusterView) -> bool:
     """Would it have to wait there for a node that is not there yet?"""
-    return cluster.new_node is not None and find_place(task, cluster.nodes) is None
+    return cluster.new_node is not None and find_placement(task, cluster.nodes) is None
 
 
 def may_spread(task: TaskDescription) -> bool:
@@ -53,7 +53,7 @@ def may_spread(task: TaskDescription) -> bool:
 
 def _find_room(task: TaskDescription, nodes: Sequence[NodeView]) -> dict[str, Resources] | None:
     if task.gang is not None:
-        return find_places(task.gang, nodes)
+        return find_gang_placement(task.gang, nodes)
     need = task.placement
     known = [node for node in nodes if node.free is not None]
     node_id = best_node(need, known)
@@ -70,19 +70,19 @@ def _with_new_node(task: TaskDescription, nodes: Sequence[NodeView], new_node: N
     there = best_node(whole, nodes) if whole else None
     if there is not None:
         rest = {name: amount for name, amount in minus(need, whole).items() if amount > _NOTHING_LEFT}
-        return {there: whole, NEW_NODE: rest} if new_node.takes(rest, whole={}) else None
-    return {NEW_NODE: need} if new_node.takes(need, whole=whole if may_spread(task) else None) else None
+        return {there: whole, NEW_NODE: rest} if new_node.fits(rest, whole={}) else None
+    return {NEW_NODE: need} if new_node.fits(need, whole=whole if may_spread(task) else None) else None
 
 
-def find_places(gang: GangDescription, nodes: Iterable[NodeView]) -> dict[str, Resources] | None:
+def find_gang_placement(gang: GangDescription, nodes: Iterable[NodeView]) -> dict[str, Resources] | None:
     """Of all members together: what to reserve on which node, or None when there is no room for all of them."""
     known = [(node.node_id, node.free) for node in nodes if node.free is not None]
     bundles = [member.requirements for member in gang.members]
     chosen = pack(bundles, gang.strategy, [free for _, free in known])
-    return None if chosen is None else parts_on(gang, [known[at][0] for at in chosen])
+    return None if chosen is None else gang_parts(gang, [known[at][0] for at in chosen])
 
 
-def parts_on(gang: GangDescription, node_ids: Sequence[str]) -> dict[str, Resources]:
+def gang_parts(gang: GangDescription, node_ids: Sequence[str]) -> dict[str, Resources]:
     """What its members take of which node, when they are on these, in their order."""
     parts: dict[str, Resources] = {}
     for member, node_id in zip(gang.members, node_ids, strict=True):

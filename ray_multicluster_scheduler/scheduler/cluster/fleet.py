@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterSt
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 
 
-class Fleet:
+class FleetViews:
     """With two hundred clusters, to look at each of them for every decision would cost more than the decision."""
 
     def __init__(self, registry: ClusterRegistry, view: Callable[[ClusterState, float], ClusterView]) -> None:
@@ -21,26 +21,26 @@ class Fleet:
         """As of the last call of :meth:`views`."""
         self._views: tuple[ClusterView, ...] = ()
         self._until: dict[str, float] = {}
-        self._soonest = inf
+        self._next_expiry = inf
         self._total: Resources | None = None
 
     def views(self, now: float) -> tuple[ClusterView, ...]:
         """The fleet as it is now, in the order of configuration."""
-        if now >= self._soonest:
+        if now >= self._next_expiry:
             self._registry.changed.update(name for name, until in self._until.items() if until <= now)
         changed = self._registry.changed
         if changed:
-            if len(changed) == 1 and self._renew_one(next(iter(changed)), now):
+            if len(changed) == 1 and self._refresh_one(next(iter(changed)), now):
                 changed.clear()
                 self._views = tuple(self.by_name.values())
                 return self._views
             if changed.issubset(self.by_name) and all(self._registry.find(name) for name in changed):
-                self.by_name.update({name: self._renewed(name, now) for name in changed})
+                self.by_name.update({name: self._refreshed(name, now) for name in changed})
             else:
-                self.by_name = {name: self._renewed(name, now) for name in self._registry.names()}
+                self.by_name = {name: self._refreshed(name, now) for name in self._registry.names()}
                 self._until = {name: self._until[name] for name in self.by_name if name in self._until}
             changed.clear()
-            self._soonest = min(self._until.values(), default=inf)
+            self._next_expiry = min(self._until.values(), default=inf)
             self._views = tuple(self.by_name.values())
         return self._views
 
@@ -58,11 +58,11 @@ class Fleet:
             self._total = total
         return self._total
 
-    def has_other_nodes(self) -> None:
+    def invalidate_total(self) -> None:
         """What a cluster has is not what it was."""
         self._total = None
 
-    def _renew_one(self, name: str, now: float) -> bool:
+    def _refresh_one(self, name: str, now: float) -> bool:
         """The most frequent case by far: something of ours came or went on one cluster. False if it is not that."""
         state = self._registry.find(name)
         if state is None or name not in self.by_name or name in self._until:
@@ -73,7 +73,7 @@ class Fleet:
         self.by_name[name] = view
         return True
 
-    def _renewed(self, name: str, now: float) -> ClusterView:
+    def _refreshed(self, name: str, now: float) -> ClusterView:
         state = self._registry.state(name)
         view = self._view(state, now)
         if state.view_until < inf:

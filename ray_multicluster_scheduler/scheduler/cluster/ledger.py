@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ray_multicluster_scheduler.common.model import NodeSnapshot, Resources, ResourceSnapshot
 from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, NodeView
-from ray_multicluster_scheduler.scheduler.cluster.external_usage import SETTLE_S, OthersUse, Sight
+from ray_multicluster_scheduler.scheduler.cluster.external_usage import SETTLE_S, ExternalUsage, UsageObservation
 from ray_multicluster_scheduler.scheduler.cluster.fit import best_node
 from ray_multicluster_scheduler.scheduler.cluster.usage_history import UsageHistory, highest
 
@@ -49,21 +49,21 @@ class Ledger:
     def __init__(
         self, on_change: Callable[[], None] = lambda: None, on_rebooked: Callable[[str], object] = str
     ) -> None:
-        self._changed, self._rebooked = on_change, on_rebooked
+        self._on_change, self._on_rebooked = on_change, on_rebooked
         self._views: dict[str, NodeView] = {}
-        self._newest: ResourceSnapshot | None = None
+        self._latest_snapshot: ResourceSnapshot | None = None
         self._reservations: dict[str, Reservation] = {}
-        self._ours: dict[str, dict[str, float]] = {}
+        self._reserved: dict[str, dict[str, float]] = {}
         self._history: dict[str, UsageHistory] = {}
-        self._others = OthersUse()
-        self._bygone: list[Resources] = []
-        self._most_nodes: tuple[Resources, ...] = ()
+        self._external = ExternalUsage()
+        self._past_node_sizes: list[Resources] = []
+        self._largest_node_set: tuple[Resources, ...] = ()
         self._known_since = self._session_since = -math.inf
         self._nodes_before = 0
 
     @property
-    def newest(self) -> ResourceSnapshot | None:
-        return self._newest
+    def latest_snapshot(self) -> ResourceSnapshot | None:
+        return self._latest_snapshot
 
     @property
     def reservations(self) -> Mapping[str, Reservation]:
@@ -71,30 +71,30 @@ class Ledger:
         return self._reservations
 
     @property
-    def bygone_nodes(self) -> tuple[Resources, ...]:
+    def past_node_sizes(self) -> tuple[Resources, ...]:
         """The largest sizes that nodes ever had here."""
-        return tuple(self._bygone)
+        return tuple(self._past_node_sizes)
 
     @property
-    def most_nodes(self) -> tuple[Resources, ...]:
+    def largest_node_set(self) -> tuple[Resources, ...]:
         """The sizes of its nodes when there were most of them: one that is away just now may come back."""
-        return self._most_nodes
+        return self._largest_node_set
 
-    def nodes_of(self, task_id: str) -> int | None:
+    def node_count_at_placement(self, task_id: str) -> int | None:
         """How many nodes the session had, at the last look, in which the item got its place; None if no snapshot shows
         that, as with a place that is older than what we know of the cluster."""
-        if self._newest is None:
+        if self._latest_snapshot is None:
             return None
         reservation = self._reservations.get(task_id)
         if reservation is None:
-            return max(self._nodes_before, len(self._newest.nodes))
+            return max(self._nodes_before, len(self._latest_snapshot.nodes))
         if reservation.since < self._known_since:
             return None
-        return self._nodes_before if reservation.since < self._session_since else len(self._newest.nodes)
+        return self._nodes_before if reservation.since < self._session_since else len(self._latest_snapshot.nodes)
 
-    def on_new_nodes(self) -> Resources:
+    def pending_on_new_nodes(self) -> Resources:
         """What waits on the cluster for a node that is not there yet."""
-        return self._ours.get(NEW_NODE, {})
+        return self._reserved.get(NEW_NODE, {})
 
     def waits_for_node(self, task_id: str) -> bool:
         """Is this one of those?"""
@@ -111,7 +111,7 @@ class Ledger:
     def release(self, task_id: str, now: float) -> None:
         """Give back what the item holds; nothing happens if it holds nothing."""
         self._drop(task_id, now)
-        self._settle(now)
+        self._move_to_real_nodes(now)
 
     def hand_over(self, ended_id: str, begun_id: str) -> bool:
         """What one item held is another one's from now on. False if it held nothing."""
@@ -127,7 +127,7 @@ class Ledger:
         if reservation is not None and reservation.parts:
             self.reserve(task_id, {next(iter(reservation.parts)): amounts} if amounts else {}, now)
             self._reservations[task_id].started_at = reservation.started_at
-            self._settle(now)
+            self._move_to_real_nodes(now)
 
     def move(self, task_id: str, node_id: str, now: float) -> bool:
         """Ray started it on this node, whatever we expected. False if that is what we expected."""
@@ -155,61 +155,61 @@ class Ledger:
             came = {name: amount for name, amount in minus(amounts, before.get(node_id, {})).items() if amount > 0}
             if came:
                 self._history.setdefault(node_id, UsageHistory()).backdate(since, came)
-                self._others.excuse(node_id, since, came)
+                self._external.attribute_to_us(node_id, since, came)
         self.reserve(task_id, parts, now, spreads=reservation.spreads)
         self._reservations[task_id].since, self._reservations[task_id].started_at = since, now
-        self._give_way(parts, now)
-        self._settle(now)
+        self._move_overbooked(parts, now)
+        self._move_to_real_nodes(now)
         return True
 
     def observe(self, snapshot: ResourceSnapshot) -> None:
         """Learn from a snapshot, whenever it comes: late, early, twice or out of order."""
         self._forget_views()
-        newest = self._newest
+        newest = self._latest_snapshot
         if newest is not None and _other_session(newest, snapshot):
             if snapshot.taken_at < newest.taken_at:
                 return
-            self._others = OthersUse()
+            self._external = ExternalUsage()
             self._session_since, self._nodes_before = snapshot.taken_at, len(newest.nodes)
             newest = None
         elif newest is None:
             self._known_since = snapshot.taken_at
         if newest is None or snapshot.taken_at >= newest.taken_at:
-            if newest is not None and NEW_NODE in self._ours:
-                self._book_on_fresh(newest, snapshot)
-            self._newest = newest = snapshot
+            if newest is not None and NEW_NODE in self._reserved:
+                self._book_on_added_nodes(newest, snapshot)
+            self._latest_snapshot = newest = snapshot
             self._forget_vanished(snapshot)
-            self._remember_sizes(snapshot)
+            self._record_node_sizes(snapshot)
         if snapshot.taken_at < newest.taken_at - STALENESS_S[newest.source]:
             return
         alive = {node.node_id for node in newest.nodes}
-        running = self._running_since(snapshot.taken_at - STALENESS_S[snapshot.source])
+        running = self._running_by(snapshot.taken_at - STALENESS_S[snapshot.source])
         for node in snapshot.nodes:
             if node.free is not None and node.node_id in alive:
-                self._others.learn(node.node_id, self._sight(node, node.free, snapshot, running))
-        self._settle(newest.taken_at)
+                self._external.observe(node.node_id, self._observation(node, node.free, snapshot, running))
+        self._move_to_real_nodes(newest.taken_at)
         self._forget_views()
 
-    def forget_sizes(self) -> None:
+    def forget_node_sizes(self) -> None:
         """The cluster was configured anew: what nodes it had before says nothing any more."""
-        self._bygone.clear()
-        self._most_nodes = ()
-        self._changed()
+        self._past_node_sizes.clear()
+        self._largest_node_set = ()
+        self._on_change()
 
     def _forget_views(self) -> None:
         self._views.clear()
-        self._changed()
+        self._on_change()
 
     def nodes(self) -> tuple[NodeView, ...]:
         """The nodes of the newest snapshot as they are now, by our books."""
-        if self._newest is None:
+        if self._latest_snapshot is None:
             return ()
         views = self._views
-        return tuple([views.get(node.node_id) or self._view(node) for node in self._newest.nodes])
+        return tuple([views.get(node.node_id) or self._view(node) for node in self._latest_snapshot.nodes])
 
     def _view(self, node: NodeSnapshot) -> NodeView:
-        ours = self._ours.get(node.node_id, {})
-        others = self._others.of(node.node_id)
+        ours = self._reserved.get(node.node_id, {})
+        others = self._external.on_node(node.node_id)
         if node.free is None or others is None:
             view = NodeView(node.node_id, node.total, None, ours, None)
         else:
@@ -230,17 +230,17 @@ class Ledger:
         for node_id, amounts in reservation.parts.items():
             self._book(node_id, amounts, -1, now)
 
-    def _give_way(self, taken: Iterable[str], now: float) -> None:
+    def _move_overbooked(self, taken: Iterable[str], now: float) -> None:
         """More is booked on these nodes than they have: what has not started there will start where there is room."""
-        totals = {node.node_id: node.total for node in self._newest.nodes} if self._newest else {}
+        totals = {node.node_id: node.total for node in self._latest_snapshot.nodes} if self._latest_snapshot else {}
         for node_id in taken:
             for task_id, reservation in self._expected_on(node_id):
-                if node_id not in totals or fits(self._ours.get(node_id, {}), totals[node_id]):
+                if node_id not in totals or fits(self._reserved.get(node_id, {}), totals[node_id]):
                     break
                 part = reservation.parts[node_id]
                 elsewhere = best_node(part, [node for node in self.nodes() if node.node_id != node_id])
                 if elsewhere is not None:
-                    self._rebook(task_id, elsewhere, part, now, expected=node_id)
+                    self._move_booking(task_id, elsewhere, part, now, expected=node_id)
 
     def _expected_on(self, node_id: str) -> list[tuple[str, Reservation]]:
         """Those that are booked there alone and were not seen to start."""
@@ -253,33 +253,35 @@ class Ledger:
     def _waiting_for_nodes(self) -> list[tuple[str, Reservation]]:
         return [(task_id, one) for task_id, one in self._reservations.items() if NEW_NODE in one.parts]
 
-    def _settle(self, now: float) -> None:
+    def _move_to_real_nodes(self, now: float) -> None:
         """Room was freed, or a node appeared: Ray will start there what waits for a new node."""
-        if NEW_NODE not in self._ours:
+        if NEW_NODE not in self._reserved:
             return
         for task_id, reservation in self._waiting_for_nodes():
             node_id = best_node(reservation.parts[NEW_NODE], self.nodes())
             if node_id is not None:
-                self._rebook(task_id, node_id, reservation.parts[NEW_NODE], now)
+                self._move_booking(task_id, node_id, reservation.parts[NEW_NODE], now)
 
-    def _book_on_fresh(self, before: ResourceSnapshot, snapshot: ResourceSnapshot) -> None:
+    def _book_on_added_nodes(self, before: ResourceSnapshot, snapshot: ResourceSnapshot) -> None:
         """A node appeared. What may be divided is taken to be there already: nobody will tell us where it is."""
         known = {node.node_id for node in before.nodes}
         for node in snapshot.nodes:
             if node.node_id in known:
                 continue
             for task_id, reservation in self._waiting_for_nodes():
-                room = minus(node.total, self._ours.get(node.node_id, {}))
+                room = minus(node.total, self._reserved.get(node.node_id, {}))
                 waiting = reservation.parts[NEW_NODE]
                 part = {name: min(amount, room.get(name, 0.0)) for name, amount in waiting.items()}
                 if reservation.spreads and any(part.values()):
                     self._history.setdefault(node.node_id, UsageHistory()).backdate(reservation.since, part)
-                    self._rebook(task_id, node.node_id, part, snapshot.taken_at)
+                    self._move_booking(task_id, node.node_id, part, snapshot.taken_at)
 
-    def _rebook(self, task_id: str, node_id: str, part: Resources, now: float, *, expected: str = NEW_NODE) -> None:
+    def _move_booking(
+        self, task_id: str, node_id: str, part: Resources, now: float, *, expected: str = NEW_NODE
+    ) -> None:
         """This part of what was expected on one node, or waited for a new one, is expected on that node."""
         reservation = self._reservations[task_id]
-        self._rebooked(task_id)
+        self._on_rebooked(task_id)
         rest = {name: amount for name, amount in minus(reservation.parts[expected], part).items() if amount > 0}
         parts = {**reservation.parts, node_id: plus(reservation.parts.get(node_id, {}), part), expected: rest}
         reservation.parts = {name: amounts for name, amounts in parts.items() if amounts}
@@ -288,9 +290,9 @@ class Ledger:
 
     def _book(self, node_id: str, amounts: Resources, sign: int, now: float) -> None:
         """More of the node is ours, or less."""
-        self._changed()
+        self._on_change()
         self._views.pop(node_id, None)
-        ours = dict(self._ours.get(node_id, ()))
+        ours = dict(self._reserved.get(node_id, ()))
         for name, amount in amounts.items():
             left = round(ours.get(name, 0.0) + sign * amount, _DIGITS)
             if left > 0:
@@ -302,11 +304,11 @@ class Ledger:
             history = self._history[node_id] = UsageHistory()
         history.record(now, ours)
         if ours:
-            self._ours[node_id] = ours
+            self._reserved[node_id] = ours
         else:
-            self._ours.pop(node_id, None)
+            self._reserved.pop(node_id, None)
 
-    def _running_since(self, since: float) -> dict[str, dict[str, float]]:
+    def _running_by(self, since: float) -> dict[str, dict[str, float]]:
         """What was seen to start by then and has not ended, by node."""
         running: dict[str, dict[str, float]] = {}
         for reservation in self._reservations.values():
@@ -315,33 +317,33 @@ class Ledger:
                     running[node_id] = plus(running.get(node_id, {}), part)
         return running
 
-    def _sight(
+    def _observation(
         self, node: NodeSnapshot, free: Resources, snapshot: ResourceSnapshot, running: Mapping[str, Resources]
-    ) -> Sight:
+    ) -> UsageObservation:
         """What it shows of a node, and what of that may be ours."""
         since, until = snapshot.taken_at - STALENESS_S[snapshot.source], snapshot.taken_at
         used = minus(node.total, {name: amount for name, amount in free.items() if name in node.total})
         history = self._history.get(node.node_id)
         in_order = snapshot.source == "agent"  # which asks Ray itself, again and again; a dashboard keeps copies
         if history is None:
-            return Sight(since, until, used, {}, {}, in_order)
+            return UsageObservation(since, until, used, {}, {}, in_order)
         surely = highest(running.get(node.node_id, {}), history.trough(since - SETTLE_S, until))
-        return Sight(since, until, used, surely, history.peak(since, until), in_order)
+        return UsageObservation(since, until, used, surely, history.peak(since, until), in_order)
 
     def _forget_vanished(self, snapshot: ResourceSnapshot) -> None:
         alive = {node.node_id for node in snapshot.nodes}
-        for node_id in [one for one in self._history if one not in alive and one not in self._ours]:
+        for node_id in [one for one in self._history if one not in alive and one not in self._reserved]:
             del self._history[node_id]
-        self._others.keep_only(alive)
+        self._external.keep_only(alive)
 
-    def _remember_sizes(self, snapshot: ResourceSnapshot) -> None:
-        if len(snapshot.nodes) > len(self._most_nodes):
-            self._most_nodes = tuple(node.total for node in snapshot.nodes)
+    def _record_node_sizes(self, snapshot: ResourceSnapshot) -> None:
+        if len(snapshot.nodes) > len(self._largest_node_set):
+            self._largest_node_set = tuple(node.total for node in snapshot.nodes)
         for node in snapshot.nodes:
-            if any(fits(node.total, size) for size in self._bygone):
+            if any(fits(node.total, size) for size in self._past_node_sizes):
                 continue
-            self._bygone = [size for size in self._bygone if not fits(size, node.total)]
-            self._bygone = [*self._bygone, node.total][-_BYGONE_SIZES:]
+            self._past_node_sizes = [size for size in self._past_node_sizes if not fits(size, node.total)]
+            self._past_node_sizes = [*self._past_node_sizes, node.total][-_BYGONE_SIZES:]
 
 
 def _other_session(left: ResourceSnapshot, right: ResourceSnapshot) -> bool:

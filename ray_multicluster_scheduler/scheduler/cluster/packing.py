@@ -51,15 +51,15 @@ class _Packing:
         names = list(dict.fromkeys(name for one in bundles for name in one))
         self._bundles = [tuple(one.get(name, 0.0) for name in names) for one in bundles]
         self._free = [tuple(one.get(name, 0.0) + _ROUNDING for name in names) for one in rooms]
-        self._whole = _sum(self._bundles)
+        self._total = _sum(self._bundles)
         self._order: list[int] = []
         self._placed: dict[int, int] = {}
-        self._looks = 0
+        self._checks = 0
         self.gave_up = False
 
     def arrange(self, strategy: str) -> list[int] | None:
         there = _sum(self._free)
-        if not there or not _fits(self._whole, there):
+        if not there or not _fits(self._total, there):
             return None
         sizes = [max(map(truediv, one, there)) for one in self._bundles]
         self._order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
@@ -76,10 +76,10 @@ class _Packing:
 
     def _on_one_node(self) -> bool:
         """The one that they fill best, so that large gaps stay for large items."""
-        fitting = [at for at, free in enumerate(self._free) if _fits(self._whole, free)]
+        fitting = [at for at, free in enumerate(self._free) if _fits(self._total, free)]
         if not fitting:
             return False
-        best = min(fitting, key=lambda at: _left(self._whole, self._free[at]))
+        best = min(fitting, key=lambda at: _left(self._total, self._free[at]))
         self._placed = dict.fromkeys(range(len(self._bundles)), best)
         return True
 
@@ -149,8 +149,8 @@ class _Packing:
             if room in tried:
                 continue  # an equal node would fare no better
             tried.add(room)
-            self._looks += 1
-            if self._looks > MOST_LOOKS:
+            self._checks += 1
+            if self._checks > MOST_LOOKS:
                 self.gave_up = True
                 return False
             if not _fits(need, room):

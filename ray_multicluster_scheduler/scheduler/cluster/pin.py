@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NodeView
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class WideItemReservation:
     """``parts``: what it will take of which node. ``start_at``: when that is expected to be free; None: nobody knows.
 
     ``urgency`` is the item's own: whoever is more urgent is not kept away.
@@ -23,7 +23,7 @@ class Pin:
     start_at: float | None
 
 
-def without_kept(nodes: Iterable[NodeView], pin: Pin) -> tuple[NodeView, ...]:
+def without_reserved(nodes: Iterable[NodeView], pin: WideItemReservation) -> tuple[NodeView, ...]:
     """The nodes as everybody else sees them: what is free of the kept room is not free for them."""
     return tuple(
         replace(node, free={name: minus(node.free, pin.parts[node.node_id])[name] for name in node.free})

@@ -17,52 +17,52 @@ Key = TypeVar("Key")
 
 
 @dataclass(slots=True)
-class Place:
+class Slot:
     """An attempt that has room there. ``short``: it is expected to end within ``prefetch_ms``."""
 
     kind: str
-    of: ResourceShape
+    shape: ResourceShape
     short: bool
     ready: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PrefetchedAttempt:
     """An attempt that was sent ahead."""
 
-    of: ResourceShape
+    shape: ResourceShape
     priority: int
     since: float
 
 
-class Places:
+class SlotAssignments:
     """Of one cluster. What is sent ahead is counted apart: it holds nothing."""
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self._changed = on_change
-        self.held: dict[str, Place] = {}
-        self.ahead: dict[str, Waiting] = {}
-        self._short: Counter[ResourceShape] = Counter()
-        self._waiting: Counter[ResourceShape] = Counter()
+        self.held: dict[str, Slot] = {}
+        self.prefetched: dict[str, PrefetchedAttempt] = {}
+        self._short_slots: Counter[ResourceShape] = Counter()
+        self._prefetched_counts: Counter[ResourceShape] = Counter()
         self._priorities: Counter[int] = Counter()
         self.running_jobs = 0
         self.ready_actors = 0
 
-    def take(self, task: TaskDescription, *, short: bool = False) -> None:
+    def assign(self, task: TaskDescription, *, short: bool = False) -> None:
         """It has a place."""
-        place = self.held[task.id] = Place(task.kind, shape_of(task.requirements), short)
+        place = self.held[task.id] = Slot(task.kind, shape_of(task.requirements), short)
         self._changed()
         if short:
-            self._short[place.of] += 1
+            self._short_slots[place.shape] += 1
         self.running_jobs += place.kind == "job"
 
-    def give_back(self, task_id: str) -> Place | None:
+    def release(self, task_id: str) -> Slot | None:
         """Its place is free again; None if it had none."""
         place = self.held.pop(task_id, None)
         if place is not None:
             self._changed()
             if place.short:
-                _one_less(self._short, place.of)
+                _one_less(self._short_slots, place.shape)
             self.running_jobs -= place.kind == "job"
             self.ready_actors -= place.ready
         return place
@@ -74,44 +74,44 @@ class Places:
             place.ready = True
             self.ready_actors += 1
 
-    def send_ahead(self, task: TaskDescription, now: float) -> None:
+    def add_prefetched(self, task: TaskDescription, now: float) -> None:
         """It waits there for a place."""
         of = shape_of(task.requirements)
-        self.ahead[task.id] = Waiting(of, task.priority, now)
+        self.prefetched[task.id] = PrefetchedAttempt(of, task.priority, now)
         self._changed()
-        self._waiting[of] += 1
+        self._prefetched_counts[of] += 1
         self._priorities[task.priority] += 1
 
-    def leave_ahead(self, task_id: str) -> Waiting | None:
+    def remove_prefetched(self, task_id: str) -> PrefetchedAttempt | None:
         """It waits no longer; None if it did not."""
-        waiting = self.ahead.pop(task_id, None)
+        waiting = self.prefetched.pop(task_id, None)
         if waiting is not None:
             self._changed()
-            _one_less(self._waiting, waiting.of)
+            _one_less(self._prefetched_counts, waiting.shape)
             _one_less(self._priorities, waiting.priority)
         return waiting
 
-    def ahead_below(self, priority: int) -> bool:
+    def has_prefetched_below(self, priority: int) -> bool:
         """Was anything less urgent than this sent ahead?"""
         return any(below < priority for below in self._priorities)
 
-    def short_shapes(self) -> list[ResourceShape]:
+    def short_slot_shapes(self) -> list[ResourceShape]:
         """Classes of places of which some will soon be free."""
-        return list(self._short)
+        return list(self._short_slots)
 
-    def short_places(self, of: ResourceShape) -> int:
+    def short_slots(self, of: ResourceShape) -> int:
         """Places of this class that will soon be free."""
-        return self._short[of]
+        return self._short_slots[of]
 
-    def waiting(self, of: ResourceShape) -> int:
+    def prefetched_count(self, of: ResourceShape) -> int:
         """How many of this class were sent ahead."""
-        return self._waiting[of]
+        return self._prefetched_counts[of]
 
-    def oldest_ahead(self, of: ResourceShape) -> Iterable[str]:
+    def oldest_prefetched(self, of: ResourceShape) -> Iterable[str]:
         """Those of this class in the order in which they were sent."""
-        if not self._waiting[of]:
+        if not self._prefetched_counts[of]:
             return ()
-        return (task_id for task_id, waiting in self.ahead.items() if waiting.of == of)
+        return (task_id for task_id, waiting in self.prefetched.items() if waiting.shape == of)
 
 
 def _one_less(counts: Counter[Key], key: Key) -> None:

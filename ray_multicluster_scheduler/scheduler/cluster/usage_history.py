@@ -17,12 +17,12 @@ KEEP_S = 30.0
 
 
 class _Bucket:
-    __slots__ = ("at", "last", "low", "peak")
+    __slots__ = ("at", "last", "peak", "trough")
 
     def __init__(self, at: float, peak: Resources, low: Resources, last: Resources) -> None:
         self.at = at
         self.peak = peak
-        self.low = low
+        self.trough = low
         self.last = last
 
 
@@ -38,7 +38,7 @@ class UsageHistory:
         if self._buckets and self._buckets[-1].at >= at:
             bucket = self._buckets[-1]
             bucket.peak = highest(bucket.peak, ours)
-            bucket.low = _lowest(bucket.low, ours)
+            bucket.trough = _lowest(bucket.trough, ours)
             bucket.last = ours
         else:
             before = self._buckets[-1].last if self._buckets else {}
@@ -57,14 +57,14 @@ class UsageHistory:
             later.insert(0, _Bucket(at, before, before, before))
         for bucket in later:
             bucket.peak = plus(bucket.peak, extra)
-            bucket.low = plus(bucket.low, extra) if bucket.at > at else bucket.low
+            bucket.trough = plus(bucket.trough, extra) if bucket.at > at else bucket.trough
             bucket.last = plus(bucket.last, extra)
         self._buckets = deque(earlier + later)
 
     def peak(self, begin: float, end: float) -> Resources:
         """The most that was ours at any time from ``begin`` to ``end``, resource by resource."""
         most: Resources = {}
-        for bucket in self._within(begin, end):
+        for bucket in self._buckets_between(begin, end):
             most = highest(most, bucket.last if bucket.at + BUCKET_S <= begin else bucket.peak)
         return most
 
@@ -73,12 +73,12 @@ class UsageHistory:
         if not self._buckets or self._buckets[0].at > begin:
             return {}
         least: Resources | None = None
-        for bucket in self._within(begin, end):
-            low = bucket.last if bucket.at + BUCKET_S <= begin else bucket.low
+        for bucket in self._buckets_between(begin, end):
+            low = bucket.last if bucket.at + BUCKET_S <= begin else bucket.trough
             least = low if least is None else _lowest(least, low)
         return least or {}
 
-    def _within(self, begin: float, end: float) -> Iterator[_Bucket]:
+    def _buckets_between(self, begin: float, end: float) -> Iterator[_Bucket]:
         """The buckets of that time, the last one first; of one that began before it, the last word still holds."""
         until = math.inf
         for bucket in reversed(self._buckets):

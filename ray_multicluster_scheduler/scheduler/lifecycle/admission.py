@@ -14,9 +14,9 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     Submitted,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Remember
-from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
-from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import HowItEnded, Missing
+from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import DependencyOutcome, UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 
 MAX_TOLD = 200
@@ -26,8 +26,8 @@ MAX_TOLD = 200
 class Admission:
     """The one way in, and the ways out that need no attempt to end first."""
 
-    def __init__(self, core: Core, scheduling: SchedulingPass) -> None:
-        self._core = core
+    def __init__(self, machine: MachineState, scheduling: SchedulingPass) -> None:
+        self._machine = machine
         self._scheduling = scheduling
         self._submissions = 0
         self._id_for_key: dict[tuple[str, str], str] = {}
@@ -40,61 +40,61 @@ class Admission:
     def id_for_content(self, key: str) -> str | None:
         """The unfinished item that an equal one is joined to; none that was asked to end."""
         task_id = self._id_for_content.get(key)
-        record = None if task_id is None else self._core.records.get(task_id)
+        record = None if task_id is None else self._machine.records.get(task_id)
         return task_id if record is not None and not record.state.terminal else None
 
     def submitted(self, event: Submitted, now: float) -> None:
         task = event.task
-        if task.id in self._core.records or self._is_repeated(task):
+        if task.id in self._machine.records or self._is_repeated(task):
             return
-        unknown, failed, missing = self._look_at(task, event.waits_for, task.after, now)
+        unknown, failed, missing = self._check_prerequisites(task, event.waits_for, task.after, now)
         record = self._accept(event)
         code, sentence = codes.SUBMITTED, _submitted(task.kind, task.name)
         if missing:
             code, sentence = missing.code, missing.sentence
-        self._core.transition(record, TaskState.PENDING, code, sentence, now)
-        if self._refused_for_names(record, now) or self._refused_for_room(record, now):
+        self._machine.transition(record, TaskState.PENDING, code, sentence, now)
+        if self._refused_for_names(record, now) or self._refused_for_queue_limit(record, now):
             return
         if unknown is not None:
             self._refuse_for_dependency(record, unknown, now)
         elif failed is not None:
-            self._fail_with(record, failed, now)
+            self._fail_for_dependency(record, failed, now)
         elif missing:
-            self._expect(record, missing)
+            self._add_prerequisites(record, missing)
         else:
             self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
 
-    def go_on(self, now: float) -> None:
+    def notify_dependents(self, now: float) -> None:
         """Tell those that waited for items which have ended, a bounded number of them."""
-        prerequisites = self._core.prerequisites
+        prerequisites = self._machine.prerequisites
         for _ in range(MAX_TOLD):
-            told = prerequisites.told()
+            told = prerequisites.next_notification()
             if told is None:
                 return
             end, task_id = told
-            record = self._core.records[task_id]
+            record = self._machine.records[task_id]
             if end.state is TaskState.SUCCEEDED:
-                self._one_thing_less(record, now)
+                self._prerequisite_met(record, now)
             else:
-                self._fail_with(record, end, now)
-        if prerequisites.more_to_tell():
-            self._core.out.ask_for_more()
+                self._fail_for_dependency(record, end, now)
+        if prerequisites.has_notifications():
+            self._machine.output.request_continue()
 
-    def time_has_come(self, task_id: str, now: float) -> None:
+    def start_after_reached(self, task_id: str, now: float) -> None:
         """Its ``start_after`` is over."""
-        missing = self._core.prerequisites.of(task_id)
+        missing = self._machine.prerequisites.of(task_id)
         assert missing is not None  # else its timer would have been cleared
         missing.begins_at = None
-        self._one_thing_less(self._core.records[task_id], now)
+        self._prerequisite_met(self._machine.records[task_id], now)
 
     def arguments_ready(self, event: ArgumentsReady, now: float) -> None:
         """What it waited for is there; late news of an item that is over changes nothing."""
-        missing = self._core.prerequisites.of(event.task_id)
+        missing = self._machine.prerequisites.of(event.task_id)
         if missing is None or not missing.arguments:
             return
         missing.arguments = ""
-        self._core.out.put(Remember(event.task_id))
-        record = self._core.records[event.task_id]
+        self._machine.output.add(Remember(event.task_id))
+        record = self._machine.records[event.task_id]
         record.load_bytes += event.bytes_beside
         if event.pinned is not None:
             if self._refused_for_pin(record, event.pinned, now):
@@ -102,35 +102,37 @@ class Admission:
             record.pin(event.pinned)
             if self._refused_for_names(record, now):
                 return
-        self._one_thing_less(record, now)
+        self._prerequisite_met(record, now)
 
     def arguments_failed(self, event: ArgumentsFailed, now: float) -> None:
-        missing = self._core.prerequisites.of(event.task_id)
+        missing = self._machine.prerequisites.of(event.task_id)
         if missing is None or not missing.arguments:
             return
-        record = self._core.records[event.task_id]
+        record = self._machine.records[event.task_id]
         message = f"{record.task.kind} {event.task_id} did not run: {event.sentence}"
-        self._core.complete(record, TaskState.FAILED, codes.ARGUMENT_FAILED, now, message, error=event.error)
+        self._machine.complete(record, TaskState.FAILED, codes.ARGUMENT_FAILED, now, message, error=event.error)
 
     def unknown_name(self, task: TaskDescription) -> str | None:
         """A cluster that the item names and that nobody has."""
         wanted = (task.preferred_cluster, *(task.allow_clusters or ()), *task.deny_clusters)
-        return next((name for name in wanted if name is not None and self._core.registry.find(name) is None), None)
+        return next((name for name in wanted if name is not None and self._machine.registry.find(name) is None), None)
 
     def cancel_requested(self, event: CancelRequested, now: float) -> None:
-        record = self._core.records.get(event.task_id)
+        record = self._machine.records.get(event.task_id)
         if record is None or record.state.terminal:
             return
-        self._join_no_more(record.task)
+        self._release_content_key(record.task)
         if record.live:
             self._cancel_attempt(record, event, now)
         else:
             message = f"{record.task.kind} {record.task.id} was cancelled while it waited: {event.reason}"
-            self._core.complete(record, TaskState.CANCELLED, codes.CANCELLED, now, message, error="TaskCancelledError")
+            self._machine.complete(
+                record, TaskState.CANCELLED, codes.CANCELLED, now, message, error="TaskCancelledError"
+            )
 
     def queue_timeout(self, task_id: str, now: float) -> None:
-        record = self._core.records[task_id]
-        self._core.complete(
+        record = self._machine.records[task_id]
+        self._machine.complete(
             record,
             TaskState.FAILED,
             codes.QUEUE_TIMEOUT,
@@ -144,11 +146,11 @@ class Admission:
     def forget(self, record: TaskRecord) -> None:
         """Its record is dropped: its idempotency key is free again."""
         task = record.task
-        self._free_key(task)
-        self._join_no_more(task)
-        self._core.prerequisites.forget(task.id, record.state)
+        self._release_idempotency_key(task)
+        self._release_content_key(task)
+        self._machine.prerequisites.forget(task.id, record.state)
 
-    def _free_key(self, task: TaskDescription) -> None:
+    def _release_idempotency_key(self, task: TaskDescription) -> None:
         key = (task.owner, task.idempotency_key or "")
         if self._id_for_key.get(key) == task.id:
             del self._id_for_key[key]
@@ -156,87 +158,87 @@ class Admission:
     def _accept(self, event: Submitted) -> TaskRecord:
         record = TaskRecord(event.task, self._submissions + 1)
         record.load_bytes = event.task.arguments_bytes + event.bytes_beside
-        self.know(record)
+        self.register(record)
         return record
 
-    def count_from(self, number: int) -> None:
+    def set_next_number(self, number: int) -> None:
         """No item before had this number, nor a larger one."""
         self._submissions = max(self._submissions, number - 1)
 
-    def know(self, record: TaskRecord) -> None:
+    def register(self, record: TaskRecord) -> None:
         """From now on it is one of ours."""
         task = record.task
-        self._core.records[task.id] = record
+        self._machine.records[task.id] = record
         self._submissions = max(self._submissions, record.number)
         if task.idempotency_key is not None:
             self._id_for_key[task.owner, task.idempotency_key] = task.id
         if not record.state.terminal:
-            self._core.unfinished += 1
+            self._machine.unfinished += 1
             if task.content_key is not None and (record.ending is None or record.ending.kind != "cancel"):
                 self._id_for_content[task.content_key] = task.id
 
-    def wait_again(self, record: TaskRecord, waits_for: str, after: tuple[str, ...], now: float) -> None:
+    def restore_pending(self, record: TaskRecord, waits_for: str, after: tuple[str, ...], now: float) -> None:
         """It was accepted by a process before ours, and still waited for these."""
-        unknown, failed, missing = self._look_at(record.task, waits_for, after, now)
+        unknown, failed, missing = self._check_prerequisites(record.task, waits_for, after, now)
         if missing:
-            self._expect(record, missing)
+            self._add_prerequisites(record, missing)
         if unknown is not None:
             self._refuse_for_dependency(record, unknown, now)
         elif failed is not None:
-            self._fail_with(record, failed, now)
+            self._fail_for_dependency(record, failed, now)
         elif not missing:
             self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
 
-    def _expect(self, record: TaskRecord, missing: Missing) -> None:
-        self._core.prerequisites.expect(record.task.id, missing)
+    def _add_prerequisites(self, record: TaskRecord, missing: UnmetPrerequisites) -> None:
+        self._machine.prerequisites.add(record.task.id, missing)
         if missing.begins_at is not None:
-            self._core.out.set_timer(timers.begin_key(record.task.id), missing.begins_at)
+            self._machine.output.set_timer(timers.begin_key(record.task.id), missing.begins_at)
 
     def _is_repeated(self, task: TaskDescription) -> bool:
         if task.idempotency_key is not None and (task.owner, task.idempotency_key) in self._id_for_key:
             return True
         return task.content_key is not None and self.id_for_content(task.content_key) is not None
 
-    def _join_no_more(self, task: TaskDescription) -> None:
+    def _release_content_key(self, task: TaskDescription) -> None:
         """The next one with the same content runs by itself."""
         if task.content_key is not None and self._id_for_content.get(task.content_key) == task.id:
             del self._id_for_content[task.content_key]
 
-    def _look_at(
+    def _check_prerequisites(
         self, task: TaskDescription, waits_for: str, after: tuple[str, ...], now: float
-    ) -> tuple[str | None, HowItEnded | None, Missing]:
+    ) -> tuple[str | None, DependencyOutcome | None, UnmetPrerequisites]:
         """Of what has to be over first: an id that nobody has, one that failed, and what is not over yet."""
-        missing = Missing(waits_for, owner=task.owner)
+        missing = UnmetPrerequisites(waits_for, owner=task.owner)
         if task.start_after is not None and task.start_after > now:
             missing.begins_at = task.start_after
         for other in after:
-            record = self._core.records.get(other)
+            record = self._machine.records.get(other)
             if record is not None and not record.state.terminal:
                 missing.after[other] = None
                 continue
-            remembered = self._core.prerequisites.remembered(other)
-            end = remembered if record is None else HowItEnded(other, record.state, record.sentence)
+            remembered = self._machine.prerequisites.forgotten_outcome(other)
+            end = remembered if record is None else DependencyOutcome(other, record.state, record.sentence)
             if end is None:
                 return other, None, missing
             if end.state is not TaskState.SUCCEEDED:
                 return None, end, missing
         return None, None, missing
 
-    def _one_thing_less(self, record: TaskRecord, now: float) -> None:
+    def _prerequisite_met(self, record: TaskRecord, now: float) -> None:
         """Something that it waited for is there: queue it, or say what it waits for now."""
-        missing = self._core.prerequisites.of(record.task.id)
+        missing = self._machine.prerequisites.of(record.task.id)
         if missing:
-            self._core.out.put(Remember(record.task.id))
+            self._machine.output.add(Remember(record.task.id))
             if missing.code != record.code:
-                self._core.transition(record, TaskState.PENDING, missing.code, missing.sentence, now)
+                self._machine.transition(record, TaskState.PENDING, missing.code, missing.sentence, now)
             return
-        self._core.prerequisites.complete(record.task.id)
+        self._machine.prerequisites.remove(record.task.id)
         self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
 
-    def _fail_with(self, record: TaskRecord, end: HowItEnded, now: float) -> None:
+    def _fail_for_dependency(self, record: TaskRecord, end: DependencyOutcome, now: float) -> None:
         ended = "was cancelled" if end.state is TaskState.CANCELLED else "failed"
         task = record.task
-        self._core.complete(
+        self._machine.complete(
             record,
             TaskState.FAILED,
             codes.DEPENDENCY_FAILED,
@@ -248,7 +250,7 @@ class Admission:
         )
 
     def _refuse_for_dependency(self, record: TaskRecord, unknown: str, now: float) -> None:
-        self._core.complete(
+        self._machine.complete(
             record,
             TaskState.FAILED,
             codes.UNKNOWN_DEPENDENCY,
@@ -262,9 +264,9 @@ class Admission:
         name = self.unknown_name(record.wanted)
         if name is None:
             return False
-        registry = self._core.registry
-        message = f"{record.task.kind} {record.task.id} names a cluster that is not there. {registry.unknown(name)}"
-        self._core.complete(
+        registry = self._machine.registry
+        message = f"{record.task.kind} {record.task.id} names an unknown cluster. {registry.unknown_name_message(name)}"
+        self._machine.complete(
             record,
             TaskState.FAILED,
             codes.UNKNOWN_CLUSTER,
@@ -279,7 +281,7 @@ class Admission:
         task = record.task
         if task.fallback != "wait" or task.preferred_cluster in (None, cluster):
             return False
-        self._core.complete(
+        self._machine.complete(
             record,
             TaskState.FAILED,
             codes.ARGUMENT_FAILED,
@@ -290,19 +292,19 @@ class Admission:
         )
         return True
 
-    def no_room_for(self, task: TaskDescription) -> tuple[str, str] | None:
+    def queue_limit_refusal(self, task: TaskDescription) -> tuple[str, str] | None:
         """Why it would be refused although it might be placed at once: too many wait. Also what of that to change."""
-        waiting, limit = self._waiting(), self._core.settings.max_queue
+        waiting, limit = self._waiting(), self._machine.settings.max_queue
         of_all, name = "", "max_queue"
-        most = self._core.limits_of(task.owner).max_queued
+        most = self._machine.limits_of(task.owner).max_queued
         if waiting < limit and most is not None:
             waiting, limit = self._waiting_of(task.owner), most
             of_all, name = f" of {task.owner}", f"owners: {task.owner}: max_queued"
         many = f"1 item{of_all} waits" if waiting == 1 else f"{waiting} items{of_all} wait"
         return None if waiting < limit else (f"{many} already and {name} is {limit}", name)
 
-    def _refused_for_room(self, record: TaskRecord, now: float) -> bool:
-        task, refusal = record.task, self.no_room_for(record.task)
+    def _refused_for_queue_limit(self, record: TaskRecord, now: float) -> bool:
+        task, refusal = record.task, self.queue_limit_refusal(record.task)
         if refusal is None:
             return False
         sentence, name = refusal
@@ -311,7 +313,7 @@ class Admission:
             if name == "max_queue"
             else f"; at a service by `rmcs owner set {shlex.quote(task.owner)} --max-queued N`"
         )
-        self._core.complete(
+        self._machine.complete(
             record,
             TaskState.FAILED,
             codes.QUEUE_FULL,
@@ -320,15 +322,15 @@ class Admission:
             error="QueueFullError",
             next_step=f"submit it again later, or raise {name}{order}",
         )
-        self._free_key(task)  # it may be submitted again
+        self._release_idempotency_key(task)  # it may be submitted again
         return True
 
     def _waiting(self) -> int:
-        return len(self._core.queue) + len(self._core.held) + len(self._core.prerequisites)
+        return len(self._machine.queue) + len(self._machine.held_items) + len(self._machine.prerequisites)
 
     def _waiting_of(self, owner: str) -> int:
-        held = sum(self._core.records[task_id].task.owner == owner for task_id in self._core.held)
-        return self._core.queue.waiting_of(owner) + held + self._core.prerequisites.of_owner(owner)
+        held = sum(self._machine.records[task_id].task.owner == owner for task_id in self._machine.held_items)
+        return self._machine.queue.waiting_count(owner) + held + self._machine.prerequisites.count_of_owner(owner)
 
     def _cancel_attempt(self, record: TaskRecord, event: CancelRequested, now: float) -> None:
         before = record.ending
@@ -338,11 +340,11 @@ class Admission:
         if before is None or not asked_for:
             record.ending = Ending("cancel", event.reason, event.force)
             sentence = f"its end was asked for: {event.reason}"
-            self._core.transition(record, record.state, codes.CANCEL_REQUESTED, sentence, now)
+            self._machine.transition(record, record.state, codes.CANCEL_REQUESTED, sentence, now)
         else:
             record.ending = Ending(before.kind, before.sentence, force=True)
         assert record.cluster is not None
-        self._core.out.put(CancelAttempt(record.task.id, record.attempt, record.cluster, event.force))
+        self._machine.output.add(CancelAttempt(record.task.id, record.attempt, record.cluster, event.force))
 
 
 @lru_cache(maxsize=1024)

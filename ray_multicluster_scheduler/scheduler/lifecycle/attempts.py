@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
-from ray_multicluster_scheduler.scheduler.cluster.fit import parts_on
+from ray_multicluster_scheduler.scheduler.cluster.fit import gang_parts
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, retry, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     AttemptFinished,
@@ -15,8 +15,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.failure_message import failure_message
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Remember
-from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SendingAhead
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.start_timeout import NEW_NODE_GRACE_S
@@ -38,35 +38,35 @@ _BEGUN = {codes.KILLED: "it had to be killed and may have", codes.BEGUN: "some o
 class Attempts:
     """Events about an attempt that is not the live one are late or repeated, and change nothing."""
 
-    def __init__(self, core: Core, scheduling: SchedulingPass, ahead: SendingAhead) -> None:
-        self._core = core
+    def __init__(self, machine: MachineState, scheduling: SchedulingPass, prefetch: Prefetch) -> None:
+        self._machine = machine
         self._scheduling = scheduling
-        self._ahead = ahead
+        self._prefetch = prefetch
 
     def accepted(self, event: DispatchAccepted, now: float) -> None:
-        record = self._live(event.task_id, event.attempt)
+        record = self._live_record(event.task_id, event.attempt)
         if record is None or record.accepted:
             return
         record.accepted = True
         if record.started_at is not None or record.task.kind == "job":  # of jobs only the cluster knows when they do
             return
         if not record.task.serves:
-            state = self._core.registry.find(record.cluster)
+            state = self._machine.registry.find(record.cluster)
             waits = state is not None and state.ledger.waits_for_node(record.task.id)
-            self._core.starts.expect(record, now, new_node=waits)
+            self._machine.start_timeouts.add(record, now, new_node=waits)
         elif record.task.ready_timeout is not None:
             key = timers.start_key(record.task.id, record.attempt)
-            self._core.out.set_timer(key, now + record.task.ready_timeout)
+            self._machine.output.set_timer(key, now + record.task.ready_timeout)
 
     def refused(self, event: DispatchRefused, now: float) -> None:
-        record = self._live(event.task_id, event.attempt)
+        record = self._live_record(event.task_id, event.attempt)
         if record is None:
             return
         wrong_place = event.code == reasons.PYTHON_MISMATCH
         if event.failure is FailureClass.CLUSTER and not wrong_place:
-            self._judge_refusal(record, event, now)
-        self._core.end_attempt(record, now)
-        self._scheduling.request()
+            self._record_refusal(record, event, now)
+        self._machine.end_attempt(record, now)
+        self._scheduling.request_full_scan()
         if record.ending is not None and record.ending.kind == "cancel":
             self._cancelled(record, record.ending, now)
         elif wrong_place:
@@ -76,48 +76,48 @@ class Attempts:
             self._failed(record, event.failure, None, event.code, event.sentence, now, refused=True)
 
     def started(self, event: Started, now: float) -> None:
-        record = self._live(event.task_id, event.attempt)
+        record = self._live_record(event.task_id, event.attempt)
         if record is not None and record.started_at is None:
-            self._start(record, event.at, event.node_id, now)
+            self._record_start(record, event.at, event.node_id, now)
 
     def place_moved(self, event: PlaceMoved, now: float) -> None:
         """It has begun over there. If we gave it a place meanwhile, the other one frees its own at its end; and if that
         attempt is over, so has it: what its item holds now is another attempt's."""
-        record = self._live(*event.begun)
-        state = self._core.registry.find(record.cluster) if record is not None else None
-        if record is None or state is None or record.task.id not in state.places.ahead:
+        record = self._live_record(*event.begun)
+        state = self._machine.registry.find(record.cluster) if record is not None else None
+        if record is None or state is None or record.task.id not in state.slots.prefetched:
             return
-        self._begin(record)
-        if state.crowded:
-            self._core.freed.add(state.name)
-        if self._live(*event.ended) is not None:
+        self._drop_take_back(record)
+        if state.at_in_flight_limit:
+            self._machine.freed_clusters.add(state.name)
+        if self._live_record(*event.ended) is not None:
             state.hand_over(event.ended[0], record.task, now)
-            self._core.out.put(Remember(event.ended[0]))
+            self._machine.output.add(Remember(event.ended[0]))
         else:
-            state.places.leave_ahead(record.task.id)
-            state.take(record.task, now, short=True)
-        self._core.out.put(Remember(record.task.id))
+            state.slots.remove_prefetched(record.task.id)
+            state.assign(record.task, now, short=True)
+        self._machine.output.add(Remember(record.task.id))
 
     def finished(self, event: AttemptFinished, now: float) -> None:
-        record = self._live(event.task_id, event.attempt)
+        record = self._live_record(event.task_id, event.attempt)
         if record is None:
-            self._is_over_at_last(event)
+            self._settle_abandoned(event)
             return
         if event.started_at is not None and record.started_at is None:
-            self._start(record, event.started_at, event.node_id, now)
+            self._record_start(record, event.started_at, event.node_id, now)
         if event.status != "cancelled":  # an attempt that was taken back says nothing of the cluster
-            self._judge_cluster(record, event.failure, now, event.code)
+            self._update_breaker(record, event.failure, now, event.code)
         if record.state is not TaskState.RUNNING and _has_run(event, record):
-            self._begin(record)
-            self._catch_up(record, now)
-        self._core.run_times.observe(record.task.function_digest, event.took)
+            self._drop_take_back(record)
+            self._record_missed_start(record, now)
+        self._machine.run_times.observe(record.task.function_digest, event.took)
         cluster, grace_s = record.cluster or "", self._grace_s(record, event.code)
-        self._core.end_attempt(record, now)
-        self._ahead.runs_low(record, cluster)
+        self._machine.end_attempt(record, now)
+        self._prefetch.attempt_ended(record, cluster)
         ending = record.ending
         if event.status == "succeeded":
             sentence = event.sentence or f"finished on {record.cluster}"
-            self._core.complete(record, TaskState.SUCCEEDED, event.code or codes.FINISHED, now, sentence)
+            self._machine.complete(record, TaskState.SUCCEEDED, event.code or codes.FINISHED, now, sentence)
         elif ending is not None and ending.kind in ("run_timeout", "ready_timeout"):
             self._timed_out(record, ending, now)
         elif ending is not None and ending.kind == "cancel":
@@ -133,21 +133,21 @@ class Attempts:
             sentence = event.sentence or "it was stopped there, not by us"
             self._cancelled(record, Ending("cancel", sentence, force=False), now, code=codes.CANCELLED_THERE)
 
-    def _is_over_at_last(self, event: AttemptFinished) -> None:
+    def _settle_abandoned(self, event: AttemptFinished) -> None:
         """Late news; of an attempt that was given up, it is what we have waited for."""
-        record = self._core.records.get(event.task_id)
+        record = self._machine.records.get(event.task_id)
         if record is not None and any(attempt == event.attempt for attempt, _ in record.given_up):
             record.given_up = tuple(one for one in record.given_up if one[0] != event.attempt)
-            self._core.out.put(Remember(event.task_id))
+            self._machine.output.add(Remember(event.task_id))
 
-    def give_up(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
+    def abandon(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
         """Nobody waits for the end of its attempt: it is settled as that of a lost cluster, and the attempt is ended
         as soon as somebody can be told there. A detached actor may live on, as it always may."""
         actor, ending, cluster = record.task.actor, record.ending, record.cluster or ""
         if actor is None or not actor.detached or record.started_at is None:
             record.given_up += ((record.attempt, cluster),)
-            self._core.out.put(CancelAttempt(record.task.id, record.attempt, cluster, force=True))
-        self._core.end_attempt(record, now)
+            self._machine.output.add(CancelAttempt(record.task.id, record.attempt, cluster, force=True))
+        self._machine.end_attempt(record, now)
         if ending is not None and ending.kind == "cancel":
             self._cancelled(record, ending, now)
         elif ending is not None and ending.kind in ("run_timeout", "ready_timeout"):
@@ -156,139 +156,145 @@ class Attempts:
             self._failed(record, FailureClass.CLUSTER, None, code, sentence, now, refused=False)
 
     def run_timeout(self, task_id: str, now: float) -> None:
-        self._end(self._core.records[task_id], Ending("run_timeout", "ran longer than its run_timeout", True), now)
+        self._request_end(
+            self._machine.records[task_id], Ending("run_timeout", "ran longer than its run_timeout", True), now
+        )
 
     def ready_timeout(self, task_id: str, now: float) -> None:
         """An actor was made and is not ready: it is given up."""
         ending = Ending("ready_timeout", "was not ready within its ready_timeout", True)
-        self._end(self._core.records[task_id], ending, now)
+        self._request_end(self._machine.records[task_id], ending, now)
 
     def start_timeout(self, now: float) -> None:
         """These were sent and did not start: call them back, and look again at what the cluster has."""
-        for record in self._core.starts.late(now):
-            self._end(record, Ending("recall", self._not_started(record), False), now)
+        for record in self._machine.start_timeouts.expired(now):
+            self._request_end(record, Ending("recall", self._not_started_sentence(record), False), now)
 
-    def _not_started(self, record: TaskRecord) -> str:
-        state = self._core.registry.find(record.cluster)
+    def _not_started_sentence(self, record: TaskRecord) -> str:
+        state = self._machine.registry.find(record.cluster)
         if state is not None and state.ledger.waits_for_node(record.task.id):
             return f"{record.cluster} added no node for it within {NEW_NODE_GRACE_S:g} s, and it was called back"
-        grace = self._core.settings.start_grace_s
+        grace = self._machine.settings.start_grace_s
         return f"did not start on {record.cluster} within start_grace_s ({grace:g} s) and was called back"
 
     def back_off_over(self, task_id: str, now: float) -> None:
-        record = self._core.records[task_id]
+        record = self._machine.records[task_id]
         self._scheduling.enqueue(record, codes.RETRY, f"waits to be placed for attempt {record.attempt + 1}", now)
 
-    def _start(self, record: TaskRecord, at: float, node_id: str | None, now: float) -> None:
+    def _record_start(self, record: TaskRecord, at: float, node_id: str | None, now: float) -> None:
         """It was seen to start. An actor stays where it is, also when it has to be made anew."""
         is_actor = record.task.serves
-        self._begin(record)
-        self._run(record, at, f"is ready on {record.cluster}" if is_actor else f"started on {record.cluster}", now)
-        actor, state = record.task.actor, self._core.registry.find(record.cluster)
+        self._drop_take_back(record)
+        self._set_running(
+            record, at, f"is ready on {record.cluster}" if is_actor else f"started on {record.cluster}", now
+        )
+        actor, state = record.task.actor, self._machine.registry.find(record.cluster)
         if actor is not None and not actor.restart_elsewhere and record.cluster is not None:
             record.pin(record.cluster)
         if state is None:
             return
-        if node_id is not None and self._is_elsewhere(record.task, state, node_id, now):
-            self._core.freed.add(state.name)
+        if node_id is not None and self._correct_booking(record.task, state, node_id, now):
+            self._machine.freed_clusters.add(state.name)
         if is_actor:
-            self._ready(record, state, now)
+            self._actor_ready(record, state, now)
 
-    def _is_elsewhere(self, task: TaskDescription, state: ClusterState, node_id: str, now: float) -> bool:
+    def _correct_booking(self, task: TaskDescription, state: ClusterState, node_id: str, now: float) -> bool:
         """Correct the books by where it was seen to start; of a gang these are the nodes of its members."""
         if task.gang is not None:
-            return state.ledger.arrange(task.id, parts_on(task.gang, node_id.split()), now)
+            return state.ledger.arrange(task.id, gang_parts(task.gang, node_id.split()), now)
         return task.kind != "job" and state.ledger.move(task.id, node_id, now)
 
-    def _begin(self, record: TaskRecord) -> None:
+    def _drop_take_back(self, record: TaskRecord) -> None:
         """It runs, so it is not taken back any more."""
         if record.ending is not None and record.ending.kind == "take_back":
             record.ending = None
 
-    def _ready(self, record: TaskRecord, state: ClusterState, now: float) -> None:
+    def _actor_ready(self, record: TaskRecord, state: ClusterState, now: float) -> None:
         """The actor serves: it holds what it asked for."""
         state.actor_ready(record.task, now)
-        self._core.touched.add(state.name)
-        self._core.freed.add(state.name)
+        self._machine.clusters_to_refresh.add(state.name)
+        self._machine.freed_clusters.add(state.name)
 
-    def _live(self, task_id: str, attempt: int) -> TaskRecord | None:
-        record = self._core.records.get(task_id)
+    def _live_record(self, task_id: str, attempt: int) -> TaskRecord | None:
+        record = self._machine.records.get(task_id)
         return record if record is not None and record.live and record.attempt == attempt else None
 
-    def _run(self, record: TaskRecord, started_at: float, sentence: str, now: float) -> None:
+    def _set_running(self, record: TaskRecord, started_at: float, sentence: str, now: float) -> None:
         record.started_at = started_at
         if record.task.serves:
-            self._core.out.clear_timer(timers.start_key(record.task.id, record.attempt))
+            self._machine.output.clear_timer(timers.start_key(record.task.id, record.attempt))
         code = codes.READY if record.task.serves else codes.STARTED
-        self._core.transition(record, TaskState.RUNNING, code, sentence, now)
+        self._machine.transition(record, TaskState.RUNNING, code, sentence, now)
         if record.task.run_timeout is not None:
             key = timers.run_key(record.task.id, record.attempt)
-            self._core.out.set_timer(key, now + record.task.run_timeout)
+            self._machine.output.set_timer(key, now + record.task.run_timeout)
 
-    def _catch_up(self, record: TaskRecord, now: float) -> None:
+    def _record_missed_start(self, record: TaskRecord, now: float) -> None:
         """It has run although we did not see it: its history says so before it ends."""
         if record.started_at is None:
-            self._run(record, now, f"started on {record.cluster}; its start and end were reported together", now)
+            self._set_running(
+                record, now, f"started on {record.cluster}; its start and end were reported together", now
+            )
         else:
             sentence = f"{record.cluster} answers again"
-            self._core.transition(record, TaskState.RUNNING, codes.CONTACT_AGAIN, sentence, now)
+            self._machine.transition(record, TaskState.RUNNING, codes.CONTACT_AGAIN, sentence, now)
 
-    def _end(self, record: TaskRecord, ending: Ending, now: float) -> None:
+    def _request_end(self, record: TaskRecord, ending: Ending, now: float) -> None:
         """Ask for the end of its attempt, unless that was asked for already."""
         taken_back = record.ending is not None and record.ending.kind == "take_back"  # in vain, or it would be over
         if (record.ending is not None and not taken_back) or record.cluster is None:
             return
         record.ending = ending
         code = _ENDING_CODES[ending.kind]
-        self._core.transition(record, record.state, code, ending.sentence, now)
-        self._core.touched.add(record.cluster)
-        self._core.out.put(CancelAttempt(record.task.id, record.attempt, record.cluster, ending.force))
+        self._machine.transition(record, record.state, code, ending.sentence, now)
+        self._machine.clusters_to_refresh.add(record.cluster)
+        self._machine.output.add(CancelAttempt(record.task.id, record.attempt, record.cluster, ending.force))
 
-    def _judge_cluster(self, record: TaskRecord, failure: FailureClass | None, now: float, code: str) -> None:
+    def _update_breaker(self, record: TaskRecord, failure: FailureClass | None, now: float, code: str) -> None:
         """Only failures of the cluster itself count for its breaker. Everybody may read which, hence no more of the
         item than its kind, and no words of its own.
 
         Where no link can be made, that is known already: refused tasks say nothing new, and jobs still get there.
         """
-        state = self._core.registry.find(record.cluster)
-        if state is None or (code == codes.CLUSTER_RESTARTED and not self._is_another_restart(record, state)):
+        state = self._machine.registry.find(record.cluster)
+        if state is None or (code == codes.CLUSTER_RESTARTED and not self._is_new_restart(record, state)):
             return
-        if failure is FailureClass.CLUSTER and state.link_trouble(now) is None:
+        if failure is FailureClass.CLUSTER and state.link_problem(now) is None:
             state.breaker.record_failure(
-                now, f"with {record.task.one_of_its_kind}: {codes.in_words(code or codes.FAILED[failure])}"
+                now, f"with {record.task.one_of_its_kind}: {codes.failure_text(code or codes.FAILED[failure])}"
             )
         elif failure is not FailureClass.CLUSTER and state.breaker.failures_in_a_row:
             state.breaker.record_success()
         else:
             return
-        self._core.touched.add(state.name)
-        self._scheduling.request()
+        self._machine.clusters_to_refresh.add(state.name)
+        self._scheduling.request_full_scan()
 
-    def _is_another_restart(self, record: TaskRecord, state: ClusterState) -> bool:
+    def _is_new_restart(self, record: TaskRecord, state: ClusterState) -> bool:
         """Is it the first to tell of this one? A restart ends all that is there, each of which will tell of it, at its
         own time. It counts once: who says so is the cluster, which is back."""
         if (record.task.id, record.attempt) in state.ended_by_restart:
             return False
-        there = (self._core.records[task_id] for task_id in (*state.places.held, *state.places.ahead))
+        there = (self._machine.records[task_id] for task_id in (*state.slots.held, *state.slots.prefetched))
         state.ended_by_restart = frozenset((one.task.id, one.attempt) for one in there)
         return True
 
-    def _judge_refusal(self, record: TaskRecord, event: DispatchRefused, now: float) -> None:
+    def _record_refusal(self, record: TaskRecord, event: DispatchRefused, now: float) -> None:
         """A job that is refused where the link is up tells of the dashboard only: tasks go on over the link."""
-        state = self._core.registry.find(record.cluster)
-        if record.task.kind == "job" and state is not None and state.pushed():
-            state.dashboard_failed(event.sentence, now)
-            state.checked_at = None
-            self._core.touched.add(state.name)
+        state = self._machine.registry.find(record.cluster)
+        if record.task.kind == "job" and state is not None and state.receives_updates():
+            state.record_dashboard_failure(event.sentence, now)
+            state.dashboard_checked_at = None
+            self._machine.clusters_to_refresh.add(state.name)
         else:
-            self._judge_cluster(record, FailureClass.CLUSTER, now, event.code)
+            self._update_breaker(record, FailureClass.CLUSTER, now, event.code)
 
     def _grace_s(self, record: TaskRecord, code: str) -> float:
         """How long nodes of a cluster that restarted may still run an attempt of the session before: not at all, if it
         is known to have had one node only."""
-        state = self._core.registry.find(record.cluster)
-        alone = state is not None and state.ledger.nodes_of(record.task.id) == 1
-        return self._core.settings.node_grace_s if code == codes.CLUSTER_RESTARTED and not alone else 0.0
+        state = self._machine.registry.find(record.cluster)
+        alone = state is not None and state.ledger.node_count_at_placement(record.task.id) == 1
+        return self._machine.settings.node_grace_s if code == codes.CLUSTER_RESTARTED and not alone else 0.0
 
     def _failed(
         self,
@@ -303,18 +309,18 @@ class Attempts:
         grace_s: float = 0.0,
     ) -> None:
         code = code or codes.FAILED[failure]
-        again, failures = self._is_tried_again(record, failure, error_type, refused=refused)
+        again, failures = self._count_failure(record, failure, error_type, refused=refused)
         if again:
-            delay = retry.backoff_s(self._core.settings.retry_backoff, record.task.id, record.attempt, failures)
+            delay = retry.backoff_s(self._machine.settings.retry_backoff, record.task.id, record.attempt, failures)
             delay, when = retry.pause(delay, grace_s)
             why = f"attempt {record.attempt} on {record.cluster} failed: {sentence}{retry.AGAIN}{when}"
-            self._core.transition(record, TaskState.RETRYING, code, why, now)
-            self._core.out.set_timer(timers.retry_key(record.task.id), now + delay)
+            self._machine.transition(record, TaskState.RETRYING, code, why, now)
+            self._machine.output.set_timer(timers.retry_key(record.task.id), now + delay)
             return
         error, message, next_step = failure_message(record, failure, sentence, refused=refused)
-        self._core.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=next_step)
+        self._machine.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=next_step)
 
-    def _is_tried_again(
+    def _count_failure(
         self, record: TaskRecord, failure: FailureClass, error_type: str | None, *, refused: bool
     ) -> tuple[bool, int]:
         """Count the failure; is there another attempt, and which of its kind was this?"""
@@ -345,7 +351,7 @@ class Attempts:
         else:
             what = f"ran longer than its run_timeout of {record.task.run_timeout:g} s"
             step = "give it a longer run_timeout, or make it faster"
-        self._core.complete(
+        self._machine.complete(
             record,
             TaskState.FAILED,
             _ENDING_CODES[ending.kind],
@@ -357,7 +363,7 @@ class Attempts:
 
     def _cancelled(self, record: TaskRecord, ending: Ending, now: float, code: str = codes.CANCELLED) -> None:
         message = f"{record.task.kind} {record.task.id} was cancelled on {record.cluster}: {ending.sentence}"
-        self._core.complete(record, TaskState.CANCELLED, code, now, message, error="TaskCancelledError")
+        self._machine.complete(record, TaskState.CANCELLED, code, now, message, error="TaskCancelledError")
 
 
 def _has_run(event: AttemptFinished, record: TaskRecord) -> bool:

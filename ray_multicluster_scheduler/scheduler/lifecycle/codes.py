@@ -58,6 +58,6 @@ _IN_WORDS = {
 }
 
 
-def in_words(code: str) -> str:
+def failure_text(code: str) -> str:
     """How a cluster failed, for the middle of a sentence."""
     return f"{_IN_WORDS.get(code, 'it failed')} ({code})"

@@ -16,23 +16,23 @@ from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
 from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
 from ray_multicluster_scheduler.scheduler.lifecycle.fleet_events import FleetEvents
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction
-from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.dispatching import Sending
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import Forecast
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SendingAhead
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import KeptRoom
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.dispatching import Dispatching
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import StartEstimate
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import outlook
-from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import Missing
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import estimate_start
+from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.queue_control import QueueControl
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.refresher import Refresher
+from ray_multicluster_scheduler.scheduler.lifecycle.refresher import SnapshotRefresher
 from ray_multicluster_scheduler.scheduler.lifecycle.restore import Restore
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
-from ray_multicluster_scheduler.scheduler.queue.queue_place import QueuePlace, queue_place, queue_positions
-from ray_multicluster_scheduler.scheduler.queue.shape import Lane
+from ray_multicluster_scheduler.scheduler.queue.queue_place import QueuePosition, queue_position, queue_positions
+from ray_multicluster_scheduler.scheduler.queue.shape import QueueKey
 
 
 class SchedulerMachine:
@@ -53,18 +53,18 @@ class SchedulerMachine:
         first_fence: int = 1,
     ) -> None:
         engine = policy or PolicyEngine(settings, local_python=local_python)
-        self._core = Core(settings, clusters, engine, first_fence)
-        self._refresher = Refresher(self._core)
-        sending = Sending(self._core)
-        self._ahead = SendingAhead(self._core, sending)
-        kept = KeptRoom(self._core)
-        self._scheduling = SchedulingPass(self._core, self._refresher, self._ahead, kept, sending)
-        self._control = QueueControl(self._core, self._scheduling, self._ahead)
-        self._admission = Admission(self._core, self._scheduling)
-        self._attempts = Attempts(self._core, self._scheduling, self._ahead)
-        self._fleet = FleetEvents(self._core, self._scheduling, self._ahead, self._attempts)
-        self._restore = Restore(self._core, self._admission, self._scheduling, self._ahead)
-        self._takers: dict[type[events.Event], Callable[[Any, float], None]] = {
+        self._state = MachineState(settings, clusters, engine, first_fence)
+        self._refresher = SnapshotRefresher(self._state)
+        dispatching = Dispatching(self._state)
+        self._prefetch = Prefetch(self._state, dispatching)
+        reservations = WideItemReservations(self._state)
+        self._scheduling = SchedulingPass(self._state, self._refresher, self._prefetch, reservations, dispatching)
+        self._control = QueueControl(self._state, self._scheduling, self._prefetch)
+        self._admission = Admission(self._state, self._scheduling)
+        self._attempts = Attempts(self._state, self._scheduling, self._prefetch)
+        self._fleet = FleetEvents(self._state, self._scheduling, self._prefetch, self._attempts)
+        self._restore = Restore(self._state, self._admission, self._scheduling, self._prefetch)
+        self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
             events.Submitted: self._admission.submitted,
             events.ArgumentsReady: self._admission.arguments_ready,
             events.ArgumentsFailed: self._admission.arguments_failed,
@@ -88,10 +88,10 @@ class SchedulerMachine:
             events.ClusterChecked: self._fleet.checked,
             events.HoldRequested: self._control.hold,
             events.ReleaseRequested: self._control.release,
-            events.PriorityChanged: self._control.prioritise,
+            events.PriorityChanged: self._control.change_priority,
             events.QueuePaused: self._control.pause,
             events.QueueResumed: self._control.resume,
-            events.OwnerLimitsChanged: self._control.limit_owner,
+            events.OwnerLimitsChanged: self._control.change_owner_limits,
             events.Restored: self._restore.restored,
             events.TimerFired: self._timer_fired,
             events.Continued: _nothing,  # the pass goes on, as after every event
@@ -99,24 +99,24 @@ class SchedulerMachine:
 
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
         """Take in one event, and say what is to be done. Late, repeated and unknown events change nothing."""
-        self._takers[type(event)](event, now)
-        self._admission.go_on(now)
+        self._handlers[type(event)](event, now)
+        self._admission.notify_dependents(now)
         self._scheduling.run(now)
-        if self._core.prerequisites.more_to_tell():
-            self._core.out.ask_for_more()  # an item ended in the pass itself
+        if self._state.prerequisites.has_notifications():
+            self._state.output.request_continue()  # an item ended in the pass itself
         self._refresher.run(now, submitted=isinstance(event, events.Submitted))
-        if self._core.registry.rebooked:
-            self._core.remember_rebooked()
-        return self._core.out.take()
+        if self._state.registry.rebooked:
+            self._state.persist_rebooked()
+        return self._state.output.drain()
 
     def _timer_fired(self, event: events.TimerFired, now: float) -> None:
-        if not self._core.out.fired(event.key):
+        if not self._state.output.consume_timer(event.key):
             return
         match timers.split(event.key):
             case ("queue", task_id):
                 self._admission.queue_timeout(task_id, now)
             case ("begin", task_id):
-                self._admission.time_has_come(task_id, now)
+                self._admission.start_after_reached(task_id, now)
             case ("retry", task_id):
                 self._attempts.back_off_over(task_id, now)
             case ("run", task_id):
@@ -124,37 +124,37 @@ class SchedulerMachine:
             case ("start", task_id):
                 self._attempts.ready_timeout(task_id, now)
             case (timers.KEEP, _):
-                self._scheduling.keep_room(now)
+                self._scheduling.reserve_for_wide_items(now)
             case (timers.STARTS, _):
                 self._attempts.start_timeout(now)
             case ("lost", cluster):
-                self._fleet.link_silent_for_long(cluster, now)
+                self._fleet.contact_lost(cluster, now)
             case ("ahead", cluster):
-                self._ahead.patience_over(cluster, now)
+                self._prefetch.recall_overdue(cluster, now)
             case ("refresh", cluster):
-                self._core.touched.add(cluster)
+                self._state.clusters_to_refresh.add(cluster)
             case _:
-                self._scheduling.request()
+                self._scheduling.request_full_scan()
 
     # ---- what callers may look at
 
     @property
     def registry(self) -> ClusterRegistry:
-        return self._core.registry
+        return self._state.registry
 
     @property
     def timers(self) -> frozenset[str]:
         """Keys of the timers that have not fired."""
-        return self._core.out.timers
+        return self._state.output.timers
 
     def record(self, task_id: str) -> TaskRecord:
         """The item, to be read only. Raises KeyError for an unknown id."""
-        return self._core.records[task_id]
+        return self._state.records[task_id]
 
     def row(self, task_id: str) -> ItemRow:
         """All of an item that is to be durable: whenever a Persist or a Remember names it, after the call that says so.
         Raises KeyError for an unknown id."""
-        return self._restore.row(self._core.records[task_id])
+        return self._restore.row(self._state.records[task_id])
 
     def cluster_rows(self) -> tuple[ClusterRow, ...]:
         """The same of clusters: what people said of them."""
@@ -163,7 +163,7 @@ class SchedulerMachine:
     @property
     def next_fence(self) -> int:
         """To be kept beside the rows: no later machine may begin below it."""
-        return self._core.next_fence
+        return self._state.next_fence
 
     def owner_rows(self) -> tuple[OwnerRow, ...]:
         """And of owners: those whose queue is paused, or who have other limits than in the settings."""
@@ -171,18 +171,18 @@ class SchedulerMachine:
 
     def limits_of(self, owner: str) -> OwnerLimits:
         """What this owner may have now."""
-        return self._core.limits_of(owner)
+        return self._state.limits_of(owner)
 
     def limits(self) -> dict[str, OwnerLimits]:
         """The same of all owners of whom anything was said, in the settings or since."""
-        return {**self._core.settings.owners, **self._core.owner_limits}
+        return {**self._state.settings.owners, **self._state.owner_limits}
 
     def records(self) -> Iterable[TaskRecord]:
         """All items that were not forgotten, in order of submission."""
-        return self._core.records.values()
+        return self._state.records.values()
 
     def has_unfinished(self) -> bool:
-        return self._core.unfinished > 0
+        return self._state.unfinished > 0
 
     def id_for_key(self, owner: str, key: str) -> str | None:
         """The id of the first item that this owner submitted with this idempotency key, or None."""
@@ -192,60 +192,64 @@ class SchedulerMachine:
         """The id of the unfinished item with this content key, or None."""
         return self._admission.id_for_content(key)
 
-    def missing(self, task_id: str) -> Missing | None:
+    def unmet_prerequisites(self, task_id: str) -> UnmetPrerequisites | None:
         """What an accepted item waits for before it is queued; None if it does not wait for anything of that kind."""
-        return self._core.prerequisites.of(task_id)
+        return self._state.prerequisites.of(task_id)
 
-    def retried_in(self, task_id: str, now: float) -> float | None:
+    def retry_delay_left(self, task_id: str, now: float) -> float | None:
         """In how many seconds the next attempt of one that failed may go; None if it does not wait for that."""
-        due = self._core.out.due(timers.retry_key(task_id))
+        due = self._state.output.due_at(timers.retry_key(task_id))
         return None if due is None else max(0.0, due - now)
 
-    def outlook(
+    def estimate_start(
         self, task_id: str, position: int | None, decision: SchedulingDecision | None, now: float
-    ) -> Forecast | None:
+    ) -> StartEstimate | None:
         """When a waiting item may start, by its position in the queue and why it waits; None for one that does not
         wait. Raises KeyError for an unknown id."""
-        return outlook(self._core, self._core.records[task_id], position, decision, now)
+        return estimate_start(self._state, self._state.records[task_id], position, decision, now)
 
     def view(self, name: str, now: float) -> ClusterView:
         """The cluster as placement sees it. Raises ConfigurationError for an unknown name."""
-        return self._core.view(self._core.registry.state(name), now)
+        return self._state.view(self._state.registry.state(name), now)
 
-    def queue_depths(self) -> dict[Lane, int]:
+    def queue_depths(self) -> dict[QueueKey, int]:
         """How many items wait in each queue that is not empty."""
-        return self._core.queue.depths()
+        return self._state.queue.depths()
 
-    def queue_place(self, task_id: str, now: float) -> QueuePlace | None:
+    def queue_position(self, task_id: str, now: float) -> QueuePosition | None:
         """Which position it has in the queue, and who is before it; None if it does not wait there."""
-        return queue_place(self._core.queue, task_id, now)
+        return queue_position(self._state.queue, task_id, now)
 
     def queue_positions(self, task_ids: Iterable[str], now: float) -> dict[str, int]:
         """The positions of those of them that wait in the queue, by their ids."""
-        return queue_positions(self._core.queue, task_ids, now)
+        return queue_positions(self._state.queue, task_ids, now)
 
     @property
     def filter_names(self) -> tuple[str, ...]:
         """The filters that every decision goes through, in their order."""
-        return self._core.engine.filter_names
+        return self._state.engine.filter_names
 
     def fresh_views(self, now: float) -> tuple[ClusterView, ...]:
-        """All clusters as placement sees them, with every sentence as of now: for whoever asks :meth:`why` of many."""
-        return self._core.fresh_views(now)
+        """All clusters with current sentences; pass them to :meth:`explain_wait` when it is called for many items."""
+        return self._state.fresh_views(now)
 
-    def why(self, task_id: str, now: float, views: tuple[ClusterView, ...] | None = None) -> SchedulingDecision | None:
+    def explain_wait(
+        self, task_id: str, now: float, views: tuple[ClusterView, ...] | None = None
+    ) -> SchedulingDecision | None:
         """Why it waits, as of this moment; None if it is not ready to be placed, or was. ``views``: the fresh ones.
         Raises KeyError for an unknown id, PolicyEvaluationError."""
-        return self._scheduling.why(self._core.records[task_id], now, views)
+        return self._scheduling.explain_wait(self._state.records[task_id], now, views)
 
     def plan(self, task: TaskDescription, now: float) -> SchedulingDecision:
         """Where it would go, without submitting it, or why it would wait or be refused. Raises ConfigurationError and
         PolicyEvaluationError."""
         name = self._admission.unknown_name(task)
         if name is not None:
-            hint = self._core.registry.name_hint(name)
-            raise ConfigurationError(self._core.registry.unknown(name), task_id=task.id, cluster=name, next_step=hint)
-        decision, full = self._scheduling.plan(task, now), self._admission.no_room_for(task)
+            hint = self._state.registry.name_hint(name)
+            raise ConfigurationError(
+                self._state.registry.unknown_name_message(name), task_id=task.id, cluster=name, next_step=hint
+            )
+        decision, full = self._scheduling.plan(task, now), self._admission.queue_limit_refusal(task)
         if full is None or verdict(decision) not in (Verdict.PLACED, Verdict.WAIT):
             return decision
         sentence = f"it would be refused: {full[0]}"
@@ -254,10 +258,10 @@ class SchedulerMachine:
 
     def forget(self, task_id: str) -> None:
         """Drop the record of an item that is over. Raises KeyError if unknown, ValueError if it is not over."""
-        record = self._core.records[task_id]
+        record = self._state.records[task_id]
         if not record.state.terminal:
             raise ValueError(f"{task_id} is {record.state}: only an item that is over can be forgotten")
-        del self._core.records[task_id]
+        del self._state.records[task_id]
         self._admission.forget(record)
 
 

@@ -10,14 +10,14 @@ from ray_multicluster_scheduler.control_plane.config.settings import NO_LIMITS, 
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
-from ray_multicluster_scheduler.scheduler.cluster.fleet import Fleet
+from ray_multicluster_scheduler.scheduler.cluster.fleet import FleetViews
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Remember, StartAttempt
-from ray_multicluster_scheduler.scheduler.lifecycle.outbox import Outbox
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import Pace, RunTimes, code_of
-from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import HowItEnded, Prerequisites
+from ray_multicluster_scheduler.scheduler.lifecycle.outbox import InstructionBuffer
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import CompletionRate, RunTimes, code_key
+from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import DependencyOutcome, Prerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.start_timeout import StartWatch
+from ray_multicluster_scheduler.scheduler.lifecycle.start_timeout import StartTimeouts
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.queue.order import ORDERS
@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 
 
-class Core:
+class MachineState:
     """State of the whole machine. Soft state only: everything that matters after a restart was persisted."""
 
     def __init__(
@@ -38,24 +38,24 @@ class Core:
         self.queue = TaskQueue(ORDERS[settings.order](settings.ageing_s), self._new_account)
         self.owner_limits: dict[str, OwnerLimits] = {}
         """What people have said since of owners; of all others the settings hold."""
-        self.held: set[str] = set()
-        self.freed: set[str] = set()
+        self.held_items: set[str] = set()
+        self.freed_clusters: set[str] = set()
         """Clusters with more room than when those that wait were last looked at."""
-        self.fresh: dict[ShapeGroup, None] = {}
+        self.new_groups: dict[ShapeGroup, None] = {}
         """Those of whom nobody has looked at the first one."""
-        self.pins: dict[str, str] = {}
+        self.wide_reservations: dict[str, str] = {}
         """On which cluster room is kept, by the item that it is kept for."""
-        self.fleet = Fleet(self.registry, self.view)
+        self.fleet = FleetViews(self.registry, self.view)
         self.submissions = ClusterSubmissionHistory(settings)
-        self.out = Outbox()
+        self.output = InstructionBuffer()
         self.records: dict[str, TaskRecord] = {}
         self.unfinished = 0
         self.next_fence = first_fence
-        self.touched: set[str] = set()
+        self.clusters_to_refresh: set[str] = set()
         self.prerequisites = Prerequisites()
         self.run_times = RunTimes()
-        self.pace = Pace()
-        self.starts = StartWatch(self.records, self.out, settings.start_grace_s)
+        self.completion_rate = CompletionRate()
+        self.start_timeouts = StartTimeouts(self.records, self.output, settings.start_grace_s)
 
     def transition(
         self,
@@ -67,7 +67,7 @@ class Core:
         decision: SchedulingDecision | None = None,
     ) -> None:
         """The only way to another state: by the table, with a reason, persisted and published."""
-        self.out.tell(record.step(state, code, sentence, now), decision)
+        self.output.add_transition(record.step(state, code, sentence, now), decision)
 
     def complete(
         self,
@@ -83,20 +83,20 @@ class Core:
         """The item is over and its attempt, if it had one, was ended: it leaves what it waited in, and its owner is
         told once."""
         assert record.holding is None, f"{record.task.id} still has a place"
-        if record.group is not None or self.held:
+        if record.group is not None or self.held_items:
             self.leave_queue(record)
-        self.out.clear_timer(timers.retry_key(record.task.id))
+        self.output.clear_timer(timers.retry_key(record.task.id))
         if record.task.start_after is not None:
-            self.out.clear_timer(timers.begin_key(record.task.id))
-        self.prerequisites.settled(HowItEnded(record.task.id, state, message))
+            self.output.clear_timer(timers.begin_key(record.task.id))
+        self.prerequisites.item_ended(DependencyOutcome(record.task.id, state, message))
         record.finished_at = now
         if state is TaskState.SUCCEEDED and record.started_at is not None:
-            self.run_times.ended(record.task, now - record.started_at)
+            self.run_times.item_ended(record.task, now - record.started_at)
         self.transition(record, state, code, message, now)
         self.unfinished -= 1
         if not self.unfinished:
-            self.starts.clear()
-        self.out.put(Complete(record.task.id, state, record.attempt, record.cluster, error, message, next_step))
+            self.start_timeouts.clear()
+        self.output.add(Complete(record.task.id, state, record.attempt, record.cluster, error, message, next_step))
 
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> ShapeGroup:
         """Put it into the queue; each wait has its own ``queue_timeout``. Returns those it waits with."""
@@ -107,102 +107,102 @@ class Core:
         self.transition(record, TaskState.QUEUED, code, sentence, now)
         record.queued_at, record.group = now, group
         if record.task.queue_timeout is not None:
-            self.out.set_timer(timers.queue_key(record.task.id), now + record.task.queue_timeout)
+            self.output.set_timer(timers.queue_key(record.task.id), now + record.task.queue_timeout)
         return group
 
-    def wait_in_queue(self, record: TaskRecord, now: float) -> ShapeGroup:
+    def restore_to_queue(self, record: TaskRecord, now: float) -> ShapeGroup:
         """As it did before; nothing of it changes."""
         record.group = group = self.queue.enqueue(record.wanted, record.number, retry=record.retry)
         if record.task.queue_timeout is not None:
             due = (record.queued_at or now) + record.task.queue_timeout
-            self.out.set_timer(timers.queue_key(record.task.id), max(now, due))
+            self.output.set_timer(timers.queue_key(record.task.id), max(now, due))
         return group
 
-    def keep_held(self, record: TaskRecord, now: float) -> None:
+    def hold(self, record: TaskRecord, now: float) -> None:
         """It may not start: it waits beside the queue until it is released, for as long as that takes."""
         record.cluster = None
-        self.held.add(record.task.id)
+        self.held_items.add(record.task.id)
         why = f": {record.held}" if record.held else ""
         self.transition(record, TaskState.QUEUED, codes.HELD, f"is held{why}", now)
 
     def leave_queue(self, record: TaskRecord) -> None:
         """It waits no longer; nothing happens if it did not."""
-        group = record.group if self.pins and self._is_first(record) else None
+        group = record.group if self.wide_reservations and self._is_head(record) else None
         if self.queue.remove(record.task.id):
-            self.out.clear_timer(timers.queue_key(record.task.id))
-        self.held.discard(record.task.id)
-        if self.pins:
-            self.let_go(record.task.id)
-        if group and not self._is_like(record, self.records[group.head().task_id]):
-            self.fresh[group] = None
+            self.output.clear_timer(timers.queue_key(record.task.id))
+        self.held_items.discard(record.task.id)
+        if self.wide_reservations:
+            self.release_wide_reservation(record.task.id)
+        if group and not self._has_same_run_time(record, self.records[group.head().task_id]):
+            self.new_groups[group] = None
         record.group = None
 
-    def _is_first(self, record: TaskRecord) -> bool:
+    def _is_head(self, record: TaskRecord) -> bool:
         """Does it decide for all of its shape?"""
         return record.group is not None and record.group.head().task_id == record.task.id
 
-    def _is_like(self, before: TaskRecord, after: TaskRecord) -> bool:
+    def _has_same_run_time(self, before: TaskRecord, after: TaskRecord) -> bool:
         """Is room that is kept from the one kept from the other, too?"""
-        return code_of(before.task) == code_of(after.task) and after.task.id not in self.pins
+        return code_key(before.task) == code_key(after.task) and after.task.id not in self.wide_reservations
 
-    def remember_rebooked(self) -> None:
+    def persist_rebooked(self) -> None:
         """The books of some items have changed because of others."""
         for task_id in sorted(self.registry.rebooked):
-            self.out.put(Remember(task_id))
+            self.output.add(Remember(task_id))
         self.registry.rebooked.clear()
 
-    def let_go(self, task_id: str) -> None:
+    def release_wide_reservation(self, task_id: str) -> None:
         """What was kept for it, if anything, is for everybody."""
-        state = self.registry.find(self.pins.pop(task_id, None))
+        state = self.registry.find(self.wide_reservations.pop(task_id, None))
         if state is not None:
-            state.pin = None
-            self.freed.add(state.name)
+            state.wide_reservation = None
+            self.freed_clusters.add(state.name)
 
-    def count(self, record: TaskRecord, now: float) -> None:
+    def charge_owner(self, record: TaskRecord, now: float) -> None:
         """From now on it takes something of its owner's share."""
         record.holding = holding_of(record.task, self.fleet.total(now), now)
-        self.queue.take(record.task.owner, record.holding, now)
+        self.queue.charge(record.task.owner, record.holding, now)
 
     def end_attempt(self, record: TaskRecord, now: float) -> bool:
         """Nothing of its attempt runs any more: give back its place and its timers. False if no room was freed."""
         assert record.holding is not None, f"{record.task.id} has no attempt"
-        self.queue.give_back(record.task.owner, record.holding, now)
+        self.queue.refund(record.task.owner, record.holding, now)
         record.holding = None
         if record.task.serves:
-            self.out.clear_timer(timers.start_key(record.task.id, record.attempt))
+            self.output.clear_timer(timers.start_key(record.task.id, record.attempt))
         if record.task.run_timeout is not None:
-            self.out.clear_timer(timers.run_key(record.task.id, record.attempt))
+            self.output.clear_timer(timers.run_key(record.task.id, record.attempt))
         state = self.registry.find(record.cluster)
         if state is None:
             return False
-        if state.crowded:
-            self.freed.add(state.name)
-        state.places.leave_ahead(record.task.id)
-        place = state.places.held.get(record.task.id)
+        if state.at_in_flight_limit:
+            self.freed_clusters.add(state.name)
+        state.slots.remove_prefetched(record.task.id)
+        place = state.slots.held.get(record.task.id)
         if place is None:
-            self._forget_empty(state)
+            self._clear_timers_if_empty(state)
             return False
-        heir = next(self._heirs(state, place.of), None) if place.kind == "task" else None
+        heir = next(self._prefetched_for(state, place.shape), None) if place.kind == "task" else None
         if heir is not None:
             state.hand_over(record.task.id, heir.task, now)
-            self.out.put(Remember(heir.task.id))
-            self.out.put(StartAttempt(heir.task.id, heir.attempt, state.name))
+            self.output.add(Remember(heir.task.id))
+            self.output.add(StartAttempt(heir.task.id, heir.attempt, state.name))
             return False
-        state.give_back(record.task.id, now)
-        self.freed.add(state.name)
-        self._forget_empty(state)
+        state.release(record.task.id, now)
+        self.freed_clusters.add(state.name)
+        self._clear_timers_if_empty(state)
         return True
 
-    def _forget_empty(self, state: ClusterState) -> None:
+    def _clear_timers_if_empty(self, state: ClusterState) -> None:
         """If nothing of ours is there any more, nothing of it can be lost, or wait for too long."""
-        self.touched.add(state.name)
-        if not state.places.held and not state.places.ahead:
-            self.out.clear_timer(timers.lost_key(state.name))
-            self.out.clear_timer(timers.ahead_key(state.name))
+        self.clusters_to_refresh.add(state.name)
+        if not state.slots.held and not state.slots.prefetched:
+            self.output.clear_timer(timers.lost_key(state.name))
+            self.output.clear_timer(timers.ahead_key(state.name))
 
-    def _heirs(self, state: ClusterState, of: ResourceShape) -> Iterator[TaskRecord]:
+    def _prefetched_for(self, state: ClusterState, of: ResourceShape) -> Iterator[TaskRecord]:
         """Who was sent ahead for such a place and came too late to get it over there; nobody who is asked back."""
-        waiting = (self.records[task_id] for task_id in state.places.oldest_ahead(of))
+        waiting = (self.records[task_id] for task_id in state.slots.oldest_prefetched(of))
         return (record for record in waiting if record.ending is None)
 
     def view(self, state: ClusterState, now: float) -> ClusterView:

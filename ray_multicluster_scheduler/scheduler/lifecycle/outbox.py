@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 )
 
 
-class Outbox:
+class InstructionBuffer:
     """What was put in first comes out first, but all that is to be durable before everything else."""
 
     def __init__(self) -> None:
@@ -37,19 +37,19 @@ class Outbox:
         """The same, without a copy."""
         return self._timers.keys()
 
-    def due(self, key: str) -> float | None:
+    def due_at(self, key: str) -> float | None:
         """When this timer fires; None if it is not set."""
         return self._timers.get(key)
 
-    def tell(self, step: Transition, decision: SchedulingDecision | None) -> None:
+    def add_transition(self, step: Transition, decision: SchedulingDecision | None) -> None:
         """A step of an item: make it durable, and publish it."""
         self._durable.append(Persist(step, decision))
         self._effects.append(Publish(step))
 
-    def put(self, instruction: Instruction) -> None:
+    def add(self, instruction: Instruction) -> None:
         (self._durable if isinstance(instruction, (Remember, RememberFleet)) else self._effects).append(instruction)
 
-    def ask_for_more(self) -> None:
+    def request_continue(self) -> None:
         """Work is left over: end the list with one Continue."""
         self._more = True
 
@@ -57,17 +57,17 @@ class Outbox:
         """Set or move a timer; nothing comes out when it is set to that time already."""
         if self._timers.get(key) != at:
             self._timers[key] = at
-            self.put(SetTimer(key, at))
+            self.add(SetTimer(key, at))
 
     def clear_timer(self, key: str) -> None:
         if self._timers.pop(key, None) is not None:
-            self.put(ClearTimer(key))
+            self.add(ClearTimer(key))
 
-    def fired(self, key: str) -> bool:
+    def consume_timer(self, key: str) -> bool:
         """Did we wait for this one? A timer that was cleared meanwhile may still fire: then no."""
         return self._timers.pop(key, None) is not None
 
-    def take(self) -> list[Instruction]:
+    def drain(self) -> list[Instruction]:
         """All instructions of this call, and an empty box for the next one."""
         instructions = [*self._durable, *self._effects]
         if self._more:

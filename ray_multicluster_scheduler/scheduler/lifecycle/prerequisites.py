@@ -15,7 +15,7 @@ KEPT_FORGOTTEN = 100_000
 _NAMED = 3
 
 
-class HowItEnded(NamedTuple):
+class DependencyOutcome(NamedTuple):
     """What those who waited for an item need to know of its end."""
 
     task_id: str
@@ -24,7 +24,7 @@ class HowItEnded(NamedTuple):
 
 
 @dataclass(slots=True)
-class Missing:
+class UnmetPrerequisites:
     """What one item still waits for. It may be queued once nothing of it is left."""
 
     arguments: str = ""
@@ -67,32 +67,32 @@ class Prerequisites:
     """Who waits for what. An end is only noted here; who waited is looked at later, a bounded number at a time."""
 
     def __init__(self) -> None:
-        self._missing: dict[str, Missing] = {}
+        self._missing: dict[str, UnmetPrerequisites] = {}
         self._of_owner: Counter[str] = Counter()
         self._waiting_for: dict[str, dict[str, None]] = {}
-        self._ends: deque[tuple[HowItEnded, deque[str]]] = deque()
+        self._ends: deque[tuple[DependencyOutcome, deque[str]]] = deque()
         self._forgotten: OrderedDict[str, TaskState] = OrderedDict()
 
     def __len__(self) -> int:
         """How many items wait here."""
         return len(self._missing)
 
-    def of(self, task_id: str) -> Missing | None:
+    def of(self, task_id: str) -> UnmetPrerequisites | None:
         """What it waits for; None if it does not wait here."""
         return self._missing.get(task_id)
 
-    def of_owner(self, owner: str) -> int:
+    def count_of_owner(self, owner: str) -> int:
         """How many of this owner's items do."""
         return self._of_owner[owner]
 
-    def expect(self, task_id: str, missing: Missing) -> None:
+    def add(self, task_id: str, missing: UnmetPrerequisites) -> None:
         """From now on it waits for these."""
         self._missing[task_id] = missing
         self._of_owner[missing.owner] += 1
         for other in missing.after:
             self._waiting_for.setdefault(other, {})[task_id] = None
 
-    def complete(self, task_id: str) -> None:
+    def remove(self, task_id: str) -> None:
         """Nothing is missing any more, or nobody asks any more; nothing happens if it does not wait here."""
         missing = self._missing.pop(task_id, None)
         if missing is None:
@@ -107,23 +107,23 @@ class Prerequisites:
                 if not waiting:
                     del self._waiting_for[other]
 
-    def settled(self, end: HowItEnded) -> None:
+    def item_ended(self, end: DependencyOutcome) -> None:
         """An item is over: it waits no longer, and those that wait for it are told in turn."""
-        self.complete(end.task_id)
+        self.remove(end.task_id)
         waiting = self._waiting_for.pop(end.task_id, None)
         if waiting:
             self._ends.append((end, deque(waiting)))
 
-    def told(self) -> tuple[HowItEnded, str] | None:
+    def next_notification(self) -> tuple[DependencyOutcome, str] | None:
         """An end, and one item that waited for it and still waits; None when all were told."""
-        if not self.more_to_tell():
+        if not self.has_notifications():
             return None
         end, waiting = self._ends[0]
         task_id = waiting.popleft()
         del self._missing[task_id].after[end.task_id]
         return end, task_id
 
-    def more_to_tell(self) -> bool:
+    def has_notifications(self) -> bool:
         """Has somebody who still waits not been told of an end yet?"""
         while self._ends:
             end, waiting = self._ends[0]
@@ -141,10 +141,10 @@ class Prerequisites:
         if len(self._forgotten) > KEPT_FORGOTTEN:
             self._forgotten.popitem(last=False)
 
-    def remembered(self, task_id: str) -> HowItEnded | None:
+    def forgotten_outcome(self, task_id: str) -> DependencyOutcome | None:
         """How an item ended whose record was dropped."""
         state = self._forgotten.get(task_id)
-        return None if state is None else HowItEnded(task_id, state, "it ended long ago, and why was forgotten")
+        return None if state is None else DependencyOutcome(task_id, state, "it ended long ago, and why was forgotten")
 
 
 def _some(names: Collection[str]) -> str:

@@ -22,8 +22,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     RecallAttempt,
     StartAttempt,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SendingAhead
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.record import NO_FAILURES, Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PlaceState, SentRow
@@ -32,17 +32,19 @@ from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, Item
 class Restore:
     """Both directions; what the one writes the other reads."""
 
-    def __init__(self, core: Core, admission: Admission, scheduling: SchedulingPass, ahead: SendingAhead) -> None:
-        self._core, self._admission, self._scheduling, self._ahead = core, admission, scheduling, ahead
+    def __init__(
+        self, machine: MachineState, admission: Admission, scheduling: SchedulingPass, prefetch: Prefetch
+    ) -> None:
+        self._machine, self._admission, self._scheduling, self._prefetch = machine, admission, scheduling, prefetch
 
     # ---- what is to be kept
 
     def row(self, record: TaskRecord) -> ItemRow:
         """All of an item that outlives the process."""
         task_id = record.task.id
-        state = self._core.registry.find(record.cluster) if record.live else None
+        state = self._machine.registry.find(record.cluster) if record.live else None
         reservation = None if state is None else state.ledger.reservations.get(task_id)
-        missing = self._core.prerequisites.of(task_id)
+        missing = self._machine.prerequisites.of(task_id)
         return ItemRow(
             task=record.task,
             number=record.number,
@@ -64,117 +66,119 @@ class Restore:
             held=record.held,
             waits_for="" if missing is None else missing.arguments,
             after=() if missing is None else tuple(missing.after),
-            retry_at=self._core.out.due(timers.retry_key(task_id)),
+            retry_at=self._machine.output.due_at(timers.retry_key(task_id)),
             holding=record.holding,
-            place=self._place_of(record, state),
+            place=self._slot_state(record, state),
             parts={} if reservation is None else dict(reservation.parts),
             given_up=record.given_up,
         )
 
-    def _place_of(self, record: TaskRecord, state: ClusterState | None) -> PlaceState:
+    def _slot_state(self, record: TaskRecord, state: ClusterState | None) -> PlaceState:
         if not record.live:
             return "none"
         if state is None:
             return "away"
-        if record.task.id in state.places.ahead:
+        if record.task.id in state.slots.prefetched:
             return "ahead"
-        return "held" if record.task.id in state.places.held else "none"
+        return "held" if record.task.id in state.slots.held else "none"
 
     def clusters(self) -> tuple[ClusterRow, ...]:
-        return tuple(ClusterRow(state.name, state.cordoned, state.paused, state.dead) for state in self._core.registry)
+        return tuple(
+            ClusterRow(state.name, state.cordoned, state.paused, state.dead) for state in self._machine.registry
+        )
 
     def owners(self) -> tuple[OwnerRow, ...]:
-        paused, limits = self._core.queue.paused_owners(), self._core.owner_limits
+        paused, limits = self._machine.queue.paused_owners(), self._machine.owner_limits
         return tuple(OwnerRow(name, paused.get(name), limits.get(name)) for name in sorted({*paused, *limits}))
 
     # ---- and how it is taken up again
 
     def restored(self, event: Restored, now: float) -> None:
         """Raises ValueError for a machine that has items of its own."""
-        if self._core.records:
+        if self._machine.records:
             raise ValueError("only a machine that has no items yet can be restored")
-        self._core.next_fence = max(self._core.next_fence, event.next_fence)
-        self._admission.count_from(event.next_number)
+        self._machine.next_fence = max(self._machine.next_fence, event.next_fence)
+        self._admission.set_next_number(event.next_number)
         for cluster in event.clusters:
-            state = self._core.registry.find(cluster.name)
+            state = self._machine.registry.find(cluster.name)
             if state is not None:
                 state.cordoned, state.paused, state.dead = cluster.cordoned, cluster.paused, cluster.dead
         for owner in event.owners:
             if owner.limits is not None:
-                self._core.owner_limits[owner.name] = owner.limits
+                self._machine.owner_limits[owner.name] = owner.limits
             if owner.paused is not None:
-                self._core.queue.pause(owner.name, owner.paused)
+                self._machine.queue.pause(owner.name, owner.paused)
         rows = sorted(event.items, key=lambda row: row.number)
         for row in rows:
-            self._admission.know(_record(row))
-            self._core.next_fence = max(self._core.next_fence, *(fence + 1 for fence in _fences(row)))
-        self._remember_submissions(rows, event.sent)
-        self._core.registry.changed.update(self._core.registry.names())  # when each may be given something next
+            self._admission.register(_record(row))
+            self._machine.next_fence = max(self._machine.next_fence, *(fence + 1 for fence in _fences(row)))
+        self._restore_submission_times(rows, event.sent)
+        self._machine.registry.changed.update(self._machine.registry.names())  # when each may be given something next
         for row in rows:
-            self._take_up(row, self._core.records[row.task.id], now)
+            self._restore_item(row, self._machine.records[row.task.id], now)
             for attempt, cluster_name in row.given_up:
-                self._core.out.put(CancelAttempt(row.task.id, attempt, cluster_name, force=True))
-        self._scheduling.request()
+                self._machine.output.add(CancelAttempt(row.task.id, attempt, cluster_name, force=True))
+        self._scheduling.request_full_scan()
 
-    def _take_up(self, row: ItemRow, record: TaskRecord, now: float) -> None:
+    def _restore_item(self, row: ItemRow, record: TaskRecord, now: float) -> None:
         if record.live:
-            self._take_up_attempt(row, record, now)
+            self._restore_attempt(row, record, now)
         elif record.state is TaskState.PENDING:
-            self._admission.wait_again(record, row.waits_for, row.after, now)
+            self._admission.restore_pending(record, row.waits_for, row.after, now)
         elif record.state is TaskState.QUEUED:
-            self._scheduling.wait_again(record, now)
+            self._scheduling.restore_queued(record, now)
         elif record.state is TaskState.RETRYING:
-            self._core.out.set_timer(timers.retry_key(record.task.id), max(now, row.retry_at or now))
+            self._machine.output.set_timer(timers.retry_key(record.task.id), max(now, row.retry_at or now))
 
-    def _take_up_attempt(self, row: ItemRow, record: TaskRecord, now: float) -> None:
+    def _restore_attempt(self, row: ItemRow, record: TaskRecord, now: float) -> None:
         task, cluster = record.task, record.cluster or ""
         assert row.holding is not None, f"{task.id} has an attempt and no share"
         record.holding = row.holding
-        self._core.queue.take(task.owner, row.holding, now)
-        self._take_room(row, record, now)
+        self._machine.queue.charge(task.owner, row.holding, now)
+        self._restore_bookings(row, record, now)
         if record.started_at is not None and task.run_timeout is not None:
             due = max(now, record.started_at + task.run_timeout)
-            self._core.out.set_timer(timers.run_key(task.id, record.attempt), due)
+            self._machine.output.set_timer(timers.run_key(task.id, record.attempt), due)
         fence = record.fence or 0
         if record.started_at is not None:
-            self._core.out.put(AdoptAttempt(task.id, record.attempt, fence, cluster))
+            self._machine.output.add(AdoptAttempt(task.id, record.attempt, fence, cluster))
         else:
             ahead: Ahead = "queue" if row.place == "ahead" else ""
-            self._core.out.put(Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True))
+            self._machine.output.add(Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True))
             if row.place == "held" and row.decision is not None and row.decision.code == codes.SENT_AHEAD:
-                self._core.out.put(StartAttempt(task.id, record.attempt, cluster))
+                self._machine.output.add(StartAttempt(task.id, record.attempt, cluster))
         if record.ending is not None:  # it was asked for, and maybe nobody heard it
-            self._core.out.put(_end_of(record, record.ending, cluster))
+            self._machine.output.add(_end_of(record, record.ending, cluster))
 
-    def _take_room(self, row: ItemRow, record: TaskRecord, now: float) -> None:
-        state = self._core.registry.find(record.cluster)
+    def _restore_bookings(self, row: ItemRow, record: TaskRecord, now: float) -> None:
+        state = self._machine.registry.find(record.cluster)
         if state is None:
             return
         if row.place == "ahead":
-            state.places.send_ahead(record.wanted, row.sent_at)
-            self._ahead.watch(state)
+            state.slots.add_prefetched(record.wanted, row.sent_at)
+            self._prefetch.start_timer(state)
         elif row.place == "away":
-            state.take(record.task, now, begun=record.started_at is not None)
+            state.assign(record.task, now, begun=record.started_at is not None)
         elif row.place == "held":
             task = record.task
             state.ledger.reserve(task.id, row.parts, row.sent_at, spreads=may_spread(task))
-            state.places.take(task)
+            state.slots.assign(task)
             if record.started_at is not None:
                 state.ledger.reservations[task.id].started_at = record.started_at
                 if task.serves:
-                    state.places.actor_ready(task.id)
-        self._core.touched.add(state.name)
+                    state.slots.actor_ready(task.id)
+        self._machine.clusters_to_refresh.add(state.name)
 
-    def _remember_submissions(self, rows: Iterable[ItemRow], over: Iterable[SentRow]) -> None:
+    def _restore_submission_times(self, rows: Iterable[ItemRow], over: Iterable[SentRow]) -> None:
         """When each cluster was last given something new, for the submission interval."""
         first = [next((step for step in row.history if step.state is TaskState.DISPATCHING), None) for row in rows]
         known = [
-            SentRow(self._core.records[step.task_id].task.ruled_as, step.cluster or "", step.at)
+            SentRow(self._machine.records[step.task_id].task.ruled_as, step.cluster or "", step.at)
             for step in first
             if step is not None
         ]
         for sent in sorted((*known, *over), key=lambda one: one.at):
-            self._core.submissions.recall(sent.kind, sent.cluster, sent.at)
+            self._machine.submissions.record_at(sent.kind, sent.cluster, sent.at)
 
 
 def _end_of(record: TaskRecord, ending: Ending, cluster: str) -> RecallAttempt | CancelAttempt:

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskState,
 )
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
@@ -85,7 +85,7 @@ class ClusterRow:
     name: str
     cordoned: bool = False
     paused: str | None = None
-    dead: Trouble | None = None
+    dead: ClusterProblem | None = None
 
 
 @dataclass(frozen=True, slots=True)

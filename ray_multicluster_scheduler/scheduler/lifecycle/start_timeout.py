@@ -1,4 +1,4 @@
-"""StartWatch: which attempts were accepted over there and have not started in time."""
+"""StartTimeouts: which attempts were accepted over there and have not started in time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
-from ray_multicluster_scheduler.scheduler.lifecycle.outbox import Outbox
+from ray_multicluster_scheduler.scheduler.lifecycle.outbox import InstructionBuffer
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 NEW_NODE_GRACE_S = 600.0
@@ -16,45 +16,45 @@ NEW_NODE_GRACE_S = 600.0
 _Line: TypeAlias = "deque[tuple[float, str, int]]"
 
 
-class StartWatch:
+class StartTimeouts:
     """Two lines, and all in a line have the same time, so the oldest is the first to be late: one timer does."""
 
-    def __init__(self, records: Mapping[str, TaskRecord], out: Outbox, grace_s: float) -> None:
-        self._records, self._out, self._grace_s = records, out, grace_s
-        self._soon: _Line = deque()
-        self._for_new_nodes: _Line = deque()
+    def __init__(self, records: Mapping[str, TaskRecord], out: InstructionBuffer, grace_s: float) -> None:
+        self._records, self._output, self._grace_s = records, out, grace_s
+        self._on_existing_nodes: _Line = deque()
+        self._on_new_nodes: _Line = deque()
         self._timer_at = 0.0
 
-    def expect(self, record: TaskRecord, now: float, *, new_node: bool) -> None:
+    def add(self, record: TaskRecord, now: float, *, new_node: bool) -> None:
         """It was accepted just now. ``new_node``: there is no node for it yet."""
-        line, grace = (self._for_new_nodes, NEW_NODE_GRACE_S) if new_node else (self._soon, self._grace_s)
-        self._first_open(line)
+        line, grace = (self._on_new_nodes, NEW_NODE_GRACE_S) if new_node else (self._on_existing_nodes, self._grace_s)
+        self._next_deadline(line)
         line.append((now + grace, record.task.id, record.attempt))
-        if timers.STARTS not in self._out.timer_keys or now + grace < self._timer_at:
+        if timers.STARTS not in self._output.timer_keys or now + grace < self._timer_at:
             self._set_timer(now + grace)
 
-    def late(self, now: float) -> list[TaskRecord]:
+    def expired(self, now: float) -> list[TaskRecord]:
         """Those whose time is over; the timer is set for the next one."""
         late = []
-        for line in (self._soon, self._for_new_nodes):
-            while (due := self._first_open(line)) is not None and due <= now:
+        for line in (self._on_existing_nodes, self._on_new_nodes):
+            while (due := self._next_deadline(line)) is not None and due <= now:
                 late.append(self._records[line.popleft()[1]])
-        times = [line[0][0] for line in (self._soon, self._for_new_nodes) if line]
+        times = [line[0][0] for line in (self._on_existing_nodes, self._on_new_nodes) if line]
         if times:
             self._set_timer(min(times))
         return late
 
     def clear(self) -> None:
         """Nothing is left to be done."""
-        self._soon.clear()
-        self._for_new_nodes.clear()
-        self._out.clear_timer(timers.STARTS)
+        self._on_existing_nodes.clear()
+        self._on_new_nodes.clear()
+        self._output.clear_timer(timers.STARTS)
 
     def _set_timer(self, at: float) -> None:
         self._timer_at = at
-        self._out.set_timer(timers.STARTS, at)
+        self._output.set_timer(timers.STARTS, at)
 
-    def _first_open(self, line: _Line) -> float | None:
+    def _next_deadline(self, line: _Line) -> float | None:
         """Forget the oldest as far as they have started or are over. When is the first of the others late?"""
         while line:
             due, task_id, attempt = line[0]

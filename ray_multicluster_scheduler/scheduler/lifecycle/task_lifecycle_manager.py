@@ -50,7 +50,7 @@ class _InTurn(NamedTuple):
     deed: Callable[[], object]
 
 
-class Hands(Protocol):
+class InstructionExecutor(Protocol):
     """Who does what the machine asks for. Every method returns at once; answers come as events."""
 
     def dispatch(self, orders: list[Dispatch]) -> None: ...
@@ -68,7 +68,7 @@ class Hands(Protocol):
     def check_dashboard(self, cluster: str) -> None: ...
 
 
-class Audience(Protocol):
+class LifecycleListener(Protocol):
     """Who is told what happened (the handles of the program's items)."""
 
     def transition(self, transition: Transition) -> None: ...
@@ -79,11 +79,13 @@ class Audience(Protocol):
 class TaskLifecycleManager:
     """Drives one machine on one loop."""
 
-    def __init__(self, machine: SchedulerMachine, log: TransitionLog, clock: Clock, audience: Audience) -> None:
+    def __init__(
+        self, machine: SchedulerMachine, log: TransitionLog, clock: Clock, audience: LifecycleListener
+    ) -> None:
         self.machine, self.log = machine, log
-        self._clock, self._audience = clock, audience
+        self._clock, self._listener = clock, audience
         self._loop = asyncio.get_running_loop()
-        self._hands: Hands | None = None
+        self._executor: InstructionExecutor | None = None
         self._inbox: deque[Event | _InTurn] = deque()
         self._scheduled = False
         self._caught_up = threading.Event()
@@ -91,29 +93,29 @@ class TaskLifecycleManager:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failure: Callable[[BaseException], None] | None = None
         self._broken = False
-        self._orders: list[Dispatch] = []
-        self._notes: dict[type[Instruction], Callable[[Any], object]] = {
-            Remember: lambda one: log.remember(one.task_id),
-            RememberFleet: lambda _: log.remember_fleet(),
+        self._dispatches: list[Dispatch] = []
+        self._internal_handlers: dict[type[Instruction], Callable[[Any], object]] = {
+            Remember: lambda one: log.persist_item(one.task_id),
+            RememberFleet: lambda _: log.persist_fleet(),
             SetTimer: self._set_timer,
             ClearTimer: self._clear_timer,
             Continue: lambda _: self.post(Continued()),
-            RefreshSnapshot: self._ask_hands,
-            CheckDashboard: self._ask_hands,
+            RefreshSnapshot: self._pass_to_executor,
+            CheckDashboard: self._pass_to_executor,
         }
         """What nobody outside can see: done at once."""
-        self._deeds: dict[type[Instruction], Callable[[Any], object]] = {
+        self._effect_handlers: dict[type[Instruction], Callable[[Any], object]] = {
             Publish: self._publish,
             Complete: audience.completed,
-            CancelAttempt: self._ask_hands,
-            StartAttempt: self._ask_hands,
-            RecallAttempt: self._ask_hands,
-            AdoptAttempt: self._ask_hands,
+            CancelAttempt: self._pass_to_executor,
+            StartAttempt: self._pass_to_executor,
+            RecallAttempt: self._pass_to_executor,
+            AdoptAttempt: self._pass_to_executor,
         }
 
-    def use(self, hands: Hands, on_failure: Callable[[BaseException], None]) -> None:
+    def connect_executor(self, hands: InstructionExecutor, on_failure: Callable[[BaseException], None]) -> None:
         """Wire the hands in; ``on_failure`` hears of a defect in the machine, after which nothing is driven."""
-        self._hands, self._failure = hands, on_failure
+        self._executor, self._failure = hands, on_failure
 
     def post(self, event: Event) -> None:
         """From any thread: this happened. After a defect nobody listens any more."""
@@ -122,9 +124,9 @@ class TaskLifecycleManager:
         self._inbox.append(event)
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon_threadsafe(self._turn)
+            self._loop.call_soon_threadsafe(self._process_inbox)
 
-    def let_catch_up(self) -> None:
+    def throttle(self) -> None:
         """From any thread but the loop's, after each of many: wait a moment now and then if much is unhandled. A thread
         that posts without end would otherwise keep the interpreter to itself, and nothing of what it posted would start
         before it is done. It is a pause, not a limit: the next ones go at full speed, however much is unhandled."""
@@ -143,7 +145,7 @@ class TaskLifecycleManager:
         self._inbox.append(_InTurn(deed))
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._process_inbox)
 
     def halt(self) -> None:
         """Nothing is driven any more, and nobody is told: the next process goes on from what is written."""
@@ -156,32 +158,32 @@ class TaskLifecycleManager:
             handle.cancel()
         self._timers.clear()
 
-    def _turn(self) -> None:
+    def _process_inbox(self) -> None:
         """Handle what waits, a bounded number of events; then let the loop do its other work."""
         self._scheduled = False
         if self._broken:
             return
-        if not self.guarded(self._handle_some):
+        if not self.run_guarded(self._handle_batch):
             return
         if not self._inbox:
             self._caught_up.set()
         elif not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._process_inbox)
 
-    def _handle_some(self) -> None:
+    def _handle_batch(self) -> None:
         for _ in range(min(len(self._inbox), _EVENTS_PER_TURN)):
             event = self._inbox.popleft()
             if isinstance(event, _InTurn):
-                self.log.then(event.deed)
+                self.log.after_durable(event.deed)
                 continue
             instructions = self.machine.handle(event, self._clock.now())
             if instructions:
-                self._note(instructions)
-        self.log.then(self._send_orders)
+                self._persist(instructions)
+        self.log.after_durable(self._send_dispatches)
         self.log.flush()
 
-    def guarded(self, deed: Callable[[], object]) -> bool:
+    def run_guarded(self, deed: Callable[[], object]) -> bool:
         """On the loop: do it. False if that showed a defect of ours: then nothing is driven any more, all are told."""
         if self._broken:
             return False
@@ -199,61 +201,61 @@ class TaskLifecycleManager:
         if self._failure is not None:
             self._failure(error)
 
-    def _note(self, instructions: list[Instruction]) -> None:
+    def _persist(self, instructions: list[Instruction]) -> None:
         """Write what is to be durable; what the world may see waits for that."""
         entries: list[Persist] = []
         seen: list[Instruction] = []
         for instruction in instructions:
             if type(instruction) is Persist:
                 entries.append(instruction)
-            elif (note := self._notes.get(type(instruction))) is not None:
+            elif (note := self._internal_handlers.get(type(instruction))) is not None:
                 note(instruction)
             else:
                 seen.append(instruction)
                 if type(instruction) is Complete:
-                    self.log.over(instruction)
+                    self.log.record_completion(instruction)
         if entries:
             self.log.append(entries)
         if seen:
-            self.log.then(lambda: self._carry_out(seen))
+            self.log.after_durable(lambda: self._carry_out(seen))
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             if type(instruction) is Dispatch:
-                self._orders.append(instruction)
+                self._dispatches.append(instruction)
                 continue
-            if self._orders and isinstance(instruction, _ABOUT_ATTEMPTS):
+            if self._dispatches and isinstance(instruction, _ABOUT_ATTEMPTS):
                 # An attempt that was ordered in this very turn must reach the hands before any more is said of it.
-                self._send_orders()
-            self._deeds[type(instruction)](instruction)
+                self._send_dispatches()
+            self._effect_handlers[type(instruction)](instruction)
 
-    def _send_orders(self) -> None:
-        if self._orders and self._hands is not None:
-            orders, self._orders = self._orders, []
-            self._hands.dispatch(orders)
+    def _send_dispatches(self) -> None:
+        if self._dispatches and self._executor is not None:
+            orders, self._dispatches = self._dispatches, []
+            self._executor.dispatch(orders)
 
-    def _ask_hands(self, instruction: Instruction) -> None:
-        if self._hands is None:
+    def _pass_to_executor(self, instruction: Instruction) -> None:
+        if self._executor is None:
             return
         match instruction:
             case CancelAttempt():
-                self._hands.cancel(instruction)
+                self._executor.cancel(instruction)
             case StartAttempt():
-                self._hands.start(instruction)
+                self._executor.start(instruction)
             case RecallAttempt():
-                self._hands.recall(instruction)
+                self._executor.recall(instruction)
             case AdoptAttempt():
-                self._hands.adopt(instruction)
+                self._executor.adopt(instruction)
             case RefreshSnapshot(cluster):
-                self._hands.refresh(cluster)
+                self._executor.refresh(cluster)
             case CheckDashboard(cluster):
-                self._hands.check_dashboard(cluster)
+                self._executor.check_dashboard(cluster)
 
     def _publish(self, instruction: Publish) -> None:
         transition = instruction.transition
         if _log.isEnabledFor(logging.INFO):
             _say(transition)
-        self._audience.transition(transition)
+        self._listener.transition(transition)
 
     def _set_timer(self, timer: SetTimer) -> None:
         before = self._timers.pop(timer.key, None)

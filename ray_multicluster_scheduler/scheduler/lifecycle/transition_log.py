@@ -16,16 +16,16 @@ class TransitionLog(Protocol):
     def append(self, entries: Sequence[Persist]) -> None:
         """Write these steps, in this order."""
 
-    def remember(self, task_id: str) -> None:
+    def persist_item(self, task_id: str) -> None:
         """Write the row of this item: something of it has changed without a step."""
 
-    def remember_fleet(self) -> None:
+    def persist_fleet(self) -> None:
         """Write what people said of clusters and owners."""
 
-    def over(self, completion: Complete) -> None:
+    def record_completion(self, completion: Complete) -> None:
         """Write how an item ended: its last word to whoever asks."""
 
-    def then(self, deed: Callable[[], object]) -> None:
+    def after_durable(self, deed: Callable[[], object]) -> None:
         """Do this when all that came before it is durable, and in the order in which it was said; maybe at once."""
 
     def flush(self) -> None:
@@ -54,16 +54,16 @@ class MemoryTransitionLog:
             if entry.decision is not None:
                 self._decisions[entry.transition.task_id] = entry.decision
 
-    def remember(self, task_id: str) -> None:
+    def persist_item(self, task_id: str) -> None:
         """What lives with its program needs no rows."""
 
-    def remember_fleet(self) -> None:
+    def persist_fleet(self) -> None:
         """Nor this."""
 
-    def over(self, completion: Complete) -> None:
+    def record_completion(self, completion: Complete) -> None:
         """Whoever wants to know holds a handle."""
 
-    def then(self, deed: Callable[[], object]) -> None:
+    def after_durable(self, deed: Callable[[], object]) -> None:
         deed()
 
     def flush(self) -> None:

@@ -16,22 +16,22 @@ class ClusterSubmissionHistory:
         self._interval_s = settings.submission_interval_s
         self._kinds = settings.submission_interval_kinds
         self._last: dict[str, float] = {}
-        self.news = False
+        self.changed = False
         """Was anything recorded since somebody last set this back?"""
 
-    def _rules(self, kind: str) -> bool:
+    def _applies_to(self, kind: str) -> bool:
         return self._interval_s > 0 and kind in self._kinds
 
     def record(self, task: TaskDescription, cluster: str, now: float, *, retry: bool) -> None:
         """It was sent there."""
         if not retry:
-            self.recall(task.ruled_as, cluster, now)
+            self.record_at(task.ruled_as, cluster, now)
 
-    def recall(self, kind: str, cluster: str, at: float) -> None:
+    def record_at(self, kind: str, cluster: str, at: float) -> None:
         """Something of this kind was sent there then, maybe by a process before this one."""
-        if self._rules(kind):
+        if self._applies_to(kind):
             self._last[cluster] = at
-            self.news = True
+            self.changed = True
 
     def next_at(self, cluster: str) -> float | None:
         """When the next one may be sent there; None if it may be at any time."""

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter
 from ray_multicluster_scheduler.scheduler.policy.policy_errors import evaluation_error
 
 
-def rejections_of(filters: Iterable[Filter], task: TaskDescription, view: ClusterView) -> dict[str, Rejection]:
+def collect_rejections(filters: Iterable[Filter], task: TaskDescription, view: ClusterView) -> dict[str, Rejection]:
     """What those of them that say no say, by their names."""
     rejections = {}
     for one in filters:

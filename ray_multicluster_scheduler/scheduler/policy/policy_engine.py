@@ -17,13 +17,13 @@ from ray_multicluster_scheduler.common.model.resources import fits
 from ray_multicluster_scheduler.common.tables import main_rejection
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
-from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, needs_new_node
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement, needs_new_node
 from ray_multicluster_scheduler.scheduler.policy import filters as filter_set
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
-from ray_multicluster_scheduler.scheduler.policy.filter_evaluation import rejections_of
+from ray_multicluster_scheduler.scheduler.policy.filter_evaluation import collect_rejections
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore, Score, is_by_kind, is_lasting
-from ray_multicluster_scheduler.scheduler.policy.policy_errors import blame, evaluation_error
+from ray_multicluster_scheduler.scheduler.policy.policy_errors import evaluation_error, find_failing_policy
 from ray_multicluster_scheduler.scheduler.policy.preferred_cluster_policy import PreferredClusterPolicy
 from ray_multicluster_scheduler.scheduler.policy.reasons import (
     BETTER_IS_ASKED,
@@ -34,7 +34,12 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import (
 )
 from ray_multicluster_scheduler.scheduler.policy.room_policy import RoomPolicy
 from ray_multicluster_scheduler.scheduler.policy.tag_affinity_policy import TagAffinityPolicy
-from ray_multicluster_scheduler.scheduler.policy.verdict import hopeless, telling_row, waiting_sentence, what_helps
+from ray_multicluster_scheduler.scheduler.policy.verdict import (
+    closest_candidate,
+    permanently_rejected,
+    unblocking_conditions,
+    waiting_sentence,
+)
 from ray_multicluster_scheduler.scheduler.queue.shape import shape_of
 
 _TIE_DIGITS = 9
@@ -42,7 +47,7 @@ _MOST_KEPT = 1000
 _MOST_ROWS = 64
 _EVERYDAY = (GpuAvoidancePolicy.name, RoomPolicy.name)
 
-WISHES: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy())
+REQUESTED_RANKS: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy())
 """What the item itself asked for: can be told before anything is known of the cluster's load."""
 
 LATER_RANKS: tuple[Rank, ...] = (RoomPolicy(), GpuAvoidancePolicy())
@@ -50,7 +55,7 @@ LATER_RANKS: tuple[Rank, ...] = (RoomPolicy(), GpuAvoidancePolicy())
 
 
 class PolicyEngine:
-    """Decides where an item goes. Deciding changes nothing; :meth:`note_placed` moves the round robin on.
+    """Decides where an item goes. Deciding changes nothing; :meth:`record_placement` moves the round robin on.
 
     To find the winner, the first filter that says no is enough for a cluster, and what filters that look only at an
     item's kind have said of a view holds for all items of that kind. The whole table is made when somebody reads it.
@@ -61,7 +66,7 @@ class PolicyEngine:
 
     def __init__(self, settings: Settings, *, local_python: str = "3.11", catalog: PolicyCatalog | None = None) -> None:
         catalog = catalog or PolicyCatalog()
-        built_in = filter_set.built_in(settings, local_python)
+        built_in = filter_set.built_in_filters(settings, local_python)
         taken = {one.name for one in built_in}.intersection(one.name for one in catalog.filters)
         if taken:
             raise ConfigurationError(
@@ -69,13 +74,13 @@ class PolicyEngine:
             )
         filters: tuple[Filter, ...] = (*built_in, *catalog.filters)
         self._filters = filters
-        self._lasting = tuple(one for one in filters if is_lasting(one))
-        self._gates = tuple(one for one in filters if is_by_kind(one) and not is_lasting(one))
-        self._others = tuple(one for one in filters if not is_by_kind(one))
-        self._sieves = tuple((one, getattr(one, "concerns", None)) for one in self._others)
-        self._demands = tuple(one for one in filters if isinstance(one, filter_set.OF_DEMANDS))
+        self._stable_filters = tuple(one for one in filters if is_lasting(one))
+        self._kind_filters = tuple(one for one in filters if is_by_kind(one) and not is_lasting(one))
+        self._item_filters = tuple(one for one in filters if not is_by_kind(one))
+        self._optional_filters = tuple((one, getattr(one, "concerns", None)) for one in self._item_filters)
+        self._constraint_filters = tuple(one for one in filters if isinstance(one, filter_set.CONSTRAINT_FILTERS))
         self._threshold = next(one for one in filters if isinstance(one, filter_set.ThresholdFilter))
-        self._ranks: tuple[Rank, ...] = (*WISHES, *catalog.ranks, *LATER_RANKS)
+        self._ranks: tuple[Rank, ...] = (*REQUESTED_RANKS, *catalog.ranks, *LATER_RANKS)
         self._scores = catalog.chosen_scores(settings.weights)
         # A filter of a user's own that raises must be heard, also where the item would not go anyway.
         self._traits = None if catalog.filters else _traits_of([*self._ranks, *self._scores.values()])
@@ -111,9 +116,9 @@ class PolicyEngine:
         if not views:
             return SchedulingDecision(task.id, now, None, NO_CLUSTERS, "no cluster is configured")
         rows = self._table(task, views, retry)
-        code = main_rejection(telling_row(rows)).code
-        sentence = waiting_sentence([row for row in rows if not hopeless(row)] or rows)
-        return SchedulingDecision(task.id, now, None, code, sentence, rows, what_helps(rows))
+        code = main_rejection(closest_candidate(rows)).code
+        sentence = waiting_sentence([row for row in rows if not permanently_rejected(row)] or rows)
+        return SchedulingDecision(task.id, now, None, code, sentence, rows, unblocking_conditions(rows))
 
     def place(
         self,
@@ -130,31 +135,31 @@ class PolicyEngine:
         if best is None:
             return None
         table = self.table(task, views, retry=retry)
-        better = self._better_that_is_being_asked(task, views, best, retry=retry)
+        better = self._better_pending_cluster(task, views, best, retry=retry)
         if better is not None:
             sentence = f"{better} is a better match than {best.name} and is being asked what is free"
             return SchedulingDecision(
                 task.id, now, None, BETTER_IS_ASKED, sentence, table, unblocked_by(BETTER_IS_ASKED, better)
             )
-        sentence = self._why(task, best)
+        sentence = self._placement_sentence(task, best)
         return SchedulingDecision(task.id, now, best.name, PLACED, sentence, table)
 
     def table(self, task: TaskDescription, views: tuple[ClusterView, ...], *, retry: bool) -> CandidateTable:
         """What each of them says to the item, told later: a policy that raises then is told of in its row."""
-        return CandidateTable(partial(self._told_later, task, views, retry))
+        return CandidateTable(partial(self._lazy_rows, task, views, retry))
 
     def first_rejection(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> Rejection | None:
         """Why it cannot go there, or None if it can. Raises PolicyEvaluationError."""
-        return self._first_rejection(task, view, self._sieves_for(task), retry)
+        return self._first_rejection(task, view, self._filters_for(task), retry)
 
-    def _sieves_for(self, task: TaskDescription) -> list[Filter]:
+    def _filters_for(self, task: TaskDescription) -> list[Filter]:
         """The filters that have to be asked, beside those by its kind."""
-        return [one for one, concerns in self._sieves if concerns is None or concerns(task)]
+        return [one for one, concerns in self._optional_filters if concerns is None or concerns(task)]
 
     def _first_rejection(
         self, task: TaskDescription, view: ClusterView, sieves: Sequence[Filter], retry: bool
     ) -> Rejection | None:
-        closed = self._closed(task, view, retry=retry)
+        closed = self._kind_rejections(task, view, retry=retry)
         if closed:
             return next(iter(closed.values()))
         one: Filter | None = None
@@ -167,26 +172,26 @@ class PolicyEngine:
             raise evaluation_error(f"the filter {getattr(one, 'name', one)!r}", task, view, error) from error
         return None
 
-    def rules_out(self, task: TaskDescription, view: ClusterView) -> bool:
+    def violates_constraints(self, task: TaskDescription, view: ClusterView) -> bool:
         """Does the item demand something that this cluster does not have, and will not have by waiting?"""
-        return any(one.check(task, view) is not None for one in self._demands)
+        return any(one.check(task, view) is not None for one in self._constraint_filters)
 
     def is_closed(self, kind: TaskDescription, view: ClusterView, *, retry: bool) -> bool:
         """Does the cluster take nothing of this kind? ``kind`` is an item of it that asks for nothing."""
         key = self._closed_key(kind, retry)
-        known: bool | None = view.memo.get(key)
+        known: bool | None = view.cache.get(key)
         if known is None:
             above = view.new_node is None and self._threshold.check(kind, view) is not None
-            known = view.memo[key] = above or self._is_closed_by_kind(kind, view, retry=retry)
+            known = view.cache[key] = above or self._is_closed_by_kind(kind, view, retry=retry)
         return known
 
     def _is_closed_by_kind(self, kind: TaskDescription, view: ClusterView, *, retry: bool) -> bool:
         try:
-            return bool(self._closed(kind, view, retry=retry))
+            return bool(self._kind_rejections(kind, view, retry=retry))
         except PolicyEvaluationError:
             return False  # each item that asks will hear of it, and end with it
 
-    def open_for(
+    def prefilter(
         self, kind: TaskDescription | None, views: Sequence[ClusterView], *, retry: bool
     ) -> Sequence[ClusterView]:
         """A coarse sieve, much cheaper than the filters: leaves out only those that would say no. None: a gang."""
@@ -196,31 +201,33 @@ class PolicyEngine:
         return [
             view
             for view in views
-            if not (known if (known := view.memo.get(key)) is not None else self.is_closed(kind, view, retry=retry))
+            if not (known if (known := view.cache.get(key)) is not None else self.is_closed(kind, view, retry=retry))
         ]
 
     def _closed_key(self, kind: TaskDescription, retry: bool) -> Hashable:
         return self, "closed", kind.kind, retry  # of each kind there is one such item
 
-    def _closed(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> dict[str, Rejection]:
+    def _kind_rejections(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> dict[str, Rejection]:
         """What the filters that look only at its kind say, by their names."""
         key = (self, task.kind, task.ruled_as, retry)
-        known: dict[str, Rejection] | None = view.memo.get(key)
+        known: dict[str, Rejection] | None = view.cache.get(key)
         if known is None:
-            lasting: dict[str, Rejection] | None = view.lasting.get(key)
+            lasting: dict[str, Rejection] | None = view.stable_cache.get(key)
             if lasting is None:
                 gates = [
-                    one for one in self._lasting if not (retry and isinstance(one, filter_set.SubmissionIntervalFilter))
+                    one
+                    for one in self._stable_filters
+                    if not (retry and isinstance(one, filter_set.SubmissionIntervalFilter))
                 ]
-                lasting = view.lasting[key] = rejections_of(gates, task, view)
-            known = view.memo[key] = {**lasting, **rejections_of(self._gates, task, view)}
+                lasting = view.stable_cache[key] = collect_rejections(gates, task, view)
+            known = view.cache[key] = {**lasting, **collect_rejections(self._kind_filters, task, view)}
         return known
 
     def _table(self, task: TaskDescription, views: tuple[ClusterView, ...], retry: bool) -> tuple[CandidateReport, ...]:
         key = self._row_key(task, retry)
         return tuple(self._report(task, view, key, retry=retry) for view in views)
 
-    def _told_later(
+    def _lazy_rows(
         self, task: TaskDescription, views: tuple[ClusterView, ...], retry: bool
     ) -> tuple[CandidateReport, ...]:
         rows, key = [], self._row_key(task, retry)
@@ -239,7 +246,7 @@ class PolicyEngine:
         """One row of the table."""
         if key is None:
             return self._new_report(task, view, retry=retry)
-        rows: dict[Hashable, CandidateReport] = view.memo.setdefault((self, "rows"), {})
+        rows: dict[Hashable, CandidateReport] = view.cache.setdefault((self, "rows"), {})
         row = rows.get(key)
         if row is None:
             if len(rows) >= _MOST_ROWS:
@@ -249,8 +256,8 @@ class PolicyEngine:
 
     def _new_report(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> CandidateReport:
         """What every filter that says no says, not just the first."""
-        closed = self._closed(task, view, retry=retry)
-        said = rejections_of(self._others, task, view)
+        closed = self._kind_rejections(task, view, retry=retry)
+        said = collect_rejections(self._item_filters, task, view)
         rejections = tuple(said.values())
         if closed:
             said.update(closed)
@@ -263,54 +270,57 @@ class PolicyEngine:
         except PolicyEvaluationError:
             raise
         except Exception as error:
-            raise blame(self._ranks, self._scores, task, view, error) from error
+            raise find_failing_policy(self._ranks, self._scores, task, view, error) from error
 
-    def note_placed(self, cluster: str) -> None:
+    def record_placement(self, cluster: str) -> None:
         """An item was sent there: among equals it is now the last in turn."""
         self._placed += 1
         self._last_placed[cluster] = self._placed
 
     def _scored(self, task: TaskDescription, view: ClusterView) -> CandidateReport:
         ranks = {rank.name: rank.rank(task, view) for rank in self._ranks}
-        scores = {name: self._within(name, score.score(task, view), task, view) for name, score in self._scores.items()}
+        scores = {
+            name: self._check_score_range(name, score.score(task, view), task, view)
+            for name, score in self._scores.items()
+        }
         raw = {name: score.raw(task, view) for name, score in self._raw.items()}
         total = sum(self._weights[name] * value for name, value in scores.items())
         return CandidateReport(view.name, (), ranks, scores, raw, total, _one_node(task, view))
 
     def _best(self, task: TaskDescription, opened: Sequence[ClusterView], retry: bool) -> ClusterView | None:
         """The best of those that take it, None if nobody does."""
-        sieves = self._sieves_for(task)
+        sieves = self._filters_for(task)
         if len(opened) > 1 and self._traits is not None:
-            return self._first_of_the_best(task, opened, sieves, retry)
+            return self._best_by_cached_keys(task, opened, sieves, retry)
         feasible = [view for view in opened if self._first_rejection(task, view, sieves, retry) is None]
         if len(feasible) < 2:
             return feasible[0] if feasible else None
-        return max(self._in_order(feasible, [self._key(task, view) for view in feasible]))[-1]
+        return max(self._with_tie_breakers(feasible, [self._comparison_key(task, view) for view in feasible]))[-1]
 
-    def _first_of_the_best(
+    def _best_by_cached_keys(
         self, task: TaskDescription, opened: Sequence[ClusterView], sieves: Sequence[Filter], retry: bool
     ) -> ClusterView | None:
         """The same, where all ranks and scores can be told of clusters that may not take it, and told again for the
         next item with the same traits: then few clusters have to be looked at closely."""
         trait = (self, *(of(task) for of in self._traits or ()))
-        if len(opened[0].memo) > _MOST_KEPT:  # nothing of ours comes or goes there, and every item has tags of its own
+        if len(opened[0].cache) > _MOST_KEPT:  # nothing of ours comes or goes there, and every item has tags of its own
             for view in opened:
-                view.memo.clear()
+                view.cache.clear()
         keys = []
         for view in opened:
-            key = view.memo.get(trait) if view.new_node is None else self._key(task, view)
+            key = view.cache.get(trait) if view.new_node is None else self._comparison_key(task, view)
             if key is None:
-                key = view.memo[trait] = self._key(task, view)
+                key = view.cache[trait] = self._comparison_key(task, view)
             keys.append(key)
-        order = self._in_order(opened, keys)
+        order = self._with_tie_breakers(opened, keys)
         best = max(order)[-1]
         if self._first_rejection(task, best, sieves, retry) is None:
             return best
         order.sort(reverse=True)
-        others = (view for *_, view in order[1:] if self._has_room(task, view))
+        others = (view for *_, view in order[1:] if self._may_have_capacity(task, view))
         return next((view for view in others if self._first_rejection(task, view, sieves, retry) is None), None)
 
-    def _in_order(
+    def _with_tie_breakers(
         self, views: Sequence[ClusterView], keys: Sequence[tuple[float, ...]]
     ) -> list[tuple[tuple[float, ...], int, int, ClusterView]]:
         """To compare: the better one is the larger; among equals whoever got something longest ago."""
@@ -318,63 +328,66 @@ class PolicyEngine:
         return [(keys[at], -last.get(view.name, 0), -at, view) for at, view in enumerate(views)]
 
     @staticmethod
-    def _has_room(task: TaskDescription, view: ClusterView) -> bool:
+    def _may_have_capacity(task: TaskDescription, view: ClusterView) -> bool:
         """Coarsely: False only if the filters would say so."""
         if task.gang is not None:
             return True
-        return any(fits(task.placement, room) for room in view.rooms(task.kind))
+        return any(fits(task.placement, room) for room in view.max_free(task.kind))
 
-    def _key(self, task: TaskDescription, view: ClusterView) -> tuple[float, ...]:
+    def _comparison_key(self, task: TaskDescription, view: ClusterView) -> tuple[float, ...]:
         """What clusters are compared by: rank after rank, then the scores."""
         try:
             ranks = [rank.rank(task, view) for rank in self._ranks]
-            scores = [self._within(name, score.score(task, view), task, view) for name, score in self._scores.items()]
+            scores = [
+                self._check_score_range(name, score.score(task, view), task, view)
+                for name, score in self._scores.items()
+            ]
         except PolicyEvaluationError:
             raise
         except Exception as error:
-            raise blame(self._ranks, self._scores, task, view, error) from error
+            raise find_failing_policy(self._ranks, self._scores, task, view, error) from error
         if self._chain:
             return (*ranks, *(round(value, _TIE_DIGITS) for value in scores))
         total = sum(weight * value for weight, value in zip(self._score_weights, scores, strict=True))
         return (*ranks, round(total, _TIE_DIGITS))
 
-    def _within(self, name: str, value: float, task: TaskDescription, view: ClusterView) -> float:
+    def _check_score_range(self, name: str, value: float, task: TaskDescription, view: ClusterView) -> float:
         if 0.0 <= value <= 1.0:
             return value
         raise evaluation_error(f"the score {name!r}", task, view, ValueError(f"{value!r} is not within 0..1"))
 
-    def _better_that_is_being_asked(
+    def _better_pending_cluster(
         self, task: TaskDescription, views: Iterable[ClusterView], best: ClusterView, *, retry: bool
     ) -> str | None:
         """A cluster that the item asked for more than for ``best``, and whose answer is only a moment away."""
         reached: tuple[int, ...] | None = None
         for view in views:
-            if view.trouble is None or not view.trouble.being_asked:
+            if view.problem is None or not view.problem.being_asked:
                 continue
-            reached = reached or tuple(rank.rank(task, best) for rank in WISHES)
-            wished = tuple(rank.rank(task, view) for rank in WISHES)
-            if wished > reached and not hopeless(self._new_report(task, view, retry=retry)):
+            reached = reached or tuple(rank.rank(task, best) for rank in REQUESTED_RANKS)
+            wished = tuple(rank.rank(task, view) for rank in REQUESTED_RANKS)
+            if wished > reached and not permanently_rejected(self._new_report(task, view, retry=retry)):
                 return view.name
         return None
 
-    def _why(self, task: TaskDescription, view: ClusterView) -> str:
+    def _placement_sentence(self, task: TaskDescription, view: ClusterView) -> str:
         """The winner's ranks that tell something, and its scores by the numbers that people know them by."""
         try:
             reasons = [rank.name for rank in self._ranks if rank.name not in _EVERYDAY and rank.rank(task, view)]
-            scores = [f"{name} score {self._shown(name, task, view):.1f}" for name in self._scores]
+            scores = [f"{name} score {self._display_score(name, task, view):.1f}" for name in self._scores]
         except PolicyEvaluationError:
             raise
         except Exception as error:
-            raise blame(self._ranks, self._scores, task, view, error) from error
+            raise find_failing_policy(self._ranks, self._scores, task, view, error) from error
         if not reasons and not scores:
             reasons.append("in turn, as the configuration names no score")
         if needs_new_node(task, view):
             reasons.append("on a node that is still to be added")
         return f"{view.name}: {', '.join([*reasons, *scores])}"
 
-    def _shown(self, name: str, task: TaskDescription, view: ClusterView) -> float:
+    def _display_score(self, name: str, task: TaskDescription, view: ClusterView) -> float:
         raw = self._raw.get(name)
-        value = self._within(name, self._scores[name].score(task, view), task, view)
+        value = self._check_score_range(name, self._scores[name].score(task, view), task, view)
         return value if raw is None else raw.raw(task, view)
 
 
@@ -386,5 +399,5 @@ def _traits_of(policies: Iterable[Rank | Score]) -> list[Callable[[TaskDescripti
 
 
 def _one_node(task: TaskDescription, view: ClusterView) -> str | None:
-    place = find_place(task, view.nodes, view.new_node) or {}
+    place = find_placement(task, view.nodes, view.new_node) or {}
     return next(iter(place)) if len(place) == 1 else None

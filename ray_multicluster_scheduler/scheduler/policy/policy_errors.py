@@ -20,7 +20,7 @@ def evaluation_error(what: str, task: TaskDescription, view: ClusterView, error:
     )
 
 
-def blame(
+def find_failing_policy(
     ranks: Iterable[Rank], scores: Mapping[str, Score], task: TaskDescription, view: ClusterView, error: Exception
 ) -> PolicyEvaluationError:
     """The same for one of these, found by asking each of them again: while all goes well nobody keeps count."""

@@ -18,8 +18,8 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import (
     unblocked_by,
 )
 
-ROOM_CODES = frozenset({NO_CAPACITY, ABOVE_THRESHOLD})
-TRAFFIC_CODES = frozenset({SUBMISSION_INTERVAL, SERIAL, MAX_IN_FLIGHT, MAX_RUNNING_JOBS})
+CAPACITY_CODES = frozenset({NO_CAPACITY, ABOVE_THRESHOLD})
+RATE_CODES = frozenset({SUBMISSION_INTERVAL, SERIAL, MAX_IN_FLIGHT, MAX_RUNNING_JOBS})
 
 
 class Verdict(Enum):
@@ -37,7 +37,7 @@ def verdict(decision: SchedulingDecision) -> Verdict:
         return Verdict.PLACED
     if all(never_fits(row) for row in decision.candidates) and decision.candidates:
         return Verdict.INFEASIBLE
-    if all(hopeless(row) for row in decision.candidates):
+    if all(permanently_rejected(row) for row in decision.candidates):
         return Verdict.UNHEALTHY
     return Verdict.WAIT
 
@@ -47,20 +47,20 @@ def never_fits(row: CandidateReport) -> bool:
     return any(one.permanent and one.code not in HEALTH_CODES for one in row.rejections)
 
 
-def hopeless(row: CandidateReport) -> bool:
+def permanently_rejected(row: CandidateReport) -> bool:
     """Does it reject the item for any reason that waiting does not mend?"""
     return any(one.permanent for one in row.rejections)
 
 
-def lacks_room_only(row: CandidateReport) -> bool:
+def lacks_capacity_only(row: CandidateReport) -> bool:
     """Does nothing but a lack of room keep an item away from this cluster?"""
-    return bool(row.rejections) and all(one.code in ROOM_CODES for one in row.rejections)
+    return bool(row.rejections) and all(one.code in CAPACITY_CODES for one in row.rejections)
 
 
-def lacks_room_at_least(row: CandidateReport) -> bool:
+def lacks_capacity(row: CandidateReport) -> bool:
     """The same, but for rules that pass by themselves, as what is ours there comes and goes."""
     codes = {one.code for one in row.rejections}
-    return not codes.isdisjoint(ROOM_CODES) and codes <= ROOM_CODES | TRAFFIC_CODES
+    return not codes.isdisjoint(CAPACITY_CODES) and codes <= CAPACITY_CODES | RATE_CODES
 
 
 def table(decision: SchedulingDecision) -> str:
@@ -68,20 +68,20 @@ def table(decision: SchedulingDecision) -> str:
     return reason_lines(decision.candidates)
 
 
-def telling_row(rows: Sequence[CandidateReport]) -> CandidateReport:
+def closest_candidate(rows: Sequence[CandidateReport]) -> CandidateReport:
     """The candidate that is nearest to taking the item: one that may ever run it, is not excluded for good, and has the
     fewest reasons."""
     return min(rows, key=_distance)
 
 
 def _distance(row: CandidateReport) -> tuple[bool, bool, int]:
-    return never_fits(row), hopeless(row), len(row.rejections)
+    return never_fits(row), permanently_rejected(row), len(row.rejections)
 
 
-def what_helps(rows: Sequence[CandidateReport]) -> str | None:
+def unblocking_conditions(rows: Sequence[CandidateReport]) -> str | None:
     """What lets the item go on, at any of the candidates that are as near to taking it as the telling one; None where
     only policies of a user's own know."""
-    nearest = telling_row(rows)
+    nearest = closest_candidate(rows)
     names: dict[str, list[str]] = {main_rejection(nearest).code: []}
     for row in rows:
         if _distance(row) == _distance(nearest):

@@ -14,7 +14,7 @@ _RAY_NAMES = {"cpu": "CPU", "gpu": "GPU", "memory": "memory"}
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
+class ExceededThreshold:
     """One resource of which too much is in use. ``use`` is None when nobody can tell how much."""
 
     resource: str
@@ -36,7 +36,7 @@ class BackpressureController:
         self._limits = [(name, _RAY_NAMES[name], limit) for name, limit in limits.items() if limit < 1]
         self._basis = settings.threshold_on
 
-    def pressure(self, task: TaskDescription, cluster: ClusterView) -> Pressure | None:
+    def exceeded_threshold(self, task: TaskDescription, cluster: ClusterView) -> ExceededThreshold | None:
         """The first resource above its limit, or None when the cluster takes the item."""
         total = cluster.total
         for resource, name, limit in self._limits:
@@ -44,10 +44,10 @@ class BackpressureController:
                 continue
             use = self._use(resource, name, cluster)
             if use is None or use > limit + _ROUNDING:
-                return Pressure(resource, use, limit)
+                return ExceededThreshold(resource, use, limit)
         return None
 
-    def spare(
+    def headroom(
         self, task: TaskDescription, nodes: Iterable[NodeView], observed: Resources | None
     ) -> dict[str, float] | None:
         """What may be in use of these nodes beyond what is, before they take no more; below 0, too much is. Of what has
@@ -63,7 +63,7 @@ class BackpressureController:
             if seen is not None and seen > limit + _ROUNDING:
                 return None
             if seen is None or self._basis == "max":
-                left = sum((node.free or {}).get(name, 0.0) - node.over.get(name, 0.0) for node in known)
+                left = sum((node.free or {}).get(name, 0.0) - node.overcommitted.get(name, 0.0) for node in known)
                 spare[name] = left - (1.0 - limit - _ROUNDING) * total
         return spare
 

@@ -1,4 +1,4 @@
-"""WalkTurns: whose turn it is in a walk through everybody, where those who were looked at step aside one by one.
+"""FairIteration: whose turn it is in a walk through everybody, where those who were looked at step aside one by one.
 
 To ask all owners anew for each group would make a walk past thousands of owners take their number squared. They are
 asked once; after that only the one whose group has stepped aside is asked again.
@@ -16,7 +16,7 @@ First: TypeAlias = tuple[int, ShapeGroup]
 """The group of an owner that comes first, after the number of its head."""
 
 
-class WalkTurns:
+class FairIteration:
     """Those who wait with one priority, as of one moment: who comes, leaves, takes or gives back later is not seen.
 
     ``turns`` are those of owners who may start something, the smaller one first; ``ask`` tells the first of an owner's.
@@ -28,9 +28,9 @@ class WalkTurns:
         ask: Callable[[str], First | None],
         urgency: Callable[[ShapeGroup], float],
     ) -> None:
-        self._turns, self._ask, self._urgency = turns, ask, urgency
-        self._firsts = {owner: first for owner in turns if (first := ask(owner)) is not None}
-        here = self._firsts.items()
+        self._turns, self._first_of, self._urgency = turns, ask, urgency
+        self._first_groups = {owner: first for owner in turns if (first := ask(owner)) is not None}
+        here = self._first_groups.items()
         self._by_turn = [(turns[owner], number, owner) for owner, (number, _) in here]
         self._by_age = [(urgency(group), number, owner) for owner, (number, group) in here]
         heapify(self._by_turn)
@@ -42,19 +42,19 @@ class WalkTurns:
         turn, oldest = self._top(self._by_turn), self._top(self._by_age)
         return None if turn is None or oldest is None else (turn, oldest)
 
-    def step_aside(self, owner: str) -> None:
+    def next_of(self, owner: str) -> None:
         """One of this owner's has."""
-        self._firsts.pop(owner, None)
-        first = self._ask(owner) if owner in self._turns else None
+        self._first_groups.pop(owner, None)
+        first = self._first_of(owner) if owner in self._turns else None
         if first is not None:
-            self._firsts[owner] = first
+            self._first_groups[owner] = first
             heappush(self._by_turn, (self._turns[owner], first[0], owner))
             heappush(self._by_age, (self._urgency(first[1]), first[0], owner))
 
     def _top(self, heap: list[tuple[Any, int, str]]) -> ShapeGroup | None:
         while heap:
             _, number, owner = heap[0]
-            first = self._firsts.get(owner)
+            first = self._first_groups.get(owner)
             if first is not None and first[0] == number:
                 return first[1]
             heappop(heap)  # it stepped aside

@@ -28,8 +28,8 @@ class NeedIndex:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
-        self._nothing: Need = (inf,) * len(self._names)
-        self._place: dict[ShapeGroup, int] = {}
+        self._no_need: Need = (inf,) * len(self._names)
+        self._leaf_of: dict[ShapeGroup, int] = {}
         self._needs: dict[ShapeGroup, Need] = {}
         self._leaves: list[ShapeGroup | None] = []
         self._free: list[int] = []
@@ -40,29 +40,29 @@ class NeedIndex:
         self._unsorted = 0
 
     def __len__(self) -> int:
-        return len(self._place)
+        return len(self._leaf_of)
 
-    def put(self, group: ShapeGroup, amounts: Mapping[str, float], first: int) -> None:
+    def update(self, group: ShapeGroup, amounts: Mapping[str, float], first: int) -> None:
         """It waits, and ``first`` is the number of its head; also to change that."""
-        place = self._place.get(group)
+        place = self._leaf_of.get(group)
         if place is None:
             self._needs[group] = tuple(amounts[name] for name in self._names)
-            place = self._new_place(group)
+            place = self._allocate_leaf(group)
         elif self._firsts[self._size + place] == first:
             return
-        self._set(place, first, self._needs[group] if first != NOBODY else self._nothing)
+        self._set(place, first, self._needs[group] if first != NOBODY else self._no_need)
 
-    def drop(self, group: ShapeGroup) -> None:
+    def remove(self, group: ShapeGroup) -> None:
         """Nobody of it waits any more."""
-        place = self._place.pop(group)
+        place = self._leaf_of.pop(group)
         del self._needs[group]
         self._leaves[place] = None
         self._free.append(place)
-        self._set(place, NOBODY, self._nothing)
+        self._set(place, NOBODY, self._no_need)
 
     def first(self, rooms: Sequence[Need] | None) -> tuple[int, ShapeGroup] | None:
         """The earliest group that one of ``rooms`` has enough for (None: any at all), with its number."""
-        if not self._place or self._firsts[1] == NOBODY:
+        if not self._leaf_of or self._firsts[1] == NOBODY:
             return None
         if rooms is None:
             return self._search((inf,) * len(self._names))
@@ -93,35 +93,35 @@ class NeedIndex:
         assert group is not None, "an empty leaf has a number"
         return group
 
-    def _new_place(self, group: ShapeGroup) -> int:
-        if not self._free or self._unsorted > max(_UNSORTED, len(self._place) // 4):
+    def _allocate_leaf(self, group: ShapeGroup) -> int:
+        if not self._free or self._unsorted > max(_UNSORTED, len(self._leaf_of) // 4):
             self._rebuild(group)
         else:
             self._unsorted += 1
-            self._place[group] = self._free.pop()
-            self._leaves[self._place[group]] = group
-        return self._place[group]
+            self._leaf_of[group] = self._free.pop()
+            self._leaves[self._leaf_of[group]] = group
+        return self._leaf_of[group]
 
     def _rebuild(self, newcomer: ShapeGroup) -> None:
         """Sort all by what they need: who needs little is in the left branches."""
-        numbers = {group: self._firsts[self._size + place] for group, place in self._place.items()}
-        groups = sorted((*self._place, newcomer), key=lambda one: self._needs[one])
+        numbers = {group: self._firsts[self._size + place] for group, place in self._leaf_of.items()}
+        groups = sorted((*self._leaf_of, newcomer), key=lambda one: self._needs[one])
         self._size = 2
         while self._size < 2 * len(groups):
             self._size *= 2
         self._leaves = [*groups, *(None for _ in range(self._size - len(groups)))]
         self._free = list(range(self._size - 1, len(groups) - 1, -1))
-        self._place = {group: place for place, group in enumerate(groups)}
+        self._leaf_of = {group: place for place, group in enumerate(groups)}
         self._firsts = [NOBODY] * (2 * self._size)
         self._earliest = list(range(2 * self._size))
-        self._least = [self._nothing] * (2 * self._size)
+        self._least = [self._no_need] * (2 * self._size)
         self._unsorted = 0
         for group, number in numbers.items():
             if number != NOBODY:
-                self._firsts[self._size + self._place[group]] = number
-                self._least[self._size + self._place[group]] = self._needs[group]
+                self._firsts[self._size + self._leaf_of[group]] = number
+                self._least[self._size + self._leaf_of[group]] = self._needs[group]
         for branch in range(self._size - 1, 0, -1):
-            self._sum_up(branch)
+            self._update_branch(branch)
 
     def _set(self, place: int, first: int, need: Need) -> None:
         branch = self._size + place
@@ -129,12 +129,12 @@ class NeedIndex:
         self._firsts[branch], self._least[branch] = first, need
         branch //= 2
         if is_as_before:
-            self._renumber(branch)
+            self._update_numbers(branch)
             return
-        while branch and self._sum_up(branch):
+        while branch and self._update_branch(branch):
             branch //= 2
 
-    def _renumber(self, branch: int) -> None:
+    def _update_numbers(self, branch: int) -> None:
         """From here to the root only numbers may have changed."""
         firsts, earliest = self._firsts, self._earliest
         while branch:
@@ -146,7 +146,7 @@ class NeedIndex:
             firsts[branch], earliest[branch] = number, leaf
             branch //= 2
 
-    def _sum_up(self, branch: int) -> bool:
+    def _update_branch(self, branch: int) -> bool:
         """Work out a branch from its two; False if it is what it was, and so is everything above."""
         firsts, least = self._firsts, self._least
         left = 2 * branch

@@ -43,7 +43,7 @@ class OwnerAccount:
         self.held = 0.0
         self._used = 0.0
         self._since = 0.0
-        self.in_line: tuple[float, int, str] = (0.0, 0, "")
+        self.share_key: tuple[float, int, str] = (0.0, 0, "")
         """Where it stands among the owners, by its share."""
 
     @property
@@ -51,7 +51,7 @@ class OwnerAccount:
         return not self.queued and not self.running
 
     @property
-    def over(self) -> bool:
+    def exceeds_limits(self) -> bool:
         """Does it have more on clusters than it may? A limit that is lowered takes nothing away."""
         running = self.max_running is not None and self.running > self.max_running
         return running or (self.max_gpus is not None and self.gpus > self.max_gpus + ROUNDING)
@@ -70,24 +70,24 @@ class OwnerAccount:
         since = self._since
         return self._used + self.held * (now - since) if now > since else self._used
 
-    def raise_to(self, used: float, now: float) -> None:
+    def raise_used_to(self, used: float, now: float) -> None:
         """It counts as if it had used at least this much."""
         self._used, self._since = max(self.used(now), used), now
 
-    def limit_as(self, other: OwnerAccount, now: float) -> None:
+    def set_limits_from(self, other: OwnerAccount, now: float) -> None:
         """From now on it may have what the other may. By what it has used for its weight, it stands among the owners
         where it stood: another weight is neither a debt nor a credit."""
         self._used, self._since = self.used(now) * other.weight / self.weight, now
         self.weight, self.max_running, self.max_gpus = other.weight, other.max_running, other.max_gpus
         self.has_limits = other.has_limits
 
-    def take(self, holding: Holding, now: float) -> None:
+    def charge(self, holding: Holding, now: float) -> None:
         """One more item is on a cluster."""
         self._change(now, holding.cost)
         self.running += 1
         self.gpus += holding.gpus
 
-    def give_back(self, holding: Holding, now: float) -> None:
+    def refund(self, holding: Holding, now: float) -> None:
         self._change(now, -holding.cost)
         self.running -= 1
         self.gpus = max(0.0, round(self.gpus - holding.gpus, 6))

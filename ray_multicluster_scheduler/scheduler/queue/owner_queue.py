@@ -9,32 +9,32 @@ from typing import TypeAlias
 from ray_multicluster_scheduler.scheduler.queue.need_index import Need, NeedIndex
 from ray_multicluster_scheduler.scheduler.queue.owner_account import ROUNDING, OwnerAccount
 from ray_multicluster_scheduler.scheduler.queue.ranking import Ranking
-from ray_multicluster_scheduler.scheduler.queue.shape import Bay
+from ray_multicluster_scheduler.scheduler.queue.shape import EligibilityClass
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
-Rooms: TypeAlias = Callable[[Bay], Sequence[Need] | None]
+FreeAmounts: TypeAlias = Callable[[EligibilityClass], Sequence[Need] | None]
 """What is free for a bay, of what its groups need, for each place where something is; None: look at all of them."""
 
 
-def anything(bay: Bay) -> None:
+def any_amount(bay: EligibilityClass) -> None:
     """Look at all of them."""
 
 
 class OwnerQueue:
     """Its groups, by what they need."""
 
-    __slots__ = ("account", "bays", "numbers")
+    __slots__ = ("account", "indexes", "numbers")
 
     def __init__(self, account: OwnerAccount) -> None:
         self.account = account
-        self.bays: dict[Bay, NeedIndex] = {}
+        self.indexes: dict[EligibilityClass, NeedIndex] = {}
         self.numbers = Ranking()
 
-    def first(self, rooms: Rooms) -> tuple[int, ShapeGroup] | None:
+    def first(self, rooms: FreeAmounts) -> tuple[int, ShapeGroup] | None:
         """The group whose head came first of those that ``rooms`` has something for, with the number of that head."""
         best: tuple[int, ShapeGroup] | None = None
         account = self.account
-        for bay, index in self.bays.items():
+        for bay, index in self.indexes.items():
             free = rooms(bay)
             if account.max_gpus is not None and "GPU" in bay.names:
                 free = _at_most(free, bay, account.max_gpus - account.gpus + ROUNDING)
@@ -44,7 +44,7 @@ class OwnerQueue:
         return best
 
 
-class Level(dict[str, OwnerQueue]):
+class PriorityLevel(dict[str, OwnerQueue]):
     """What waits with one priority, by owner."""
 
     __slots__ = ("ages", "numbers")
@@ -55,7 +55,7 @@ class Level(dict[str, OwnerQueue]):
         self.numbers = Ranking()
 
 
-def _at_most(rooms: Sequence[Need] | None, bay: Bay, gpus: float) -> Sequence[Need]:
+def _at_most(rooms: Sequence[Need] | None, bay: EligibilityClass, gpus: float) -> Sequence[Need]:
     """The same, with no more GPUs than this."""
     if rooms is None:
         rooms = [(inf,) * len(bay.names)]

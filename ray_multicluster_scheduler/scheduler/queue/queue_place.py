@@ -1,4 +1,4 @@
-"""QueuePlace: how many are before an item, and why. For people who ask; nothing is decided by it."""
+"""QueuePosition: how many are before an item, and why. For people who ask; nothing is decided by it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ray_multicluster_scheduler.scheduler.queue.shape_group import Head, ShapeGroup
+from ray_multicluster_scheduler.scheduler.queue.shape_group import QueueEntry, ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 
 MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class QueuePlace:
+class QueuePosition:
     """``position`` 1 is next, if whatever is free suited everybody alike. ``ahead`` are the first of those before it,
     each with why it is."""
 
@@ -23,7 +23,7 @@ class QueuePlace:
     ahead: tuple[tuple[str, str], ...]
 
 
-def queue_place(queue: TaskQueue, task_id: str, now: float) -> QueuePlace | None:
+def queue_position(queue: TaskQueue, task_id: str, now: float) -> QueuePosition | None:
     """Where it stands; None if it does not wait there."""
     group = queue.group_of(task_id)
     if group is None:
@@ -47,37 +47,37 @@ def queue_place(queue: TaskQueue, task_id: str, now: float) -> QueuePlace | None
                 others.setdefault(other.shape.owner, []).append((entry.number, entry.task_id))
     before += _by_turns(queue, group, others, own, mine.number, now)
     first = heapq.nsmallest(MOST_NAMED, before)
-    return QueuePlace(1 + len(before), tuple((one, why) for _, one, why in first))
+    return QueuePosition(1 + len(before), tuple((one, why) for _, one, why in first))
 
 
 def queue_positions(queue: TaskQueue, task_ids: Iterable[str], now: float) -> dict[str, int]:
-    """The position of each that waits there, as :func:`queue_place` tells it; for many at once. What the queue keeps in
-    order is enough for it, so a long queue costs hardly more than a short one."""
+    """The position of each queued id, as :func:`queue_position` returns it, for many ids at once. It uses the sorted
+    numbers that the queue keeps, so the cost hardly grows with the length of the queue."""
     asked: dict[int, list[tuple[str, ShapeGroup]]] = {}
     for one in task_ids:
         group = queue.group_of(one)
         if group is not None:
             asked.setdefault(group.priority, []).append((one, group))
-    ages = queue.ages() if asked else {}
+    ages = queue.submission_times() if asked else {}
     positions: dict[str, int] = {}
     for level, some in asked.items():
         others = [(theirs, _urgency_of(queue, one)) for one, theirs in ages.items() if one != level]
         for task_id, mine, before in _before_of_its_priority(queue, level, some, now):
             urgency = queue.order.urgency(level, mine.since)
-            positions[task_id] = 1 + before + sum(theirs.before(urgency, key) for theirs, key in others)
+            positions[task_id] = 1 + before + sum(theirs.count_before(urgency, key) for theirs, key in others)
     return positions
 
 
 def _before_of_its_priority(
     queue: TaskQueue, level: int, asked: list[tuple[str, ShapeGroup]], now: float
-) -> Iterator[tuple[str, Head, int]]:
+) -> Iterator[tuple[str, QueueEntry, int]]:
     """Each of them with how many of the same priority are before it.
 
     Of its own owner those that came earlier, and of every other owner as many, or one more if that one's turn is
     earlier, or all, if these are fewer. Owners are many, so they are counted together: by how many of theirs wait, and
     those whose turn is earlier as the walk comes to them.
     """
-    numbers, arrivals = queue.numbers(level), queue.arrivals(level)
+    numbers, arrivals = queue.submission_numbers_by_owner(level), queue.submission_numbers(level)
     turns = {owner: queue.order.turn(queue.account(owner), now) for owner in numbers}
     lengths = sorted(map(len, numbers.values()))
     sums = [0, *accumulate(lengths)]
@@ -86,12 +86,12 @@ def _before_of_its_priority(
     for task_id, group in sorted(asked, key=lambda one: turns[one[1].shape.owner]):
         turn, mine = turns[group.shape.owner], group.entry(task_id)
         if not turn:  # owners do not count
-            yield task_id, mine, arrivals.before(mine.number)
+            yield task_id, mine, arrivals.count_before(mine.number)
             continue
         while line[at][0] < turn:  # its own is in the line, too
             insort(earlier, line[at][1])
             at += 1
-        own = numbers[group.shape.owner].before(mine.number)
+        own = numbers[group.shape.owner].count_before(mine.number)
         fewer = bisect_right(lengths, own)
         everybody = sums[fewer] + own * (len(lengths) - fewer)
         yield task_id, mine, everybody + len(earlier) - bisect_right(earlier, own)

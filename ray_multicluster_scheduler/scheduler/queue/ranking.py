@@ -12,44 +12,44 @@ class Ranking:
     """Numbers, each as often as it was added and not taken out. They are put in order when somebody asks, and mostly
     are so already: who waits came one after the other. Those that left are a list of their own until they are many."""
 
-    __slots__ = ("_all", "_gone", "_gone_in_order", "_in_order")
+    __slots__ = ("_all", "_removed", "_removed_sorted", "_sorted")
 
     def __init__(self) -> None:
         self._all: list[float] = []
-        self._gone: list[float] = []
-        self._in_order = self._gone_in_order = True
+        self._removed: list[float] = []
+        self._sorted = self._removed_sorted = True
 
     def add(self, number: float) -> None:
-        if self._in_order and self._all and number < self._all[-1]:
-            self._in_order = False
+        if self._sorted and self._all and number < self._all[-1]:
+            self._sorted = False
         self._all.append(number)
 
-    def take_out(self, number: float) -> None:
+    def remove(self, number: float) -> None:
         """One that was added."""
-        if self._gone_in_order and self._gone and number < self._gone[-1]:
-            self._gone_in_order = False
-        self._gone.append(number)
-        if len(self._gone) > len(self) + _SLACK:
-            self._all, self._gone = self._left(), []
+        if self._removed_sorted and self._removed and number < self._removed[-1]:
+            self._removed_sorted = False
+        self._removed.append(number)
+        if len(self._removed) > len(self) + _SLACK:
+            self._all, self._removed = self._remaining(), []
 
-    def before(self, number: float, key: Callable[[float], float] | None = None) -> int:
+    def count_before(self, number: float, key: Callable[[float], float] | None = None) -> int:
         """How many are smaller. By a ``key`` that keeps them in order, if one is given: then how many keys are."""
         self._sort()
         if key is None:
-            return bisect_left(self._all, number) - bisect_left(self._gone, number)
-        return bisect_left(self._all, number, key=key) - bisect_left(self._gone, number, key=key)
+            return bisect_left(self._all, number) - bisect_left(self._removed, number)
+        return bisect_left(self._all, number, key=key) - bisect_left(self._removed, number, key=key)
 
     def _sort(self) -> None:
-        if not self._in_order:
+        if not self._sorted:
             self._all.sort()
-            self._in_order = True
-        if not self._gone_in_order:  # even one that is in order is walked through to find that out
-            self._gone.sort()
-            self._gone_in_order = True
+            self._sorted = True
+        if not self._removed_sorted:  # even one that is in order is walked through to find that out
+            self._removed.sort()
+            self._removed_sorted = True
 
-    def _left(self) -> list[float]:
+    def _remaining(self) -> list[float]:
         self._sort()
-        left, at, gone = [], 0, self._gone
+        left, at, gone = [], 0, self._removed
         for number in self._all:
             if at < len(gone) and gone[at] == number:
                 at += 1
@@ -58,4 +58,4 @@ class Ranking:
         return left
 
     def __len__(self) -> int:
-        return len(self._all) - len(self._gone)
+        return len(self._all) - len(self._removed)

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.model.resources import ResourceShape
 from ray_multicluster_scheduler.common.model.resources import shape_of as resource_shape
 
 
-class Lane(NamedTuple):
+class QueueKey(NamedTuple):
     """Which queue an item stands in: of tasks or of jobs, and for which preferred cluster (None: the global one)."""
 
     queue: str
@@ -20,7 +20,7 @@ class Lane(NamedTuple):
 class Shape(NamedTuple):
     """A lane, and all that a filter, rank or score may read of an item."""
 
-    lane: Lane
+    queue_key: QueueKey
     kind: str
     placement: tuple[tuple[str, float], ...]
     tags: tuple[str, ...]
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
     entrypoint: ResourceShape = ()
 
 
-class Demands(NamedTuple):
+class ClusterConstraints(NamedTuple):
     """What an item demands of a cluster for good. ``only``: it goes to this cluster or nowhere."""
 
     only: str | None
@@ -43,35 +43,35 @@ class Demands(NamedTuple):
     deny_clusters: tuple[str, ...]
 
 
-NO_DEMANDS = Demands(None, (), None, ())
+NO_CONSTRAINTS = ClusterConstraints(None, (), None, ())
 
 
-class Bay(NamedTuple):
+class EligibilityClass(NamedTuple):
     """Groups that the same clusters are open for: by kind, by whether it is a retry, and by what they demand for good.
     ``names`` are the resources that all of them need."""
 
     kind: str
     retry: bool
     names: tuple[str, ...]
-    demands: Demands = NO_DEMANDS
+    demands: ClusterConstraints = NO_CONSTRAINTS
 
 
-def bay_of(shape: Shape) -> Bay:
-    only = shape.lane.cluster if shape.fallback == "wait" else None
-    demands = Demands(only, shape.require_tags, shape.allow_clusters, shape.deny_clusters)
+def eligibility_class(shape: Shape) -> EligibilityClass:
+    only = shape.queue_key.cluster if shape.fallback == "wait" else None
+    demands = ClusterConstraints(only, shape.require_tags, shape.allow_clusters, shape.deny_clusters)
     names = tuple([name for name, _ in shape.placement])
-    return Bay(shape.kind, shape.retry, names, NO_DEMANDS if demands == NO_DEMANDS else demands)
+    return EligibilityClass(shape.kind, shape.retry, names, NO_CONSTRAINTS if demands == NO_CONSTRAINTS else demands)
 
 
-def lane_of(task: TaskDescription) -> Lane:
+def queue_key(task: TaskDescription) -> QueueKey:
     """Actors stand with the tasks: both go over the link."""
-    return Lane("job" if task.kind == "job" else "task", task.preferred_cluster)
+    return QueueKey("job" if task.kind == "job" else "task", task.preferred_cluster)
 
 
 def shape_of(task: TaskDescription, *, retry: bool) -> Shape:
     """``retry``: it was placed before, so the submission interval does not hold for it."""
     return Shape(
-        lane_of(task),
+        queue_key(task),
         task.kind,
         tuple(sorted(task.placement.items())),
         task.tags,

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ray_multicluster_scheduler.common.model import SchedulingDecision
-from ray_multicluster_scheduler.scheduler.queue.shape import Shape, bay_of
+from ray_multicluster_scheduler.scheduler.queue.shape import Shape, eligibility_class
 
 _SLACK = 64
 
 
-class Head(NamedTuple):
+class QueueEntry(NamedTuple):
     """Whose turn it is within a group."""
 
     number: int
@@ -23,23 +23,23 @@ class Head(NamedTuple):
 class ShapeGroup:
     """Waiting items of one shape and priority. ``decision`` says why they wait; None while nobody has looked yet."""
 
-    __slots__ = ("_heap", "_members", "bay", "decision", "need", "parked", "priority", "shape")
+    __slots__ = ("_heap", "_members", "decision", "eligibility", "need", "parked", "priority", "shape")
 
     def __init__(self, shape: Shape, priority: int) -> None:
         self.shape = shape
         self.priority = priority
-        self.bay = bay_of(shape)
+        self.eligibility = eligibility_class(shape)
         self.need = dict(shape.placement)
         self.decision: SchedulingDecision | None = None
         self.parked = False
-        self._heap: list[Head] = []
-        self._members: dict[str, Head] = {}
+        self._heap: list[QueueEntry] = []
+        self._members: dict[str, QueueEntry] = {}
 
     def add(self, task_id: str, number: int, since: float) -> None:
-        self._members[task_id] = head = Head(number, task_id, since)
+        self._members[task_id] = head = QueueEntry(number, task_id, since)
         heapq.heappush(self._heap, head)
 
-    def remove(self, task_id: str) -> Head:
+    def remove(self, task_id: str) -> QueueEntry:
         """Its heap entry stays until it comes up, or until such entries are the larger part. Returns what it was."""
         gone = self._members.pop(task_id)
         if len(self._heap) > 2 * len(self._members) + _SLACK:
@@ -47,20 +47,20 @@ class ShapeGroup:
             heapq.heapify(self._heap)
         return gone
 
-    def head(self) -> Head:
+    def head(self) -> QueueEntry:
         """The item whose turn it is. Raises IndexError when nobody waits here."""
         while self._members.get(self._heap[0][1]) is not self._heap[0]:
             heapq.heappop(self._heap)
         return self._heap[0]
 
-    def ids(self) -> Iterator[str]:
+    def task_ids(self) -> Iterator[str]:
         return iter(self._members)
 
-    def entry(self, task_id: str) -> Head:
+    def entry(self, task_id: str) -> QueueEntry:
         """Raises KeyError for one that does not wait here."""
         return self._members[task_id]
 
-    def entries(self) -> Iterator[Head]:
+    def entries(self) -> Iterator[QueueEntry]:
         """All that wait, each once, in no order."""
         return iter(self._members.values())
 

@@ -16,13 +16,13 @@ from math import inf
 
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.scheduler.policy import reasons
-from ray_multicluster_scheduler.scheduler.queue.fair_iteration import WalkTurns
+from ray_multicluster_scheduler.scheduler.queue.fair_iteration import FairIteration
 from ray_multicluster_scheduler.scheduler.queue.need_index import NOBODY, NeedIndex
 from ray_multicluster_scheduler.scheduler.queue.order import FifoOrder, Order
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, OwnerAccount
-from ray_multicluster_scheduler.scheduler.queue.owner_queue import Level, OwnerQueue, Rooms, anything
+from ray_multicluster_scheduler.scheduler.queue.owner_queue import FreeAmounts, OwnerQueue, PriorityLevel, any_amount
 from ray_multicluster_scheduler.scheduler.queue.ranking import Ranking
-from ray_multicluster_scheduler.scheduler.queue.shape import Bay, Lane, Shape, shape_of
+from ray_multicluster_scheduler.scheduler.queue.shape import EligibilityClass, QueueKey, Shape, shape_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 _FOREVER = 3600.0
@@ -37,44 +37,48 @@ class TaskQueue:
         self.order = order or FifoOrder(_FOREVER)
         self._new_account = account or (lambda _: OwnerAccount())
         self._accounts: dict[str, OwnerAccount] = {}
-        self._line: list[tuple[float, int, str]] = []  # owners with items here, who has the smallest share first
+        self._owners_by_share: list[
+            tuple[float, int, str]
+        ] = []  # owners with items here, who has the smallest share first
         self._newcomers = count()
-        self._bays: Counter[Bay] = Counter()
+        self._eligibility_counts: Counter[EligibilityClass] = Counter()
         self._maybe_idle: set[str] = set()
-        self._served = 0.0  # the most that one who had a turn had used by then, for its weight
-        self._grain = 0.0  # the most that a single item has used lately: shares cannot be equal to less than that
-        self.lifted: set[str] = set()
+        self._most_used = 0.0  # the most that one who had a turn had used by then, for its weight
+        self._largest_item_use = (
+            0.0  # the most that a single item has used lately: shares cannot be equal to less than that
+        )
+        self.unblocked_owners: set[str] = set()
         """Owners whose items were not looked at because of a limit that has been lifted."""
-        self._levels: dict[int, Level] = {}
+        self._levels: dict[int, PriorityLevel] = {}
         self._priorities: list[int] = []
         self._groups: dict[tuple[int, Shape], ShapeGroup] = {}
         self._group_of: dict[str, ShapeGroup] = {}
-        self._walk: dict[int, WalkTurns] = {}  # by priority; empty when something has happened but parking
-        self._walk_at = 0.0
+        self._iteration: dict[int, FairIteration] = {}  # by priority; empty when something has happened but parking
+        self._iteration_at = 0.0
 
     # ---- who waits
 
     def enqueue(self, task: TaskDescription, number: int, *, retry: bool = False) -> ShapeGroup:
         """Let it wait. ``number`` is its submission number; a retry keeps its own and so its place."""
-        self._walk.clear()
+        self._iteration.clear()
         priority = task.priority
         shape = shape_of(task, retry=retry)
         group = self._groups.get((priority, shape))
         if group is None:
             group = self._groups[priority, shape] = ShapeGroup(shape, priority)
-            self._bays[group.bay] += 1
+            self._eligibility_counts[group.eligibility] += 1
         account = self.account(shape.owner)
         account.queued += 1
         if account.queued == 1:
-            account.in_line = (self.order.share(account), next(self._newcomers), shape.owner)
-            insort(self._line, account.in_line)
+            account.share_key = (self.order.share(account), next(self._newcomers), shape.owner)
+            insort(self._owners_by_share, account.share_key)
         group.add(task.id, number, task.submitted_at)
         self._group_of[task.id] = group
         level = self._level(priority)
         level.ages.add(task.submitted_at)
         level.numbers.add(number)
         self._owner_queue(level, shape.owner).numbers.add(number)
-        self._put(group)
+        self._index_group(group)
         return group
 
     def remove(self, task_id: str) -> bool:
@@ -82,20 +86,20 @@ class TaskQueue:
         group = self._group_of.pop(task_id, None)
         if group is None:
             return False
-        self._walk.clear()
+        self._iteration.clear()
         account = self.account(group.shape.owner)
         account.queued -= 1
         if not account.queued:
-            del self._line[bisect_left(self._line, account.in_line)]
+            del self._owners_by_share[bisect_left(self._owners_by_share, account.share_key)]
         self._maybe_idle.add(group.shape.owner)
         gone, level = group.remove(task_id), self._levels[group.priority]
-        level.ages.take_out(gone.since)
-        level.numbers.take_out(gone.number)
-        level[group.shape.owner].numbers.take_out(gone.number)
+        level.ages.remove(gone.since)
+        level.numbers.remove(gone.number)
+        level[group.shape.owner].numbers.remove(gone.number)
         if group:
-            self._put(group)
+            self._index_group(group)
         else:
-            self._drop(group)
+            self._drop_group(group)
         return True
 
     def group_of(self, task_id: str) -> ShapeGroup | None:
@@ -109,38 +113,38 @@ class TaskQueue:
     def groups_of(self, owner: str) -> list[ShapeGroup]:
         return [group for group in self.groups() if group.shape.owner == owner]
 
-    def owners_who_wait_for_themselves(self) -> set[str]:
+    def blocked_owners(self) -> set[str]:
         """Whose items wait because the owner is paused or at a limit."""
         limited = (owner for owner, account in self._accounts.items() if account.queued and account.limited)
         paused = (owner for owner, account in self._accounts.items() if account.queued and account.paused is not None)
         return {*limited, *paused}
 
     @property
-    def shapes(self) -> int:
+    def group_count(self) -> int:
         """How many groups there are."""
         return len(self._groups)
 
-    def waiting_for(self, cluster: str) -> list[str]:
+    def waiting_only_for(self, cluster: str) -> list[str]:
         """Ids of the items that go to this cluster or nowhere."""
         pinned = (group for group in self.groups() if group.shape.fallback == "wait")
-        return [task_id for group in pinned if group.shape.lane.cluster == cluster for task_id in group.ids()]
+        return [task_id for group in pinned if group.shape.queue_key.cluster == cluster for task_id in group.task_ids()]
 
-    def depths(self) -> dict[Lane, int]:
+    def depths(self) -> dict[QueueKey, int]:
         """How many wait in each lane that is not empty."""
-        depths: dict[Lane, int] = {}
+        depths: dict[QueueKey, int] = {}
         for group in self.groups():
-            depths[group.shape.lane] = depths.get(group.shape.lane, 0) + len(group)
+            depths[group.shape.queue_key] = depths.get(group.shape.queue_key, 0) + len(group)
         return depths
 
-    def numbers(self, priority: int) -> dict[str, Ranking]:
+    def submission_numbers_by_owner(self, priority: int) -> dict[str, Ranking]:
         """The submission numbers of those that wait with this priority, by owner."""
         return {owner: queue.numbers for owner, queue in self._levels.get(priority, {}).items()}
 
-    def arrivals(self, priority: int) -> Ranking:
+    def submission_numbers(self, priority: int) -> Ranking:
         """The same of all owners together. Raises KeyError if nobody waits with this priority."""
         return self._levels[priority].numbers
 
-    def ages(self) -> dict[int, Ranking]:
+    def submission_times(self) -> dict[int, Ranking]:
         """When those that wait were submitted, by priority."""
         return {priority: level.ages for priority, level in self._levels.items()}
 
@@ -152,23 +156,25 @@ class TaskQueue:
 
     # ---- whose turn it is
 
-    def first(self, rooms: Rooms, now: float, above: int | None = None) -> ShapeGroup | None:
+    def first(self, rooms: FreeAmounts, now: float, above: int | None = None) -> ShapeGroup | None:
         """The group whose head comes first of those that ``rooms`` has something for; only priorities ``above``.
 
         Groups that are parked are left out, and so are those of owners who may start nothing now.
         """
-        if not any(free is None or free for free in map(rooms, self._bays)):
+        if not any(free is None or free for free in map(rooms, self._eligibility_counts)):
             return None
         levels = (one for one in reversed(self._priorities) if above is None or one > above)
         return self._most_urgent(self._first_of_level(priority, rooms, now) for priority in levels)
 
-    def first_of_all(self, now: float) -> ShapeGroup | None:
+    def next_in_iteration(self, now: float) -> ShapeGroup | None:
         """The same, whatever is free. In a walk, where nothing happens between two calls but that the one that was
         named is parked, owners are asked once, and not for each of their groups."""
-        if not self._walk or self._walk_at != now:
-            self._walk = {priority: self._turns_of(priority, now) for priority in reversed(self._priorities)}
-            self._walk_at = now
-        return self._most_urgent(turns.first() for turns in self._walk.values())
+        if not self._iteration or self._iteration_at != now:
+            self._iteration = {
+                priority: self._start_iteration(priority, now) for priority in reversed(self._priorities)
+            }
+            self._iteration_at = now
+        return self._most_urgent(turns.first() for turns in self._iteration.values())
 
     def _most_urgent(self, levels: Iterable[tuple[ShapeGroup, ShapeGroup] | None]) -> ShapeGroup | None:
         """Of levels, the highest first, each with the one that has the turn and the oldest."""
@@ -189,17 +195,17 @@ class TaskQueue:
         """It had its say in this walk: leave it out until :meth:`unpark`."""
         group.parked = True
         if group:
-            self._index(group).put(group, group.need, NOBODY)
-        turns = self._walk.get(group.priority)
+            self._index_of(group).update(group, group.need, NOBODY)
+        turns = self._iteration.get(group.priority)
         if turns is not None:
-            turns.step_aside(group.shape.owner)
+            turns.next_of(group.shape.owner)
 
     def unpark(self, group: ShapeGroup) -> None:
         if group.parked:
-            self._walk.clear()
+            self._iteration.clear()
             group.parked = False
             if group:
-                self._put(group)
+                self._index_group(group)
 
     def urgency(self, group: ShapeGroup) -> float:
         """Of its head; smaller is more urgent."""
@@ -224,25 +230,25 @@ class TaskQueue:
             account = self._accounts[owner] = self._new_account(owner)
         return account
 
-    def _line_up(self, account: OwnerAccount) -> None:
+    def _update_share(self, account: OwnerAccount) -> None:
         """Its share is not what it was."""
         if not account.queued:
             return
-        share, number, owner = account.in_line
+        share, number, owner = account.share_key
         now = self.order.share(account)
         if now != share:
-            del self._line[bisect_left(self._line, account.in_line)]
-            account.in_line = (now, number, owner)
-            insort(self._line, account.in_line)
+            del self._owners_by_share[bisect_left(self._owners_by_share, account.share_key)]
+            account.share_key = (now, number, owner)
+            insort(self._owners_by_share, account.share_key)
 
-    def waiting_of(self, owner: str) -> int:
+    def waiting_count(self, owner: str) -> int:
         """How many items of this owner wait in here."""
         account = self._accounts.get(owner)
         return 0 if account is None else account.queued
 
     def pause(self, owner: str, reason: str) -> None:
         """Nothing of this owner's starts until :meth:`resume`."""
-        self._walk.clear()
+        self._iteration.clear()
         self.account(owner).paused = reason
 
     def paused_owners(self) -> dict[str, str]:
@@ -250,7 +256,7 @@ class TaskQueue:
         return {owner: account.paused for owner, account in self._accounts.items() if account.paused is not None}
 
     def resume(self, owner: str) -> None:
-        self._walk.clear()
+        self._iteration.clear()
         self.account(owner).paused = None
         self._maybe_idle.add(owner)
 
@@ -259,33 +265,35 @@ class TaskQueue:
         account = self._accounts.get(owner)
         if account is None:
             return False
-        self._walk.clear()
-        account.limit_as(self._new_account(owner), now)
-        self._line_up(account)
-        return account.over
+        self._iteration.clear()
+        account.set_limits_from(self._new_account(owner), now)
+        self._update_share(account)
+        return account.exceeds_limits
 
-    def take(self, owner: str, holding: Holding, now: float) -> None:
+    def charge(self, owner: str, holding: Holding, now: float) -> None:
         """One of its items goes to a cluster: it had its turn."""
-        self._walk.clear()
+        self._iteration.clear()
         account = self.account(owner)
-        account.raise_to((self._served - _CREDIT * self._grain) * account.weight, now)
-        self._served = max(self._served, account.used(now) / account.weight)
-        account.take(holding, now)
-        self._line_up(account)
+        account.raise_used_to((self._most_used - _CREDIT * self._largest_item_use) * account.weight, now)
+        self._most_used = max(self._most_used, account.used(now) / account.weight)
+        account.charge(holding, now)
+        self._update_share(account)
 
-    def give_back(self, owner: str, holding: Holding, now: float) -> None:
+    def refund(self, owner: str, holding: Holding, now: float) -> None:
         """One of its items is no longer on a cluster. If that lifts a limit, its groups are to be looked at again."""
-        self._walk.clear()
+        self._iteration.clear()
         account = self.account(owner)
         limited = account.limited
-        account.give_back(holding, now)
-        self._line_up(account)
-        self._grain = max(_FADING * self._grain, holding.cost * (now - holding.since) / account.weight)
+        account.refund(holding, now)
+        self._update_share(account)
+        self._largest_item_use = max(
+            _FADING * self._largest_item_use, holding.cost * (now - holding.since) / account.weight
+        )
         if limited and account.queued:
-            self.lifted.add(owner)
+            self.unblocked_owners.add(owner)
         self._maybe_idle.add(owner)
 
-    def tidy_up(self) -> None:
+    def drop_idle_accounts(self) -> None:
         """Owners come and go: forget those with nothing left. Who comes back starts level with the others anyway."""
         for owner in self._maybe_idle:
             account = self._accounts.get(owner)
@@ -293,7 +301,7 @@ class TaskQueue:
                 del self._accounts[owner]
         self._maybe_idle.clear()
 
-    def _first_of_level(self, priority: int, rooms: Rooms, now: float) -> tuple[ShapeGroup, ShapeGroup] | None:
+    def _first_of_level(self, priority: int, rooms: FreeAmounts, now: float) -> tuple[ShapeGroup, ShapeGroup] | None:
         """Of those that could go: the one whose owner has the turn, and the oldest."""
         alone = len(self._priorities) == 1
         best: tuple[int, ShapeGroup] | None = None
@@ -311,15 +319,15 @@ class TaskQueue:
                 best, best_turn = first, its_turn
         return None if best is None else (best[1], best[1] if oldest is None else oldest[1])
 
-    def _turns_of(self, priority: int, now: float) -> WalkTurns:
+    def _start_iteration(self, priority: int, now: float) -> FairIteration:
         level = self._levels[priority]
         accounts = {owner: queue.account for owner, queue in level.items() if queue.account.may_start}
-        turns = {owner: (one.in_line[0], self.order.turn(one, now)) for owner, one in accounts.items()}
-        return WalkTurns(turns, lambda owner: level[owner].first(anything), self.urgency)
+        turns = {owner: (one.share_key[0], self.order.turn(one, now)) for owner, one in accounts.items()}
+        return FairIteration(turns, lambda owner: level[owner].first(any_amount), self.urgency)
 
     def _by_turns(self, level: dict[str, OwnerQueue], now: float) -> Iterator[tuple[tuple[float, ...], OwnerQueue]]:
         """Owners of a level who may start something, with their turns, the first one first."""
-        line, begin = self._line, 0
+        line, begin = self._owners_by_share, 0
         while begin < len(line):
             share, end = line[begin][0], begin + 1
             while end < len(line) and line[end][0] == share:
@@ -334,41 +342,41 @@ class TaskQueue:
 
     # ---- where it stands
 
-    def _index(self, group: ShapeGroup) -> NeedIndex:
+    def _index_of(self, group: ShapeGroup) -> NeedIndex:
         queue = self._owner_queue(self._level(group.priority), group.shape.owner)
-        index = queue.bays.get(group.bay)
+        index = queue.indexes.get(group.eligibility)
         if index is None:
-            index = queue.bays[group.bay] = NeedIndex(group.bay.names)
+            index = queue.indexes[group.eligibility] = NeedIndex(group.eligibility.names)
         return index
 
-    def _level(self, priority: int) -> Level:
+    def _level(self, priority: int) -> PriorityLevel:
         level = self._levels.get(priority)
         if level is None:
-            level = self._levels[priority] = Level()
+            level = self._levels[priority] = PriorityLevel()
             insort(self._priorities, priority)
         return level
 
-    def _owner_queue(self, level: Level, owner: str) -> OwnerQueue:
+    def _owner_queue(self, level: PriorityLevel, owner: str) -> OwnerQueue:
         queue = level.get(owner)
         if queue is None:
             queue = level[owner] = OwnerQueue(self.account(owner))
         return queue
 
-    def _put(self, group: ShapeGroup) -> None:
+    def _index_group(self, group: ShapeGroup) -> None:
         if not group.parked:
-            self._index(group).put(group, group.need, group.head().number)
+            self._index_of(group).update(group, group.need, group.head().number)
 
-    def _drop(self, group: ShapeGroup) -> None:
+    def _drop_group(self, group: ShapeGroup) -> None:
         """Nobody waits in it any more: nothing of it stays."""
         del self._groups[group.priority, group.shape]
-        self._bays[group.bay] -= 1
-        if not self._bays[group.bay]:
-            del self._bays[group.bay]
+        self._eligibility_counts[group.eligibility] -= 1
+        if not self._eligibility_counts[group.eligibility]:
+            del self._eligibility_counts[group.eligibility]
         level = self._levels[group.priority]
-        bays = level[group.shape.owner].bays
-        bays[group.bay].drop(group)
-        if not bays[group.bay]:
-            del bays[group.bay]
+        bays = level[group.shape.owner].indexes
+        bays[group.eligibility].remove(group)
+        if not bays[group.eligibility]:
+            del bays[group.eligibility]
         if not bays:
             del level[group.shape.owner]
         if not level:

@@ -20,7 +20,7 @@ def dump_state(machine: SchedulerMachine, now: float, unequal: tuple[str, ...] =
     for record in machine.records():
         if record.state.terminal:
             continue
-        reason = machine.why(record.task.id, now) or machine.missing(record.task.id)
+        reason = machine.explain_wait(record.task.id, now) or machine.unmet_prerequisites(record.task.id)
         if reason is not None:
             waiting[record.task.id] = reason.code, reason.sentence
     breakers = tuple(one.name for one in machine.registry if one.breaker.state(now) is not BreakerState.CLOSED)
@@ -36,9 +36,13 @@ def _leftovers(machine: SchedulerMachine) -> tuple[str, ...]:
     for metadata in machine.registry.list():
         state = machine.registry.state(metadata.name)
         left += [f"reservation of {task_id} on {state.name}" for task_id in state.ledger.reservations]
-        left += [f"{task_id} counted on {state.name}" for task_id in (*state.places.held, *state.places.ahead)]
-        left += [f"{node.ours} of ours on {node.node_id}" for node in state.ledger.nodes() if node.ours]
-        left += [f"room kept on {state.name} for {state.pin.task_id}"] if state.pin is not None else []
+        left += [f"{task_id} counted on {state.name}" for task_id in (*state.slots.held, *state.slots.prefetched)]
+        left += [f"{node.reserved} of ours on {node.node_id}" for node in state.ledger.nodes() if node.reserved]
+        left += (
+            [f"room kept on {state.name} for {state.wide_reservation.task_id}"]
+            if state.wide_reservation is not None
+            else []
+        )
     return tuple(left)
 
 

@@ -11,7 +11,7 @@ import pytest
 from bench._naive import Answer, differences, evaluate
 from ray_multicluster_scheduler.common.model import CandidateReport, Rejection, SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NewNode, Trouble
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem, ClusterView, NewNode
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from tests.unit.lifecycle.driver import actor, job, task
 from tests.unit.policy.views import node, view
@@ -59,7 +59,7 @@ def test_the_load_score_is_the_one_that_users_know(
         (task("t", 16), view("c", autoscaling=True), {}, ["NO_CAPACITY"]),
         (task("t", 16), view("c", max_node={"CPU": 32.0}), {}, ["NO_CAPACITY"]),
         (task("t", 16), view("c", max_node={"CPU": 9.0}), {}, ["NO_CAPACITY", "TOO_BIG"]),
-        (task("t", 16), view("c", bygone_nodes=({"CPU": 16.0},)), {}, ["NO_CAPACITY"]),
+        (task("t", 16), view("c", past_node_sizes=({"CPU": 16.0},)), {}, ["NO_CAPACITY"]),
         (task("t"), view("c", node({"CPU": 8.0}, {"CPU": 2.0})), {}, ["ABOVE_THRESHOLD"]),
         (task("t"), view("c", node({"CPU": 8.0}, {"CPU": 2.4})), {}, []),
         (task("t"), view("c", observed={"cpu": 0.9}), {"threshold_on": "observed"}, ["ABOVE_THRESHOLD"]),
@@ -78,11 +78,11 @@ def test_the_load_score_is_the_one_that_users_know(
         ),
         (task("t"), view("c", cordoned=True), {}, ["CORDONED"]),
         (task("t"), view("c", paused=""), {}, ["QUEUE_PAUSED"]),
-        (job("j"), view("c", job_trouble=Trouble("DASHBOARD_SILENT", "no")), {}, ["DASHBOARD_SILENT"]),
-        (task("t"), view("c", job_trouble=Trouble("DASHBOARD_SILENT", "no")), {}, []),
-        (task("t"), view("c", trouble=Trouble("CLUSTER_SUSPECT", "silent")), {}, ["CLUSTER_SUSPECT"]),
-        (task("t"), view("c", link_trouble=Trouble("LINK_FAILED", "no")), {}, ["LINK_FAILED"]),
-        (job("j"), view("c", link_trouble=Trouble("LINK_FAILED", "no")), {}, []),
+        (job("j"), view("c", job_problem=ClusterProblem("DASHBOARD_SILENT", "no")), {}, ["DASHBOARD_SILENT"]),
+        (task("t"), view("c", job_problem=ClusterProblem("DASHBOARD_SILENT", "no")), {}, []),
+        (task("t"), view("c", problem=ClusterProblem("CLUSTER_SUSPECT", "silent")), {}, ["CLUSTER_SUSPECT"]),
+        (task("t"), view("c", link_problem=ClusterProblem("LINK_FAILED", "no")), {}, ["LINK_FAILED"]),
+        (job("j"), view("c", link_problem=ClusterProblem("LINK_FAILED", "no")), {}, []),
         (task("t"), view("c", python_version="3.12.1"), {}, ["PYTHON_MISMATCH"]),
         (job("j"), view("c", python_version="3.12.1"), {}, []),
         (task("t", require_tags=("x",)), view("c", tags=("y",)), {}, ["REQUIRED_TAGS"]),
@@ -97,8 +97,13 @@ def test_the_load_score_is_the_one_that_users_know(
         (task("t"), view("c", in_flight=1), {"execution_mode": "serial"}, ["SERIAL"]),
         (task("t"), view("c", in_flight=1, ready_actors=1), {"execution_mode": "serial"}, []),
         (job("j"), view("c", running_jobs=2, max_running_jobs=2), {}, ["MAX_RUNNING_JOBS"]),
-        (task("t"), view("c", in_flight=1, ahead=1, max_in_flight=2), {}, ["MAX_IN_FLIGHT"]),
-        (task("t"), view("c", snapshot_at=None, trouble=Trouble("CLUSTER_UNKNOWN", "?")), {}, ["CLUSTER_UNKNOWN"]),
+        (task("t"), view("c", in_flight=1, prefetched=1, max_in_flight=2), {}, ["MAX_IN_FLIGHT"]),
+        (
+            task("t"),
+            view("c", snapshot_at=None, problem=ClusterProblem("CLUSTER_UNKNOWN", "?")),
+            {},
+            ["CLUSTER_UNKNOWN"],
+        ),
     ],
 )
 def test_each_rule_has_its_code(

@@ -10,8 +10,8 @@ import pytest
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
 from ray_multicluster_scheduler.control_plane.runtime.explanation import explain_item, wait_explanation
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation, explanation_text
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import Forecast
-from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import Missing
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import StartEstimate
+from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import task
@@ -28,7 +28,7 @@ def plane() -> Iterator[ControlPlane]:
 class TestWhatIsSaidOfAnItemThatWaits:
     def test_in_the_queue(self) -> None:
         ahead = [("a", "a higher priority"), ("b", "it came first")]
-        story = wait_explanation(None, (5, ahead), FULL, Forecast(1, 2, 3))
+        story = wait_explanation(None, (5, ahead), FULL, StartEstimate(1, 2, 3))
         assert story["unblocked_by"] == "enough is freed on mac"
         assert story["waits_for"] == []
         assert story["queue"] == {
@@ -38,16 +38,16 @@ class TestWhatIsSaidOfAnItemThatWaits:
         assert story["estimate"]["likely_s"] == 2
 
     def test_before_the_queue(self) -> None:
-        missing = Missing("waits for its argument x", {"a": None}, 0.0)
-        story = wait_explanation(missing, None, None, Forecast(why="waits"))
+        missing = UnmetPrerequisites("waits for its argument x", {"a": None}, 0.0)
+        story = wait_explanation(missing, None, None, StartEstimate(why="waits"))
         assert story["waits_for"] == ["a"]
         assert story["unblocked_by"] == ("its arguments have values and a succeeds and it is 1970-01-01 00:00:00 UTC")
         assert (story["queue"], story["estimate"]["text"]) == (None, "unknown: waits")
 
     def test_one_that_is_held(self) -> None:
-        held = Forecast(why="is held")
+        held = StartEstimate(why="is held")
         assert wait_explanation(None, None, FULL, held, held=True)["unblocked_by"] == "somebody releases it"
-        missing = Missing("", {"a": None})
+        missing = UnmetPrerequisites("", {"a": None})
         assert wait_explanation(missing, None, None, held, held=True)["unblocked_by"] == (
             "a succeeds and somebody releases it"
         )

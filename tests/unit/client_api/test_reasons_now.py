@@ -79,7 +79,7 @@ def test_each_shape_is_asked_about_once_and_not_too_many_of_them(monkeypatch: py
     driver.submit(task("all"))
     waiting = [driver.submit(task(f"t{number}", cpus=1 / (1 + number // 2))) for number in range(6)]
     asked: list[str] = []
-    ask = driver.machine.why
+    ask = driver.machine.explain_wait
 
     def why(task_id: str, now: float, views: Views) -> SchedulingDecision | None:
         asked.append(task_id)

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.model import ClusterMetadata
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, NewNode
-from ray_multicluster_scheduler.scheduler.cluster.pin import Pin
+from ray_multicluster_scheduler.scheduler.cluster.pin import WideItemReservation
 from tests.unit.lifecycle.driver import actor, job, snapshot, task
 
 
@@ -22,12 +22,12 @@ def heard(at: float = 10.0, cpus: float = 8, source: str = "agent", **values: An
     """A linked cluster of one node, heard of at this time."""
     state = make(**values)
     state.link_up("3.11.9", "2.60.0", at)
-    state.heard_snapshot(snapshot("c", at, cpus, source=source), at)
+    state.record_snapshot(snapshot("c", at, cpus, source=source), at)
     return state
 
 
 def code(state: ClusterState, now: float) -> str | None:
-    trouble = state.trouble(now)
+    trouble = state.problem(now)
     return None if trouble is None else trouble.code
 
 
@@ -36,43 +36,43 @@ def code(state: ClusterState, now: float) -> str | None:
 
 def test_a_place_is_taken_and_given_back() -> None:
     state = heard()
-    state.take(task("t", cpus=3), 11.0)
+    state.assign(task("t", cpus=3), 11.0)
     view = state.view(11.0)
     assert (view.free["CPU"], view.in_flight) == (5, 1)
-    state.give_back("t", 12.0)
+    state.release("t", 12.0)
     assert (state.view(12.0).free["CPU"], state.view(12.0).in_flight) == (8, 0)
 
 
 def test_what_is_sent_although_nothing_is_free_waits_for_a_node() -> None:
     state = heard(cpus=2, autoscaling=True, max_node={"CPU": 8.0})
-    state.take(task("t", cpus=6), 11.0, short=True)
+    state.assign(task("t", cpus=6), 11.0, short=True)
     assert state.ledger.waits_for_node("t")
     assert state.view(11.0).new_node == NewNode({"CPU": 8.0}, {"CPU": 6.0})
-    assert state.places.short_shapes() == []  # it ends soon, but nobody knows when it begins
+    assert state.slots.short_slot_shapes() == []  # it ends soon, but nobody knows when it begins
 
 
 def test_a_place_passes_from_one_that_ends_to_one_that_was_sent_ahead() -> None:
     state = heard()
-    state.take(task("ended", cpus=8), 11.0)
-    state.places.send_ahead(task("begun", cpus=8), 11.0)
+    state.assign(task("ended", cpus=8), 11.0)
+    state.slots.add_prefetched(task("begun", cpus=8), 11.0)
     state.hand_over("ended", task("begun", cpus=8), 12.0)
-    assert list(state.places.held) == list(state.ledger.reservations) == ["begun"]
+    assert list(state.slots.held) == list(state.ledger.reservations) == ["begun"]
     assert state.view(12.0).free["CPU"] == 0
 
 
 def test_where_there_is_no_place_to_pass_on_it_gets_its_own() -> None:
     state = heard()
-    state.places.send_ahead(task("begun", cpus=2), 11.0)
+    state.slots.add_prefetched(task("begun", cpus=2), 11.0)
     state.hand_over("stranger", task("begun", cpus=2), 12.0)
     assert state.ledger.reservations["begun"].parts == {"n1": {"CPU": 2.0}}
-    assert (len(state.places.held), len(state.places.ahead)) == (1, 0)
+    assert (len(state.slots.held), len(state.slots.prefetched)) == (1, 0)
 
 
 def test_an_actor_that_is_ready_holds_what_it_asked_for() -> None:
     state = heard()
     light, heavy = actor("light", placement={"CPU": 1.0}), actor("heavy", cpus=2)
     for one in (light, heavy):
-        state.take(one, 11.0)
+        state.assign(one, 11.0)
         state.actor_ready(one, 12.0)
     assert state.ledger.reservations["light"].parts == {}
     assert state.ledger.reservations["heavy"].parts == {"n1": {"CPU": 2.0}}
@@ -83,15 +83,15 @@ def test_an_actor_that_is_ready_holds_what_it_asked_for() -> None:
 
 
 def test_before_anything_is_heard_it_is_unknown_and_being_asked() -> None:
-    trouble = make().trouble(0.0)
+    trouble = make().problem(0.0)
     assert trouble is not None
     assert (trouble.code, trouble.being_asked, trouble.hopeless) == ("CLUSTER_UNKNOWN", True, False)
 
 
 def test_a_wrong_entry_is_hopeless() -> None:
     state = make()
-    state.heard_nothing("wrong token", permanent=True, now=5.0)
-    trouble = state.trouble(6.0)
+    state.record_snapshot_failure("wrong token", permanent=True, now=5.0)
+    trouble = state.problem(6.0)
     assert trouble is not None
     assert (trouble.code, trouble.sentence, trouble.hopeless, trouble.at) == (
         "CLUSTER_MISCONFIGURED",
@@ -103,17 +103,17 @@ def test_a_wrong_entry_is_hopeless() -> None:
 
 def test_one_that_never_answered_is_unreachable_and_says_when_it_is_asked_again() -> None:
     state = make({"breaker_failures": 2})
-    state.heard_nothing("refused.", permanent=False, now=5.0)
-    trouble = state.trouble(6.0)
+    state.record_snapshot_failure("refused.", permanent=False, now=5.0)
+    trouble = state.problem(6.0)
     assert trouble is not None
     assert (trouble.code, trouble.hopeless) == ("CLUSTER_UNREACHABLE", True)
     assert trouble.sentence == "it has not answered since it was added: refused."
-    state.heard_nothing("refused.", permanent=False, now=10.0)
-    again = state.trouble(20.0)
+    state.record_snapshot_failure("refused.", permanent=False, now=10.0)
+    again = state.problem(20.0)
     assert again is not None
     assert again.sentence.endswith("added: refused. It is not asked again for 50 s (2 times in a row).")
-    state.heard_nothing("nothing listens there", permanent=False, now=10.0)
-    again = state.trouble(20.0)
+    state.record_snapshot_failure("nothing listens there", permanent=False, now=10.0)
+    again = state.problem(20.0)
     assert again is not None
     assert ": nothing listens there. It is not asked again for" in again.sentence
 
@@ -122,22 +122,22 @@ def test_an_open_breaker_says_when_it_is_probed() -> None:
     state = heard()
     for _ in range(5):
         state.breaker.record_failure(20.0)
-    trouble = state.trouble(30.0)
+    trouble = state.problem(30.0)
     assert trouble is not None
     assert (trouble.code, trouble.sentence) == ("BREAKER_OPEN", "it failed 5 times in a row and is asked again in 50 s")
-    probed = state.trouble(80.0)
+    probed = state.problem(80.0)
     assert probed is not None
     assert probed.sentence == "it failed 5 times in a row and is being asked again"
 
 
 def test_an_open_breaker_says_what_failed_last_and_counts_down() -> None:
     state = heard(source="http")
-    state.link_gone()
+    state.link_closed()
     for at in (20.0, 25.0, 30.0, 35.0):
-        state.heard_nothing("it gave no answer within 10 s", permanent=False, now=at)
-    state.heard_nothing("connection refused", permanent=False, now=40.0)
+        state.record_snapshot_failure("it gave no answer within 10 s", permanent=False, now=at)
+    state.record_snapshot_failure("connection refused", permanent=False, now=40.0)
     for now, left in ((41.0, 59), (70.0, 30)):
-        trouble = state.view(now).trouble
+        trouble = state.view(now).problem
         assert trouble is not None
         assert trouble.sentence == (
             f"it failed 5 times in a row and is asked again in {left} s; "
@@ -149,8 +149,8 @@ def test_that_its_link_is_silent_is_said_before_that_it_does_not_answer() -> Non
     state = heard()
     state.link_down(20.0)
     for at in (21.0, 26.0, 31.0, 36.0, 41.0):
-        state.heard_nothing("connection refused", permanent=False, now=at)
-    suspect, lost = state.trouble(50.0), state.trouble(90.0)
+        state.record_snapshot_failure("connection refused", permanent=False, now=at)
+    suspect, lost = state.problem(50.0), state.problem(90.0)
     assert suspect is not None
     assert lost is not None
     failing = "the last time, asked what is free: connection refused"
@@ -166,26 +166,26 @@ def test_that_its_link_is_silent_is_said_before_that_it_does_not_answer() -> Non
 
 def test_what_is_known_of_its_nodes_is_of_now_only_while_it_is_heard() -> None:
     state = make()
-    assert not state.is_current(0.0)
-    state.heard_snapshot(snapshot("c", 10.0, 8, source="http"), 10.0)
-    assert state.is_current(25.0)
-    assert not state.is_current(26.0)
+    assert not state.nodes_are_current(0.0)
+    state.record_snapshot(snapshot("c", 10.0, 8, source="http"), 10.0)
+    assert state.nodes_are_current(25.0)
+    assert not state.nodes_are_current(26.0)
     state = heard()
-    assert state.is_current(1000.0), "its link tells of every change"
+    assert state.nodes_are_current(1000.0), "its link tells of every change"
     state.declare_dead("", 1000.0)
-    assert not state.is_current(1000.0)
+    assert not state.nodes_are_current(1000.0)
     state = heard()
     state.link_down(1000.0)
-    assert not state.is_current(1000.0)
+    assert not state.nodes_are_current(1000.0)
 
 
 def test_an_answer_after_silence_counts_for_the_breaker() -> None:
     state = heard(source="http")
-    state.link_gone()
+    state.link_closed()
     for at in (20.0, 25.0):
-        state.heard_nothing("timed out", permanent=False, now=at)
+        state.record_snapshot_failure("timed out", permanent=False, now=at)
     assert state.breaker.failures_in_a_row == 2
-    state.heard_snapshot(snapshot("c", 30.0, 8, source="http"), 30.0)
+    state.record_snapshot(snapshot("c", 30.0, 8, source="http"), 30.0)
     assert state.breaker.failures_in_a_row == 0
     assert (state.silent_since, code(state, 30.0)) == (None, None)
 
@@ -193,20 +193,20 @@ def test_an_answer_after_silence_counts_for_the_breaker() -> None:
 def test_how_often_people_look_does_not_open_the_breaker() -> None:
     """Each look asks; of those without an answer, one counts in each ``snapshot_interval_s``."""
     state = heard(source="http")
-    state.link_gone()
+    state.link_closed()
     for look in range(100):
-        state.heard_nothing("timed out", permanent=False, now=20.0 + look / 10)
+        state.record_snapshot_failure("timed out", permanent=False, now=20.0 + look / 10)
     assert (state.breaker.failures_in_a_row, code(state, 30.0)) == (2, "STALE_SNAPSHOT")
-    state.heard_snapshot(snapshot("c", 30.0, 8, source="http"), 30.0)
-    state.heard_nothing("timed out", permanent=False, now=30.1)
+    state.record_snapshot(snapshot("c", 30.0, 8, source="http"), 30.0)
+    state.record_snapshot_failure("timed out", permanent=False, now=30.1)
     assert state.breaker.failures_in_a_row == 1, "the first one after an answer counts"
 
 
 def test_a_probe_that_fails_counts_however_soon_it_comes() -> None:
     state = heard(source="http", settings={"breaker_failures": 1, "breaker_recovery_s": 1, "snapshot_interval_s": 5})
-    state.link_gone()
+    state.link_closed()
     for at in (20.0, 21.5, 23.0):
-        state.heard_nothing("timed out", permanent=False, now=at)
+        state.record_snapshot_failure("timed out", permanent=False, now=at)
         assert state.breaker.half_open_at == at + 1.0
 
 
@@ -216,21 +216,21 @@ def test_a_silent_link_is_suspect_and_then_lost() -> None:
     assert code(state, 30.0) == "CLUSTER_SUSPECT"
     assert code(state, 80.0) == "CLUSTER_LOST"
     state.link_up("3.11.9", "2.60.0", 90.0)
-    state.heard_snapshot(snapshot("c", 90.0, 8), 90.0)
+    state.record_snapshot(snapshot("c", 90.0, 8), 90.0)
     assert code(state, 90.0) is None
 
 
 def test_a_snapshot_grows_old_where_no_link_brings_news() -> None:
     state = heard()
     assert code(state, 1000.0) is None  # the link would have told of a change
-    state.link_gone()
+    state.link_closed()
     assert code(state, 25.0) is None
-    trouble = state.trouble(26.0)
+    trouble = state.problem(26.0)
     assert trouble is not None
     assert (trouble.code, trouble.sentence) == ("STALE_SNAPSHOT", "its last snapshot is 16 s old; it is being asked")
     assert trouble.being_asked
-    state.heard_nothing("timed out", permanent=False, now=27.0)
-    failed = state.trouble(28.0)
+    state.record_snapshot_failure("timed out", permanent=False, now=27.0)
+    failed = state.problem(28.0)
     assert failed is not None
     assert (failed.sentence, failed.being_asked) == ("its last snapshot is 18 s old: timed out", False)
 
@@ -238,23 +238,23 @@ def test_a_snapshot_grows_old_where_no_link_brings_news() -> None:
 def test_a_silent_head_is_a_trouble_until_somebody_has_a_snapshot_of_it() -> None:
     state = heard()
     state.head_silent_since = 20.0
-    trouble = state.trouble(36.0)
+    trouble = state.problem(36.0)
     assert trouble is not None
     assert (trouble.code, trouble.hopeless) == ("HEAD_SILENT", False)
     assert trouble.sentence == "its link is up, but its head (GCS) has not answered for 16 s"
-    assert "17 s" in str(state.view(37.0).trouble), "the view grows old with it"
+    assert "17 s" in str(state.view(37.0).problem), "the view grows old with it"
     state.link_down(40.0)
     assert code(state, 41.0) == "CLUSTER_SUSPECT", "that is graver"
     state.link_up("3.11.9", "2.60.0", 42.0)
     assert code(state, 43.0) == "HEAD_SILENT", "the same agent may be back, and the head is as it was"
-    state.heard_snapshot(snapshot("c", 44.0, 8), 44.0)
+    state.record_snapshot(snapshot("c", 44.0, 8), 44.0)
     assert code(state, 44.0) is None
 
 
 def test_a_head_is_not_silent_for_an_agent_that_is_gone() -> None:
     state = heard()
     state.head_silent_since = 20.0
-    state.link_gone()
+    state.link_closed()
     assert state.head_silent_since is None
     state.head_silent_since = 20.0
     state.reconfigure(state.metadata)
@@ -263,9 +263,9 @@ def test_a_head_is_not_silent_for_an_agent_that_is_gone() -> None:
 
 def test_a_snapshot_of_before_the_link_says_nothing_for_it() -> None:
     state = make()
-    state.heard_snapshot(snapshot("c", 10.0, 8, source="http"), 10.0)
+    state.record_snapshot(snapshot("c", 10.0, 8, source="http"), 10.0)
     state.link_up("3.11.9", "2.60.0", 50.0)
-    assert not state.pushed()
+    assert not state.receives_updates()
     assert code(state, 50.0) == "STALE_SNAPSHOT"
 
 
@@ -275,29 +275,29 @@ def test_a_snapshot_of_before_the_link_says_nothing_for_it() -> None:
 @pytest.mark.parametrize("permanent", [True, False])
 def test_a_link_that_cannot_be_made_is_tried_again(permanent: bool) -> None:
     state = heard()
-    state.link_refused("no way back", permanent=permanent, now=20.0)
-    trouble = state.link_trouble(50.0)
+    state.record_link_failure("no way back", permanent=permanent, now=20.0)
+    trouble = state.link_problem(50.0)
     assert trouble is not None
     assert (trouble.code, trouble.hopeless) == ("LINK_FAILED", permanent)
     again = "" if permanent else ". It is tried again in 30 s."
     assert trouble.sentence == f"no link for tasks could be made: no way back{again}"
-    assert state.link_trouble(80.0) is None
-    assert heard().link_trouble(50.0) is None
+    assert state.link_problem(80.0) is None
+    assert heard().link_problem(50.0) is None
 
 
 def test_a_silent_dashboard_is_remembered_since_it_was_first_silent() -> None:
     state = heard()
-    assert state.job_trouble() is None
-    assert state.dashboard_failed("refused", 20.0) == 20.0
-    assert state.dashboard_failed("timed out", 50.0) == 20.0
-    trouble = state.job_trouble()
+    assert state.job_problem() is None
+    assert state.record_dashboard_failure("refused", 20.0) == 20.0
+    assert state.record_dashboard_failure("timed out", 50.0) == 20.0
+    trouble = state.job_problem()
     assert trouble is not None
     assert (trouble.code, trouble.at, trouble.hopeless) == ("DASHBOARD_SILENT", 20.0, False)
-    assert state.view(60.0).job_trouble == trouble
-    state.heard_snapshot(snapshot("c", 60.0, 8), 60.0)
-    assert state.job_trouble() is not None  # the agent says nothing of the dashboard
-    state.heard_snapshot(snapshot("c", 61.0, 8, source="http"), 61.0)
-    assert state.job_trouble() is None
+    assert state.view(60.0).job_problem == trouble
+    state.record_snapshot(snapshot("c", 60.0, 8), 60.0)
+    assert state.job_problem() is not None  # the agent says nothing of the dashboard
+    state.record_snapshot(snapshot("c", 61.0, 8, source="http"), 61.0)
+    assert state.job_problem() is None
 
 
 # ---- changes of its entry
@@ -305,16 +305,16 @@ def test_a_silent_dashboard_is_remembered_since_it_was_first_silent() -> None:
 
 def test_a_changed_entry_forgets_old_troubles_and_a_new_address_all_it_knew() -> None:
     state = heard()
-    state.heard_nothing("timed out", permanent=True, now=20.0)
-    state.link_refused("no", permanent=True, now=20.0)
-    state.dashboard_failed("refused", 20.0)
+    state.record_snapshot_failure("timed out", permanent=True, now=20.0)
+    state.record_link_failure("no", permanent=True, now=20.0)
+    state.record_dashboard_failure("refused", 20.0)
     state.reconfigure(ClusterMetadata("c", dashboard="http://c:8265", weight=2.0))
-    assert (code(state, 21.0), state.link_trouble(21.0), state.job_trouble()) == (None, None, None)
-    assert state.view(21.0).known
+    assert (code(state, 21.0), state.link_problem(21.0), state.job_problem()) == (None, None, None)
+    assert state.view(21.0).has_snapshot
     assert state.python_version == "3.11.9"
     state.reconfigure(ClusterMetadata("c", dashboard="http://elsewhere:8265"))
     view = state.view(22.0)
-    assert (view.known, view.nodes, view.python_version) == (False, (), None)
+    assert (view.has_snapshot, view.nodes, view.python_version) == (False, (), None)
     assert code(state, 22.0) == "CLUSTER_UNKNOWN"
 
 
@@ -325,11 +325,11 @@ def test_a_view_is_kept_until_something_changes_or_its_time_is_over() -> None:
     told: list[str] = []
     state = ClusterState(ClusterMetadata("c", dashboard="http://c:8265"), Settings(), told.append)
     state.link_up("3.11.9", "2.60.0", 10.0)
-    state.heard_snapshot(snapshot("c", 10.0, 8), 10.0)
+    state.record_snapshot(snapshot("c", 10.0, 8), 10.0)
     first = state.view(11.0)
     assert state.view(12.0) is first
     told.clear()
-    state.take(task("t"), 13.0)
+    state.assign(task("t"), 13.0)
     assert told == ["c"]
     second = state.view(13.0)
     assert second is not first
@@ -342,31 +342,31 @@ def test_a_view_is_kept_until_something_changes_or_its_time_is_over() -> None:
 
 def test_what_is_kept_for_one_is_not_free_for_the_others() -> None:
     state = heard()
-    state.pin = Pin("wide", {"n1": {"CPU": 6.0}}, 0.0, None)
+    state.wide_reservation = WideItemReservation("wide", {"n1": {"CPU": 6.0}}, 0.0, None)
     view = state.view(11.0)
-    assert (view.free["CPU"], view.kept_for) == (2, "wide")
-    assert view.plain is not None
-    assert view.plain.free["CPU"] == 8
+    assert (view.free["CPU"], view.reserved_for) == (2, "wide")
+    assert view.without_reservation is not None
+    assert view.without_reservation.free["CPU"] == 8
 
 
 def test_jobs_spread_and_count_apart() -> None:
     state = make()
-    state.heard_snapshot(snapshot("c", 10.0, 4, 4, source="http"), 10.0)
-    state.take(job("j", cpus=6), 11.0)
+    state.record_snapshot(snapshot("c", 10.0, 4, 4, source="http"), 10.0)
+    state.assign(job("j", cpus=6), 11.0)
     assert sorted(state.ledger.reservations["j"].parts) == ["n1", "n2"]
     assert NEW_NODE not in state.ledger.reservations["j"].parts
     view = state.view(11.0)
     assert (view.running_jobs, view.in_flight, view.free["CPU"]) == (1, 1, 2)
-    state.give_back("j", 12.0)
+    state.release("j", 12.0)
     assert state.view(12.0).running_jobs == 0
 
 
 def test_a_cluster_that_was_configured_anew_is_not_blamed_for_before() -> None:
     state = ClusterState(ClusterMetadata("a", dashboard="http://a:1"), Settings(breaker_failures=1))
-    state.heard_snapshot(snapshot("a", 1.0, 4, 8), 1.0)
+    state.record_snapshot(snapshot("a", 1.0, 4, 8), 1.0)
     state.breaker.record_failure(2.0)
-    assert state.trouble(2.0) is not None
-    assert len(state.ledger.most_nodes) == 2
+    assert state.problem(2.0) is not None
+    assert len(state.ledger.largest_node_set) == 2
     state.reconfigure(ClusterMetadata("a", dashboard="http://a:1", weight=2.0))
-    assert state.trouble(2.0) is None
-    assert (state.ledger.most_nodes, state.ledger.bygone_nodes) == ((), ())
+    assert state.problem(2.0) is None
+    assert (state.ledger.largest_node_set, state.ledger.past_node_sizes) == ((), ())

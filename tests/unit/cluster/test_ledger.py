@@ -28,7 +28,7 @@ def reserve(ledger: Ledger, name: str, cpus: float, at: float, node: str = "n1")
 def test_without_a_snapshot_there_is_nothing() -> None:
     ledger = Ledger()
     assert ledger.nodes() == ()
-    assert ledger.newest is None
+    assert ledger.latest_snapshot is None
 
 
 def test_free_is_total_less_others_less_ours() -> None:
@@ -36,7 +36,7 @@ def test_free_is_total_less_others_less_ours() -> None:
     ledger.observe(seen(10, n1=5))
     reserve(ledger, "t", 2, at=11)
     (node,) = ledger.nodes()
-    assert (node.others, node.ours, node.free) == ({"CPU": 3}, {"CPU": 2}, {"CPU": 3})
+    assert (node.external, node.reserved, node.free) == ({"CPU": 3}, {"CPU": 2}, {"CPU": 3})
 
 
 def test_a_snapshot_that_shows_our_work_does_not_count_it_twice() -> None:
@@ -96,8 +96,8 @@ def test_an_old_snapshot_that_comes_late_does_not_bring_old_nodes_back() -> None
     ledger.observe(seen(20, n1=8))
     ledger.observe(seen(10, n1=1, n2=8))
     assert free(ledger) == {"n1": 8}
-    assert ledger.newest is not None
-    assert ledger.newest.taken_at == 20
+    assert ledger.latest_snapshot is not None
+    assert ledger.latest_snapshot.taken_at == 20
 
 
 def test_reordered_snapshots_within_the_staleness_give_the_same_as_in_order() -> None:
@@ -208,7 +208,7 @@ def test_many_small_amounts_leave_no_dust() -> None:
     assert free(ledger) == {"n1": 0}
     for number in range(80):
         ledger.release(f"t{number}", 100 + number)
-    assert ledger.nodes()[0].ours == {}
+    assert ledger.nodes()[0].reserved == {}
     assert free(ledger) == {"n1": 8}
 
 
@@ -218,9 +218,9 @@ def test_sizes_that_nodes_had_are_remembered_until_the_entry_changes() -> None:
     big = ResourceSnapshot("c", 2, (NodeSnapshot("n2", {"CPU": 16.0}, {"CPU": 16.0}),), "agent", "s1")
     ledger.observe(big)
     ledger.observe(seen(3, n1=8))
-    assert list(ledger.bygone_nodes) == [{"CPU": 16.0}]
-    ledger.forget_sizes()
-    assert list(ledger.bygone_nodes) == []
+    assert list(ledger.past_node_sizes) == [{"CPU": 16.0}]
+    ledger.forget_node_sizes()
+    assert list(ledger.past_node_sizes) == []
 
 
 def test_remembered_sizes_are_bounded() -> None:
@@ -228,7 +228,7 @@ def test_remembered_sizes_are_bounded() -> None:
     for number in range(100):
         total = {"CPU": float(number), "memory": 1000.0 - number}
         ledger.observe(ResourceSnapshot("c", number, (NodeSnapshot("n", total, total),), "agent", "s1"))
-    assert len(ledger.bygone_nodes) == 16
+    assert len(ledger.past_node_sizes) == 16
 
 
 def test_what_is_displaced_is_expected_where_there_is_room() -> None:
@@ -310,13 +310,13 @@ def test_what_waits_for_a_node_is_booked_where_room_appears() -> None:
     ledger.observe(seen(10, n1=0))
     for name, cpus in (("t", 6.0), ("u", 4.0)):
         ledger.reserve(name, {NEW_NODE: {"CPU": cpus}}, 11)
-    assert ledger.on_new_nodes() == {"CPU": 10}
+    assert ledger.pending_on_new_nodes() == {"CPU": 10}
     assert ledger.waits_for_node("t")
     ledger.observe(seen(30, n1=0, n2=8))
     assert free(ledger) == {"n1": 0, "n2": 2}
     assert (ledger.waits_for_node("t"), ledger.waits_for_node("u")) == (False, True)
     ledger.release("t", 40)
-    assert ledger.on_new_nodes() == {}
+    assert ledger.pending_on_new_nodes() == {}
     assert free(ledger) == {"n1": 0, "n2": 4}
     assert not ledger.waits_for_node("stranger")
 
@@ -335,8 +335,8 @@ def test_what_may_be_divided_takes_what_a_fresh_node_has() -> None:
     ledger.observe(seen(50, n1=0, n2=0, n3=4, n4=8))
     ledger.release("job", 60)
     ledger.release("task", 60)
-    assert ledger.on_new_nodes() == {}
-    assert {node.node_id: node.ours for node in ledger.nodes()} == {"n1": {}, "n2": {}, "n3": {}, "n4": {}}
+    assert ledger.pending_on_new_nodes() == {}
+    assert {node.node_id: node.reserved for node in ledger.nodes()} == {"n1": {}, "n2": {}, "n3": {}, "n4": {}}
 
 
 # ---- sessions
@@ -344,15 +344,23 @@ def test_what_may_be_divided_takes_what_a_fresh_node_has() -> None:
 
 def test_how_many_nodes_the_session_of_an_item_had() -> None:
     ledger = Ledger()
-    assert ledger.nodes_of("t") is None
+    assert ledger.node_count_at_placement("t") is None
     reserve(ledger, "before", 2, at=9)
     ledger.observe(seen(10, n1=8, n2=8))
     reserve(ledger, "old", 2, at=11)
-    assert (ledger.nodes_of("old"), ledger.nodes_of("stranger"), ledger.nodes_of("before")) == (2, 2, None)
+    assert (
+        ledger.node_count_at_placement("old"),
+        ledger.node_count_at_placement("stranger"),
+        ledger.node_count_at_placement("before"),
+    ) == (2, 2, None)
     ledger.observe(seen(20, session="s2", n1=8))
     reserve(ledger, "new", 2, at=21)
-    assert (ledger.nodes_of("old"), ledger.nodes_of("new"), ledger.nodes_of("before")) == (2, 1, None)
-    assert ledger.nodes_of("sent ahead") == 2  # nobody knows in which of the two
+    assert (
+        ledger.node_count_at_placement("old"),
+        ledger.node_count_at_placement("new"),
+        ledger.node_count_at_placement("before"),
+    ) == (2, 1, None)
+    assert ledger.node_count_at_placement("sent ahead") == 2  # nobody knows in which of the two
 
 
 def test_the_history_of_a_node_that_is_gone_is_forgotten() -> None:
@@ -379,7 +387,7 @@ def test_a_fresh_node_that_is_in_use_already_is_used_by_what_it_came_for() -> No
     ledger.reserve("job", {NEW_NODE: {"CPU": 6.0}}, 11, spreads=True)
     ledger.observe(seen(30, n1=0, n2=2))
     node = ledger.nodes()[1]
-    assert (node.others, node.ours, node.free) == ({"CPU": 0}, {"CPU": 6}, {"CPU": 2})
+    assert (node.external, node.reserved, node.free) == ({"CPU": 0}, {"CPU": 6}, {"CPU": 2})
 
 
 def test_of_two_snapshots_of_the_same_moment_the_second_one_counts() -> None:

@@ -102,7 +102,7 @@ def test_room_that_others_use_is_never_given_away(use: dict[str, float], steps: 
         do(cluster, step)
         for node in cluster.ledger.nodes():
             assert node.free is not None
-            promised = cluster.now, node.node_id, node.free["CPU"] + node.ours.get("CPU", 0.0)
+            promised = cluster.now, node.node_id, node.free["CPU"] + node.reserved.get("CPU", 0.0)
             assert promised[2] <= TOTAL[node.node_id] - use[node.node_id], promised
 
 
@@ -134,7 +134,7 @@ def test_reservations_never_exceed_the_last_known_capacity_where_ray_starts_work
     for step in steps:
         do(cluster, step)
         for node in cluster.ledger.nodes():
-            assert fits(node.ours, node.total), (node.node_id, node.ours)
+            assert fits(node.reserved, node.total), (node.node_id, node.reserved)
 
 
 @settings(max_examples=80)
@@ -148,8 +148,8 @@ def test_nothing_leaks(use: dict[str, float], obedient: bool, steps: list[tuple[
     come_to_rest(cluster)
     assert cluster.ledger.reservations == {}
     for node in cluster.ledger.nodes():
-        assert node.ours == {}
-        assert node.others == {"CPU": cluster.others[node.node_id]}
+        assert node.reserved == {}
+        assert node.external == {"CPU": cluster.others[node.node_id]}
         assert node.free == {"CPU": TOTAL[node.node_id] - cluster.others[node.node_id]}
 
 
@@ -172,4 +172,4 @@ def test_the_order_and_number_of_arrivals_do_not_matter(
         cluster.ledger.observe(letters[index])
         cluster.ledger.observe(letters[order[0]])
     for node in cluster.ledger.nodes():
-        assert node.others == {"CPU": cluster.others[node.node_id]}
+        assert node.external == {"CPU": cluster.others[node.node_id]}

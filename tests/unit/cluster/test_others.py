@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.cluster.external_usage import OthersUse, Sight
+from ray_multicluster_scheduler.scheduler.cluster.external_usage import ExternalUsage, UsageObservation
 from ray_multicluster_scheduler.scheduler.cluster.ledger import Ledger
 from tests.unit.cluster.test_ledger import free, reserve, seen
 
 
-def sight(until: float, used: float, surely: float = 0, maybe: float = 0, *, staleness: float = 0.3) -> Sight:
-    return Sight(until - staleness, until, {"CPU": used}, {"CPU": surely}, {"CPU": maybe})
+def sight(
+    until: float, used: float, surely: float = 0, maybe: float = 0, *, staleness: float = 0.3
+) -> UsageObservation:
+    return UsageObservation(until - staleness, until, {"CPU": used}, {"CPU": surely}, {"CPU": maybe})
 
 
-def believed(*sights: Sight) -> float:
-    others = OthersUse()
+def believed(*sights: UsageObservation) -> float:
+    others = ExternalUsage()
     for one in sights:
-        others.learn("n1", one)
-    found = others.of("n1")
+        others.observe("n1", one)
+    found = others.on_node("n1")
     assert found is not None
     return found["CPU"]
 
@@ -28,9 +30,9 @@ def test_a_snapshot_alone_gives_the_lower_bound() -> None:
 
 
 def test_of_an_unknown_node_nothing_is_known() -> None:
-    others = OthersUse()
-    others.excuse("n1", 0.0, {"CPU": 1.0})
-    assert others.of("n1") is None
+    others = ExternalUsage()
+    others.attribute_to_us("n1", 0.0, {"CPU": 1.0})
+    assert others.on_node("n1") is None
 
 
 def test_a_lower_bound_holds_while_nothing_contradicts_it() -> None:
@@ -48,7 +50,10 @@ def test_one_that_may_show_an_earlier_moment_contradicts_nothing() -> None:
 
 
 def test_what_comes_in_order_is_always_later() -> None:
-    early, late = Sight(9.7, 10, {"CPU": 8.0}, {}, {}, True), Sight(9.9, 10.2, {"CPU": 2.0}, {}, {}, True)
+    early, late = (
+        UsageObservation(9.7, 10, {"CPU": 8.0}, {}, {}, True),
+        UsageObservation(9.9, 10.2, {"CPU": 2.0}, {}, {}, True),
+    )
     assert believed(early, late) == believed(late, early) == 2
 
 
@@ -65,16 +70,16 @@ def test_the_order_of_arrival_does_not_matter() -> None:
 
 
 def test_a_claim_is_held_until_it_was_not_confirmed_for_long() -> None:
-    others = OthersUse()
-    others.learn("n1", sight(0, used=5))
+    others = ExternalUsage()
+    others.observe("n1", sight(0, used=5))
     for at in range(1, 31):
-        others.learn("n1", sight(at, used=8, surely=2, maybe=8 - at % 2))
-        assert others.of("n1") == {"CPU": 5}
+        others.observe("n1", sight(at, used=8, surely=2, maybe=8 - at % 2))
+        assert others.on_node("n1") == {"CPU": 5}
     for at in range(31, 33):
-        others.learn("n1", sight(at, used=8, surely=2, maybe=8))
-    assert others.of("n1") == {"CPU": 1}
+        others.observe("n1", sight(at, used=8, surely=2, maybe=8))
+    assert others.on_node("n1") == {"CPU": 1}
     others.keep_only(["n2"])
-    assert others.of("n1") is None
+    assert others.on_node("n1") is None
 
 
 def test_time_alone_makes_no_doubt() -> None:
@@ -83,14 +88,14 @@ def test_time_alone_makes_no_doubt() -> None:
 
 
 def test_claims_are_bounded() -> None:
-    others = OthersUse()
+    others = ExternalUsage()
     for number in range(50):  # all within one staleness, each claims less than the one before
-        others.learn("n1", sight(10 + number / 1000, used=60 - number))
-    assert others.of("n1") == {"CPU": 60}
-    assert len(others._claims["n1"]) <= 6
-    others.learn("n1", sight(20, used=1))
-    assert others.of("n1") == {"CPU": 1}
-    assert len(others._claims["n1"]) == 1
+        others.observe("n1", sight(10 + number / 1000, used=60 - number))
+    assert others.on_node("n1") == {"CPU": 60}
+    assert len(others._bounds["n1"]) <= 6
+    others.observe("n1", sight(20, used=1))
+    assert others.on_node("n1") == {"CPU": 1}
+    assert len(others._bounds["n1"]) == 1
 
 
 def test_a_late_sight_that_says_nothing_new_is_dropped() -> None:
@@ -100,20 +105,20 @@ def test_a_late_sight_that_says_nothing_new_is_dropped() -> None:
 
 
 def test_an_excuse_reaches_back_to_when_it_may_have_been_ours() -> None:
-    others = OthersUse()
-    others.learn("n1", sight(10, used=4))
-    others.learn("n1", sight(10.1, used=3))
-    others.excuse("n1", 10.05, {"CPU": 2.0})
-    assert others.of("n1") == {"CPU": 4}  # that was before
-    others.excuse("n1", 9.0, {"CPU": 2.0})
-    assert others.of("n1") == {"CPU": 2}
+    others = ExternalUsage()
+    others.observe("n1", sight(10, used=4))
+    others.observe("n1", sight(10.1, used=3))
+    others.attribute_to_us("n1", 10.05, {"CPU": 2.0})
+    assert others.on_node("n1") == {"CPU": 4}  # that was before
+    others.attribute_to_us("n1", 9.0, {"CPU": 2.0})
+    assert others.on_node("n1") == {"CPU": 2}
 
 
 def test_a_resource_that_a_node_gets_later() -> None:
-    others = OthersUse()
-    others.learn("n1", Sight(9, 10, {"CPU": 1.0}, {}, {}))
-    others.learn("n1", Sight(10.5, 11, {"CPU": 1.0, "gpu": 2.0}, {}, {"CPU": 1.0, "gpu": 1.0}))
-    assert others.of("n1") == {"CPU": 1.0, "gpu": 1.0}
+    others = ExternalUsage()
+    others.observe("n1", UsageObservation(9, 10, {"CPU": 1.0}, {}, {}))
+    others.observe("n1", UsageObservation(10.5, 11, {"CPU": 1.0, "gpu": 2.0}, {}, {"CPU": 1.0, "gpu": 1.0}))
+    assert others.on_node("n1") == {"CPU": 1.0, "gpu": 1.0}
 
 
 # ---- through the ledger
@@ -169,25 +174,27 @@ def test_use_that_proves_to_be_our_own_is_not_held_against_others() -> None:
 
 
 def test_an_excuse_speaks_of_what_it_names_only() -> None:
-    others = OthersUse()
-    others.learn("n1", Sight(9, 10, {"CPU": 4.0, "GPU": 2.0}, {}, {}))
-    others.excuse("n1", 9.0, {"CPU": 1.0})
-    assert others.of("n1") == {"CPU": 3.0, "GPU": 2.0}
+    others = ExternalUsage()
+    others.observe("n1", UsageObservation(9, 10, {"CPU": 4.0, "GPU": 2.0}, {}, {}))
+    others.attribute_to_us("n1", 9.0, {"CPU": 1.0})
+    assert others.on_node("n1") == {"CPU": 3.0, "GPU": 2.0}
 
 
 def test_of_two_sights_of_one_moment_the_higher_claim_is_kept_once() -> None:
-    others = OthersUse()
+    others = ExternalUsage()
     for used in (3, 5, 5, 4):
-        others.learn("n1", sight(10, used=used))
-    assert others.of("n1") == {"CPU": 5}
-    assert len(others._claims["n1"]) == 1
+        others.observe("n1", sight(10, used=used))
+    assert others.on_node("n1") == {"CPU": 5}
+    assert len(others._bounds["n1"]) == 1
 
 
 def test_claims_that_are_summed_up_give_way_like_the_younger_of_them() -> None:
-    others = OthersUse()
+    others = ExternalUsage()
     for number in range(7):
-        others.learn("n1", sight(10 + number / 10, used=60 - number, staleness=5))
-    others.learn("n1", Sight(10.05, 15, {"CPU": 0.0}, {}, {}))  # surely later than the first one, and no other
-    assert others.of("n1") == {"CPU": 60}
-    others.learn("n1", Sight(10.25, 15, {"CPU": 0.0}, {}, {}))  # later than the third one, too
-    assert others.of("n1") == {"CPU": 57}
+        others.observe("n1", sight(10 + number / 10, used=60 - number, staleness=5))
+    others.observe(
+        "n1", UsageObservation(10.05, 15, {"CPU": 0.0}, {}, {})
+    )  # surely later than the first one, and no other
+    assert others.on_node("n1") == {"CPU": 60}
+    others.observe("n1", UsageObservation(10.25, 15, {"CPU": 0.0}, {}, {}))  # later than the third one, too
+    assert others.on_node("n1") == {"CPU": 57}

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_metadata import ClusterMetadata
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, NewNode, NodeView
-from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement
 from tests.unit.lifecycle.driver import job, snapshot, task
 
 
@@ -53,18 +53,18 @@ def test_the_latest_snapshot() -> None:
     fleet = registry()
     assert fleet.latest_snapshot("mac") is None
     seen = snapshot("mac", 5.0, 4)
-    fleet.state("mac").heard_snapshot(seen, 5.0)
+    fleet.state("mac").record_snapshot(seen, 5.0)
     assert fleet.latest_snapshot("mac") == seen
 
 
 def test_an_equal_entry_keeps_what_is_known_a_new_address_does_not() -> None:
     fleet = registry()
-    fleet.state("mac").heard_snapshot(snapshot("mac", 5.0, 4), 5.0)
+    fleet.state("mac").record_snapshot(snapshot("mac", 5.0, 4), 5.0)
     fleet.register(ClusterMetadata("mac", tags=("arm64", "gpu")))
-    assert fleet.state("mac").view(5.0).known
+    assert fleet.state("mac").view(5.0).has_snapshot
     fleet.register(ClusterMetadata("mac", dashboard="http://elsewhere:1"))
     view = fleet.state("mac").view(5.0)
-    assert not view.known
+    assert not view.has_snapshot
     assert view.nodes == ()
 
 
@@ -74,27 +74,27 @@ def nodes(*free: dict[str, float] | None) -> list[NodeView]:
 
 def test_a_task_fills_the_fullest_node_it_fits() -> None:
     fleet = nodes({"CPU": 8.0}, {"CPU": 3.0}, {"CPU": 2.0}, None)
-    assert find_place(task("t", cpus=2), fleet) == {"n3": {"CPU": 2.0}}
-    assert find_place(task("t", cpus=3), fleet) == {"n2": {"CPU": 3.0}}
-    assert find_place(task("t", cpus=9), fleet) is None
+    assert find_placement(task("t", cpus=2), fleet) == {"n3": {"CPU": 2.0}}
+    assert find_placement(task("t", cpus=3), fleet) == {"n2": {"CPU": 3.0}}
+    assert find_placement(task("t", cpus=9), fleet) is None
 
 
 def test_equal_nodes_are_taken_by_name() -> None:
-    assert find_place(task("t", cpus=2), nodes({"CPU": 4.0}, {"CPU": 4.0})) == {"n1": {"CPU": 2.0}}
+    assert find_placement(task("t", cpus=2), nodes({"CPU": 4.0}, {"CPU": 4.0})) == {"n1": {"CPU": 2.0}}
 
 
 def test_all_of_what_it_asks_for_has_to_be_on_one_node() -> None:
     need = {"CPU": 2.0, "GPU": 1.0}
-    assert find_place(task("t", requirements=need), nodes({"CPU": 8.0}, {"GPU": 2.0})) is None
-    assert find_place(task("t", requirements=need), nodes({"CPU": 2.0, "GPU": 1.0})) == {"n1": need}
+    assert find_placement(task("t", requirements=need), nodes({"CPU": 8.0}, {"GPU": 2.0})) is None
+    assert find_placement(task("t", requirements=need), nodes({"CPU": 2.0, "GPU": 1.0})) == {"n1": need}
 
 
 def test_a_job_spreads_only_if_no_node_holds_it_alone() -> None:
     fleet = nodes({"CPU": 3.0}, {"CPU": 8.0}, {"CPU": 4.0})
-    assert find_place(job("j", cpus=4), fleet) == {"n3": {"CPU": 4.0}}
-    assert find_place(job("j", cpus=10), fleet) == {"n2": {"CPU": 8.0}, "n3": {"CPU": 2.0}}
-    assert find_place(job("j", cpus=15), fleet) == {"n2": {"CPU": 8.0}, "n3": {"CPU": 4.0}, "n1": {"CPU": 3.0}}
-    assert find_place(job("j", cpus=16), fleet) is None
+    assert find_placement(job("j", cpus=4), fleet) == {"n3": {"CPU": 4.0}}
+    assert find_placement(job("j", cpus=10), fleet) == {"n2": {"CPU": 8.0}, "n3": {"CPU": 2.0}}
+    assert find_placement(job("j", cpus=15), fleet) == {"n2": {"CPU": 8.0}, "n3": {"CPU": 4.0}, "n1": {"CPU": 3.0}}
+    assert find_placement(job("j", cpus=16), fleet) is None
 
 
 def with_entrypoint(cpus: float, entrypoint: float) -> TaskDescription:
@@ -103,35 +103,37 @@ def with_entrypoint(cpus: float, entrypoint: float) -> TaskDescription:
 
 def test_the_entrypoint_of_a_job_needs_one_node_and_the_rest_of_it_does_not() -> None:
     fleet = nodes({"CPU": 3.0}, {"CPU": 8.0}, {"CPU": 4.0})
-    assert find_place(with_entrypoint(0, 4), fleet) == {"n3": {"CPU": 4.0}}
-    assert find_place(with_entrypoint(10, 4), fleet) == {"n2": {"CPU": 6.0}, "n3": {"CPU": 4.0}}
-    assert find_place(with_entrypoint(14, 8), fleet) == {"n3": {"CPU": 4.0}, "n1": {"CPU": 2.0}, "n2": {"CPU": 8.0}}
-    assert find_place(with_entrypoint(0, 9), fleet) is None
-    assert find_place(with_entrypoint(16, 4), fleet) is None
+    assert find_placement(with_entrypoint(0, 4), fleet) == {"n3": {"CPU": 4.0}}
+    assert find_placement(with_entrypoint(10, 4), fleet) == {"n2": {"CPU": 6.0}, "n3": {"CPU": 4.0}}
+    assert find_placement(with_entrypoint(14, 8), fleet) == {"n3": {"CPU": 4.0}, "n1": {"CPU": 2.0}, "n2": {"CPU": 8.0}}
+    assert find_placement(with_entrypoint(0, 9), fleet) is None
+    assert find_placement(with_entrypoint(16, 4), fleet) is None
 
 
 def test_the_entrypoint_of_a_wide_job_needs_room_on_a_new_node_or_on_one_that_is_there() -> None:
     new = NewNode({"CPU": 8.0}, {})
-    assert find_place(with_entrypoint(20, 8), nodes({"CPU": 0.0}), new) == {NEW_NODE: {"CPU": 20.0}}
-    assert find_place(with_entrypoint(20, 12), nodes({"CPU": 0.0}), new) is None
+    assert find_placement(with_entrypoint(20, 8), nodes({"CPU": 0.0}), new) == {NEW_NODE: {"CPU": 20.0}}
+    assert find_placement(with_entrypoint(20, 12), nodes({"CPU": 0.0}), new) is None
     there = {"n1": {"CPU": 12.0}, NEW_NODE: {"CPU": 8.0}}
-    assert find_place(with_entrypoint(20, 12), nodes({"CPU": 12.0}), new) == there, "Ray starts it where there is room"
-    assert find_place(with_entrypoint(20, 12), nodes({"CPU": 12.0}), NewNode({"CPU": 8.0}, {"CPU": 1.0})) is None
+    assert find_placement(with_entrypoint(20, 12), nodes({"CPU": 12.0}), new) == there, (
+        "Ray starts it where there is room"
+    )
+    assert find_placement(with_entrypoint(20, 12), nodes({"CPU": 12.0}), NewNode({"CPU": 8.0}, {"CPU": 1.0})) is None
     gpu = {"CPU": 2.0, "GPU": 1.0}
     need = job("j", requirements=gpu, job=JobDescription("x", entrypoint_resources={"CPU": 2.0}))
-    assert find_place(need, nodes({"CPU": 2.0}), NewNode(gpu, {})) == {"n1": {"CPU": 2.0}, NEW_NODE: {"GPU": 1.0}}
+    assert find_placement(need, nodes({"CPU": 2.0}), NewNode(gpu, {})) == {"n1": {"CPU": 2.0}, NEW_NODE: {"GPU": 1.0}}
 
 
 def test_of_the_new_node_only_that_is_asked_which_goes_there() -> None:
     gpu = job("j", requirements={"CPU": 8.0, "GPU": 1.0}, job=JobDescription("x", entrypoint_resources={"GPU": 1.0}))
     parts = {"n1": {"GPU": 1.0}, NEW_NODE: {"CPU": 8.0}}
-    assert find_place(gpu, nodes({"CPU": 0.0, "GPU": 1.0}), NewNode({"CPU": 8.0}, {})) == parts
+    assert find_placement(gpu, nodes({"CPU": 0.0, "GPU": 1.0}), NewNode({"CPU": 8.0}, {})) == parts
     some_on_its_way = NewNode({"CPU": 8.0}, {"CPU": 1.0})
     parts = {"n1": {"CPU": 3.0}, NEW_NODE: {"CPU": 7.0}}
-    assert find_place(with_entrypoint(10, 3), nodes({"CPU": 3.0}), some_on_its_way) == parts
-    assert find_place(with_entrypoint(11, 3), nodes({"CPU": 3.0}), some_on_its_way) is None
+    assert find_placement(with_entrypoint(10, 3), nodes({"CPU": 3.0}), some_on_its_way) == parts
+    assert find_placement(with_entrypoint(11, 3), nodes({"CPU": 3.0}), some_on_its_way) is None
 
 
 def test_what_asks_for_nothing_fits_everywhere() -> None:
-    assert find_place(job("j"), []) == {}
-    assert find_place(task("t", cpus=0), nodes(None)) == {}
+    assert find_placement(job("j"), []) == {}
+    assert find_placement(task("t", cpus=0), nodes(None)) == {}

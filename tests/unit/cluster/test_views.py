@@ -8,9 +8,9 @@ from ray_multicluster_scheduler.common.model import ClusterMetadata
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, ClusterView, Endless, NewNode
-from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, has_room, needs_new_node
-from ray_multicluster_scheduler.scheduler.cluster.fleet import Fleet
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, ClusterView, NewNode, Unlimited
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement, fits_now, needs_new_node
+from ray_multicluster_scheduler.scheduler.cluster.fleet import FleetViews
 from tests.unit.lifecycle.driver import job, snapshot, task
 from tests.unit.policy.views import node, view
 
@@ -36,28 +36,28 @@ from tests.unit.policy.views import node, view
 def test_how_much_may_be_on_its_way(
     size: dict[str, float] | None, ours: dict[str, float], cpus: float, whole: dict[str, float] | None, takes: bool
 ) -> None:
-    assert NewNode(size, ours).takes({"CPU": float(cpus)}, whole=whole) is takes
+    assert NewNode(size, ours).fits({"CPU": float(cpus)}, whole=whole) is takes
 
 
 def test_what_is_left_of_it_at_the_most() -> None:
-    assert NewNode({"CPU": 8.0}, {"CPU": 3.0}).room(endless=False) == {"CPU": 5.0}
-    assert NewNode({"CPU": 8.0}, {"CPU": 3.0}).room(endless=True) == {"CPU": 5.0}
-    assert NewNode(None, {"CPU": 3.0}).room(endless=False) == {}
-    assert isinstance(NewNode({"CPU": 8.0}, {}).room(endless=True), Endless)
-    assert NewNode(None, {}).room(endless=False).get("anything") == float("inf")
+    assert NewNode({"CPU": 8.0}, {"CPU": 3.0}).max_free(endless=False) == {"CPU": 5.0}
+    assert NewNode({"CPU": 8.0}, {"CPU": 3.0}).max_free(endless=True) == {"CPU": 5.0}
+    assert NewNode(None, {"CPU": 3.0}).max_free(endless=False) == {}
+    assert isinstance(NewNode({"CPU": 8.0}, {}).max_free(endless=True), Unlimited)
+    assert NewNode(None, {}).max_free(endless=False).get("anything") == float("inf")
 
 
 def test_an_item_goes_to_a_new_node_only_where_it_fits_no_other() -> None:
     new = NewNode({"CPU": 8.0}, {})
     full, half = node({"CPU": 4.0}, {"CPU": 0.0}), node({"CPU": 4.0}, {"CPU": 2.0})
-    assert find_place(task("t", cpus=4), [full], new) == {NEW_NODE: {"CPU": 4.0}}
-    assert find_place(task("t", cpus=2), [half], new) == {"n1": {"CPU": 2.0}}
-    assert find_place(task("t", cpus=9), [full], new) is None
-    assert find_place(task("t", cpus=4), [full]) is None
-    assert find_place(job("j", cpus=2), [half], new) == {"n1": {"CPU": 2.0}}
-    assert find_place(job("j", cpus=30), [half], new) == {NEW_NODE: {"CPU": 30.0}}
-    assert find_place(task("t", cpus=4), [node({"CPU": 4.0}, unknown=True)], new) is None
-    assert find_place(task("t", cpus=0), [full], new) == {}
+    assert find_placement(task("t", cpus=4), [full], new) == {NEW_NODE: {"CPU": 4.0}}
+    assert find_placement(task("t", cpus=2), [half], new) == {"n1": {"CPU": 2.0}}
+    assert find_placement(task("t", cpus=9), [full], new) is None
+    assert find_placement(task("t", cpus=4), [full]) is None
+    assert find_placement(job("j", cpus=2), [half], new) == {"n1": {"CPU": 2.0}}
+    assert find_placement(job("j", cpus=30), [half], new) == {NEW_NODE: {"CPU": 30.0}}
+    assert find_placement(task("t", cpus=4), [node({"CPU": 4.0}, unknown=True)], new) is None
+    assert find_placement(task("t", cpus=0), [full], new) == {}
 
 
 def test_who_needs_one() -> None:
@@ -66,11 +66,11 @@ def test_who_needs_one() -> None:
     assert needs_new_node(task("t", cpus=2), grows)
     assert not needs_new_node(task("t"), grows)
     assert not needs_new_node(task("t", cpus=2), stays)
-    assert has_room(task("t", cpus=2), grows)
-    assert has_room(task("t"), stays)
-    assert not has_room(task("t", cpus=2), stays)
-    assert has_room(job("j"), stays)
-    assert not has_room(job("j", cpus=2), stays)
+    assert fits_now(task("t", cpus=2), grows)
+    assert fits_now(task("t"), stays)
+    assert not fits_now(task("t", cpus=2), stays)
+    assert fits_now(job("j"), stays)
+    assert not fits_now(job("j", cpus=2), stays)
 
 
 # ---- what a view works out
@@ -91,14 +91,14 @@ def test_the_most_that_is_free_on_one_node() -> None:
 # ---- the fleet
 
 
-def fleet(*names: str) -> tuple[Fleet, ClusterRegistry]:
+def fleet(*names: str) -> tuple[FleetViews, ClusterRegistry]:
     registry = ClusterRegistry(Settings(), [ClusterMetadata(name, dashboard=f"http://{name}:1") for name in names])
-    return Fleet(registry, lambda state, now: state.view(now)), registry
+    return FleetViews(registry, lambda state, now: state.view(now)), registry
 
 
 def hear(state: ClusterState, at: float, *cpus: float) -> None:
     state.link_up("3.11.9", "2.60.0", at)
-    state.heard_snapshot(snapshot(state.name, at, *cpus), at)
+    state.record_snapshot(snapshot(state.name, at, *cpus), at)
 
 
 def test_views_are_made_anew_for_clusters_that_changed() -> None:
@@ -107,7 +107,7 @@ def test_views_are_made_anew_for_clusters_that_changed() -> None:
     hear(registry.state("b"), 10.0, 8)
     first = views.views(11.0)
     assert views.views(12.0) is first
-    registry.state("a").take(task("t"), 13.0)
+    registry.state("a").assign(task("t"), 13.0)
     second = views.views(13.0)
     assert [one.free["CPU"] for one in second] == [3, 8]
     assert second[1] is first[1]
@@ -126,9 +126,9 @@ def test_clusters_come_and_go_in_the_order_of_configuration() -> None:
 
 def test_what_changes_by_time_alone_is_seen_in_time() -> None:
     views, registry = fleet("a")
-    registry.state("a").heard_snapshot(snapshot("a", 10.0, 4, source="http"), 10.0)
-    assert views.view("a", 11.0).trouble is None
-    trouble = views.view("a", 40.0).trouble
+    registry.state("a").record_snapshot(snapshot("a", 10.0, 4, source="http"), 10.0)
+    assert views.view("a", 11.0).problem is None
+    trouble = views.view("a", 40.0).problem
     assert trouble is not None
     assert trouble.code == "STALE_SNAPSHOT"
 
@@ -140,5 +140,5 @@ def test_what_the_fleet_has_is_summed_up_until_a_cluster_has_other_nodes() -> No
     assert views.total(11.0) == {"CPU": 12.0}
     hear(registry.state("b"), 12.0, 8, 8)
     assert views.total(12.0) == {"CPU": 12.0}
-    views.has_other_nodes()
+    views.invalidate_total()
     assert views.total(12.0) == {"CPU": 20.0}

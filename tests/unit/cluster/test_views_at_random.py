@@ -11,8 +11,8 @@ import pytest
 from ray_multicluster_scheduler.common.model import ClusterMetadata, NodeSnapshot, ResourceSnapshot
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, Trouble
-from ray_multicluster_scheduler.scheduler.cluster.pin import Pin
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem, ClusterView
+from ray_multicluster_scheduler.scheduler.cluster.pin import WideItemReservation
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from tests.unit.lifecycle.driver import job, task
 
@@ -23,10 +23,10 @@ LAZY = ("total", "free", "most_free", "use")
 def shown(view: ClusterView) -> dict[str, Any]:
     """All that it says but when, and the seconds in its sentences."""
     said: dict[str, Any] = {one.name: getattr(view, one.name) for one in fields(ClusterView)}
-    for name in ("at", "memo", "lasting", "plain"):
+    for name in ("at", "cache", "stable_cache", "without_reservation"):
         del said[name]
     said |= {name: getattr(view, name) for name in LAZY}
-    return {name: value.code if isinstance(value, Trouble) else value for name, value in said.items()}
+    return {name: value.code if isinstance(value, ClusterProblem) else value for name, value in said.items()}
 
 
 class Walk:
@@ -74,33 +74,33 @@ class Walk:
             "a", self.now - late, nodes, source, session, observed=self.chance.choice([None, {"cpu": 0.5}])
         )
         self.last = seen
-        self.state.heard_snapshot(seen, self.now)
+        self.state.record_snapshot(seen, self.now)
 
     def do_repeat_snapshot(self) -> None:
         if self.last is not None:
-            self.state.heard_snapshot(self.last, self.now)
+            self.state.record_snapshot(self.last, self.now)
 
     def do_take(self) -> None:
         self.number += 1
         item = self.chance.choice([task, job])(f"t{self.number}", self.chance.choice([0.0, 1.0, 3.0]))
-        self.state.take(item, self.now)
+        self.state.assign(item, self.now)
         self.taken.append(item.id)
 
     def do_give_back(self) -> None:
         if self.taken:
-            self.state.give_back(self.taken.pop(self.chance.randrange(len(self.taken))), self.now)
+            self.state.release(self.taken.pop(self.chance.randrange(len(self.taken))), self.now)
 
     def do_ask(self) -> None:
-        self.state.refreshing, self.state.asked_at = True, self.now
+        self.state.refreshing, self.state.refresh_requested_at = True, self.now
 
     def do_check(self) -> None:
-        self.state.checking, self.state.checked_at = self.chance.random() < 0.5, self.now
+        self.state.checking_dashboard, self.state.dashboard_checked_at = self.chance.random() < 0.5, self.now
 
     def do_fail_to_answer(self) -> None:
-        self.state.heard_nothing("nobody", permanent=self.chance.random() < 0.2, now=self.now)
+        self.state.record_snapshot_failure("nobody", permanent=self.chance.random() < 0.2, now=self.now)
 
     def do_lose_dashboard(self) -> None:
-        self.state.dashboard_failed("silent", self.now)
+        self.state.record_dashboard_failure("silent", self.now)
 
     def do_link_up(self) -> None:
         self.state.link_up(self.chance.choice(["3.11.9", "3.12.1"]), "2.60.0", self.now)
@@ -109,10 +109,10 @@ class Walk:
         self.state.link_down(self.now)
 
     def do_link_gone(self) -> None:
-        self.state.link_gone()
+        self.state.link_closed()
 
     def do_link_refused(self) -> None:
-        self.state.link_refused("no", permanent=self.chance.random() < 0.5, now=self.now)
+        self.state.record_link_failure("no", permanent=self.chance.random() < 0.5, now=self.now)
 
     def do_declare_dead(self) -> None:
         self.state.declare_dead("burnt", self.now)
@@ -126,10 +126,12 @@ class Walk:
     def do_pin(self) -> None:
         nodes = self.state.ledger.nodes()
         pinned = {nodes[0].node_id: {"CPU": 2.0}} if nodes and nodes[0].free is not None else None
-        self.state.pin = None if pinned is None or self.chance.random() < 0.5 else Pin("wide", pinned, 0.0, None)
+        self.state.wide_reservation = (
+            None if pinned is None or self.chance.random() < 0.5 else WideItemReservation("wide", pinned, 0.0, None)
+        )
 
     def do_reconfigure(self) -> None:
-        self.state.pin = None
+        self.state.wide_reservation = None
         self.state.reconfigure(self._metadata())
 
     def do_succeed(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
-from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement
 from ray_multicluster_scheduler.scheduler.cluster.ledger import STALENESS_S, Ledger
 from tests.unit.lifecycle.driver import job, task
 
@@ -60,7 +60,7 @@ class TrueCluster:
         """Place an item by the books, as a scheduling pass does."""
         name = f"t{self.made}"
         item = (job if is_job else task)(name, cpus=cpus)
-        parts = find_place(item, self.ledger.nodes())
+        parts = find_placement(item, self.ledger.nodes())
         if parts is None:
             return False
         self.made += 1

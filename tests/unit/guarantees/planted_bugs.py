@@ -15,10 +15,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
 from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import KeptRoom
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.policy.filters.in_flight import InFlightFilter
-from ray_multicluster_scheduler.scheduler.queue.shape_group import Head, ShapeGroup
+from ray_multicluster_scheduler.scheduler.queue.shape_group import QueueEntry, ShapeGroup
 from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FaultyCluster
 from ray_multicluster_scheduler.simulation.faulty.faulty_executor import FaultyExecutor
 from ray_multicluster_scheduler.simulation.faulty.scenario import Scenario
@@ -103,7 +103,7 @@ class RunsRefusedDispatches(FaultyExecutor):
 # ---- patches of single methods
 
 
-def _newest_first(group: ShapeGroup) -> Head:
+def _newest_first(group: ShapeGroup) -> QueueEntry:
     return max(group.entries())
 
 
@@ -205,13 +205,13 @@ PLANTED = [
         "no_starvation",
         "no node is ever reserved for a wide item",
         STREAM,
-        bug=lambda: patch.object(KeptRoom, "_pin", lambda *_: None),
+        bug=lambda: patch.object(WideItemReservations, "_reserve", lambda *_: None),
     ),
     PlantedBug(
         "every_waiting_task_has_a_true_reason",
         "every waiting item is explained by a cordon",
         scenario(submit(1, *(item(f"t{number}", 8, 9.0) for number in range(3))), [action(5, "dump_state")]),
-        bug=lambda: patch.object(SchedulingPass, "why", _wrong_reason(SchedulingPass.why)),
+        bug=lambda: patch.object(SchedulingPass, "explain_wait", _wrong_reason(SchedulingPass.explain_wait)),
     ),
     PlantedBug(
         "idle_fleet_starts_at_once",
@@ -253,6 +253,6 @@ PLANTED = [
             [action(6, "dump_state")],
             breaker_failures=2,
         ),
-        bug=lambda: patch.object(Attempts, "_judge_cluster", _counts_user_errors(Attempts._judge_cluster)),
+        bug=lambda: patch.object(Attempts, "_update_breaker", _counts_user_errors(Attempts._update_breaker)),
     ),
 ]

@@ -181,29 +181,29 @@ class FakeFleet:
 
     def _judge_who_waits(self) -> None:
         """Whoever waits is looked at afresh, by all clusters: nobody may wait who could go."""
-        core = self.machine._core
+        core = self.machine._state
         for group in core.queue.groups():
-            why = self.machine.why(group.head().task_id, self.now)
+            why = self.machine.explain_wait(group.head().task_id, self.now)
             assert why is not None
             assert why.cluster is None, f"{group.head().task_id} waits, and {why.cluster} would take it: {why.sentence}"
             assert not group.parked
 
     def judge(self) -> None:
         """What must hold after every single call."""
-        self.met["room kept"] += bool(self.machine._core.pins)
+        self.met["room kept"] += bool(self.machine._state.wide_reservations)
         if self.chance_of_a_look.random() < 0.2:
             self._judge_who_waits()
         assert all(count == 1 for count in self.ends.values()), "more than one Complete"
         assert set(self.timers) == self.machine.timers
         for metadata in self.machine.registry.list():
             state = self.machine.registry.state(metadata.name)
-            assert set(state.ledger.reservations) == set(state.places.held)
-            assert not set(state.places.held) & set(state.places.ahead)
-            assert len(state.places.held) + len(state.places.ahead) <= metadata.max_in_flight
+            assert set(state.ledger.reservations) == set(state.slots.held)
+            assert not set(state.slots.held) & set(state.slots.prefetched)
+            assert len(state.slots.held) + len(state.slots.prefetched) <= metadata.max_in_flight
             for node in state.ledger.nodes():
-                assert fits(node.ours, node.total), "more reserved than there is"
-                assert not any((node.others or {}).values()), "our own work was taken for that of others"
-            for task_id in (*state.places.held, *state.places.ahead):
+                assert fits(node.reserved, node.total), "more reserved than there is"
+                assert not any((node.external or {}).values()), "our own work was taken for that of others"
+            for task_id in (*state.slots.held, *state.slots.prefetched):
                 assert self.machine.record(task_id).live
         for task_id, count in self.ends.items():
             assert self.machine.record(task_id).state.terminal == bool(count)
@@ -295,8 +295,8 @@ class FakeFleet:
             del self.live[key]
             self.met["died and was declared dead"] += 1
         self.feed(events.ClusterDeclaredDead(cluster))
-        assert state.trouble(self.now) is not None
-        assert (state.places.held, state.places.ahead) == ({}, {})
+        assert state.problem(self.now) is not None
+        assert (state.slots.held, state.slots.prefetched) == ({}, {})
 
     def settle(self) -> None:
         """All goes well from here on; returns when nothing is left to do."""

@@ -190,7 +190,7 @@ class Walk:
 
     def tell(self, name: str) -> None:
         """A snapshot that shows what is ours and what is others'."""
-        ours = {node.node_id: node.ours for node in self.driver.machine.view(name, self.driver.now).nodes}
+        ours = {node.node_id: node.reserved for node in self.driver.machine.view(name, self.driver.now).nodes}
         share = self.others.get(name, 0.0)
         idle = snapshot(name, self.driver.now, *SIZES[name])
         nodes = tuple(

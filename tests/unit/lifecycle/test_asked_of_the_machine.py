@@ -6,7 +6,7 @@ import pytest
 
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle import events, retry
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import Forecast
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import StartEstimate
 from tests.unit.lifecycle.driver import ready, task
 
 
@@ -21,11 +21,11 @@ def test_limits_of_the_settings_and_of_what_was_said_since() -> None:
 def test_in_how_many_seconds_the_next_attempt_goes() -> None:
     driver = ready(8, retry_backoff={"base_s": 10, "jitter": 0})
     driver.submit(task("t", retries=1))
-    assert driver.machine.retried_in("t", driver.now) is None
+    assert driver.machine.retry_delay_left("t", driver.now) is None
     driver.fail("t")
-    assert driver.machine.retried_in("t", driver.now) == 10.0
-    assert driver.machine.retried_in("t", driver.now + 4) == 6.0
-    assert driver.machine.retried_in("t", driver.now + 40) == 0.0
+    assert driver.machine.retry_delay_left("t", driver.now) == 10.0
+    assert driver.machine.retry_delay_left("t", driver.now + 4) == 6.0
+    assert driver.machine.retry_delay_left("t", driver.now + 40) == 0.0
 
 
 def test_positions_of_those_that_wait() -> None:
@@ -55,15 +55,15 @@ def test_what_was_said_of_a_pause_with_what_is_left_of_it(said: str, now: str) -
 
 
 def test_less_than_can_be_told_is_a_moment() -> None:
-    assert Forecast(0.0, 0.01, 0.02).text == "in a moment"
-    assert Forecast(0.0, 0.0, 0.0).text == "at once"
+    assert StartEstimate(0.0, 0.01, 0.02).text == "in a moment"
+    assert StartEstimate(0.0, 0.0, 0.0).text == "at once"
 
 
 def test_a_cluster_that_is_gone_is_not_filled_up() -> None:
     driver = ready(1)
     for name in ("t0", "t1"):
         driver.submit(task(name))
-    ahead = driver.machine._ahead
-    ahead._low = {"gone"}
-    ahead.fill_up(driver.now)
-    assert ahead._low == set()
+    ahead = driver.machine._prefetch
+    ahead._needs_more = {"gone"}
+    ahead.dispatch_more(driver.now)
+    assert ahead._needs_more == set()

@@ -20,11 +20,11 @@ def test_news_of_an_attempt_that_is_over_moves_no_place_of_the_next_one() -> Non
     driver.succeed("t1", SHORT_S)
     assert (driver.attempt("t0"), driver.state("t0")) == (2, TaskState.DISPATCHING)
     driver.submit(work("t3"))
-    assert driver.machine.view("a", driver.now).ahead > 0
-    begun = next(iter(driver.machine.registry.state("a").places.ahead))
+    assert driver.machine.view("a", driver.now).prefetched > 0
+    begun = next(iter(driver.machine.registry.state("a").slots.prefetched))
     driver.send(events.PlaceMoved(("t0", 1), (begun, driver.attempt(begun))))
     state = driver.machine.registry.state("a")
-    assert {"t0", begun} <= set(state.places.held)
+    assert {"t0", begun} <= set(state.slots.held)
     assert {"t0", begun} <= set(state.ledger.reservations)
 
 
@@ -33,7 +33,7 @@ def test_where_short_ones_were_is_forgotten_when_there_are_none() -> None:
     for number in range(300):
         driver.submit(work(f"t{number}", cpus=1 + number / 1000))
         driver.succeed(f"t{number}", SHORT_S)
-    assert len(driver.machine._ahead._short_at) <= 2 * SLACK
+    assert len(driver.machine._prefetch._short_at) <= 2 * SLACK
 
 
 def test_where_some_still_wait_is_not_forgotten() -> None:
@@ -44,10 +44,10 @@ def test_where_some_still_wait_is_not_forgotten() -> None:
     at = driver.machine.record("ahead").cluster or ""
     driver.send(events.QueuePaused("cluster", at))
     driver.succeed("running" if at == "a" else "there")  # who is called back gets no place
-    sending = driver.machine._ahead
-    sending._tidy_up()
+    sending = driver.machine._prefetch
+    sending._drop_stale_shapes()
     assert list(sending._short_at.values()) == [{"a", "b"}]
     driver.stopped("ahead")
     driver.send(events.ClusterChanged("b" if at == "a" else "a", None))
-    sending._tidy_up()
+    sending._drop_stale_shapes()
     assert sending._short_at == {}

@@ -15,7 +15,7 @@ def test_a_cordon_is_set_and_lifted_without_touching_the_entry_or_what_is_known_
     driver.fail("t", "cluster")
     driver.send(events.CordonChanged("a", cordoned=True))
     driver.submit(task("new"))
-    assert [one.code for one in driver.machine.why("new", driver.now).candidates[0].rejections] == [
+    assert [one.code for one in driver.machine.explain_wait("new", driver.now).candidates[0].rejections] == [
         "BREAKER_OPEN",
         "CORDONED",
     ]
@@ -32,7 +32,7 @@ def test_a_cordon_calls_back_what_was_sent_ahead_and_lets_the_rest_run() -> None
     driver.stopped("ahead")
     assert driver.machine.record("ahead").code == "CORDONED"
     view = driver.machine.view("a", driver.now)
-    assert (view.cordoned, view.in_flight, view.ahead) == (True, 1, 0)
+    assert (view.cordoned, view.in_flight, view.prefetched) == (True, 1, 0)
     driver.succeed("running")
     assert driver.state("ahead") is TaskState.QUEUED
     driver.send(events.CordonChanged("a", cordoned=False))

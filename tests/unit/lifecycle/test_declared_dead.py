@@ -114,10 +114,10 @@ def test_what_was_sent_ahead_inherits_no_place_there() -> None:
     driver = knowing(1)
     driver.submit(work("first"))
     driver.submit(work("next"))
-    assert driver.machine.view("a", driver.now).ahead == 1
+    assert driver.machine.view("a", driver.now).prefetched == 1
     declare(driver)
     view = driver.machine.view("a", driver.now)
-    assert (view.ahead, view.in_flight, driver.said(StartAttempt)) == (0, 0, [])
+    assert (view.prefetched, view.in_flight, driver.said(StartAttempt)) == (0, 0, [])
     assert driver.state("next") is TaskState.RETRYING
 
 
@@ -128,7 +128,7 @@ def test_it_takes_no_work_and_says_why_until_its_link_is_up() -> None:
     record = driver.machine.record("only")
     assert (record.state, record.code) == (TaskState.QUEUED, "CLUSTER_DEAD")
     assert "an operator declared it dead: sold; it takes no work before it answers again" in record.sentence
-    decision = driver.machine.why("only", driver.now)
+    decision = driver.machine.explain_wait("only", driver.now)
     assert decision is not None
     assert decision.unblocked_by == "a answers again"
     driver.submit(task("t"))
@@ -169,9 +169,9 @@ def test_a_cluster_at_another_address_is_another_one() -> None:
     driver = silent()
     declare(driver)
     driver.send(events.ClusterChanged("a", cluster("a", weight=2.0)))
-    assert driver.machine.view("a", driver.now).trouble.code == "CLUSTER_DEAD"
+    assert driver.machine.view("a", driver.now).problem.code == "CLUSTER_DEAD"
     driver.send(events.ClusterChanged("a", cluster("a", dashboard="http://elsewhere:1")))
-    assert driver.machine.view("a", driver.now).trouble.code == "CLUSTER_SUSPECT"
+    assert driver.machine.view("a", driver.now).problem.code == "CLUSTER_SUSPECT"
 
 
 def test_nothing_happens_to_a_cluster_that_is_not_ours() -> None:
@@ -183,7 +183,7 @@ def test_nothing_happens_to_a_cluster_that_is_not_ours() -> None:
 
 
 def sign(driver: Driver) -> str | None:
-    return driver.machine.registry.state("a").sign_of_life(driver.now)
+    return driver.machine.registry.state("a").evidence_of_life(driver.now)
 
 
 def test_a_link_that_is_up_is_a_sign_of_life() -> None:

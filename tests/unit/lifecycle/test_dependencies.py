@@ -23,17 +23,17 @@ class TestAfter:
         record = driver.submit(task("t", after=("a", "b")))
         assert (record.state, record.code) == (TaskState.PENDING, "WAITS_FOR_DEPENDENCIES")
         assert record.sentence == "waits for a, b to succeed"
-        missing = driver.machine.missing("t")
+        missing = driver.machine.unmet_prerequisites("t")
         assert missing is not None
         assert missing.unblocked_by == "a, b succeed"
         run(driver, "a")
         assert record.state is TaskState.PENDING
-        assert driver.machine.missing("t") is missing
+        assert driver.machine.unmet_prerequisites("t") is missing
         assert missing.sentence == "waits for b to succeed"
         assert missing.unblocked_by == "b succeeds"
         run(driver, "b")
         assert record.state is TaskState.DISPATCHING
-        assert driver.machine.missing("t") is None
+        assert driver.machine.unmet_prerequisites("t") is None
 
     def test_many_are_not_all_named(self) -> None:
         driver = ready(1)
@@ -118,7 +118,7 @@ class TestAfter:
         driver.send(events.ArgumentsFailed("t", "its argument b failed"))
         run(driver, "a")
         assert driver.machine.record("t").code == "ARGUMENT_FAILED"
-        assert driver.machine.missing("t") is None
+        assert driver.machine.unmet_prerequisites("t") is None
 
     def test_arguments_that_fail_late_say_nothing_of_one_that_waits_for_others(self) -> None:
         driver = ready(4)
@@ -232,7 +232,7 @@ class TestAfter:
     def test_a_time_and_arguments(self) -> None:
         driver = ready(1)
         driver.send(events.Submitted(task("t", start_after=driver.now + 5), "waits for its argument b"))
-        missing = driver.machine.missing("t")
+        missing = driver.machine.unmet_prerequisites("t")
         assert missing is not None
         assert missing.unblocked_by == "its arguments have values and it is 1970-01-01 00:16:45 UTC"
 
@@ -241,7 +241,7 @@ class TestAfter:
         driver.send(events.Submitted(task("t"), "waits for its argument b"))
         driver.send(events.ArgumentsReady("t", pinned="gone"))
         assert driver.end("t").error == "ConfigurationError"
-        assert driver.machine.missing("t") is None
+        assert driver.machine.unmet_prerequisites("t") is None
 
     def test_a_forgotten_one_counts_as_what_it_was(self, monkeypatch: pytest.MonkeyPatch) -> None:
         driver = ready(4)
@@ -334,7 +334,7 @@ def test_nothing_of_one_that_was_waited_for_stays() -> None:
     driver.submit(task("first"))
     for name in ("a", "b"):
         driver.submit(task(name, after=("first",)))
-    waiting = driver.machine._core.prerequisites._waiting_for
+    waiting = driver.machine._state.prerequisites._waiting_for
     assert set(waiting) == {"first"}
     driver.cancel("a")
     assert set(waiting) == {"first"}

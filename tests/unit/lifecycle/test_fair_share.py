@@ -98,7 +98,7 @@ def test_max_running_of_an_owner() -> None:
     assert list(driver.sent_to()) == ["a0", "a1", "b0"]
     record = driver.machine.record("a2")
     assert record.code == "OWNER_LIMIT"
-    why = driver.machine.why("a2", driver.now)
+    why = driver.machine.explain_wait("a2", driver.now)
     assert why is not None
     assert (why.code, why.candidates[0].feasible) == ("OWNER_LIMIT", True)
     assert why.unblocked_by == "another item of the same owner ends, or its limit is raised"
@@ -159,7 +159,7 @@ def test_an_owner_who_is_over_is_forgotten() -> None:
     driver.stopped("x")
     driver.submit(task("y", owner="y"))
     driver.succeed("y")
-    assert not driver.machine._core.queue._accounts
+    assert not driver.machine._state.queue._accounts
 
 
 def test_two_programs_that_wait_for_each_result_share_one_place() -> None:

@@ -543,7 +543,7 @@ def test_what_was_taken_back_says_nothing_of_the_cluster() -> None:
     driver.send(events.AttemptFinished("t2", 1, "cancelled"))
     driver.send(events.DispatchRefused("t3", 1, FailureClass.PERMANENT, "BAD_ENV", "it cannot be packed"))
     driver.send(events.AttemptFinished("t4", 1, "failed", FailureClass.CLUSTER))
-    assert driver.machine.view("a", driver.now).trouble.code == "BREAKER_OPEN"
+    assert driver.machine.view("a", driver.now).problem.code == "BREAKER_OPEN"
 
 
 def test_a_refusal_that_says_itself_what_to_do_is_not_given_a_second_advice() -> None:

@@ -63,7 +63,7 @@ def test_one_behind_another_of_its_shape_does_not_hear_that_it_could_go() -> Non
     driver.succeed("runs0", took=5.0)
     for record in (first, second):
         assert record.state is TaskState.QUEUED
-        why = driver.machine.why(record.task.id, driver.now)
+        why = driver.machine.explain_wait(record.task.id, driver.now)
         assert why is not None
         assert (why.cluster, why.code) == (None, "NO_CAPACITY")
 
@@ -78,7 +78,7 @@ def test_the_timer_of_a_silent_link_goes_with_the_last_one_that_was_sent_ahead()
     driver.start("first")
     driver.submit(task("ahead", function_digest="quick"))
     assert driver.machine.record("ahead").decision is not None
-    assert "ahead" in driver.machine.registry.state("a").places.ahead
+    assert "ahead" in driver.machine.registry.state("a").slots.prefetched
     driver.cancel("ahead")
     driver.send(LinkDown("a", "silent"))
     driver.succeed("first", took=0.001)
@@ -231,8 +231,8 @@ def test_it_is_news_when_less_time_is_expected_than_before() -> None:
     times, told = RunTimes(), []
     for took in (1.0, 9.0, *[1.0] * 8, 2.0, 1.0):
         times.observe("code", took)
-        told.append(times.news)
-        times.news = False
+        told.append(times.changed)
+        times.changed = False
     assert [number for number, news in enumerate(told, start=1) if news] == [2, 10]  # twice seen; 9 s are long ago
 
 

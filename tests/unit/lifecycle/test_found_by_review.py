@@ -139,7 +139,7 @@ def test_what_is_remembered_of_an_idle_cluster_is_bounded() -> None:
         driver.submit(task("t", tags=(f"run-{number}",)))
         driver.succeed("t")
         driver.machine.forget("t")
-    assert len(driver.machine._core.fleet.view("a", driver.now).memo) < 1200
+    assert len(driver.machine._state.fleet.view("a", driver.now).cache) < 1200
 
 
 def test_demands_that_are_remembered_of_a_cluster_are_bounded() -> None:
@@ -149,7 +149,7 @@ def test_demands_that_are_remembered_of_a_cluster_are_bounded() -> None:
         driver.submit(task(f"t{number}", allow_clusters=("a",) * (number + 1)))
     driver.succeed("runs")
     assert driver.state("t0") is TaskState.DISPATCHING
-    assert len(driver.machine._core.fleet.view("a", driver.now).lasting) < 1200
+    assert len(driver.machine._state.fleet.view("a", driver.now).stable_cache) < 1200
 
 
 def test_more_than_there_is_counts_as_use() -> None:
@@ -162,7 +162,7 @@ def test_more_than_there_is_counts_as_use() -> None:
     driver.submit(task("small", 2))
     driver.start("small", "n1")
     view = driver.machine.view("a", driver.now)
-    assert [dict(node.over) for node in view.nodes] == [{"CPU": 2.0}, {}]
+    assert [dict(node.overcommitted) for node in view.nodes] == [{"CPU": 2.0}, {}]
     assert view.use["CPU"] == pytest.approx(12 / 16)
     assert driver.submit(task("next")).code == "ABOVE_THRESHOLD"
 
@@ -171,9 +171,9 @@ def test_a_snapshot_at_the_very_edge_of_its_time_gets_stale() -> None:
     driver = Driver(cluster("a"), snapshot_interval_s=10)
     driver.snapshot("a", 4, source="http")
     driver.now += 30
-    assert driver.machine.view("a", driver.now).trouble is None
+    assert driver.machine.view("a", driver.now).problem is None
     driver.now += 0.5
-    trouble = driver.machine.view("a", driver.now).trouble
+    trouble = driver.machine.view("a", driver.now).problem
     assert trouble is not None
     assert trouble.code == "STALE_SNAPSHOT"
 

@@ -55,7 +55,7 @@ def test_what_is_kept_is_told() -> None:
     late = driver.submit(task("late", submitted_at=driver.now))
     assert (late.state, late.code) == (TaskState.QUEUED, "NO_CAPACITY")
     assert "room is kept for a wide item" in late.sentence
-    assert driver.machine.view("a", driver.now).kept_for == "wide"
+    assert driver.machine.view("a", driver.now).reserved_for == "wide"
 
 
 def test_a_more_urgent_item_is_not_kept_away() -> None:
@@ -111,8 +111,8 @@ def test_it_is_kept_where_it_can_start_soonest() -> None:
         driver.submit(task(f"r{number}", function_digest=name, preferred_cluster=where, fallback="wait"))
     driver.submit(task("wide", cpus=2, submitted_at=driver.now))
     wait_for_the_pin(driver)
-    assert driver.machine.view("b", driver.now).kept_for == "wide"
-    assert driver.machine.view("a", driver.now).kept_for is None
+    assert driver.machine.view("b", driver.now).reserved_for == "wide"
+    assert driver.machine.view("a", driver.now).reserved_for is None
 
 
 def test_it_may_start_elsewhere_all_the_same() -> None:
@@ -121,13 +121,13 @@ def test_it_may_start_elsewhere_all_the_same() -> None:
         driver.submit(task(f"s{number}"))
     driver.submit(task("wide", cpus=2, submitted_at=driver.now))
     wait_for_the_pin(driver)
-    kept = next(name for name in ("a", "b") if driver.machine.view(name, driver.now).kept_for)
+    kept = next(name for name in ("a", "b") if driver.machine.view(name, driver.now).reserved_for)
     other = "b" if kept == "a" else "a"
     for one, where in driver.sent_to().items():
         if where == other:
             driver.succeed(one)
     assert driver.sent_to(ever=False) == {"wide": other}
-    assert driver.machine.view(kept, driver.now).kept_for is None
+    assert driver.machine.view(kept, driver.now).reserved_for is None
 
 
 @pytest.mark.parametrize("end", ["cancel", "timeout", "removed", "cordoned", "smaller"])
@@ -154,8 +154,8 @@ def test_what_was_kept_is_for_everybody_when_it_is_of_no_use(end: str) -> None:
     else:
         driver.send(events.SnapshotTaken(snapshot("a", driver.now + 1, 3)), after=1)
     state = driver.machine.registry.find("a")
-    assert state is None or state.pin is None
-    assert not driver.machine._core.pins
+    assert state is None or state.wide_reservation is None
+    assert not driver.machine._state.wide_reservations
     assert driver.state("late") is (
         TaskState.QUEUED if end in ("removed", "cordoned", "smaller") else TaskState.DISPATCHING
     )
@@ -167,7 +167,7 @@ def test_a_small_item_of_a_long_queue_is_not_wide() -> None:
     for number in range(10):
         driver.submit(task(f"s{number}", owner="many", submitted_at=driver.now))
     wait_for_the_pin(driver)
-    assert driver.machine.view("a", driver.now).kept_for is None
+    assert driver.machine.view("a", driver.now).reserved_for is None
     driver.submit(task("other", owner="few", submitted_at=driver.now))
     driver.succeed("s0")
     assert driver.sent_to(ever=False) == {"other": "a"}
@@ -211,7 +211,7 @@ def test_what_was_sent_ahead_is_taken_back_and_no_more_is_sent() -> None:
 def test_reserve_after_zero_keeps_at_once_and_no_timer_stays() -> None:
     driver = crowded(2, reserve_after_s=0)
     driver.fire("keep")
-    assert driver.machine.view("a", driver.now).kept_for == "wide"
+    assert driver.machine.view("a", driver.now).reserved_for == "wide"
     driver.succeed("s0")
     driver.succeed("s1")
     driver.succeed("wide")
@@ -223,15 +223,15 @@ def test_shapes_that_come_and_go_leave_nothing_behind() -> None:
     for number in range(2000):
         driver.submit(task(f"t{number}", cpus=1 + number / 10_000))
         driver.succeed(f"t{number}")
-    kept = driver.machine._scheduling._kept
-    assert not kept._patience
+    kept = driver.machine._scheduling._reservations
+    assert not kept._deadlines
     assert not kept._watched
     driver.submit(task("wait", cpus=64))
     driver.submit(task("waits", cpus=64))
     for number in range(2000):
         driver.submit(task(f"x{number}", cpus=60 + number / 10_000))
         driver.cancel(f"x{number}")
-    assert len(kept._patience) < 200
+    assert len(kept._deadlines) < 200
 
 
 def test_a_bounded_number_is_looked_at_in_one_call() -> None:
@@ -241,7 +241,7 @@ def test_a_bounded_number_is_looked_at_in_one_call() -> None:
         driver.submit(task(f"t{number}", cpus=1 + number / 100))
     calls = 0
     driver.fire("keep", after=300)
-    while min(entry[0] for entry in driver.machine._scheduling._kept._patience) <= driver.now:
+    while min(entry[0] for entry in driver.machine._scheduling._reservations._deadlines) <= driver.now:
         driver.fire("keep")
         calls += 1
     assert calls >= 4

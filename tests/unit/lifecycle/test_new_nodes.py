@@ -33,7 +33,7 @@ def held(driver: Driver, name: str = "cloud") -> dict[str, list[str]]:
 
 def ours(driver: Driver, name: str = "cloud") -> dict[str, float]:
     state = driver.machine.registry.state(name)
-    return {node.node_id: node.ours["CPU"] for node in state.ledger.nodes() if node.ours}
+    return {node.node_id: node.reserved["CPU"] for node in state.ledger.nodes() if node.reserved}
 
 
 def test_an_empty_cluster_gets_an_item_and_books_it_on_the_node_that_appears() -> None:
@@ -223,7 +223,7 @@ def test_a_jobs_footprint_is_booked_on_the_nodes_that_appear() -> None:
     driver.start("wide")
     driver.now += 100
     driver.snapshot("cloud", HEAD, 8)
-    assert driver.machine.view("cloud", driver.now).new_node.ours == {"CPU": 12.0}  # type: ignore[union-attr]  # it grows
+    assert driver.machine.view("cloud", driver.now).new_node.reserved == {"CPU": 12.0}  # type: ignore[union-attr]  # it grows
     driver.now += 100
     driver.snapshot("cloud", HEAD, 8, 8, 8)
     assert held(driver) == {"wide": ["n2", "n3", "n4"], "next": ["n4"]}
@@ -243,7 +243,7 @@ def test_use_that_a_new_node_shows_from_the_beginning_is_the_jobs() -> None:
     data["nodes"] = [*data["nodes"], {"node_id": "n2", "total": {"CPU": 8.0}, "free": {"CPU": 1.0}}]
     driver.send(events.SnapshotTaken(first.from_dict({**data, "taken_at": driver.now})))
     view = driver.machine.view("cloud", driver.now)
-    assert [(node.others, node.ours) for node in view.nodes][1] == ({"CPU": 0.0}, {"CPU": 8.0})
+    assert [(node.external, node.reserved) for node in view.nodes][1] == ({"CPU": 0.0}, {"CPU": 8.0})
 
 
 # ---- what ends before it has begun

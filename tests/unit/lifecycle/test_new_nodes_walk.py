@@ -29,7 +29,7 @@ class Cloud:
     @property
     def pending(self) -> list[str]:
         """What was sent and has not started."""
-        held = self.driver.machine.registry.state("cloud").places.held
+        held = self.driver.machine.registry.state("cloud").slots.held
         return [name for name in held if name not in self.runs]
 
     def free(self, node: str) -> float:
@@ -80,7 +80,7 @@ class Cloud:
     def judge(self) -> None:
         state = self.driver.machine.registry.state("cloud")
         ledger = state.ledger
-        assert set(ledger.reservations) == set(state.places.held)
+        assert set(ledger.reservations) == set(state.slots.held)
         tasks = [
             one.parts[NEW_NODE]["CPU"]
             for name, one in ledger.reservations.items()
@@ -119,4 +119,4 @@ def test_whatever_happens_all_runs_in_the_end_and_nothing_is_left(walk: list[tup
     machine = cloud.driver.machine
     assert not machine.has_unfinished(), [(one.task.id, one.state, one.sentence) for one in machine.records()]
     assert machine.registry.state("cloud").ledger.reservations == {}
-    assert machine.registry.state("cloud").ledger.on_new_nodes() == {}
+    assert machine.registry.state("cloud").ledger.pending_on_new_nodes() == {}

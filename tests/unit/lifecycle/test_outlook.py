@@ -6,14 +6,14 @@ import pytest
 
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import Forecast
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import StartEstimate
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task
 from tests.unit.lifecycle.gangs import gang
 
 
-def outlook(driver: Driver, task_id: str, position: int = 1) -> Forecast:
+def outlook(driver: Driver, task_id: str, position: int = 1) -> StartEstimate:
     decision = driver.machine.record(task_id).decision
-    forecast = driver.machine.outlook(task_id, position, decision, driver.now)
+    forecast = driver.machine.estimate_start(task_id, position, decision, driver.now)
     assert forecast is not None
     return forecast
 
@@ -35,8 +35,8 @@ def test_one_that_waits_for_room_starts_when_something_like_what_was_seen_ends()
     driver.start("runs")
     driver.submit(task("t", function_digest="f"))
     driver.now += 5
-    assert outlook(driver, "t") == Forecast(pytest.approx(8 - 5), 21 - 5, 45 - 5)
-    assert outlook(driver, "t", position=2) == Forecast(pytest.approx(2 * 8 - 5), 2 * 21 - 5, 2 * 45 - 5)
+    assert outlook(driver, "t") == StartEstimate(pytest.approx(8 - 5), 21 - 5, 45 - 5)
+    assert outlook(driver, "t", position=2) == StartEstimate(pytest.approx(2 * 8 - 5), 2 * 21 - 5, 2 * 45 - 5)
 
 
 def test_what_runs_for_longer_than_was_seen_is_not_expected_to_end_all_the_time() -> None:
@@ -167,7 +167,7 @@ def test_serial_mode_waits_for_the_end_of_what_runs() -> None:
     driver.submit(task("runs", function_digest="f"))
     driver.start("runs")
     driver.submit(task("t"))
-    assert outlook(driver, "t") == Forecast(5, 10, 20)
+    assert outlook(driver, "t") == StartEstimate(5, 10, 20)
 
 
 def test_the_submission_interval_is_a_time() -> None:
@@ -176,7 +176,7 @@ def test_the_submission_interval_is_a_time() -> None:
     driver.submit(job("j2"))
     driver.now += 10
     assert outlook(driver, "j2").text == "not before 30 s from now"
-    assert outlook(driver, "j2", position=3) == Forecast(30 + 2 * 40)
+    assert outlook(driver, "j2", position=3) == StartEstimate(30 + 2 * 40)
 
 
 def test_it_may_go_at_once_as_far_as_is_known() -> None:
@@ -185,7 +185,7 @@ def test_it_may_go_at_once_as_far_as_is_known() -> None:
     driver.submit(task("t"))
     fresh = driver.machine.plan(task("t", cpus=0), driver.now)
     assert fresh.cluster == "a"
-    assert driver.machine.outlook("t", 1, fresh, driver.now) == Forecast(0, 0, 0)
+    assert driver.machine.estimate_start("t", 1, fresh, driver.now) == StartEstimate(0, 0, 0)
 
 
 def test_a_gang_is_more_than_the_sum_of_its_members() -> None:
@@ -206,7 +206,7 @@ def test_a_cluster_that_was_removed_meanwhile_says_nothing() -> None:
     assert old is not None
     assert {row.cluster for row in old.candidates} == {"a", "b"}
     driver.send(events.ClusterChanged("a", None))
-    assert driver.machine.outlook("t", 1, old, driver.now) == Forecast(5, 10, 20)
+    assert driver.machine.estimate_start("t", 1, old, driver.now) == StartEstimate(5, 10, 20)
 
 
 def test_before_the_queue() -> None:
@@ -234,7 +234,7 @@ def test_one_that_is_held_waits_for_somebody() -> None:
     driver.submit(task("a"))
     driver.submit(task("t"))
     driver.send(events.HoldRequested("t", "not yet"))
-    assert driver.machine.outlook("t", None, None, driver.now) == Forecast(why="is held: not yet")
+    assert driver.machine.estimate_start("t", None, None, driver.now) == StartEstimate(why="is held: not yet")
 
 
 def test_a_cluster_that_does_not_answer_says_nothing() -> None:
@@ -247,7 +247,7 @@ def test_a_cluster_that_does_not_answer_says_nothing() -> None:
 def test_what_runs_or_is_over_has_no_outlook() -> None:
     driver = ready(1)
     driver.submit(task("t"))
-    assert driver.machine.outlook("t", None, None, driver.now) is None
+    assert driver.machine.estimate_start("t", None, None, driver.now) is None
     driver.start("t")
     driver.succeed("t")
-    assert driver.machine.outlook("t", None, None, driver.now) is None
+    assert driver.machine.estimate_start("t", None, None, driver.now) is None

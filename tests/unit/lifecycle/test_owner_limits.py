@@ -44,7 +44,7 @@ class TestRaising:
         limit(driver, "x", max_running=3)
         assert list(driver.sent_to(ever=False)) == ["x1", "x2"]
         assert codes(driver, "x3") == ["OWNER_LIMIT"]
-        why = driver.machine.why("x3", driver.now)
+        why = driver.machine.explain_wait("x3", driver.now)
         assert why is not None
         assert why.sentence == "x: 3 of its items are on clusters; its max_running is 3"
 

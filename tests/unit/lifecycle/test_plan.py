@@ -34,14 +34,14 @@ def test_it_leaves_what_owners_have_had_as_it_was() -> None:
     for driver in (asked, quiet):
         driver.link_up("a", 4)
         for name in ("ann", "bob", "ann", "bob", "eve", "ann"):
-            driver.submit(task(f"{name}{driver.machine._core.unfinished}", cpus=2, owner=name), after=1)
-    accounts = {name: dict(vars(one)) for name, one in asked.machine._core.queue._accounts.items()}
+            driver.submit(task(f"{name}{driver.machine._state.unfinished}", cpus=2, owner=name), after=1)
+    accounts = {name: dict(vars(one)) for name, one in asked.machine._state.queue._accounts.items()}
     assert list(accounts) == ["ann", "bob", "eve"]
     for number in range(50):
         for name in ("ann", "bob", f"guest{number}"):
             for cpus in (1, 2, 100):
                 asked.machine.plan(task("t", cpus=cpus, owner=name, priority=number), asked.now + number)
-    assert {name: vars(one) for name, one in asked.machine._core.queue._accounts.items()} == accounts
+    assert {name: vars(one) for name, one in asked.machine._state.queue._accounts.items()} == accounts
     for driver in (asked, quiet):
         for task_id in ("ann0", "bob1"):
             driver.start(task_id)
@@ -135,7 +135,7 @@ def test_a_plan_says_what_then_happens(seed: int) -> None:
         assert (record.state, record.code) == (TaskState.FAILED, "QUEUE_FULL")
     else:
         assert record.state is TaskState.QUEUED
-        assert driver.machine.why(item.id, driver.now).code == plan.code
+        assert driver.machine.explain_wait(item.id, driver.now).code == plan.code
 
 
 def whys(lines: list[Any]) -> list[str]:

@@ -69,7 +69,7 @@ def test_why_raises_to_whoever_asks() -> None:
     driver.submit(task("w", cpus=2))
     driver.submit(task("y", cpus=1))
     with pytest.raises(PolicyEvaluationError):
-        driver.machine.why("w", driver.now)
+        driver.machine.explain_wait("w", driver.now)
 
 
 def test_a_filter_may_not_be_named_like_a_built_in_one() -> None:

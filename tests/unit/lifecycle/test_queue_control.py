@@ -26,7 +26,7 @@ def test_a_held_item_waits_beside_the_queue() -> None:
     driver.submit(task("second"))
     driver.send(events.HoldRequested("first", "until the data is there"))
     assert told(driver, "first") == (TaskState.QUEUED, "HELD", "is held: until the data is there")
-    why = driver.machine.why("first", driver.now)
+    why = driver.machine.explain_wait("first", driver.now)
     assert why is not None
     assert (why.code, why.unblocked_by) == ("HELD", "somebody releases it")
     driver.succeed("running")
@@ -166,7 +166,7 @@ def test_a_paused_owner_calls_nobody_back() -> None:
     driver.send(events.QueuePaused("owner", "x"))
     driver.submit(task("urgent", owner="x", priority=5))
     driver.submit(work("ahead"))
-    assert driver.machine.view("a", driver.now).ahead == 1
+    assert driver.machine.view("a", driver.now).prefetched == 1
     driver.submit(task("urgent2", owner="x", priority=5))
     assert driver.said(RecallAttempt) == []
 
@@ -224,6 +224,6 @@ def test_a_pause_takes_back_only_what_that_owner_sent_ahead() -> None:
         driver.succeed(f"seen{number}", took=0.001)
     for name, owner in (("runs", "x"), ("theirs", "y"), ("ours", "x")):
         driver.submit(task(name, function_digest="quick", owner=owner))
-    assert set(driver.machine.registry.state("a").places.ahead) == {"theirs", "ours"}
+    assert set(driver.machine.registry.state("a").slots.prefetched) == {"theirs", "ours"}
     driver.send(events.QueuePaused("owner", "x"))
     assert [one.task_id for one in driver.said(RecallAttempt)] == ["ours"]

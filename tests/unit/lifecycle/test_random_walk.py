@@ -204,16 +204,16 @@ def test_every_item_ends_once_and_nothing_is_left(seed: int) -> None:
     assert fleet.live == {}
     assert fleet.machine.timers == frozenset()
     assert fleet.machine.queue_depths() == {}
-    core = fleet.machine._core
-    assert (core.pins, core.held, core.queue.lifted) == ({}, set(), set())
+    core = fleet.machine._state
+    assert (core.wide_reservations, core.held_items, core.queue.unblocked_owners) == ({}, set(), set())
     assert {owner for owner in core.queue._accounts if core.queue.account(owner).paused is None} == set()
     for metadata in fleet.machine.registry.list():
         state = fleet.machine.registry.state(metadata.name)
         assert state.ledger.reservations == {}
-        assert all(node.ours == {} for node in state.ledger.nodes())
-        assert state.places.running_jobs == 0
-        assert state.places.held == {}
-        assert state.places.ahead == {}
+        assert all(node.reserved == {} for node in state.ledger.nodes())
+        assert state.slots.running_jobs == 0
+        assert state.slots.held == {}
+        assert state.slots.prefetched == {}
     for record in fleet.machine.records():
         assert record.state.terminal
         assert record.history[0].state is TaskState.PENDING

@@ -54,7 +54,7 @@ def test_no_room_is_kept_where_others_have_what_it_needs() -> None:
         driver.submit(task(f"s{number}"))
     driver.submit(task("wide", cpus=8))
     driver.fire("keep", after=300)
-    assert driver.machine.view("a", driver.now).kept_for is None
+    assert driver.machine.view("a", driver.now).reserved_for is None
     driver.succeed("s0")
     driver.submit(task("late"))
     assert driver.state("late") is TaskState.DISPATCHING
@@ -68,21 +68,21 @@ def test_who_is_placed_or_over_does_not_wait_for_anything() -> None:
     driver = ready(1)
     driver.submit(task("t"))
     driver.submit(task("waits"))
-    assert driver.machine.why("t", driver.now) is None
-    why = driver.machine.why("waits", driver.now)
+    assert driver.machine.explain_wait("t", driver.now) is None
+    why = driver.machine.explain_wait("waits", driver.now)
     assert why is not None
     assert (why.task_id, why.code) == ("waits", "NO_CAPACITY")
     driver.succeed("t")
-    assert driver.machine.why("t", driver.now) is None
+    assert driver.machine.explain_wait("t", driver.now) is None
 
 
 def test_the_machine_tells_places_in_the_queue_and_its_filters() -> None:
     driver = ready(1)
     for name in ("runs", "first", "second"):
         driver.submit(task(name))
-    place = driver.machine.queue_place("second", driver.now)
+    place = driver.machine.queue_position("second", driver.now)
     assert place is not None
-    assert driver.machine.queue_place("runs", driver.now) is None
+    assert driver.machine.queue_position("runs", driver.now) is None
     assert {"capacity", "cordon", "threshold"} <= set(driver.machine.filter_names)
 
 
@@ -170,6 +170,6 @@ def test_what_nobody_names_is_not_forgotten_by_mistake() -> None:
     for _ in range(2):
         times.observe("f", 1.0)
     times.forget(None)
-    assert times.expected("f") == pytest.approx(1.001)
+    assert times.expected_s("f") == pytest.approx(1.001)
     times.forget("f")
-    assert times.expected("f") is None
+    assert times.expected_s("f") is None

@@ -240,7 +240,7 @@ class TestAttempts:
         assert [(one.task_id, one.ahead) for one in after.said(Dispatch)] == [("t0", ""), ("t1", "queue")]
         assert timer(after, timers.ahead_key("a")) is not None
         view = after.machine.view("a", after.now)
-        assert (view.in_flight, view.ahead) == (1, 1)
+        assert (view.in_flight, view.prefetched) == (1, 1)
         driver.send(events.ClusterChanged("a", cluster("a"), cordoned=True))
         (recall,) = driver.said(RecallAttempt)
         assert reborn(driver).said(RecallAttempt) == [recall]

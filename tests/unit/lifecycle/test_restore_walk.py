@@ -43,7 +43,7 @@ def test_every_item_ends_once_however_often_the_control_plane_dies(seed: int) ->
     assert fleet.machine.queue_depths() == {}
     for state in fleet.machine.registry:
         assert state.ledger.reservations == {}
-        assert (state.places.held, state.places.ahead) == ({}, {})
+        assert (state.slots.held, state.slots.prefetched) == ({}, {})
 
 
 def lasting(row: ItemRow) -> ItemRow:
@@ -68,8 +68,8 @@ def test_a_machine_made_from_the_rows_has_the_same_rows(seed: int) -> None:
     }
     assert (after.cluster_rows(), after.owner_rows()) == rows
     assert after.queue_depths() == fleet.machine.queue_depths()
-    assert after._core.next_fence == fleet.machine._core.next_fence
-    assert after._core.held == fleet.machine._core.held
+    assert after._state.next_fence == fleet.machine._state.next_fence
+    assert after._state.held_items == fleet.machine._state.held_items
 
 
 def test_the_walks_meet_enough_crashes() -> None:

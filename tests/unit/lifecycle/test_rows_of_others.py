@@ -39,8 +39,8 @@ class TestPlaces:
         after.link_up("a")
         after.succeed("t0", 0.01)
         assert after.said(StartAttempt) == []
-        places = after.machine.registry.state("a").places
-        assert (list(places.held), list(places.ahead)) == (["t1"], ["t2"])
+        places = after.machine.registry.state("a").slots
+        assert (list(places.held), list(places.prefetched)) == (["t1"], ["t2"])
 
     def test_who_was_to_start_is_told_so_again(self) -> None:
         driver = knowing(1)
@@ -78,7 +78,7 @@ class TestPlaces:
         driver.start("t", "n1")
         assert driver.machine.row("t").place == "away"
         after = reborn(driver, clusters=[grows])
-        assert after.machine.registry.state("a").ledger.on_new_nodes() == {}
+        assert after.machine.registry.state("a").ledger.pending_on_new_nodes() == {}
 
 
 class TestGivenUp:
@@ -181,4 +181,4 @@ class TestTheRest:
         queued = driver.submit(task("wide", 2)).queued_at
         driver.now += 200
         after = reborn(driver, reserve_after_s=300)
-        assert after.machine._core.out.due("keep") == (queued or 0) + 300
+        assert after.machine._state.output.due_at("keep") == (queued or 0) + 300

@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMach
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import MAX_CHECKS
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
-from ray_multicluster_scheduler.scheduler.queue.shape import Lane
+from ray_multicluster_scheduler.scheduler.queue.shape import QueueKey
 from tests.unit.lifecycle.driver import FREE, Driver, actor, cluster, job, ready, snapshot, task
 
 
@@ -53,7 +53,7 @@ def test_thirty_tasks_of_two_cpus_on_sixteen_and_eight_cores_in_one_pass() -> No
     driver.send(events.SnapshotTaken(one))
     driver.send(events.SnapshotTaken(snapshot("small", driver.now, 8)))
     assert Counter(driver.sent_to().values()) == {"big": 8, "small": 4}
-    assert driver.machine.queue_depths() == {Lane("task", None): 18}
+    assert driver.machine.queue_depths() == {QueueKey("task", None): 18}
     assert {driver.machine.record(f"t{number}").code for number in range(12, 30)} == {"NO_CAPACITY"}
 
 
@@ -240,7 +240,7 @@ def test_lanes_by_kind_and_preferred_cluster() -> None:
     driver.submit(task("p", preferred_cluster="a"))
     driver.submit(task("w", preferred_cluster="a", fallback="wait"))
     driver.submit(job("j"))
-    lanes = {Lane("task", None): 1, Lane("task", "a"): 2, Lane("job", None): 1}
+    lanes = {QueueKey("task", None): 1, QueueKey("task", "a"): 2, QueueKey("job", None): 1}
     assert driver.machine.queue_depths() == lanes
 
 

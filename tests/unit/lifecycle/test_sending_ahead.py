@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     StartAttempt,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SendingAhead
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from tests.unit.lifecycle.driver import FREE, Driver, cluster, job, ready, snapshot, task
@@ -53,13 +53,13 @@ def test_as_much_is_sent_as_keeps_the_places_busy_for_prefetch_ms() -> None:
         driver.submit(work(f"t{number}"))
     # 10 ms each and 1 ms for Ray: 4 of them cover 50 ms behind each of the 2 places.
     assert ahead(driver, ever=True) == [f"t{number}" for number in range(2, 10)]
-    assert driver.machine.view("a", driver.now).ahead == 8
+    assert driver.machine.view("a", driver.now).prefetched == 8
     assert driver.machine.view("a", driver.now).in_flight == 2
 
 
 def test_who_waits_behind_others_is_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
-    fill = SendingAhead._fill
+    fill = Prefetch._fill
 
     def counted(*values: Any) -> int:
         nonlocal looks
@@ -67,7 +67,7 @@ def test_who_waits_behind_others_is_not_looked_at_one_by_one(monkeypatch: pytest
         return fill(*values)
 
     driver = knowing(2, prefetch_ms=50)
-    monkeypatch.setattr(SendingAhead, "_fill", counted)
+    monkeypatch.setattr(Prefetch, "_fill", counted)
     for number in range(200):
         driver.submit(work(f"t{number}"))
     assert len(ahead(driver, ever=True)) == 8
@@ -280,7 +280,7 @@ def test_cancel_ends_one_that_was_sent_ahead() -> None:
     driver.cancel("t1")
     driver.stopped("t1")
     assert driver.state("t1") is TaskState.CANCELLED
-    assert driver.machine.view("a", driver.now).ahead == 0
+    assert driver.machine.view("a", driver.now).prefetched == 0
 
 
 def test_what_a_lost_link_had_ahead_is_placed_anew() -> None:
@@ -293,7 +293,7 @@ def test_what_a_lost_link_had_ahead_is_placed_anew() -> None:
     assert driver.state("t0") is TaskState.LOST
     driver.fail("t0", "cluster", "ClusterLostError")
     assert driver.state("t0") is TaskState.RETRYING
-    assert driver.machine.view(where, driver.now).ahead == 0
+    assert driver.machine.view(where, driver.now).prefetched == 0
 
 
 def test_at_equal_priority_nobody_overtakes_one_that_waits_for_such_a_place() -> None:
@@ -420,7 +420,7 @@ def test_one_that_ray_has_started_before_its_turn_is_left_alone() -> None:
     assert taken_back(driver) == ["t2"]
     driver.move("t0", "early")
     driver.succeed("t0", SHORT_S)
-    assert list(driver.machine.registry.state("a").places.held) == ["early"]
+    assert list(driver.machine.registry.state("a").slots.held) == ["early"]
 
 
 def test_the_place_of_a_job_goes_to_no_task_that_was_sent_ahead() -> None:

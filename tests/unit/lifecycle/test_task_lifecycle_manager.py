@@ -69,7 +69,7 @@ def make(cpus: float | None = 4, **settings: Any) -> tuple[TaskLifecycleManager,
     journal, failures, clock = Journal(), list[BaseException](), SystemClock()
     machine = SchedulerMachine(Settings(**{**FREE, **settings}), [cluster("a")])
     manager = TaskLifecycleManager(machine, journal, clock, journal)
-    manager.use(journal, failures.append)
+    manager.connect_executor(journal, failures.append)
     manager.post(events.LinkUp("a", "3.11.9", "2.60.0", "s1"))
     if cpus is not None:
         manager.post(events.SnapshotTaken(snapshot("a", clock.now(), cpus)))
@@ -225,12 +225,12 @@ async def test_whoever_submits_many_pauses_now_and_then_and_is_never_held_up() -
     manager._caught_up = pauses = Pauses()
     for number in range(100):
         manager.post(events.Submitted(task(f"t{number}")))  # nothing is handled meanwhile: we are on the loop
-        manager.let_catch_up()
+        manager.throttle()
     assert pauses.taken == 3
     await eventually(lambda: not manager._inbox)
     assert pauses.is_set()
     for _ in range(100):
-        manager.let_catch_up()
+        manager.throttle()
     assert pauses.taken == 3  # nothing waits
     manager.stop_timers()
 
@@ -296,7 +296,7 @@ async def test_the_log_forgets_what_it_is_told_to() -> None:
 
 async def test_every_instruction_is_seen_to_in_one_place() -> None:
     manager, _, _ = make()
-    places = [{Persist, Dispatch}, set(manager._notes), set(manager._deeds)]
+    places = [{Persist, Dispatch}, set(manager._internal_handlers), set(manager._effect_handlers)]
     assert set().union(*places) == set(get_args(Instruction))
     assert sum(map(len, places)) == len(get_args(Instruction))
     manager.stop_timers()

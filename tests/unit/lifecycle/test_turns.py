@@ -81,7 +81,7 @@ def test_an_owner_who_may_not_start_gets_no_room_kept() -> None:
     driver.submit(task("w", cpus=4, owner="o", submitted_at=driver.now))
     driver.send(events.QueuePaused("owner", "o"))
     driver.fire("keep", after=300)
-    assert driver.machine.view("a", driver.now).kept_for is None
+    assert driver.machine.view("a", driver.now).reserved_for is None
 
 
 def test_room_that_was_kept_is_free_again_when_its_owner_is_paused() -> None:
@@ -90,7 +90,7 @@ def test_room_that_was_kept_is_free_again_when_its_owner_is_paused() -> None:
     driver.submit(task("s1", cpus=2))
     driver.submit(task("w", cpus=4, owner="o", submitted_at=driver.now))
     driver.fire("keep", after=300)
-    assert driver.machine.view("a", driver.now).kept_for == "w"
+    assert driver.machine.view("a", driver.now).reserved_for == "w"
     driver.send(events.QueuePaused("owner", "o"))
     driver.succeed("s0")
     assert driver.submit(task("late", submitted_at=driver.now)).state is TaskState.DISPATCHING
@@ -219,7 +219,7 @@ def test_one_that_was_held_and_released_counts_once_in_the_queue() -> None:
     for _ in range(3):
         driver.send(events.HoldRequested("t1"))
         driver.send(events.ReleaseRequested("t1"))
-    place = driver.machine.queue_place("t2", driver.now)
+    place = driver.machine.queue_position("t2", driver.now)
     assert place is not None
     assert (place.position, [one for one, _ in place.ahead]) == (3, ["t0", "t1"])
 

@@ -8,9 +8,9 @@ import pytest
 
 from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, Rejection, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NewNode, Trouble
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem, ClusterView, NewNode
 from ray_multicluster_scheduler.scheduler.policy import reasons
-from ray_multicluster_scheduler.scheduler.policy.filters import built_in
+from ray_multicluster_scheduler.scheduler.policy.filters import built_in_filters
 from tests.unit.lifecycle.driver import job, task
 from tests.unit.policy.views import node, view
 
@@ -19,7 +19,7 @@ LATER = False
 
 
 def verdicts(item: TaskDescription, cluster: ClusterView, **settings: Any) -> list[Rejection]:
-    filters = built_in(Settings(**settings), "3.11")
+    filters = built_in_filters(Settings(**settings), "3.11")
     return [one for one in (each.check(item, cluster) for each in filters) if one is not None]
 
 
@@ -39,14 +39,14 @@ def test_a_healthy_idle_cluster_takes_everything() -> None:
 @pytest.mark.parametrize("code", sorted(reasons.HEALTH_CODES - {"LINK_FAILED"}))
 @pytest.mark.parametrize("hopeless", [NEVER, LATER])
 def test_trouble_with_the_cluster_keeps_everything_away(code: str, hopeless: bool) -> None:
-    cluster = view(trouble=Trouble(code, "it is ill", hopeless))
+    cluster = view(problem=ClusterProblem(code, "it is ill", hopeless))
     for item in (task("t"), job("j")):
         assert verdicts(item, cluster) == [Rejection(code, "it is ill", hopeless)]
 
 
 @pytest.mark.parametrize("hopeless", [NEVER, LATER])
 def test_a_link_that_cannot_be_made_stops_tasks_and_actors_only(hopeless: bool) -> None:
-    cluster = view(link_trouble=Trouble("LINK_FAILED", "no way", hopeless))
+    cluster = view(link_problem=ClusterProblem("LINK_FAILED", "no way", hopeless))
     assert codes(task("t"), cluster) == [("LINK_FAILED", hopeless)]
     assert codes(actor("a"), cluster) == [("LINK_FAILED", hopeless)]
     assert codes(job("j"), cluster) == []
@@ -145,7 +145,7 @@ def test_a_job_may_be_as_large_as_all_nodes_together() -> None:
         ({"max_node": {"CPU": 10.0}}, [("TOO_BIG", NEVER), ("NO_CAPACITY", LATER)]),
         ({"max_node": {"CPU": 10.0}, "autoscaling": True}, [("TOO_BIG", NEVER), ("NO_CAPACITY", LATER)]),
         ({"autoscaling": True}, [("NO_CAPACITY", LATER)]),
-        ({"bygone_nodes": ({"CPU": 16.0},)}, [("NO_CAPACITY", LATER)]),
+        ({"past_node_sizes": ({"CPU": 16.0},)}, [("NO_CAPACITY", LATER)]),
     ],
 )
 def test_a_node_that_may_still_appear(values: dict[str, Any], expected: list[tuple[str, bool]]) -> None:
@@ -335,7 +335,7 @@ def test_every_reason_says_what_would_unblock_it() -> None:
 
 
 def test_a_silent_dashboard_stops_jobs_only() -> None:
-    cluster = view(job_trouble=Trouble("DASHBOARD_SILENT", "it does not answer"))
+    cluster = view(job_problem=ClusterProblem("DASHBOARD_SILENT", "it does not answer"))
     assert verdicts(job("j"), cluster) == [Rejection("DASHBOARD_SILENT", "it does not answer", False)]
     assert codes(task("t"), cluster) == []
     assert codes(actor("a"), cluster) == []

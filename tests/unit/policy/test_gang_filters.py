@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement
 from ray_multicluster_scheduler.scheduler.policy.filters.capacity import CapacityFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.size import SizeFilter
 from tests.unit.lifecycle.gangs import gang
@@ -14,15 +14,18 @@ TWO_NODES = (node({"CPU": 8.0}), node({"CPU": 4.0}, name="n2"))
 
 
 def test_the_members_parts_are_reserved_node_by_node() -> None:
-    assert find_place(gang("g", 4, 4, 4), TWO_NODES) == {"n1": {"CPU": 8.0}, "n2": {"CPU": 4.0}}
-    assert find_place(gang("g", 1, 2), TWO_NODES) == {"n2": {"CPU": 3.0}}
-    assert find_place(gang("g", 1, 2, strategy="STRICT_SPREAD"), TWO_NODES) == {"n1": {"CPU": 1.0}, "n2": {"CPU": 2.0}}
-    assert find_place(gang("g", 8, 5), TWO_NODES) is None
+    assert find_placement(gang("g", 4, 4, 4), TWO_NODES) == {"n1": {"CPU": 8.0}, "n2": {"CPU": 4.0}}
+    assert find_placement(gang("g", 1, 2), TWO_NODES) == {"n2": {"CPU": 3.0}}
+    assert find_placement(gang("g", 1, 2, strategy="STRICT_SPREAD"), TWO_NODES) == {
+        "n1": {"CPU": 1.0},
+        "n2": {"CPU": 2.0},
+    }
+    assert find_placement(gang("g", 8, 5), TWO_NODES) is None
 
 
 def test_a_node_of_which_nothing_is_known_gives_no_room() -> None:
     nodes = (node({"CPU": 8.0}, unknown=True), node({"CPU": 4.0}, name="n2"))
-    assert find_place(gang("g", 2, 2, 2), nodes) is None
+    assert find_placement(gang("g", 2, 2, 2), nodes) is None
     rejection = CapacityFilter().check(gang("g", 2, 2, 2), view("c", *nodes))
     assert rejection is not None
     assert rejection.code == "CAPACITY_UNKNOWN"
@@ -70,11 +73,11 @@ def test_without_a_snapshot_nothing_is_said() -> None:
         ({"autoscaling": True, "max_node": {"CPU": 16.0}}, True),
         ({"autoscaling": True, "max_node": {"CPU": 4.0}}, False),
         ({"max_node": {"CPU": 10.0}}, True),
-        ({"bygone_nodes": ({"CPU": 10.0},)}, True),
-        ({"most_nodes": ({"CPU": 8.0}, {"CPU": 10.0})}, True),
-        ({"most_nodes": ({"CPU": 8.0}, {"CPU": 9.0})}, False),
-        ({"bygone_nodes": ({"CPU": 8.0},)}, False),
-        ({"bygone_nodes": ({"CPU": 8.0, "memory": 1.0},)}, False),
+        ({"past_node_sizes": ({"CPU": 10.0},)}, True),
+        ({"largest_node_set": ({"CPU": 8.0}, {"CPU": 10.0})}, True),
+        ({"largest_node_set": ({"CPU": 8.0}, {"CPU": 9.0})}, False),
+        ({"past_node_sizes": ({"CPU": 8.0},)}, False),
+        ({"past_node_sizes": ({"CPU": 8.0, "memory": 1.0},)}, False),
     ],
 )
 def test_nodes_that_may_still_come_count(values: dict[str, object], fits: bool) -> None:
@@ -84,7 +87,7 @@ def test_nodes_that_may_still_come_count(values: dict[str, object], fits: bool) 
 
 def test_the_same_node_in_other_words_is_not_a_second_one() -> None:
     """Sources of snapshots do not name the same resources."""
-    cluster = view("c", node({"CPU": 2.0, "memory": 8.0}), bygone_nodes=({"CPU": 2.0, "memory": 9.0},))
+    cluster = view("c", node({"CPU": 2.0, "memory": 8.0}), past_node_sizes=({"CPU": 2.0, "memory": 9.0},))
     assert SizeFilter().check(gang("g", 1, 1, 1), cluster) is not None
 
 

@@ -13,17 +13,17 @@ from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import ActorDescription, SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.common.tables import FULL, MOST_NAMED
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NewNode, Trouble
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem, ClusterView, NewNode
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.reasons import SUBMISSION_INTERVAL
 from ray_multicluster_scheduler.scheduler.policy.score_based_policy import ScoreBasedPolicy
 from ray_multicluster_scheduler.scheduler.policy.verdict import (
-    ROOM_CODES,
-    TRAFFIC_CODES,
+    CAPACITY_CODES,
+    RATE_CODES,
     Verdict,
-    lacks_room_only,
+    lacks_capacity_only,
     table,
     verdict,
 )
@@ -125,7 +125,7 @@ def test_equals_take_turns_and_asking_does_not_change_whose_it_is() -> None:
         decision = brain.schedule(task("t"), fleet, 0.0)
         assert decision.cluster is not None
         order.append(decision.cluster)
-        brain.note_placed(decision.cluster)
+        brain.record_placement(decision.cluster)
     assert order == list("abcabc")
 
 
@@ -218,7 +218,7 @@ def test_a_decision_says_how_many_could_have_taken_it_or_why_no_other_could() ->
 
 
 def test_what_counts_as_full_are_codes_that_filters_give() -> None:
-    assert (ROOM_CODES | TRAFFIC_CODES) - {SUBMISSION_INTERVAL} == FULL
+    assert (CAPACITY_CODES | RATE_CODES) - {SUBMISSION_INTERVAL} == FULL
 
 
 def test_a_pass_says_nothing_of_the_others_before_somebody_asks() -> None:
@@ -265,8 +265,8 @@ def test_the_reason_is_that_of_the_nearest_cluster() -> None:
 
 
 def test_reasons_are_joined_by_one_sign() -> None:
-    silent = Trouble("BREAKER_OPEN", "it is not asked again for 44 s (2 times in a row).")
-    fleet = [view("a", trouble=silent), view("b", trouble=silent)]
+    silent = ClusterProblem("BREAKER_OPEN", "it is not asked again for 44 s (2 times in a row).")
+    fleet = [view("a", problem=silent), view("b", problem=silent)]
     said = engine().schedule(task("t"), fleet, 0.0).sentence
     assert "in a row); b: it is not asked" in said
     said = engine().schedule(task("t"), [*fleet, view("c")], 0.0).sentence
@@ -285,8 +285,8 @@ def test_a_retry_does_not_wait_for_the_interval() -> None:
     assert brain.schedule(job("j"), [cluster], 0.0, retry=True).cluster == "c"
 
 
-DOWN = Trouble("CLUSTER_UNREACHABLE", "down", hopeless=True)
-AWAY = Trouble("STALE_SNAPSHOT", "away")
+DOWN = ClusterProblem("CLUSTER_UNREACHABLE", "down", hopeless=True)
+AWAY = ClusterProblem("STALE_SNAPSHOT", "away")
 
 
 @pytest.mark.parametrize(
@@ -295,13 +295,13 @@ AWAY = Trouble("STALE_SNAPSHOT", "away")
         ([view("a")], Verdict.PLACED),
         ([view("a", cordoned=True)], Verdict.WAIT),
         ([view("a", dashboard=None)], Verdict.INFEASIBLE),
-        ([view("a", trouble=DOWN)], Verdict.UNHEALTHY),
-        ([view("a", trouble=AWAY)], Verdict.WAIT),
-        ([view("a", trouble=DOWN), view("b", dashboard=None)], Verdict.UNHEALTHY),
-        ([view("a", trouble=DOWN, dashboard=None)], Verdict.INFEASIBLE),
-        ([view("a", trouble=DOWN), view("b", trouble=AWAY)], Verdict.WAIT),
-        ([view("a", link_trouble=Trouble("LINK_FAILED", "no", hopeless=True))], Verdict.UNHEALTHY),
-        ([view("a", link_trouble=Trouble("LINK_FAILED", "no"))], Verdict.WAIT),
+        ([view("a", problem=DOWN)], Verdict.UNHEALTHY),
+        ([view("a", problem=AWAY)], Verdict.WAIT),
+        ([view("a", problem=DOWN), view("b", dashboard=None)], Verdict.UNHEALTHY),
+        ([view("a", problem=DOWN, dashboard=None)], Verdict.INFEASIBLE),
+        ([view("a", problem=DOWN), view("b", problem=AWAY)], Verdict.WAIT),
+        ([view("a", link_problem=ClusterProblem("LINK_FAILED", "no", hopeless=True))], Verdict.UNHEALTHY),
+        ([view("a", link_problem=ClusterProblem("LINK_FAILED", "no"))], Verdict.WAIT),
         ([], Verdict.UNHEALTHY),
     ],
 )
@@ -336,12 +336,12 @@ def test_an_interval_of_zero_is_none() -> None:
 # ---- a better cluster whose answer is on its way
 
 
-ASKED = Trouble("CLUSTER_UNKNOWN", "there is no snapshot of it yet; it is being asked", being_asked=True)
+ASKED = ClusterProblem("CLUSTER_UNKNOWN", "there is no snapshot of it yet; it is being asked", being_asked=True)
 
 
 @pytest.mark.parametrize("wish", [{"preferred_cluster": "a"}, {"tags": ("fast",)}])
 def test_an_item_waits_a_moment_for_the_cluster_it_asked_for(wish: dict[str, Any]) -> None:
-    wanted = view("a", tags=("fast",), trouble=ASKED)
+    wanted = view("a", tags=("fast",), problem=ASKED)
     decision = engine().schedule(task("t", **wish), [wanted, view("b", node({"CPU": 8}))], 0.0)
     assert (decision.cluster, decision.code) == (None, "BETTER_IS_ASKED")
     assert decision.sentence == "a is a better match than b and is being asked what is free"
@@ -351,15 +351,15 @@ def test_an_item_waits_a_moment_for_the_cluster_it_asked_for(wish: dict[str, Any
 @pytest.mark.parametrize(
     ("trouble", "wish"),
     [
-        (Trouble("STALE_SNAPSHOT", "it did not answer"), {"preferred_cluster": "a"}),
+        (ClusterProblem("STALE_SNAPSHOT", "it did not answer"), {"preferred_cluster": "a"}),
         (ASKED, {}),
         (ASKED, {"preferred_cluster": "a", "deny_clusters": ("a",)}),
         (ASKED, {"preferred_cluster": "b"}),
     ],
     ids=["it failed to answer", "no wish", "excluded for good", "the best is there"],
 )
-def test_and_not_where_nothing_is_won_by_it(trouble: Trouble, wish: dict[str, Any]) -> None:
-    other = view("a", trouble=trouble)
+def test_and_not_where_nothing_is_won_by_it(trouble: ClusterProblem, wish: dict[str, Any]) -> None:
+    other = view("a", problem=trouble)
     assert engine().schedule(task("t", **wish), [other, view("b", node({"CPU": 8}))], 0.0).cluster == "b"
 
 
@@ -370,9 +370,9 @@ def test_a_coarse_sieve_says_no_only_where_the_filters_would() -> None:
     brain = engine()
     free, closed = view("a", node({"CPU": 8.0})), view("b", cordoned=True)
     plain = task("none", cpus=0)
-    assert brain.open_for(plain, [closed, free, closed], retry=False) == [free]
-    assert brain.open_for(plain, [closed, free, closed], retry=False) == [free], "also when it is known"
-    assert brain.open_for(None, [closed, free], retry=False) == [closed, free], "of a gang nothing is said so easily"
+    assert brain.prefilter(plain, [closed, free, closed], retry=False) == [free]
+    assert brain.prefilter(plain, [closed, free, closed], retry=False) == [free], "also when it is known"
+    assert brain.prefilter(None, [closed, free], retry=False) == [closed, free], "of a gang nothing is said so easily"
     assert brain.is_closed(plain, closed, retry=False)
 
 
@@ -416,7 +416,7 @@ def test_without_a_score_it_is_told_that_they_take_turns() -> None:
 def test_reading_a_decision() -> None:
     fleet = [view("a", node({"CPU": 8.0}, {"CPU": 0.0})), view("b", cordoned=True), view("c", dashboard=None)]
     decision = engine().schedule(task("t"), fleet, 0.0)
-    assert [lacks_room_only(row) for row in decision.candidates] == [True, False, False]
+    assert [lacks_capacity_only(row) for row in decision.candidates] == [True, False, False]
     lines = table(decision).splitlines()
     assert [line.split(":")[0].strip() for line in lines] == ["a", "b", "c"]
     assert "not free" in lines[0]
@@ -471,7 +471,7 @@ def _three() -> tuple[ClusterView, ...]:
     return (
         view("small", node({"CPU": 2.0}, {"CPU": 0.5})),
         view("large", node({"CPU": 16.0}), tags=("fast",), weight=2.0),
-        view("gone", trouble=Trouble("UNREACHABLE", "it does not answer")),
+        view("gone", problem=ClusterProblem("UNREACHABLE", "it does not answer")),
     )
 
 
@@ -489,7 +489,7 @@ def test_rows_of_many_shapes_are_not_kept_for_good() -> None:
     cluster, policy = view("c"), engine()
     for number in range(500):
         assert policy.table(task(str(number), tags=(str(number),)), (cluster,), retry=False)[0].feasible
-    kept = [value for value in cluster.memo.values() if isinstance(value, dict)]
+    kept = [value for value in cluster.cache.values() if isinstance(value, dict)]
     assert max(map(len, kept)) <= 64
 
 

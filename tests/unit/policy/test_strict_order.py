@@ -89,7 +89,7 @@ def test_the_order_is_strict(fleet: list[Row], preferred: int | None, wanted: tu
         decision = brain.schedule(task(f"t{number}", tags=wanted, preferred_cluster=name), views, 0.0)
         expected = naive_choice(fleet, preferred, wanted, turns)
         assert decision.cluster == f"c{expected}"
-        brain.note_placed(decision.cluster)
+        brain.record_placement(decision.cluster)
         turns = [expected, *(index for index in turns if index != expected)]
 
 
@@ -101,5 +101,5 @@ def test_equals_take_turns_and_the_better_never_wait_for_theirs() -> None:
         chosen = brain.schedule(task("t"), views, 0.0).cluster
         assert chosen is not None
         order.append(chosen)
-        brain.note_placed(chosen)
+        brain.record_placement(chosen)
     assert order == ["one", "two", "one", "two"]

@@ -100,14 +100,14 @@ def test_the_states_on_the_page_about_failure_are_shown_in_that_order() -> None:
     told = [code for row in table[:3] for code in re.findall(r"`([A-Z_]+)`", row.split(" | ")[1])]
     state = ClusterState(ClusterMetadata("mac", dashboard="http://mac:8265"), Settings())
     state.link_up("3.11.9", "2.60.0", 0.0)
-    state.heard_snapshot(snapshot("mac", 0.0, 8, source="agent"), 0.0)
+    state.record_snapshot(snapshot("mac", 0.0, 8, source="agent"), 0.0)
     state.link_down(1.0)
-    shown = [state.trouble(2.0), state.trouble(1.0 + Settings().lost_after_s)]
-    state.link_gone()
-    shown.append(state.trouble(62.0))
+    shown = [state.problem(2.0), state.problem(1.0 + Settings().lost_after_s)]
+    state.link_closed()
+    shown.append(state.problem(62.0))
     for _ in range(Settings().breaker_failures):
         state.breaker.record_failure(62.0, "with a task: contact with it was lost")
-    shown.append(state.trouble(62.0))
+    shown.append(state.problem(62.0))
     assert [one.code for one in shown if one] == told
 
 

@@ -43,8 +43,8 @@ def test_nothing_is_to_spare_where_the_cluster_takes_no_work(
     item: TaskDescription,
 ) -> None:
     controller = BackpressureController(Settings(resource_threshold=limits, threshold_on=basis))  # type: ignore[arg-type]
-    takes = controller.pressure(item, view("c", nodes=tuple(there), observed=observed)) is None
-    spare = controller.spare(item, there, observed)
+    takes = controller.exceeded_threshold(item, view("c", nodes=tuple(there), observed=observed)) is None
+    spare = controller.headroom(item, there, observed)
     assert takes is (spare is not None and all(amount >= 0 for amount in spare.values()))
 
 
@@ -62,5 +62,5 @@ def test_nothing_is_to_spare_where_the_cluster_takes_no_work(
 )
 def test_how_much(settings: dict[str, Any], item: TaskDescription, expected: dict[str, float] | None) -> None:
     there = [node({"CPU": 10.0, "GPU": 4.0}, {"CPU": 4.0, "GPU": 4.0}), node({"CPU": 99.0}, unknown=True)]
-    spare = BackpressureController(Settings(**settings)).spare(item, there, {"cpu": 0.4})
+    spare = BackpressureController(Settings(**settings)).headroom(item, there, {"cpu": 0.4})
     assert spare == (None if expected is None else pytest.approx(expected))

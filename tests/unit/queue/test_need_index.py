@@ -37,13 +37,13 @@ def test_it_finds_whom_a_look_at_everybody_finds(
         if what == "put":
             needs.setdefault(one, (cpus, gpus))
             firsts[one] = first * 41 + one  # no two are equal
-            index.put(groups[one], dict(zip(NAMES, needs[one], strict=True)), firsts[one])
+            index.update(groups[one], dict(zip(NAMES, needs[one], strict=True)), firsts[one])
         elif one in needs and what == "drop":
-            index.drop(groups[one])
+            index.remove(groups[one])
             del needs[one]
             firsts.pop(one, None)
         elif one in needs:
-            index.put(groups[one], dict(zip(NAMES, needs[one], strict=True)), NOBODY)
+            index.update(groups[one], dict(zip(NAMES, needs[one], strict=True)), NOBODY)
             firsts.pop(one, None)
         fitting = [
             (number, groups[name])
@@ -61,7 +61,7 @@ def test_groups_that_need_nothing() -> None:
     index = NeedIndex(())
     assert index.first([()]) is None
     one = group(1)
-    index.put(one, {}, 7)
+    index.update(one, {}, 7)
     assert index.first([()]) == (7, one)
     assert index.first([]) is None
 
@@ -72,7 +72,7 @@ def test_the_cost_of_a_search_hardly_grows() -> None:
     def calls(size: int) -> int:
         index = NeedIndex(NAMES)
         for number in range(size):
-            index.put(group(number), {"CPU": float(size - number), "GPU": float(number % 7)}, number)
+            index.update(group(number), {"CPU": float(size - number), "GPU": float(number % 7)}, number)
         count = 0
 
         def note(frame: object, event: str, argument: object) -> None:
@@ -94,10 +94,10 @@ def test_the_cost_of_a_search_hardly_grows() -> None:
 def test_one_that_is_left_out_stays_left_out_when_the_tree_is_built_anew() -> None:
     index = NeedIndex(("CPU",))
     groups = [group(number) for number in range(100)]
-    index.put(groups[0], {"CPU": 1.0}, 0)
-    index.put(groups[0], {"CPU": 1.0}, NOBODY)
+    index.update(groups[0], {"CPU": 1.0}, 0)
+    index.update(groups[0], {"CPU": 1.0}, NOBODY)
     for number, one in enumerate(groups[1:], start=1):
-        index.put(one, {"CPU": 1.0}, number)
+        index.update(one, {"CPU": 1.0}, number)
         assert index.first(None) == (1, groups[1])
-    index.put(groups[0], {"CPU": 1.0}, 0)
+    index.update(groups[0], {"CPU": 1.0}, 0)
     assert index.first(None) == (0, groups[0])

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, Ow
 )
 def test_limits_in_words(account: OwnerAccount, held: int, sentence: str) -> None:
     for _ in range(held):
-        account.take(Holding(0.1, 1.0), 0.0)
+        account.charge(Holding(0.1, 1.0), 0.0)
     assert account.refusal(1.0) == sentence
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.scheduler.queue.order import FairOrder, FifoOrder, Order
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
-from ray_multicluster_scheduler.scheduler.queue.queue_place import queue_place, queue_positions
+from ray_multicluster_scheduler.scheduler.queue.queue_place import queue_position, queue_positions
 from ray_multicluster_scheduler.scheduler.queue.ranking import Ranking
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 from tests.unit.lifecycle.driver import task
@@ -42,7 +42,7 @@ def test_they_are_those_that_explain_tells(
 ) -> None:
     queue = TaskQueue(order)
     for owner in held:
-        queue.take(owner, Holding(0.5, 0), 0.0)
+        queue.charge(owner, Holding(0.5, 0), 0.0)
     for number, (owner, priority, since, cpus) in enumerate(items):
         one = task(f"t{number}", cpus, owner=owner, priority=priority, submitted_at=since)
         queue.enqueue(one, number)
@@ -51,7 +51,7 @@ def test_they_are_those_that_explain_tells(
         if number in gone and number % 2:  # as a retry does: with the number that it had
             queue.enqueue(one, number)
     ids = [f"t{number}" for number in range(len(items))]
-    places = {one: queue_place(queue, one, 5.0) for one in ids}
+    places = {one: queue_position(queue, one, 5.0) for one in ids}
     told = queue_positions(queue, [*ids, "nobody"], 5.0)
     assert told == {one: place.position for one, place in places.items() if place is not None}
 
@@ -89,7 +89,7 @@ def test_owners_are_counted_together_as_one_by_one(
 ) -> None:
     queue = TaskQueue(order)
     for owner, cost in held:
-        queue.take(f"o{owner}", Holding(cost, 0), 0.0)
+        queue.charge(f"o{owner}", Holding(cost, 0), 0.0)
     waiting = {
         f"t{number}": task(f"t{number}", owner=f"o{owner}", priority=priority, submitted_at=float(number))
         for number, (owner, priority) in enumerate(items)
@@ -156,11 +156,11 @@ def test_a_ranking_counts_those_that_were_added_and_not_taken_out(
             ranking.add(number)
             there.append(number)
         elif there:
-            ranking.take_out(there.pop(number % len(there)))
+            ranking.remove(there.pop(number % len(there)))
         if often:
-            assert ranking.before(asked) == sum(one < asked for one in there)
-    assert ranking.before(asked) == sum(one < asked for one in there)
-    assert ranking.before(2 * asked, lambda one: 2 * one) == ranking.before(asked)
+            assert ranking.count_before(asked) == sum(one < asked for one in there)
+    assert ranking.count_before(asked) == sum(one < asked for one in there)
+    assert ranking.count_before(2 * asked, lambda one: 2 * one) == ranking.count_before(asked)
     assert len(ranking) == len(there)
 
 
@@ -169,9 +169,9 @@ def test_a_ranking_does_not_keep_all_that_left() -> None:
     for number in range(10_000):
         ranking.add(number)
         if number >= 10:
-            ranking.take_out(number - 10)
+            ranking.remove(number - 10)
     assert len(ranking) == 10
-    assert ranking.before(9_995) == 5
+    assert ranking.count_before(9_995) == 5
     assert len(ranking._all) < 200
 
 
@@ -192,8 +192,8 @@ def test_those_that_left_are_put_in_order_once(forwards: bool) -> None:
     for number in range(size):
         ranking.add(_Counted(number))
     for number in range(0, size, 2) if forwards else range(size - 2, -1, -2):
-        ranking.take_out(_Counted(number))
-    assert ranking.before(_Counted(size / 2)) == size // 4
+        ranking.remove(_Counted(number))
+    assert ranking.count_before(_Counted(size / 2)) == size // 4
     _Counted.compared = 0
-    assert [ranking.before(_Counted(number)) for number in range(100)] == [number // 2 for number in range(100)]
+    assert [ranking.count_before(_Counted(number)) for number in range(100)] == [number // 2 for number in range(100)]
     assert _Counted.compared <= 100 * 2 * (size.bit_length() + 1)

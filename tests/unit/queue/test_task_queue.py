@@ -14,8 +14,8 @@ from ray_multicluster_scheduler.scheduler.queue.need_index import Need, amounts_
 from ray_multicluster_scheduler.scheduler.queue.order import FairOrder, FifoOrder
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, OwnerAccount
 from ray_multicluster_scheduler.scheduler.queue.owner_queue import OwnerQueue
-from ray_multicluster_scheduler.scheduler.queue.queue_place import queue_place
-from ray_multicluster_scheduler.scheduler.queue.shape import Bay, Lane, shape_of
+from ray_multicluster_scheduler.scheduler.queue.queue_place import queue_position
+from ray_multicluster_scheduler.scheduler.queue.shape import EligibilityClass, QueueKey, shape_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 from tests.unit.lifecycle.driver import job, task
@@ -23,7 +23,7 @@ from tests.unit.lifecycle.driver import job, task
 HOUR = 3600.0
 
 
-def anything(bay: Bay) -> None:
+def anything(bay: EligibilityClass) -> None:
     """Look at all of them."""
 
 
@@ -55,7 +55,7 @@ def drain(queue: TaskQueue) -> list[str]:
 def room(**amounts: float) -> Any:
     """One place where this much is free."""
 
-    def rooms(bay: Bay) -> list[Need]:
+    def rooms(bay: EligibilityClass) -> list[Need]:
         return [amounts_of(amounts, bay.names)]
 
     return rooms
@@ -148,38 +148,38 @@ def test_the_order_is_the_sorted_one_less_what_was_removed(items: list[tuple[int
 def test_the_owner_who_holds_less_has_the_next_turn() -> None:
     queue = fair()
     fill(*(task(f"a{n}", owner="a") for n in range(3)), task("b0", owner="b"), queue=queue)
-    queue.account("a").take(Holding(0.5, 0), 0.0)
+    queue.account("a").charge(Holding(0.5, 0), 0.0)
     assert head(queue) == "b0"
-    queue.account("b").take(Holding(0.75, 0), 0.0)
+    queue.account("b").charge(Holding(0.75, 0), 0.0)
     assert head(queue) == "a0"
 
 
 def test_weights_count() -> None:
     queue = fair(a=OwnerAccount(weight=3.0))
     fill(task("a0", owner="a"), task("b0", owner="b"), queue=queue)
-    queue.account("a").take(Holding(0.5, 0), 0.0)
-    queue.account("b").take(Holding(0.25, 0), 0.0)
+    queue.account("a").charge(Holding(0.5, 0), 0.0)
+    queue.account("b").charge(Holding(0.25, 0), 0.0)
     assert head(queue) == "a0"  # a third of its weight is less than a quarter of b's
 
 
 def test_who_holds_as_much_but_has_used_less_has_the_next_turn() -> None:
     queue = fair()
     fill(task("a0", owner="a"), task("b0", owner="b"), queue=queue)
-    queue.account("a").take(Holding(0.5, 0), 0.0)
-    queue.account("a").give_back(Holding(0.5, 0), 10.0)
+    queue.account("a").charge(Holding(0.5, 0), 0.0)
+    queue.account("a").refund(Holding(0.5, 0), 10.0)
     assert head(queue, now=10.0) == "b0"
-    queue.account("b").take(Holding(0.5, 0), 10.0)
-    queue.account("b").give_back(Holding(0.5, 0), 30.0)
+    queue.account("b").charge(Holding(0.5, 0), 10.0)
+    queue.account("b").refund(Holding(0.5, 0), 30.0)
     assert head(queue, now=30.0) == "a0"
 
 
 def test_what_one_did_not_use_cannot_be_saved_up() -> None:
     queue = fair(b=OwnerAccount(weight=4.0))
     fill(task("a0", owner="a"), task("b0", owner="b"), queue=queue)
-    queue.take("a", Holding(1.0, 0), 0.0)
-    queue.give_back("a", Holding(1.0, 0, since=990.0), 1000.0)
-    queue.take("a", Holding(1.0, 0), 1000.0)
-    queue.take("b", Holding(1.0, 0), 1000.0)  # it could have had turns long before: two items' worth, it gets of them
+    queue.charge("a", Holding(1.0, 0), 0.0)
+    queue.refund("a", Holding(1.0, 0, since=990.0), 1000.0)
+    queue.charge("a", Holding(1.0, 0), 1000.0)
+    queue.charge("b", Holding(1.0, 0), 1000.0)  # it could have had turns long before: two items' worth, it gets of them
     assert queue.account("a").used(1000.0) == 1000.0
     assert queue.account("b").used(1000.0) / 4.0 == 1000.0 - 2 * 10.0
 
@@ -187,7 +187,7 @@ def test_what_one_did_not_use_cannot_be_saved_up() -> None:
 def test_first_come_whoever_owns_it() -> None:
     queue = TaskQueue(FifoOrder(HOUR))
     fill(task("a0", owner="a"), task("b0", owner="b"), queue=queue)
-    queue.account("a").take(Holding(0.9, 0), 0.0)
+    queue.account("a").charge(Holding(0.9, 0), 0.0)
     assert drain(queue) == ["a0", "b0"]
 
 
@@ -199,8 +199,8 @@ def test_an_owner_who_is_paused_or_at_a_limit_is_passed_over() -> None:
         task("d", owner="paused"), queue=queue,
     )  # fmt: skip
     queue.account("paused").paused = "at lunch"
-    queue.account("busy").take(Holding(0.1, 0), 0.0)
-    queue.account("greedy").take(Holding(0.1, 1), 0.0)
+    queue.account("busy").charge(Holding(0.1, 0), 0.0)
+    queue.account("greedy").charge(Holding(0.1, 1), 0.0)
     assert drain(queue) == ["c"]
     group = {name: queue.group_of(name) for name in "abd"}
     assert {name: queue.refusal(one) for name, one in group.items() if one is not None} == {
@@ -209,9 +209,9 @@ def test_an_owner_who_is_paused_or_at_a_limit_is_passed_over() -> None:
         "d": ("OWNER_PAUSED", "the queue of paused is paused: at lunch"),
     }
     assert head(queue, room(CPU=1.0, GPU=8.0)) is None
-    queue.give_back("busy", Holding(0.1, 0), 1.0)
-    queue.give_back("greedy", Holding(0.1, 1), 1.0)
-    assert queue.lifted == {"busy", "greedy"}
+    queue.refund("busy", Holding(0.1, 0), 1.0)
+    queue.refund("greedy", Holding(0.1, 1), 1.0)
+    assert queue.unblocked_owners == {"busy", "greedy"}
     assert drain(queue) == ["a", "b"]
 
 
@@ -219,18 +219,18 @@ def test_an_owner_with_nothing_is_forgotten() -> None:
     queue = fair()
     fill(task("a0", owner="a"), queue=queue)
     before = queue.account("a")
-    before.take(Holding(0.5, 0), 0.0)
+    before.charge(Holding(0.5, 0), 0.0)
     queue.remove("a0")
-    queue.tidy_up()
+    queue.drop_idle_accounts()
     assert queue.account("a") is before
-    queue.give_back("a", Holding(0.5, 0), 1.0)
-    queue.tidy_up()
+    queue.refund("a", Holding(0.5, 0), 1.0)
+    queue.drop_idle_accounts()
     assert queue.account("a") is not before
     queue.pause("b", "for now")
-    queue.tidy_up()
+    queue.drop_idle_accounts()
     assert queue.account("b").paused == "for now"
     queue.resume("b")
-    queue.tidy_up()
+    queue.drop_idle_accounts()
     assert "b" not in queue._accounts
 
 
@@ -244,14 +244,14 @@ def test_lanes_and_depths() -> None:
         job("w", preferred_cluster="mac", fallback="wait"), task("w2", preferred_cluster="mac", fallback="wait"),
     )  # fmt: skip
     assert queue.depths() == {
-        Lane("task", None): 3,
-        Lane("job", None): 1,
-        Lane("task", "mac"): 2,
-        Lane("job", "mac"): 1,
+        QueueKey("task", None): 3,
+        QueueKey("job", None): 1,
+        QueueKey("task", "mac"): 2,
+        QueueKey("job", "mac"): 1,
     }
-    assert sorted(queue.waiting_for("mac")) == ["w", "w2"]
-    assert queue.waiting_for("linux") == []
-    assert queue.shapes == 7
+    assert sorted(queue.waiting_only_for("mac")) == ["w", "w2"]
+    assert queue.waiting_only_for("linux") == []
+    assert queue.group_count == 7
 
 
 def test_who_goes_to_one_cluster_only_is_looked_at_for_that_one_only() -> None:
@@ -268,7 +268,7 @@ def test_membership_and_removal() -> None:
     assert "a" not in queue
     group = queue.group_of("b")
     assert group is not None
-    assert list(group.ids()) == ["b"]
+    assert list(group.task_ids()) == ["b"]
     assert queue.group_of("a") is None
     queue.remove("b")
     assert list(queue.groups()) == []
@@ -328,8 +328,8 @@ def test_the_place_in_the_queue_and_who_is_ahead() -> None:
         task("its1", owner="you"), task("mine1", owner="me"), task("later", owner="me"),
         task("low", owner="x", priority=-1), queue=queue,
     )  # fmt: skip
-    queue.account("me").take(Holding(0.5, 0), 0.0)
-    place = queue_place(queue, "mine1", 0.0)
+    queue.account("me").charge(Holding(0.5, 0), 0.0)
+    place = queue_position(queue, "mine1", 0.0)
     assert place is not None
     assert place.position == 5
     assert place.ahead == (
@@ -338,10 +338,10 @@ def test_the_place_in_the_queue_and_who_is_ahead() -> None:
         ("its0", "it is the turn of you, who holds less"),
         ("its1", "it is the turn of you, who holds less"),
     )
-    first = queue_place(queue, "urgent", 0.0)
+    first = queue_position(queue, "urgent", 0.0)
     assert first is not None
     assert (first.position, first.ahead) == (1, ())
-    assert queue_place(queue, "nobody", 0.0) is None
+    assert queue_position(queue, "nobody", 0.0) is None
 
 
 def test_owners_take_turns_and_old_ones_count_for_more() -> None:
@@ -351,7 +351,7 @@ def test_owners_take_turns_and_old_ones_count_for_more() -> None:
         task("its0", owner="you", submitted_at=2 * HOUR), task("mine1", owner="me", submitted_at=2 * HOUR),
         task("its1", owner="you", submitted_at=2 * HOUR), queue=queue,
     )  # fmt: skip
-    place = queue_place(queue, "mine1", 0.0)
+    place = queue_position(queue, "mine1", 0.0)
     assert place is not None
     assert place.ahead == (
         ("old", "has waited so long that it counts for more than priority 0"),
@@ -363,7 +363,7 @@ def test_owners_take_turns_and_old_ones_count_for_more() -> None:
 def test_first_come_places_do_not_depend_on_owners() -> None:
     queue = TaskQueue(FifoOrder(HOUR))
     fill(task("a", owner="a"), task("b", owner="b"), task("c", owner="a"), queue=queue)
-    place = queue_place(queue, "b", 0.0)
+    place = queue_position(queue, "b", 0.0)
     assert place is not None
     assert place.ahead == (("a", "came earlier"),)
 
@@ -399,33 +399,40 @@ def test_nothing_of_what_has_left_stays() -> None:
     assert queue._levels
     for name in "abcde":
         queue.remove(name)
-    left = [queue._levels, queue._priorities, queue._groups, queue._group_of, queue._bays, queue._line]
+    left = [
+        queue._levels,
+        queue._priorities,
+        queue._groups,
+        queue._group_of,
+        queue._eligibility_counts,
+        queue._owners_by_share,
+    ]
     assert not any(left)
 
 
 def test_of_two_in_one_bay_the_second_keeps_it() -> None:
     queue = fill(task("a", 1), task("b", 2))
-    (bay,) = queue._bays
+    (bay,) = queue._eligibility_counts
     queue.remove("a")
-    assert dict(queue._bays) == {bay: 1}
+    assert dict(queue._eligibility_counts) == {bay: 1}
 
 
 def test_an_owner_of_whom_nothing_waits_is_not_looked_at_when_its_limit_is_lifted() -> None:
     queue = fair(ann=OwnerAccount(max_running=1), bob=OwnerAccount(max_running=1), eve=OwnerAccount())
     held = Holding(0.5, 0.0)
     for owner in ("ann", "bob", "eve"):
-        queue.take(owner, held, 0.0)
+        queue.charge(owner, held, 0.0)
     fill(task("a", owner="ann"), task("e", owner="eve"), queue=queue)
     for owner in ("ann", "bob", "eve"):
-        queue.give_back(owner, held, 1.0)
-    assert queue.lifted == {"ann"}
+        queue.refund(owner, held, 1.0)
+    assert queue.unblocked_owners == {"ann"}
 
 
 def test_of_owners_whose_turn_it_is_equally_the_first_come_is_first_and_no_later_one_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = fair()
-    queue.take("rich", Holding(0.5, 0.0), 0.0)
+    queue.charge("rich", Holding(0.5, 0.0), 0.0)
     fill(task("r", owner="rich"), task("b", owner="bob"), task("a", owner="ann"), queue=queue)
     asked: list[str] = []
     first = OwnerQueue.first
@@ -461,7 +468,7 @@ def test_a_walk_past_many_owners_asks_each_of_them_once() -> None:
     for number in range(300):
         queue.enqueue(task(f"t{number}", cpus=1 + number // 150, owner=f"o{number % 150}"), number)
     seen = []
-    while (group := queue.first_of_all(5.0)) is not None:
+    while (group := queue.next_in_iteration(5.0)) is not None:
         seen.append(group.head().task_id)
         queue.park(group)
     assert sorted(seen) == sorted(f"t{number}" for number in range(300))
@@ -494,7 +501,7 @@ def test_a_walk_names_the_same_as_a_look_at_everybody(steps: list[tuple[Any, ...
     parked: list[ShapeGroup] = []
     now = 0.0
     for number, (what, *how) in enumerate(steps):
-        named = queue.first_of_all(now)
+        named = queue.next_in_iteration(now)
         assert named is queue.first(anything, now)
         if what == "comes":
             owner, cpus, gpus, priority, since = how
@@ -505,7 +512,7 @@ def test_a_walk_names_the_same_as_a_look_at_everybody(steps: list[tuple[Any, ...
             queue.park(named)
             parked.append(named)
         elif what == "goes" and named is not None:
-            queue.take(named.shape.owner, Holding(named.need["CPU"], named.need.get("GPU", 0.0), now), now)
+            queue.charge(named.shape.owner, Holding(named.need["CPU"], named.need.get("GPU", 0.0), now), now)
             queue.remove(named.head().task_id)
         elif what == "leaves" and parked:
             queue.unpark(parked.pop())
@@ -515,4 +522,4 @@ def test_a_walk_names_the_same_as_a_look_at_everybody(steps: list[tuple[Any, ...
             queue.resume(*how)
         elif what == "time passes":
             now += 7.0
-    assert queue.first_of_all(now) is queue.first(anything, now)
+    assert queue.next_in_iteration(now) is queue.first(anything, now)

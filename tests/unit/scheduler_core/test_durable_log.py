@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.common.exception import StoreError, TaskSubmissi
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.control_plane.store import Change, Outcome, SqliteStore, Step, StoredItem
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     AdoptAttempt,
@@ -53,11 +53,11 @@ class World:
         self.log = DurableLog(
             self.store,
             self.machine,
-            lambda action: loop.call_soon_threadsafe(lambda: self.manager.guarded(action)),
+            lambda action: loop.call_soon_threadsafe(lambda: self.manager.run_guarded(action)),
             lambda error: self.manager.fail(error),  # noqa: PLW0108 - it is made below
         )
         self.manager = TaskLifecycleManager(self.machine, self.log, self.clock, self)
-        self.manager.use(self, self.failures.append)  # type: ignore[arg-type]
+        self.manager.connect_executor(self, self.failures.append)  # type: ignore[arg-type]
 
     def see(self, *names: str) -> None:
         for name in names:
@@ -136,7 +136,7 @@ async def test_nothing_is_sent_or_told_before_it_is_durable_and_then_all_in_orde
     disk = WatchedDisk()
     world = World(folder, disk)
     world.see("a")
-    await eventually(lambda: world.machine.view("a", world.clock.now()).known)
+    await eventually(lambda: world.machine.view("a", world.clock.now()).has_snapshot)
     disk.full = True
     world.submit("t1", "t2")
     await eventually(lambda: world.store.write_problem is not None)
@@ -159,7 +159,7 @@ async def test_what_is_said_without_anything_to_write_waits_for_what_was_said_be
     world.submit("t")
     await eventually(lambda: world.store.write_problem is not None)
     done: list[str] = []
-    world.log.then(lambda: done.append("later"))
+    world.log.after_durable(lambda: done.append("later"))
     world.log.flush()
     assert done == []
     disk.full = False
@@ -250,7 +250,11 @@ def test_every_row_of_faulty_runs_comes_back_as_it_was_whatever_is_in_it(seen: l
 
 
 def test_what_people_said_comes_back() -> None:
-    clusters = (ClusterRow("a", True), ClusterRow("b", False, "tests", Trouble("X", "burnt", at=3.0)), ClusterRow("c"))
+    clusters = (
+        ClusterRow("a", True),
+        ClusterRow("b", False, "tests", ClusterProblem("X", "burnt", at=3.0)),
+        ClusterRow("c"),
+    )
     owners = (OwnerRow("ann", "holiday"),)
     absent = stored_rows.fleet_now([ClusterRow("away", True), ClusterRow("a", False, "x")], [], {}).clusters
     stored = stored_rows.fleet_now(clusters, owners, absent)
@@ -369,7 +373,7 @@ async def test_after_a_defect_nothing_that_waited_is_sent(folder: Path) -> None:
     disk = WatchedDisk()
     world = World(folder, disk)
     world.see("a")
-    await eventually(lambda: world.machine.view("a", world.clock.now()).known)
+    await eventually(lambda: world.machine.view("a", world.clock.now()).has_snapshot)
     disk.full = True
     world.submit("t")
     await eventually(lambda: world.store.write_problem is not None)

@@ -37,7 +37,7 @@ class World:
 
     def say(self, number: int) -> None:
         self.log.ended(Outcome(f"t{number}", 1, b"{}"))
-        self.log.then(lambda: self.done.append(number))
+        self.log.after_durable(lambda: self.done.append(number))
         self.log.flush()
 
 

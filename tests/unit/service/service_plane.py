@@ -35,7 +35,7 @@ class _Moved(Runtime):
 
     async def _build(self) -> None:
         await super()._build()
-        self.manager.use(self.hands, self._defect)
+        self.manager.connect_executor(self.hands, self._defect)
         self.health = HealthChecker(self.hands, lambda: ["mac"])  # type: ignore[arg-type]
 
 

@@ -184,14 +184,14 @@ def test_a_fleet_with_nothing_to_do_is_up_and_a_scrape_is_a_look(tmp_path: Path)
         assert is_up(runtime.ask(lambda: runtime.machine.view("mac", runtime.clock.now()))) is None, "nobody has asked"
         until(lambda: figures(service).get(up) == 1)
         state = runtime.machine.registry.state("mac")
-        heard = state.snapshot_heard_at
+        heard = state.snapshot_received_at
         assert heard is not None
         time.sleep(0.1)
         view = runtime.ask(lambda: runtime.machine.view("mac", runtime.clock.now()))
-        assert view.trouble is not None
-        assert view.trouble.code == "STALE_SNAPSHOT"
+        assert view.problem is not None
+        assert view.problem.code == "STALE_SNAPSHOT"
         assert figures(service)[up] == 1, "nothing is known to be wrong with it"
-        until(lambda: bool(figures(service)) and (state.snapshot_heard_at or 0) > heard)
+        until(lambda: bool(figures(service)) and (state.snapshot_received_at or 0) > heard)
         service.plane.refresh = lambda cluster: runtime._loop.create_future()  # type: ignore[method-assign]
         service.plane.post(SnapshotFailed("mac", "CLUSTER_UNREACHABLE", "connection refused"))
         until(lambda: figures(service)[up] == 0)

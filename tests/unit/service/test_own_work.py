@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import PayloadOwnership, RecentPairs
-from ray_multicluster_scheduler.scheduler.cluster.pin import Pin
+from ray_multicluster_scheduler.scheduler.cluster.pin import WideItemReservation
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ActorService, a_call, an_actor
 from tests.unit.service.http_service import body
@@ -216,14 +216,14 @@ def test_who_is_before_ones_own_is_counted_and_not_named(service: Tokens) -> Non
 
 def test_whom_room_is_kept_for_is_told_to_those_who_may_know(service: Tokens) -> None:
     state = service.plane.runtime.machine.registry.state("mac")
-    state.pin = Pin("alice-t", {}, 0.0, None)
+    state.wide_reservation = WideItemReservation("alice-t", {}, 0.0, None)
     try:
         said = [
             service.ask("GET", "/api/v1/clusters/mac?refresh=false", token=token)[1]["kept_for"]
             for token in (service.alice, service.bob, service.viewer)
         ]
     finally:
-        state.pin = None
+        state.wide_reservation = None
     assert said == ["alice-t", "somebody else's item", "alice-t"]
 
 

@@ -61,7 +61,7 @@ def test_the_submission_interval_outlives_a_restart_also_when_what_was_sent_is_o
         until(lambda: waits.state is TaskState.QUEUED)
         sent_at = next(step.at for step in plane.store.steps("first") if step.state is TaskState.DISPATCHING)
         plane.restart()
-        until(lambda: plane.runtime.machine.view("mac", plane.runtime.clock.now()).known)
+        until(lambda: plane.runtime.machine.view("mac", plane.runtime.clock.now()).has_snapshot)
         story = plane.runtime.run(plane.runtime.explanation_of("waits"))
         assert (story["state"], story["code"]) == ("QUEUED", "SUBMISSION_INTERVAL")
         view = plane.runtime.machine.view("mac", plane.runtime.clock.now())

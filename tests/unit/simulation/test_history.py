@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskState,
 )
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
@@ -49,7 +49,7 @@ ROW = ItemRow(
     holding=Holding(0.5, 0.0, 3.5),
     parts={"n1": {"CPU": 2.0}},
 )
-CLUSTER = ClusterRow("a", cordoned=True, paused="now", dead=Trouble("DEAD", "it burnt"))
+CLUSTER = ClusterRow("a", cordoned=True, paused="now", dead=ClusterProblem("DEAD", "it burnt"))
 
 EVENTS: list[events.Event] = [
     events.Submitted(task("t1", 2, tags=("x",), retry_on=("ValueError",), after=("t0",)), "waits", 7),

@@ -18,7 +18,7 @@ def waiting_by_queue(machine: SchedulerMachine) -> dict[str, int]:
 def is_up(view: ClusterView) -> bool | None:
     """Does it take work, as far as is known? None before it was asked for the first time. One that nobody had a reason
     to ask lately is as it was then: nothing is known to be wrong with it."""
-    trouble = view.trouble
+    trouble = view.problem
     if trouble is None:
         return True
     return None if trouble.code == reasons.CLUSTER_UNKNOWN else trouble.being_asked
@@ -29,7 +29,7 @@ def share_taken(view: ClusterView, what: str) -> float | None:
     that does not answer."""
     if not is_up(view):
         return None
-    nodes = (view.plain or view).nodes
+    nodes = (view.without_reservation or view).nodes
     total = sum(node.total.get(what, 0.0) for node in nodes)
     if total <= 0 or any(node.free is None for node in nodes):
         return None

@@ -54,7 +54,7 @@ def add_clusters(out: Exposition, machine: SchedulerMachine, metrics: MetricsAgg
     )
     ups = [({"cluster": name}, float(up)) for name, view in views.items() if (up := is_up(view)) is not None]
     out.gauge("rmcs_cluster_up", "1 if it takes work, as far as is known.", ups)
-    items = [({"cluster": name}, float(view.in_flight + view.ahead)) for name, view in views.items()]
+    items = [({"cluster": name}, float(view.in_flight + view.prefetched)) for name, view in views.items()]
     out.gauge("rmcs_cluster_items", "Items that are there.", items)
     breakers = [({"cluster": one}, float(_BREAKER[machine.registry.state(one).breaker.state(now)])) for one in names]
     out.gauge("rmcs_breaker_state", "0 closed, 1 half open, 2 open.", breakers)

@@ -93,7 +93,7 @@ class LoadSeries:
             view = machine.view(name, now)
             shares = [share_taken(view, what) for what in _SHARES]
             up = is_up(view)
-            clusters[name] = [view.in_flight, view.ahead, None if up is None else int(up), *shares]
+            clusters[name] = [view.in_flight, view.prefetched, None if up is None else int(up), *shares]
         running = sum(int(one[0] or 0) for one in clusters.values())
         return Point(int(now) // EVERY_S, waiting_by_queue(machine), running, clusters, begins)
 

@@ -231,7 +231,7 @@ def cluster_details(runtime: ServiceRuntime, name: str) -> dict[str, Any]:
     now = runtime.clock.now()
     state, view = runtime.machine.registry.state(name), runtime.machine.view(name, now)
     row = next(row for row in explanation.cluster_rows(runtime) if row["name"] == name)
-    concerns = (("everything", view.trouble), ("tasks and actors", view.link_trouble), ("jobs", view.job_trouble))
+    concerns = (("everything", view.problem), ("tasks and actors", view.link_problem), ("jobs", view.job_problem))
     return {
         **row,
         "drained": fleet_control.is_drained(runtime, name),
@@ -250,10 +250,10 @@ def cluster_details(runtime: ServiceRuntime, name: str) -> dict[str, Any]:
         "link": view.link,
         "paused": view.paused,
         "in_flight": view.in_flight,
-        "ahead": view.ahead,
+        "ahead": view.prefetched,
         "running_jobs": view.running_jobs,
         "ready_actors": view.ready_actors,
-        "kept_for": view.kept_for,
+        "kept_for": view.reserved_for,
         "next_submission_at": view.next_submission_at,
-        "heard_at": state.heard_at,
+        "heard_at": state.last_contact_at,
     }

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Ahead, Dispatch
-from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 
-class Sending:
+class Dispatching:
     """Attempt numbers and fences only grow."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, machine: MachineState) -> None:
+        self._machine = machine
 
     def dispatch(
         self,
@@ -25,14 +25,14 @@ class Sending:
         short: bool,
     ) -> None:
         """It has left the queue and goes to ``cluster`` because of ``decision``."""
-        core = self._core
-        core.engine.note_placed(cluster)
-        core.count(record, now)
+        machine = self._machine
+        machine.engine.record_placement(cluster)
+        machine.charge_owner(record, now)
         record.attempt += 1
         record.cluster, record.placed = cluster, decision
         if record.fence is not None:
             record.earlier_fences += (record.fence,)
-        record.fence, core.next_fence = core.next_fence, core.next_fence + 1
+        record.fence, machine.next_fence = machine.next_fence, machine.next_fence + 1
         record.accepted, record.ending, record.started_at = False, None, None
-        core.transition(record, TaskState.DISPATCHING, decision.code, decision.sentence, now, decision)
-        core.out.put(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short))
+        machine.transition(record, TaskState.DISPATCHING, decision.code, decision.sentence, now, decision)
+        machine.output.add(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short))

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.common.model import Resources
 from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import RunTime
 
-MOST_OPENINGS = 1000
+MAX_SLOTS_PER_NODE = 1000
 """For each node of a cluster: more of them say nothing more."""
 
 _A_MOMENT_S = 0.05
@@ -24,33 +24,33 @@ _A_MOMENT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class RunningItem:
     """Something of ours that runs on a node: what it holds, and how much longer it may (None: nobody knows)."""
 
     holds: Resources
-    left: RunTime | None
+    remaining: RunTime | None
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeCapacity:
     """What is free on it now, and what will be."""
 
     free: Resources
-    busy: tuple[Busy, ...] = ()
+    running: tuple[RunningItem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """The nodes of a cluster. ``spare`` is what may be in use beyond what is: while it is below 0, of any resource,
+class ClusterCapacity:
+    """The nodes of a cluster. ``headroom`` is what may be in use beyond what is: while it is below 0, of any resource,
     nothing more is put there, whatever is free. ``full``: nor before something has ended."""
 
-    nodes: Sequence[Node]
-    spare: Resources = field(default_factory=dict)
+    nodes: Sequence[NodeCapacity]
+    headroom: Resources = field(default_factory=dict)
     full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class StartEstimate:
     """Seconds from now; None where nothing is known, and then ``why`` says why.
 
     With ``low`` alone it is known when it may start at the earliest, and no more.
@@ -61,12 +61,12 @@ class Forecast:
     high: float | None = None
     why: str = ""
 
-    def not_faster_than(self, per_s: float | None, position: int) -> Forecast:
+    def limited_by_rate(self, per_s: float | None, position: int) -> StartEstimate:
         """The same, where so many items were seen to end in a second: there is more to it than running."""
         if self.low is None or self.likely is None or self.high is None or per_s is None:
             return self
         turn = position / per_s
-        return Forecast(max(self.low, turn / 2), max(self.likely, turn), max(self.high, turn * 2), self.why)
+        return StartEstimate(max(self.low, turn / 2), max(self.likely, turn), max(self.high, turn * 2), self.why)
 
     @property
     def text(self) -> str:
@@ -74,18 +74,18 @@ class Forecast:
         if self.low is None:
             return f"unknown: {self.why}" if self.why else "unknown"
         if self.likely is None or self.high is None:
-            return f"not before {span(self.low)} from now"
+            return f"not before {duration_text(self.low)} from now"
         if self.high == 0:
             return "at once"
         if self.high < _A_MOMENT_S:
             return "in a moment"
-        return f"in about {span(self.likely)} (between {_numbers(self.low, self.high)})"
+        return f"in about {duration_text(self.likely)} (between {_numbers(self.low, self.high)})"
 
     def to_dict(self) -> dict[str, Any]:
         return {"text": self.text, "earliest_s": self.low, "likely_s": self.likely, "latest_s": self.high}
 
 
-def left_of(seen: RunTime | None, ran: float) -> RunTime | None:
+def remaining_time(seen: RunTime | None, ran: float) -> RunTime | None:
     """How much longer something runs that has run for so long.
 
     Beyond the mean it is likely to end halfway to the longest that is expected. One that takes longer than that is of
@@ -99,33 +99,37 @@ def left_of(seen: RunTime | None, ran: float) -> RunTime | None:
     return RunTime(max(0.0, seen.low - ran), likely, seen.high - ran)
 
 
-def with_those_that_run(seen: RunTime | None, longest: float) -> RunTime | None:
+def include_running(seen: RunTime | None, longest: float) -> RunTime | None:
     """How long such an item runs, where one of them has run for ``longest`` so far, and may be nothing like those that
     were seen to end."""
     if seen is None or longest <= seen.high:
         return seen
-    left = left_of(seen, longest)
+    left = remaining_time(seen, longest)
     assert left is not None
     return RunTime(seen.low, longest + left.likely, longest + left.high)
 
 
-def until_there_is_room(position: int, need: Resources, own: RunTime | None, rooms: Sequence[Room]) -> Forecast:
+def estimate_from_capacity(
+    position: int, need: Resources, own: RunTime | None, rooms: Sequence[ClusterCapacity]
+) -> StartEstimate:
     """For the item at this ``position`` in the queue (1: the next) that needs this on one node.
 
     ``own`` is how long such items run.
     """
     if not need:
-        return Forecast(why="it asks for nothing, so it does not wait for room")
-    if not any(one.left for room in rooms for node in room.nodes for one in node.busy):
-        return Forecast(why="nothing is known of how long runs what it waits for")
+        return StartEstimate(why="it asks for nothing, so it does not wait for room")
+    if not any(one.remaining for room in rooms for node in room.nodes for one in node.running):
+        return StartEstimate(why="nothing is known of how long runs what it waits for")
     times = [_start(position, need, own, rooms, which) for which in range(3)]
     if any(time is None for time in times):
-        return Forecast(why=_too_little(position, need, rooms))
+        return StartEstimate(why=_too_little(position, need, rooms))
     low, likely, high = sorted(time for time in times if time is not None)
-    return Forecast(low, likely, high)
+    return StartEstimate(low, likely, high)
 
 
-def _start(position: int, need: Resources, own: RunTime | None, rooms: Iterable[Room], which: int) -> float | None:
+def _start(
+    position: int, need: Resources, own: RunTime | None, rooms: Iterable[ClusterCapacity], which: int
+) -> float | None:
     """Each opening is used by the next in the queue, and is there again when that one has ended."""
     openings = sorted(at for room in rooms for at in _openings(room, need, which, position))
     if not openings:
@@ -136,14 +140,16 @@ def _start(position: int, need: Resources, own: RunTime | None, rooms: Iterable[
     return openings[place] + (rounds * own[which] if own is not None else 0.0)
 
 
-def _openings(room: Room, need: Resources, which: int, most: int) -> list[float]:
+def _openings(room: ClusterCapacity, need: Resources, which: int, most: int) -> list[float]:
     """When one more can be put there, each time without ending those before it; the first ``most`` times."""
     every = range(len(room.nodes))
-    most = min(most, MOST_OPENINGS * len(every))
-    free, spare = [dict(node.free) for node in room.nodes], room.spare
+    most = min(most, MAX_SLOTS_PER_NODE * len(every))
+    free, spare = [dict(node.free) for node in room.nodes], room.headroom
     steps: list[tuple[float, int, Resources]] = [] if room.full else [(0.0, at, {}) for at in every]
-    ends = ((one, at) for at in every for one in room.nodes[at].busy)
-    steps += sorted(((one.left[which], at, one.holds) for one, at in ends if one.left is not None), key=itemgetter(0))
+    ends = ((one, at) for at in every for one in room.nodes[at].running)
+    steps += sorted(
+        ((one.remaining[which], at, one.holds) for one, at in ends if one.remaining is not None), key=itemgetter(0)
+    )
     roomy = list(every) if room.full else []  # nodes that may have room for one more
     openings: list[float] = []
     for when, at, holds in steps:
@@ -162,15 +168,15 @@ def _changed(spare: Resources, by: Resources, sign: int) -> dict[str, float]:
     return {name: amount + sign * by.get(name, 0.0) for name, amount in spare.items()}
 
 
-def _too_little(position: int, need: Resources, rooms: Sequence[Room]) -> str:
+def _too_little(position: int, need: Resources, rooms: Sequence[ClusterCapacity]) -> str:
     if any(_openings(room, need, 1, 1) for room in rooms):
         return f"{position - 1} are ahead of it, and nothing is known of how long such items run"
-    if any(_openings(replace(room, spare={}), need, 1, 1) for room in rooms):
+    if any(_openings(replace(room, headroom={}), need, 1, 1) for room in rooms):
         return "what is known to end does not bring use down to the threshold"
     return "what is known to end does not leave enough room for it"
 
 
-def span(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """``12 s``, ``5 min``, ``3 h``."""
     number, unit = _in_units(seconds)
     return f"{number} {unit}"

@@ -10,11 +10,11 @@ from ray_multicluster_scheduler.common.model import ActorDescription, JobDescrip
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.queue.need_index import Need, amounts_of
-from ray_multicluster_scheduler.scheduler.queue.shape import NO_DEMANDS, Bay, Demands
+from ray_multicluster_scheduler.scheduler.queue.shape import NO_CONSTRAINTS, ClusterConstraints, EligibilityClass
 
 _MOST_KEPT = 1000
 
-BARE = {
+EMPTY_ITEMS = {
     "task": TaskDescription("", "task", ""),
     "actor": TaskDescription("", "actor", "", actor=ActorDescription("")),
     "job": TaskDescription("", "job", "", job=JobDescription("")),
@@ -22,49 +22,49 @@ BARE = {
 """An item of each kind that asks for nothing: what is closed for it is closed for all of its kind."""
 
 
-class Openings:
+class FreeSlots:
     """Rooms on some clusters. Coarse: who finds one is still judged by every filter."""
 
     def __init__(self, engine: PolicyEngine, views: Iterable[ClusterView]) -> None:
         self._engine = engine
-        self._views = [view.plain or view for view in views]
+        self._views = [view.without_reservation or view for view in views]
         self._open: dict[tuple[str, bool], list[ClusterView]] = {}
-        self._known: dict[Bay, Sequence[Need]] = {}
+        self._amounts: dict[EligibilityClass, Sequence[Need]] = {}
 
-    def rooms(self, bay: Bay) -> Sequence[Need]:
-        known = self._known.get(bay)
+    def amounts(self, bay: EligibilityClass) -> Sequence[Need]:
+        known = self._amounts.get(bay)
         if known is None:
             kind, retry, names, demands = bay
             views = self._open_for(kind, retry)
-            if demands is not NO_DEMANDS:
-                views = [view for view in views if self._meets(demands, view)]
-            known = self._known[bay] = [amounts_of(room, names) for view in views for room in view.rooms(kind)]
+            if demands is not NO_CONSTRAINTS:
+                views = [view for view in views if self._meets_constraints(demands, view)]
+            known = self._amounts[bay] = [amounts_of(room, names) for view in views for room in view.max_free(kind)]
         return known
 
     def _open_for(self, kind: str, retry: bool) -> list[ClusterView]:
         """Clusters that take this kind now; a gang is looked at wherever it might go."""
         known = self._open.get((kind, retry))
         if known is None:
-            bare = BARE.get(kind)
+            bare = EMPTY_ITEMS.get(kind)
             known = self._open[kind, retry] = [
                 view for view in self._views if bare is None or not self._engine.is_closed(bare, view, retry=retry)
             ]
         return known
 
-    def _meets(self, demands: Demands, view: ClusterView) -> bool:
-        known: bool | None = view.lasting.get(demands)
+    def _meets_constraints(self, demands: ClusterConstraints, view: ClusterView) -> bool:
+        known: bool | None = view.stable_cache.get(demands)
         if known is None:
-            if len(view.lasting) > _MOST_KEPT:
-                view.lasting.clear()
-            known = view.lasting[demands] = not self._engine.rules_out(_demanding(demands), view)
+            if len(view.stable_cache) > _MOST_KEPT:
+                view.stable_cache.clear()
+            known = view.stable_cache[demands] = not self._engine.violates_constraints(_demanding(demands), view)
         return known
 
 
 @lru_cache(maxsize=1000)
-def _demanding(demands: Demands) -> TaskDescription:
+def _demanding(demands: ClusterConstraints) -> TaskDescription:
     """An item that demands this, and asks for nothing."""
     return replace(
-        BARE["task"],
+        EMPTY_ITEMS["task"],
         preferred_cluster=demands.only,
         fallback="any" if demands.only is None else "wait",
         require_tags=demands.require_tags,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
-from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, table
 
 
-def fail_without_place(
-    core: Core, record: TaskRecord, decision: SchedulingDecision, outcome: Verdict, now: float
+def fail_unplaceable(
+    machine: MachineState, record: TaskRecord, decision: SchedulingDecision, outcome: Verdict, now: float
 ) -> None:
     """End it, with the table of clusters and their reasons in the error."""
     task = record.task
@@ -27,4 +27,4 @@ def fail_without_place(
         message = f"{task.kind} {task.id} ({task.name}) has nowhere to go: no cluster is configured."
         step = "add a cluster to clusters.yaml, or start a local fleet with `rmcs fleet up`"
     record.placed = decision
-    core.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=step)
+    machine.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=step)

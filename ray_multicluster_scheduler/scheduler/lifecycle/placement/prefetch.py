@@ -16,17 +16,17 @@ from ray_multicluster_scheduler.common.model import Resources, SchedulingDecisio
 from ray_multicluster_scheduler.common.model.resources import ResourceShape, fits, minus, plus, shape_of
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NodeView
-from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
-from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.dispatching import Sending
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.free_slots import Openings
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.dispatching import Dispatching
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.free_slots import FreeSlots
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
-from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_room_only
+from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_capacity_only
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
-MOST_PER_PLACE = 50
+MAX_PER_SLOT = 50
 """However short it is: more would not make it faster, and only be taken back when plans change."""
 
 PATIENCE_S = 1.0
@@ -42,110 +42,112 @@ MAX_SENT = 200
 """Sent in one call; the rest goes on with Continued, so that other events get their turn."""
 
 
-class SendingAhead:
+class Prefetch:
     """Who may be sent ahead, where, and who is taken back.
 
     Whoever would get a place that is freed may be sent ahead to it, if it is known to be short; nobody else.
     """
 
-    def __init__(self, core: Core, sending: Sending) -> None:
-        self._core, self._sending = core, sending
-        settings = core.settings
+    def __init__(self, machine: MachineState, dispatching: Dispatching) -> None:
+        self._machine, self._dispatching = machine, dispatching
+        settings = machine.settings
         spaced = settings.submission_interval_s > 0 and "task" in settings.submission_interval_kinds
         one_by_one = spaced or settings.execution_mode == "serial"
         self._cover_s = 0.0 if one_by_one else settings.prefetch_ms / 1000
         self._short_at: dict[ResourceShape, set[str]] = {}
-        self._tidy_at = SLACK
-        self._low: set[str] = set()
+        self._cleanup_at = SLACK
+        self._needs_more: set[str] = set()
 
     # ---- who is sent, and where
 
     @property
-    def unfinished(self) -> bool:
+    def has_more(self) -> bool:
         """Is there a cluster left to which more may be sent?"""
-        return bool(self._low)
+        return bool(self._needs_more)
 
-    def placed(self, record: TaskRecord, cluster: str) -> None:
+    def slot_assigned(self, record: TaskRecord, cluster: str) -> None:
         """A short one has a place there: others like it may be sent after it."""
         self._short_at.setdefault(shape_of(record.task.requirements), set()).add(cluster)
-        if len(self._short_at) > self._tidy_at:
-            self._tidy_up()
+        if len(self._short_at) > self._cleanup_at:
+            self._drop_stale_shapes()
 
-    def wanted_by(self, record: TaskRecord, *, behind_others: bool = False) -> None:
+    def item_waits(self, record: TaskRecord, *, behind_others: bool = False) -> None:
         """It waits: it may be sent ahead to where short ones like it have places. For others like it that it waits
         behind this has been looked at, and the next time is when it runs low."""
         if self._short_at:
             enough = 2 if behind_others else 1
             for cluster in self._short_at.get(shape_of(record.task.requirements), ()):
-                self._look_at(record, cluster, enough)
+                self._check_level(record, cluster, enough)
 
-    def runs_low(self, record: TaskRecord, cluster: str) -> None:
+    def attempt_ended(self, record: TaskRecord, cluster: str) -> None:
         """One like this has ended there; if less than half of what may be sent after it is there, send more."""
-        if self._core.queue:
-            self._look_at(record, cluster, 2)
+        if self._machine.queue:
+            self._check_level(record, cluster, 2)
 
-    def _look_at(self, record: TaskRecord, cluster: str, enough: int) -> None:
+    def _check_level(self, record: TaskRecord, cluster: str, enough: int) -> None:
         """Send more if less than all (1) or half (2) of what may be sent ahead is there."""
-        state = self._core.registry.find(cluster)
+        state = self._machine.registry.find(cluster)
         if state is not None:
             of = shape_of(record.task.requirements)
-            if state.places.waiting(of) * enough < state.places.short_places(of) * self._per_place(record):
-                self._low.add(cluster)
+            if state.slots.prefetched_count(of) * enough < state.slots.short_slots(of) * self._per_slot(record):
+                self._needs_more.add(cluster)
 
-    def fill_up(self, now: float) -> None:
+    def dispatch_more(self, now: float) -> None:
         """Send what may be sent, a bounded number."""
         left = MAX_SENT
-        while self._low and left > 0 and self._core.queue:
-            states = [state for state in map(self._core.registry.find, sorted(self._low)) if state is not None]
-            self._low = {state.name for state in states}
+        while self._needs_more and left > 0 and self._machine.queue:
+            states = [
+                state for state in map(self._machine.registry.find, sorted(self._needs_more)) if state is not None
+            ]
+            self._needs_more = {state.name for state in states}
             if not states:
                 break
             state = max(states, key=_emptiness)
             others = [_emptiness(other) for other in states if other is not state]
             share = max(1, _emptiness(state) - max(others)) if others else left
-            sent = sum(self._fill(state, of, min(share, left), now) for of in state.places.short_shapes())
+            sent = sum(self._fill(state, of, min(share, left), now) for of in state.slots.short_slot_shapes())
             if not sent:
-                self._low.discard(state.name)
+                self._needs_more.discard(state.name)
             left -= sent
-        if not self._core.queue:
-            self._low.clear()
+        if not self._machine.queue:
+            self._needs_more.clear()
 
-    def _tidy_up(self) -> None:
+    def _drop_stale_shapes(self) -> None:
         """Forget where there are no short ones any more. Not whenever one ends: most are followed by others."""
         for of, clusters in list(self._short_at.items()):
-            states = [state for state in map(self._core.registry.find, clusters) if state is not None]
-            left = {one.name for one in states if one.places.short_places(of) or one.places.waiting(of)}
+            states = [state for state in map(self._machine.registry.find, clusters) if state is not None]
+            left = {one.name for one in states if one.slots.short_slots(of) or one.slots.prefetched_count(of)}
             if left:
                 self._short_at[of] = left
             else:
                 del self._short_at[of]
-        self._tidy_at = 2 * len(self._short_at) + SLACK
+        self._cleanup_at = 2 * len(self._short_at) + SLACK
 
     def is_short(self, record: TaskRecord) -> bool:
         """Will its place soon be free again?"""
-        return self._per_place(record) > 0
+        return self._per_slot(record) > 0
 
     def _fill(self, state: ClusterState, of: ResourceShape, most: int, now: float) -> int:
         """Send those who would get the next places of this class; returns how many were sent."""
-        view = self._core.fleet.view(state.name, now)
-        relieved = relieve(view, dict(of))
-        if relieved is None or state.link != "up" or state.pin is not None:
+        view = self._machine.fleet.view(state.name, now)
+        relieved = with_one_slot_freed(view, dict(of))
+        if relieved is None or state.link != "up" or state.wide_reservation is not None:
             return 0
         sent = 0
         passed: list[ShapeGroup] = []
-        openings = Openings(self._core.engine, [relieved])
+        openings = FreeSlots(self._machine.engine, [relieved])
         decisions: dict[ShapeGroup, SchedulingDecision] = {}
         outranked: dict[int, bool] = {}
         lacking: dict[ShapeGroup, bool] = {}
         while sent < most:
-            group = self._core.queue.first(openings.rooms, now)
+            group = self._machine.queue.first(openings.amounts, now)
             if group is None:
                 break
-            record = self._core.records[group.head().task_id]
+            record = self._machine.records[group.head().task_id]
             if group not in lacking:  # who is first decides for all of them
-                lacking[group] = self._lacks_one_place(record, view, relieved)
+                lacking[group] = self._lacks_one_slot(record, view, relieved)
             if not lacking[group]:
-                self._core.queue.park(group)
+                self._machine.queue.park(group)
                 passed.append(group)
             elif self._may_go(record, state, of) and not self._is_outranked(group.priority, state, outranked):
                 self._send(record, self._decision(group, record, state, decisions, now), view, now)
@@ -153,12 +155,12 @@ class SendingAhead:
             else:
                 break  # the next place is somebody else's, or enough is there
         for group in passed:
-            self._core.queue.unpark(group)
+            self._machine.queue.unpark(group)
         return sent
 
-    def _lacks_one_place(self, record: TaskRecord, view: ClusterView, relieved: ClusterView) -> bool:
+    def _lacks_one_slot(self, record: TaskRecord, view: ClusterView, relieved: ClusterView) -> bool:
         """Is one place all that it waits for there? Who could go already waits for something else."""
-        reject = self._core.engine.first_rejection
+        reject = self._machine.engine.first_rejection
         try:
             if reject(record.wanted, relieved, retry=record.retry) is not None:
                 return False
@@ -172,17 +174,17 @@ class SendingAhead:
         return known[priority]
 
     def _may_go(self, record: TaskRecord, state: ClusterState, of: ResourceShape) -> bool:
-        task, places = record.task, state.places
+        task, places = record.task, state.slots
         if task.kind != "task" or record.load_bytes > LIGHT_BYTES or shape_of(task.requirements) != of:
             return False
-        if places.waiting(of) >= places.short_places(of) * self._per_place(record):
+        if places.prefetched_count(of) >= places.short_slots(of) * self._per_slot(record):
             return False
-        return not state.crowded
+        return not state.at_in_flight_limit
 
     def _more_urgent_waits(self, priority: int, state: ClusterState) -> bool:
         """Does anybody of higher priority wait for room there? Who needs several places must see them get free."""
-        above = (group for group in self._core.queue.groups() if group.priority > priority)
-        return any(self._waits_for_room(group, state) for group in above)
+        above = (group for group in self._machine.queue.groups() if group.priority > priority)
+        return any(self._waits_for_capacity(group, state) for group in above)
 
     def _decision(
         self,
@@ -195,109 +197,111 @@ class SendingAhead:
         """One for all of a group: record.decision puts each one's id into it."""
         if group not in known:
             sentence = f"{state.name}: it is short, and sent ahead to where a place is soon free"
-            table = self._core.engine.table(record.wanted, self._core.fleet.views(now), retry=record.retry)
+            table = self._machine.engine.table(record.wanted, self._machine.fleet.views(now), retry=record.retry)
             known[group] = SchedulingDecision(record.task.id, now, state.name, codes.SENT_AHEAD, sentence, table)
         return known[group]
 
     def _send(self, record: TaskRecord, decision: SchedulingDecision, view: ClusterView, now: float) -> None:
-        state = self._core.registry.state(view.name)
-        self._core.leave_queue(record)
-        state.places.send_ahead(record.wanted, now)
-        self.watch(state)
-        overlap = find_place(record.task, view.nodes) is None
-        self._sending.dispatch(record, decision, state.name, now, "overlap" if overlap else "queue", short=True)
+        state = self._machine.registry.state(view.name)
+        self._machine.leave_queue(record)
+        state.slots.add_prefetched(record.wanted, now)
+        self.start_timer(state)
+        overlap = find_placement(record.task, view.nodes) is None
+        self._dispatching.dispatch(record, decision, state.name, now, "overlap" if overlap else "queue", short=True)
 
-    def _per_place(self, record: TaskRecord) -> int:
+    def _per_slot(self, record: TaskRecord) -> int:
         if not self._cover_s:
             return 0
-        expected = self._core.run_times.expected(record.task.function_digest)
-        return 0 if expected is None else min(int(self._cover_s / expected), MOST_PER_PLACE)
+        expected = self._machine.run_times.expected_s(record.task.function_digest)
+        return 0 if expected is None else min(int(self._cover_s / expected), MAX_PER_SLOT)
 
     # ---- who is taken back
 
-    def watch(self, state: ClusterState) -> None:
+    def start_timer(self, state: ClusterState) -> None:
         """Look after those that wait there when the first of them has waited too long."""
         key = timers.ahead_key(state.name)
-        if key in self._core.out.timer_keys:
+        if key in self._machine.output.timer_keys:
             return
         waiting = (
-            record.task.id for record in self._waiting(state) if record.ending is None and record.started_at is None
+            record.task.id
+            for record in self._prefetched_records(state)
+            if record.ending is None and record.started_at is None
         )
         oldest = next(waiting, None)
         if oldest is not None:
-            self._core.out.set_timer(key, state.places.ahead[oldest].since + PATIENCE_S)
+            self._machine.output.set_timer(key, state.slots.prefetched[oldest].since + PATIENCE_S)
 
-    def patience_over(self, cluster: str, now: float) -> None:
+    def recall_overdue(self, cluster: str, now: float) -> None:
         """Take back what has waited too long; its function is not thought to be short any more."""
-        state = self._core.registry.state(cluster)
-        for record in self._waiting(state):
-            since = state.places.ahead[record.task.id].since
+        state = self._machine.registry.state(cluster)
+        for record in self._prefetched_records(state):
+            since = state.slots.prefetched[record.task.id].since
             if since + PATIENCE_S <= now and record.started_at is None:  # Ray may have begun before its turn
-                self._core.run_times.forget(record.task.function_digest)
+                self._machine.run_times.forget(record.task.function_digest)
                 self._recall(record, f"waited longer than {PATIENCE_S:g} s for a place on {cluster}", now)
-        self.watch(state)
+        self.start_timer(state)
 
-    def make_way(self, group: ShapeGroup, now: float) -> None:
+    def yield_to(self, group: ShapeGroup, now: float) -> None:
         """These wait: take back whoever is less urgent and would get a place that they could have."""
-        for state in self._core.registry if self._short_at else ():
-            if not state.places.ahead or not state.places.ahead_below(group.priority):
+        for state in self._machine.registry if self._short_at else ():
+            if not state.slots.prefetched or not state.slots.has_prefetched_below(group.priority):
                 continue
-            if self._waits_for_room(group, state):
-                for record in self._waiting(state):
+            if self._waits_for_capacity(group, state):
+                for record in self._prefetched_records(state):
                     if record.wanted.priority < group.priority:
                         self._recall(record, "a more urgent item waits", now)
 
-    def leave(self, state: ClusterState, sentence: str, now: float) -> None:
+    def recall_cluster(self, state: ClusterState, sentence: str, now: float) -> None:
         """Take back all that waits on a cluster."""
-        for record in self._waiting(state):
+        for record in self._prefetched_records(state):
             self._recall(record, sentence, now)
 
-    def leave_owner(self, owner: str, sentence: str, now: float) -> None:
+    def recall_owner(self, owner: str, sentence: str, now: float) -> None:
         """Take back all of this owner's that waits anywhere."""
-        for state in self._core.registry:
-            for record in self._waiting(state):
+        for state in self._machine.registry:
+            for record in self._prefetched_records(state):
                 if record.task.owner == owner:
                     self._recall(record, sentence, now)
 
-    def _waits_for_room(self, group: ShapeGroup, state: ClusterState) -> bool:
+    def _waits_for_capacity(self, group: ShapeGroup, state: ClusterState) -> bool:
         """Would these go to that cluster if there were room? Perhaps, if nobody has looked at them yet; not while their
         owner may start nothing."""
-        if self._core.queue.refusal(group) is not None:
+        if self._machine.queue.refusal(group) is not None:
             return False
         decision = group.decision
         return decision is None or any(
-            row.cluster == state.name and lacks_room_only(row) for row in decision.candidates
+            row.cluster == state.name and lacks_capacity_only(row) for row in decision.candidates
         )
 
-    def _waiting(self, state: ClusterState) -> Iterator[TaskRecord]:
-        return iter([self._core.records[task_id] for task_id in state.places.ahead])
+    def _prefetched_records(self, state: ClusterState) -> Iterator[TaskRecord]:
+        return iter([self._machine.records[task_id] for task_id in state.slots.prefetched])
 
     def _recall(self, record: TaskRecord, sentence: str, now: float) -> None:
         if record.ending is not None or record.cluster is None or record.started_at is not None:
             return
         record.ending = Ending("take_back", f"was taken back from {record.cluster}: {sentence}", force=False)
-        self._core.transition(record, record.state, codes.TAKEN_BACK, record.ending.sentence, now)
-        self._core.out.put(RecallAttempt(record.task.id, record.attempt, record.cluster))
+        self._machine.transition(record, record.state, codes.TAKEN_BACK, record.ending.sentence, now)
+        self._machine.output.add(RecallAttempt(record.task.id, record.attempt, record.cluster))
 
 
 def _emptiness(state: ClusterState) -> int:
     """How much more could be sent ahead there, if it were all as short as can be."""
-    places = state.places
-    return sum(places.short_places(of) * MOST_PER_PLACE - places.waiting(of) for of in places.short_shapes())
+    places = state.slots
+    return sum(places.short_slots(of) * MAX_PER_SLOT - places.prefetched_count(of) for of in places.short_slot_shapes())
 
 
-def relieve(view: ClusterView, amounts: Resources) -> ClusterView | None:
+def with_one_slot_freed(view: ClusterView, amounts: Resources) -> ClusterView | None:
     """The cluster as it will be when one of our places of this size is freed; None if we have none there."""
     for at, node in enumerate(view.nodes):
-        relieved = with_one_place_less(node, amounts)
+        relieved = without_slot(node, amounts)
         if relieved is not None:
             changed = (*view.nodes[:at], relieved, *view.nodes[at + 1 :])
-            return replace(view, nodes=changed, in_flight=max(0, view.in_flight - 1), ahead=0, memo={})
+            return replace(view, nodes=changed, in_flight=max(0, view.in_flight - 1), prefetched=0, cache={})
     return None
 
 
-def with_one_place_less(node: NodeView, amounts: Resources) -> NodeView | None:
+def without_slot(node: NodeView, amounts: Resources) -> NodeView | None:
     """The node as it would be without one of our places; None if we have none there."""
-    if node.free is None or not fits(amounts, node.ours):
+    if node.free is None or not fits(amounts, node.reserved):
         return None
-    return replace(node, ours=minus(node.ours, amounts), free=plus(node.free, amounts))
+    return replace(node, reserved=minus(node.reserved, amounts), free=plus(node.free, amounts))

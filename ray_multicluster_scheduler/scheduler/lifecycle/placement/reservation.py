@@ -1,4 +1,4 @@
-"""KeptRoom: nothing starves. A wide item that has waited ``reserve_after_s`` gets a place kept for it.
+"""WideItemReservations: nothing starves. A wide item that has waited ``reserve_after_s`` gets a place kept for it.
 
 Wide is who needs more than what some place of ours frees when it ends: smaller items would take that, and whatever is
 free beside it, before there is enough. What is kept is closed to others, but for the more urgent ones and for those
@@ -17,13 +17,13 @@ from ray_multicluster_scheduler.common.model import Resources, TaskDescription
 from ray_multicluster_scheduler.common.model.resources import fits, plus, shape_of
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NodeView
-from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
-from ray_multicluster_scheduler.scheduler.cluster.pin import Pin
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement
+from ray_multicluster_scheduler.scheduler.cluster.pin import WideItemReservation
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
-from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import code_of
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import code_key
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
-from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_room_at_least
+from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_capacity
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 MOST_LOOKED_AT = 10
@@ -32,137 +32,144 @@ _AGAIN_S = 1.0
 """Who waits on is looked at again, but not all the time."""
 
 
-class KeptRoom:
+class WideItemReservations:
     """At most one place is kept on a cluster, for the most urgent who needs it, and for an item at most one."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._after_s = core.settings.reserve_after_s
-        self._patience: list[tuple[float, int, ShapeGroup]] = []
+    def __init__(self, machine: MachineState) -> None:
+        self._machine = machine
+        self._after_s = machine.settings.reserve_after_s
+        self._deadlines: list[tuple[float, int, ShapeGroup]] = []
         self._watched: set[ShapeGroup] = set()
         self._numbers = count()
 
     def watch(self, group: ShapeGroup, since: float, now: float) -> None:
         """Somebody waits in it, since then."""
         if group not in self._watched:
-            if len(self._patience) > 2 * self._core.queue.shapes + _SLACK:
+            if len(self._deadlines) > 2 * self._machine.queue.group_count + _SLACK:
                 self._forget_empty()
             self._watched.add(group)
-            heapq.heappush(self._patience, (since + self._after_s, next(self._numbers), group))
+            heapq.heappush(self._deadlines, (since + self._after_s, next(self._numbers), group))
             self._set_timer(now)
 
     def views_for(self, record: TaskRecord, views: tuple[ClusterView, ...], now: float) -> tuple[ClusterView, ...]:
         """The fleet as this item may use it: with or without what is kept for another."""
-        if not self._core.pins:
+        if not self._machine.wide_reservations:
             return views
-        urgency = inf if record.group is None else self._core.queue.urgency(record.group)
-        return tuple(view.plain or view if self._may_use(record.task, urgency, view, now) else view for view in views)
+        urgency = inf if record.group is None else self._machine.queue.urgency(record.group)
+        return tuple(
+            view.without_reservation or view if self._may_use(record.task, urgency, view, now) else view
+            for view in views
+        )
 
     def views_for_new(
         self, task: TaskDescription, views: tuple[ClusterView, ...], now: float
     ) -> tuple[ClusterView, ...]:
         """The same for one that would be submitted now."""
-        urgency = self._core.queue.order.urgency(task.priority, now)
-        return tuple(view.plain or view if self._may_use(task, urgency, view, now) else view for view in views)
+        urgency = self._machine.queue.order.urgency(task.priority, now)
+        return tuple(
+            view.without_reservation or view if self._may_use(task, urgency, view, now) else view for view in views
+        )
 
-    def patience_over(self, now: float) -> list[str]:
+    def reserve_overdue(self, now: float) -> list[str]:
         """Some have waited long enough: keep places for those that are wide. Returns the clusters.
 
         A bounded number in one call: the timer is set to now for the others.
         """
         clusters = []
-        self.look_again(now)
+        self.drop_useless(now)
         for _ in range(MOST_LOOKED_AT):
-            if not self._patience or self._patience[0][0] > now:
+            if not self._deadlines or self._deadlines[0][0] > now:
                 break
-            group = heapq.heappop(self._patience)[2]
+            group = heapq.heappop(self._deadlines)[2]
             if not group:
                 self._watched.discard(group)
                 continue
-            record = self._core.records[group.head().task_id]
+            record = self._machine.records[group.head().task_id]
             due = (record.queued_at or now) + self._after_s
             if due <= now:
-                kept_on = self._core.pins.get(record.task.id)
+                kept_on = self._machine.wide_reservations.get(record.task.id)
                 if kept_on is not None:
-                    self._expect_sooner(self._core.registry.state(kept_on), now)
+                    self._advance_start(self._machine.registry.state(kept_on), now)
                 else:
-                    kept_on = self._pin(record, group, now)
+                    kept_on = self._reserve(record, group, now)
                     clusters += [kept_on] if kept_on is not None else []
                 due = now + (_AGAIN_S if kept_on is not None else max(self._after_s, _AGAIN_S))
-            heapq.heappush(self._patience, (due, next(self._numbers), group))
+            heapq.heappush(self._deadlines, (due, next(self._numbers), group))
         self._set_timer(now)
         return clusters
 
-    def look_again(self, now: float) -> None:
+    def drop_useless(self, now: float) -> None:
         """Clusters are not what they were: keep nothing where that would be in vain."""
-        for task_id, cluster in list(self._core.pins.items()):
-            state = self._core.registry.find(cluster)
-            if state is None or not self._is_of_use(self._core.records[task_id], state, now):
-                self._core.let_go(task_id)
+        for task_id, cluster in list(self._machine.wide_reservations.items()):
+            state = self._machine.registry.find(cluster)
+            if state is None or not self._is_useful(self._machine.records[task_id], state, now):
+                self._machine.release_wide_reservation(task_id)
 
-    def rest(self) -> None:
+    def clear(self) -> None:
         """Nobody waits."""
-        if self._patience:
-            self._patience.clear()
+        if self._deadlines:
+            self._deadlines.clear()
             self._watched.clear()
             self._set_timer()
 
-    def _is_of_use(self, record: TaskRecord, state: ClusterState, now: float) -> bool:
+    def _is_useful(self, record: TaskRecord, state: ClusterState, now: float) -> bool:
         """May it start at all, and will there be room when all of ours is over?"""
-        if record.group is None or self._core.queue.refusal(record.group) is not None:
+        if record.group is None or self._machine.queue.refusal(record.group) is not None:
             return False
-        if state.trouble(now) is not None or state.cordoned or state.paused is not None:
+        if state.problem(now) is not None or state.cordoned or state.paused is not None:
             return False
-        return find_place(record.wanted, _emptied(state.ledger.nodes())) is not None
+        return find_placement(record.wanted, _emptied(state.ledger.nodes())) is not None
 
     def _forget_empty(self) -> None:
-        self._patience = [entry for entry in self._patience if entry[2]]
-        self._watched = {entry[2] for entry in self._patience}
-        heapq.heapify(self._patience)
+        self._deadlines = [entry for entry in self._deadlines if entry[2]]
+        self._watched = {entry[2] for entry in self._deadlines}
+        heapq.heapify(self._deadlines)
 
     def _may_use(self, task: TaskDescription, urgency: float, view: ClusterView, now: float) -> bool:
-        state = self._core.registry.find(view.name)
-        pin = None if state is None else state.pin
+        state = self._machine.registry.find(view.name)
+        pin = None if state is None else state.wide_reservation
         if pin is None or pin.task_id == task.id or urgency < pin.urgency:
             return True
-        expected = self._core.run_times.expected(code_of(task))
+        expected = self._machine.run_times.expected_s(code_key(task))
         return expected is not None and pin.start_at is not None and now + expected <= pin.start_at
 
-    def _pin(self, record: TaskRecord, group: ShapeGroup, now: float) -> str | None:
+    def _reserve(self, record: TaskRecord, group: ShapeGroup, now: float) -> str | None:
         """Where it can start soonest, as far as anybody can tell; where none, or one less urgent, has a place kept."""
-        best: tuple[tuple[float, bool], ClusterState, Pin] | None = None
-        if self._core.queue.refusal(group) is not None:
+        best: tuple[tuple[float, bool], ClusterState, WideItemReservation] | None = None
+        if self._machine.queue.refusal(group) is not None:
             return None
-        urgency = self._core.queue.urgency(group)
-        for row in self._core.engine.table(record.wanted, self._core.fleet.views(now), retry=record.retry):
-            state = self._core.registry.state(row.cluster)
-            taken = state.pin is not None
-            if state.pin is not None and state.pin.urgency <= urgency:
+        urgency = self._machine.queue.urgency(group)
+        for row in self._machine.engine.table(record.wanted, self._machine.fleet.views(now), retry=record.retry):
+            state = self._machine.registry.state(row.cluster)
+            taken = state.wide_reservation is not None
+            if state.wide_reservation is not None and state.wide_reservation.urgency <= urgency:
                 continue
-            if not lacks_room_at_least(row) or not self._is_wide(record, state):
+            if not lacks_capacity(row) or not self._is_wide(record, state):
                 continue
-            parts = find_place(record.wanted, _emptied(state.ledger.nodes()))
+            parts = find_placement(record.wanted, _emptied(state.ledger.nodes()))
             if not parts:
                 continue
             start_at = self._free_at(state, parts, now)
-            pin = Pin(record.task.id, parts, urgency, None if start_at == inf else start_at)
+            pin = WideItemReservation(record.task.id, parts, urgency, None if start_at == inf else start_at)
             if best is None or (start_at, taken) < best[0]:
                 best = (start_at, taken), state, pin
         if best is None:
             return None
         _, state, pin = best
-        if state.pin is not None:
-            self._core.let_go(state.pin.task_id)
-        state.pin = pin
-        self._core.pins[record.task.id] = state.name
+        if state.wide_reservation is not None:
+            self._machine.release_wide_reservation(state.wide_reservation.task_id)
+        state.wide_reservation = pin
+        self._machine.wide_reservations[record.task.id] = state.name
         return state.name
 
-    def _expect_sooner(self, state: ClusterState, now: float) -> None:
+    def _advance_start(self, state: ClusterState, now: float) -> None:
         """Much may be over before it was expected, and be expected to take less time by now: others who would have been
         over in time are not any more. What is kept is never kept for later than was said."""
-        pin = state.pin
+        pin = state.wide_reservation
         if pin is not None and pin.start_at is not None:
-            state.pin = replace(pin, start_at=min(pin.start_at, self._free_at(state, dict(pin.parts), now)))
+            state.wide_reservation = replace(
+                pin, start_at=min(pin.start_at, self._free_at(state, dict(pin.parts), now))
+            )
 
     def _is_wide(self, record: TaskRecord, state: ClusterState) -> bool:
         """Is there a place of ours whose end, by itself, would not make room for it?
@@ -176,7 +183,7 @@ class KeptRoom:
         }
         for parts in distinct:
             freed = {node_id: dict(amounts) for node_id, amounts in parts}
-            if find_place(record.wanted, [_with(node, freed.get(node.node_id)) for node in nodes]) is None:
+            if find_placement(record.wanted, [_with(node, freed.get(node.node_id)) for node in nodes]) is None:
                 return True
         return False
 
@@ -193,21 +200,21 @@ class KeptRoom:
 
     def _ends(self, state: ClusterState) -> Iterator[tuple[float, dict[str, Resources]]]:
         for task_id, reservation in state.ledger.reservations.items():
-            record = self._core.records[task_id]
-            expected = self._core.run_times.expected(code_of(record.task))
+            record = self._machine.records[task_id]
+            expected = self._machine.run_times.expected_s(code_key(record.task))
             begun = reservation.since if record.started_at is None else record.started_at
             yield inf if expected is None else begun + expected, reservation.parts
 
     def _set_timer(self, now: float = 0.0) -> None:
-        if self._patience:
-            self._core.out.set_timer(timers.KEEP, max(now, self._patience[0][0]))
+        if self._deadlines:
+            self._machine.output.set_timer(timers.KEEP, max(now, self._deadlines[0][0]))
         else:
-            self._core.out.clear_timer(timers.KEEP)
+            self._machine.output.clear_timer(timers.KEEP)
 
 
 def _emptied(nodes: Iterable[NodeView]) -> list[NodeView]:
     """The nodes as they will be when everything of ours there is over."""
-    return [node if node.free is None else replace(node, free=plus(node.free, node.ours)) for node in nodes]
+    return [node if node.free is None else replace(node, free=plus(node.free, node.reserved)) for node in nodes]
 
 
 def _with(node: NodeView, amounts: Resources | None) -> NodeView:

@@ -30,7 +30,7 @@ class RunTimes:
 
     def __init__(self) -> None:
         self._recent: OrderedDict[str, deque[float]] = OrderedDict()
-        self.news = False
+        self.changed = False
         """Is some function expected to take less time than before, or expected to take some at all?"""
 
     def observe(self, function: str | None, took: float | None) -> None:
@@ -45,22 +45,22 @@ class RunTimes:
         forgotten = recent[0] if len(recent) == _RECENT else 0.0
         recent.append(took)
         if len(recent) == _ENOUGH or (forgotten > took and forgotten > max(recent)):
-            self.news = True
+            self.changed = True
 
-    def ended(self, task: TaskDescription, took: float) -> None:
+    def item_ended(self, task: TaskDescription, took: float) -> None:
         """An item ran this long, as far as we could see. Of a task's code the cluster tells it better."""
-        self.observe(size_of(task), took)
+        self.observe(size_key(task), took)
         if task.job is not None:
-            self.observe(code_of(task), took)
+            self.observe(code_key(task), took)
 
-    def expected(self, function: str | None) -> float | None:
+    def expected_s(self, function: str | None) -> float | None:
         """Seconds that its next run will keep a place busy; None if nobody knows."""
         recent = self._recent.get(function) if function is not None else None
         return max(recent) + OVERHEAD_S if recent is not None and len(recent) >= _ENOUGH else None
 
-    def seen(self, task: TaskDescription) -> RunTime | None:
+    def observed_range(self, task: TaskDescription) -> RunTime | None:
         """How long such an item runs, by the last runs of the same code, or else of the same kind and size."""
-        for key in (code_of(task), size_of(task)):
+        for key in (code_key(task), size_key(task)):
             recent = self._recent.get(key) if key is not None else None
             if recent:
                 number = len(recent)
@@ -74,14 +74,14 @@ class RunTimes:
             self._recent.pop(function, None)
 
 
-def code_of(task: TaskDescription) -> str | None:
+def code_key(task: TaskDescription) -> str | None:
     """What names the code that it runs; None for an actor, which runs for as long as it is needed."""
     if task.job is not None:
         return f"job:{task.job.entrypoint[:_SHOWN_OF_ENTRYPOINT]}"
     return task.function_digest if task.kind == "task" else None
 
 
-def size_of(task: TaskDescription) -> str | None:
+def size_key(task: TaskDescription) -> str | None:
     """Kind and size of what comes to an end by itself."""
     if task.serves:
         return None
@@ -89,7 +89,7 @@ def size_of(task: TaskDescription) -> str | None:
     return f"{task.kind}:{needs.get('CPU', 0)}:{needs.get('GPU', 0)}"
 
 
-class Pace:
+class CompletionRate:
     """How many items end in a second, all clusters together, lately."""
 
     def __init__(self) -> None:

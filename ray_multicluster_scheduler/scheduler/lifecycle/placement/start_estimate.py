@@ -8,17 +8,17 @@ from itertools import islice
 from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision, TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
-from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import (
-    Busy,
-    Forecast,
-    Node,
-    Room,
-    left_of,
-    until_there_is_room,
-    with_those_that_run,
+    ClusterCapacity,
+    NodeCapacity,
+    RunningItem,
+    StartEstimate,
+    estimate_from_capacity,
+    include_running,
+    remaining_time,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import RunTime, code_of
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import RunTime, code_key
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.policy import reasons
 from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
@@ -31,54 +31,58 @@ _ENDS = frozenset({reasons.SERIAL, reasons.MAX_IN_FLIGHT, reasons.MAX_RUNNING_JO
 _PLACE = {"place": 1.0}
 
 
-def outlook(
-    core: Core, record: TaskRecord, position: int | None, decision: SchedulingDecision | None, now: float
-) -> Forecast | None:
+def estimate_start(
+    machine: MachineState, record: TaskRecord, position: int | None, decision: SchedulingDecision | None, now: float
+) -> StartEstimate | None:
     """For one that waits, at this ``position`` in the queue and by this fresh ``decision``; None if it does not."""
     if record.state is TaskState.PENDING:
-        return _before_the_queue(core, record, now)
+        return _before_the_queue(machine, record, now)
     if record.state is TaskState.RETRYING:
-        return Forecast(max(0.0, (core.out.due(timers.retry_key(record.task.id)) or now) - now))
+        return StartEstimate(max(0.0, (machine.output.due_at(timers.retry_key(record.task.id)) or now) - now))
     if record.state is not TaskState.QUEUED:
         return None
     if decision is None or position is None:
-        return Forecast(why=record.sentence)
+        return StartEstimate(why=record.sentence)
     if decision.cluster is not None:
-        return Forecast(0.0, 0.0, 0.0)
-    return _in_the_queue(core, record, position, decision, now)
+        return StartEstimate(0.0, 0.0, 0.0)
+    return _in_the_queue(machine, record, position, decision, now)
 
 
-def _before_the_queue(core: Core, record: TaskRecord, now: float) -> Forecast:
-    missing = core.prerequisites.of(record.task.id)
+def _before_the_queue(machine: MachineState, record: TaskRecord, now: float) -> StartEstimate:
+    missing = machine.prerequisites.of(record.task.id)
     if missing is None or missing.arguments or missing.after or missing.begins_at is None:
-        return Forecast(why=record.sentence if missing is None else missing.sentence)
-    return Forecast(max(0.0, missing.begins_at - now))
+        return StartEstimate(why=record.sentence if missing is None else missing.sentence)
+    return StartEstimate(max(0.0, missing.begins_at - now))
 
 
-def _in_the_queue(core: Core, record: TaskRecord, position: int, decision: SchedulingDecision, now: float) -> Forecast:
+def _in_the_queue(
+    machine: MachineState, record: TaskRecord, position: int, decision: SchedulingDecision, now: float
+) -> StartEstimate:
     """By what stands between it and the clusters that could take it, the most common reason first."""
-    own = _own(core, record, now)
+    own = _own(machine, record, now)
     for codes, need in ((_ROOM, record.wanted.placement), (_ENDS, _PLACE)):
         rows = [row for row in decision.candidates if _only(row, codes)]
-        clusters = [state for row in rows if (state := core.registry.find(row.cluster)) is not None]
+        clusters = [state for row in rows if (state := machine.registry.find(row.cluster)) is not None]
         if not clusters:
             continue
         if record.task.gang is not None:
-            return Forecast(why="a gang needs room for all its members at once")
+            return StartEstimate(why="a gang needs room for all its members at once")
         if codes is _ENDS:
-            rooms = [Room([_places(core, state, now)]) for state in clusters]
+            rooms = [ClusterCapacity([_places(machine, state, now)]) for state in clusters]
         else:
             above = {row.cluster for row in rows if any(one.code == reasons.ABOVE_THRESHOLD for one in row.rejections)}
-            rooms = list(_rooms(core, record, clusters, above, now))
+            rooms = list(_rooms(machine, record, clusters, above, now))
         if not rooms:
-            return Forecast(why="nobody can tell when the use that is observed falls to the threshold")
-        return until_there_is_room(position, need, own, rooms).not_faster_than(core.pace.per_s(now), position)
-    waits = [core.submissions.next_at(row.cluster) for row in decision.candidates if _only(row, _INTERVAL)]
+            return StartEstimate(why="nobody can tell when the use that is observed falls to the threshold")
+        return estimate_from_capacity(position, need, own, rooms).limited_by_rate(
+            machine.completion_rate.per_s(now), position
+        )
+    waits = [machine.submissions.next_at(row.cluster) for row in decision.candidates if _only(row, _INTERVAL)]
     times = sorted(max(0.0, at - now) for at in waits if at is not None)
     if times:
         rounds, place = divmod(position - 1, len(times))
-        return Forecast(times[place] + rounds * core.settings.submission_interval_s)
-    return Forecast(why=decision.sentence)
+        return StartEstimate(times[place] + rounds * machine.settings.submission_interval_s)
+    return StartEstimate(why=decision.sentence)
 
 
 _INTERVAL = frozenset({reasons.SUBMISSION_INTERVAL})
@@ -90,40 +94,40 @@ def _only(row: CandidateReport, codes: frozenset[str]) -> bool:
 
 
 def _rooms(
-    core: Core, record: TaskRecord, clusters: Iterable[ClusterState], above: set[str], now: float
-) -> Iterator[Room]:
+    machine: MachineState, record: TaskRecord, clusters: Iterable[ClusterState], above: set[str], now: float
+) -> Iterator[ClusterCapacity]:
     """Those of which one can tell when they take more; ``above``: of which too much is in use now."""
-    pressure = BackpressureController(core.settings)
+    pressure = BackpressureController(machine.settings)
     for state in clusters:
-        views, newest = state.ledger.nodes(), state.ledger.newest
-        spare = pressure.spare(record.wanted, views, None if newest is None else newest.observed)
+        views, newest = state.ledger.nodes(), state.ledger.latest_snapshot
+        spare = pressure.headroom(record.wanted, views, None if newest is None else newest.observed)
         if spare is None:
             continue
-        busy: dict[str, list[Busy]] = {}
+        busy: dict[str, list[RunningItem]] = {}
         for task_id, reservation in islice(state.ledger.reservations.items(), MOST_LOOKED_AT):
             for node_id, amounts in reservation.parts.items():
-                busy.setdefault(node_id, []).append(Busy(amounts, _left(core, task_id, now)))
-        nodes = [Node(one.free or {}, tuple(busy.get(one.node_id, ()))) for one in views]
-        yield Room(nodes, spare, full=state.name in above)
+                busy.setdefault(node_id, []).append(RunningItem(amounts, _left(machine, task_id, now)))
+        nodes = [NodeCapacity(one.free or {}, tuple(busy.get(one.node_id, ()))) for one in views]
+        yield ClusterCapacity(nodes, spare, full=state.name in above)
 
 
-def _places(core: Core, state: ClusterState, now: float) -> Node:
+def _places(machine: MachineState, state: ClusterState, now: float) -> NodeCapacity:
     """The cluster as one node with a place for each item."""
     running = islice(state.ledger.reservations, MOST_LOOKED_AT)
-    return Node({}, tuple(Busy(_PLACE, _left(core, task_id, now)) for task_id in running))
+    return NodeCapacity({}, tuple(RunningItem(_PLACE, _left(machine, task_id, now)) for task_id in running))
 
 
-def _own(core: Core, record: TaskRecord, now: float) -> RunTime | None:
+def _own(machine: MachineState, record: TaskRecord, now: float) -> RunTime | None:
     """How long such items run, by those that ended and by those that have run for longer."""
-    key, longest = code_of(record.task), 0.0
-    for state in core.registry if key is not None else ():
+    key, longest = code_key(record.task), 0.0
+    for state in machine.registry if key is not None else ():
         for task_id in islice(state.ledger.reservations, MOST_LOOKED_AT):
-            other = core.records[task_id]
-            if other.started_at is not None and code_of(other.task) == key:
+            other = machine.records[task_id]
+            if other.started_at is not None and code_key(other.task) == key:
                 longest = max(longest, now - other.started_at)
-    return with_those_that_run(core.run_times.seen(record.task), longest)
+    return include_running(machine.run_times.observed_range(record.task), longest)
 
 
-def _left(core: Core, task_id: str, now: float) -> RunTime | None:
-    record = core.records[task_id]
-    return left_of(core.run_times.seen(record.task), max(0.0, now - (record.started_at or now)))
+def _left(machine: MachineState, task_id: str, now: float) -> RunTime | None:
+    record = machine.records[task_id]
+    return remaining_time(machine.run_times.observed_range(record.task), max(0.0, now - (record.started_at or now)))

@@ -1,4 +1,4 @@
-"""The filters, one file each; ``built_in`` puts them in the order in which people read their verdicts."""
+"""The filters, one file each; ``built_in_filters`` puts them in the order in which people read their verdicts."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import B
 
 __all__ = ["OF_DEMANDS", "SubmissionIntervalFilter", "ThresholdFilter", "built_in"]
 
-OF_DEMANDS = (PreferredOnlyFilter, AllowedFilter, RequiredTagsFilter)
+CONSTRAINT_FILTERS = (PreferredOnlyFilter, AllowedFilter, RequiredTagsFilter)
 """What they say of an item and a cluster depends on nothing but their entries."""
 
 
-def built_in(settings: Settings, local_python: str) -> tuple[Filter, ...]:
+def built_in_filters(settings: Settings, local_python: str) -> tuple[Filter, ...]:
     """All of them; what can never change comes first, so that the first verdict is the most telling one."""
     return (
         PreferredOnlyFilter(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
 from ray_multicluster_scheduler.common.model.resources import describe, fits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
-from ray_multicluster_scheduler.scheduler.cluster.fit import has_room
+from ray_multicluster_scheduler.scheduler.cluster.fit import fits_now
 from ray_multicluster_scheduler.scheduler.policy.reasons import CAPACITY_UNKNOWN, NO_CAPACITY
 
 
@@ -15,7 +15,7 @@ class CapacityFilter:
     name = "capacity"
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        if not cluster.known or has_room(task, cluster):
+        if not cluster.has_snapshot or fits_now(task, cluster):
             return None
         if any(node.free is None for node in cluster.nodes):
             return Rejection(CAPACITY_UNKNOWN, "its last snapshot does not say what is free on every node")
@@ -38,4 +38,4 @@ def _sentence(task: TaskDescription, cluster: ClusterView) -> str:
 
 def _kept(cluster: ClusterView) -> str:
     """Not which: this is read by others than those that it is kept from."""
-    return "; room is kept for a wide item that has waited long" if cluster.kept_for else ""
+    return "; room is kept for a wide item that has waited long" if cluster.reserved_for else ""

@@ -14,5 +14,5 @@ class HealthFilter:
     lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        trouble = cluster.trouble
+        trouble = cluster.problem
         return Rejection(trouble.code, trouble.sentence, trouble.hopeless) if trouble else None

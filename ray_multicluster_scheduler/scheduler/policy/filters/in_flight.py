@@ -15,7 +15,7 @@ class InFlightFilter:
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         limit = cluster.metadata.max_in_flight
-        there = cluster.in_flight + cluster.ahead
+        there = cluster.in_flight + cluster.prefetched
         if there < limit:
             return None
         return Rejection(MAX_IN_FLIGHT, f"{there} items of ours are there; max_in_flight is {limit}")

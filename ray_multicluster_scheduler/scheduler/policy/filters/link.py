@@ -14,7 +14,7 @@ class LinkFilter:
     lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        trouble = cluster.link_trouble
+        trouble = cluster.link_problem
         if task.kind == "job" or trouble is None:
             return None
         return Rejection(trouble.code, trouble.sentence, trouble.hopeless)

@@ -26,7 +26,7 @@ class SizeFilter:
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         need = task.placement
-        if not need or not cluster.known or not cluster.nodes:
+        if not need or not cluster.has_snapshot or not cluster.nodes:
             return None
         if task.gang is not None:
             return self._check_gang(task.gang, cluster)
@@ -34,7 +34,7 @@ class SizeFilter:
         if largest is None and cluster.metadata.autoscaling:
             return None
         sizes = [node.total for node in cluster.nodes]
-        known = [*sizes, *cluster.bygone_nodes, *([largest] if largest is not None else [])]
+        known = [*sizes, *cluster.past_node_sizes, *([largest] if largest is not None else [])]
         if any(fits(need, size) for size in known):
             return None
         if task.kind != "job":
@@ -53,11 +53,11 @@ class SizeFilter:
             return None
         sizes = [node.total for node in cluster.nodes]
         asked = gang.total
-        gone = [{name: size.get(name, 0.0) for name in asked} for size in cluster.bygone_nodes]
+        gone = [{name: size.get(name, 0.0) for name in asked} for size in cluster.past_node_sizes]
         gone = [size for size in gone if not any(fits(size, there) for there in sizes)]
         more = [] if largest is None else [largest] * len(gang.members)
         bundles = [member.requirements for member in gang.members]
-        for rooms in ([*sizes, *gone], cluster.most_nodes):
+        for rooms in ([*sizes, *gone], cluster.largest_node_set):
             if not never_fits(bundles, gang.strategy, [*rooms, *more]):
                 return None
         has = {name: cluster.total.get(name, 0.0) for name in asked}

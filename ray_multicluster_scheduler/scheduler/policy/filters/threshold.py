@@ -22,9 +22,9 @@ class ThresholdFilter:
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         key = (self, bool(task.placement.get("GPU")))  # all that it depends on, beside the cluster
-        if key not in cluster.memo:
-            cluster.memo[key] = self._controller.pressure(task, cluster) if cluster.known else None
-        pressure = cluster.memo[key]
+        if key not in cluster.cache:
+            cluster.cache[key] = self._controller.exceeded_threshold(task, cluster) if cluster.has_snapshot else None
+        pressure = cluster.cache[key]
         if pressure is None or needs_new_node(task, cluster):
             return None
         if pressure.use is None:

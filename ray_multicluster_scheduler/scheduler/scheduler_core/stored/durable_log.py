@@ -149,17 +149,17 @@ class DurableLog:
             if transition.number == 1:
                 self._fresh[transition.task_id] = None
 
-    def remember(self, task_id: str) -> None:
+    def persist_item(self, task_id: str) -> None:
         self._touched[task_id] = None
 
-    def remember_fleet(self) -> None:
+    def persist_fleet(self) -> None:
         self._fleet_touched = True
 
-    def over(self, completion: Complete) -> None:
+    def record_completion(self, completion: Complete) -> None:
         self._completions[completion.task_id] = completion
         self._touched[completion.task_id] = None
 
-    def then(self, deed: Deed) -> None:
+    def after_durable(self, deed: Deed) -> None:
         self._deeds.append(deed)
 
     def flush(self) -> None:

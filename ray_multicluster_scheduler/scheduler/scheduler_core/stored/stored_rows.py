@@ -30,7 +30,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     StoredItem,
 )
 from ray_multicluster_scheduler.control_plane.store.secret_encryption import SecretCipher, mask_encrypted
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
@@ -245,7 +245,7 @@ def fleet_rows(stored: FleetState) -> tuple[tuple[ClusterRow, ...], tuple[OwnerR
     clusters = []
     for name, text in stored.clusters.items():
         said = json.loads(text)
-        dead = Trouble(**said["dead"]) if "dead" in said else None
+        dead = ClusterProblem(**said["dead"]) if "dead" in said else None
         clusters.append(ClusterRow(name, bool(said.get("cordoned")), said.get("paused"), dead))
     return tuple(clusters), tuple(_owner_row(name, json.loads(text)) for name, text in stored.owners.items())
 
