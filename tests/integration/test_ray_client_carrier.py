@@ -21,7 +21,7 @@ import yaml
 
 from ray_multicluster_scheduler import NoFeasibleClusterError, TaskState, UnifiedScheduler
 from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
-from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import OWN_EXCLUDES, OWN_PACKAGE
 from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import connector_environment
 from tests.support.mac_alone import until
@@ -137,12 +137,12 @@ def test_packages_go_through_the_connector_where_there_is_no_dashboard(
 
 MAKE = """
 import asyncio, sys
-from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
-from ray_multicluster_scheduler.scheduler.connection.connector import session as cluster
-order = o.Order.from_line(sys.stdin.readline())
-cluster.connect(order)
-gateway = cluster.Gateway(order)
-gateway.make()
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol
+from ray_multicluster_scheduler.scheduler.connection.connector import session
+config = protocol.ConnectorConfig.from_line(sys.stdin.readline())
+session.connect(config)
+gateway = session.GatewayActor(config)
+gateway.create()
 print(asyncio.run(gateway.call("close", "", patience_s=60)), flush=True)
 """
 
@@ -150,7 +150,7 @@ print(asyncio.run(gateway.call("close", "", patience_s=60)), flush=True)
 def test_a_gateway_that_nobody_connects_to_ends_by_itself(alone: LocalFleet, ray_python: Path) -> None:
     """As when its connector dies right after it was made."""
     join = {"cluster": "bare", "agent": "left-alone", "addresses": [["its connector", 0]], "token": "t"}
-    order = o.Order(
+    order = protocol.ConnectorConfig(
         cluster="bare",
         agent="left-alone",
         head=f"127.0.0.1:{alone.direct_ports('bare').client}",
@@ -178,7 +178,7 @@ def test_a_gateway_that_nobody_connects_to_ends_by_itself(alone: LocalFleet, ray
         looking.stdin.write(replace(order, join=None).line())
         looking.stdin.flush()
         said = [json.loads(line) for line in looking.stdout]
-    assert (said[-1]["event"], said[-1].get("dead")) == (o.GONE, True), said
+    assert (said[-1]["event"], said[-1].get("dead")) == (protocol.GONE, True), said
     assert "its worker process has died" in said[-1]["why"]
 
 
@@ -256,8 +256,8 @@ def _at(keys: dict[str, Any], port: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("keys", "state", "says"),
     [
-        ({"auth_token_path": None, "auth_token": "wrong" * 8}, "CLUSTER_MISCONFIGURED", "does not take the token"),
-        ({"auth_token_path": None}, "CLUSTER_MISCONFIGURED", "asks for a token"),
+        ({"auth_token_path": None, "auth_token": "wrong" * 8}, "CLUSTER_MISCONFIGURED", "does not accept the token"),
+        ({"auth_token_path": None}, "CLUSTER_MISCONFIGURED", "requires a token"),
         ({"head_address": "127.0.0.1:1"}, "CLUSTER_UNREACHABLE", "nothing listens at head_address 127.0.0.1:1"),
         ({"head_address": "HTTP"}, "CLUSTER_MISCONFIGURED", "is no Ray Client server (a dashboard?)"),
         ({"head_address": "GCS"}, "CLUSTER_MISCONFIGURED", "is no Ray Client server"),

@@ -17,13 +17,13 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
 from ray_multicluster_scheduler.scheduler.connection import connector
-from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol
 from ray_multicluster_scheduler.scheduler.connection.ray_client import connector_process
 from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import ConnectorPackageStore
 from ray_multicluster_scheduler.scheduler.connection.ray_client.connector_process import Command, ConnectorProcess
 from tests.support.eventually import eventually
 
-FIND = o.Order("a", "agent-1", "h:10001", ("127.0.0.1", 1), 5.0)
+FIND = protocol.ConnectorConfig("a", "agent-1", "h:10001", ("127.0.0.1", 1), 5.0)
 MAKE = replace(FIND, join={"token": "t"}, package="/p", inside="INSIDE")
 HEAD = """
 import json, os, subprocess, sys, time
@@ -144,7 +144,9 @@ async def test_what_ends_without_a_word_may_be_no_python(tmp_path: Path, text: s
         (FIND, READY + "say('gone', session='s1', why='', dead=True)", True),
     ],
 )
-async def test_whether_there_may_be_a_gateway(tmp_path: Path, order: o.Order, text: str, may: bool) -> None:
+async def test_whether_there_may_be_a_gateway(
+    tmp_path: Path, order: protocol.ConnectorConfig, text: str, may: bool
+) -> None:
     kept = ConnectorProcess(order, FIND, Script(tmp_path, text).command)
     assert kept.may_exist is (order is FIND)
     await kept.wait_ended()
@@ -356,5 +358,5 @@ def _waits_for_input(process: psutil.Process) -> bool:
 
 
 def test_an_order_survives_the_pipe() -> None:
-    assert o.Order.from_line(MAKE.line()) == MAKE
+    assert protocol.ConnectorConfig.from_line(MAKE.line()) == MAKE
     assert json.loads(FIND.line())["join"] is None

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.connection.connector import tunnel as chunks
-from ray_multicluster_scheduler.scheduler.connection.connector.tunnel import ChunkSize, Gathering
-from ray_multicluster_scheduler.scheduler.connection.connector.tunnel import Tunnel as Carried
+from ray_multicluster_scheduler.scheduler.connection.connector import tunnel as tunnel_module
+from ray_multicluster_scheduler.scheduler.connection.connector.tunnel import BatchDelay, ChunkSize, Tunnel
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.host_tunnel import ActorTunnel, PendingConnection
 
 
@@ -54,7 +53,7 @@ class Line:
         self.server = await asyncio.start_server(lambda *streams: came.set_result(streams), "127.0.0.1", 0)
         offers = PendingConnection(asyncio.get_running_loop())
         self.actor = Actor(offers)
-        self.tunnel = Carried(self.actor, self.server.sockets[0].getsockname()[:2], 0.2)
+        self.tunnel = Tunnel(self.actor, self.server.sockets[0].getsockname()[:2], 0.2)
         assert (await self.tunnel.open())["session"] == "s1"
         self.ours = await came
         self.theirs = await offers.take()
@@ -78,9 +77,9 @@ async def line() -> Any:
     await made.close()
 
 
-@pytest.mark.parametrize("way", ["here", "there"])
+@pytest.mark.parametrize("way", ["pull", "push"])
 async def test_everything_arrives_in_order_both_ways(line: Line, way: str) -> None:
-    source, sink = (line.theirs, line.ours) if way == "here" else (line.ours, line.theirs)
+    source, sink = (line.theirs, line.ours) if way == "pull" else (line.ours, line.theirs)
     data = bytes(range(256)) * 20_000
     source[1].write(data)
     assert await asyncio.wait_for(sink[0].readexactly(len(data)), 20) == data
@@ -144,19 +143,19 @@ def test_chunks_grow_while_they_are_quick_and_shrink_when_they_are_slow() -> Non
     size = ChunkSize()
     for _ in range(20):
         size.took(size.bytes, 0.01)
-    assert size.bytes == chunks.MOST_BYTES
+    assert size.bytes == tunnel_module.MAX_BYTES
     size.took(size.bytes, 3.0)
-    assert size.bytes == chunks.MOST_BYTES // 2
+    assert size.bytes == tunnel_module.MAX_BYTES // 2
     for _ in range(20):
         size.took(size.bytes, 3.0)
-    assert size.bytes == chunks.LEAST_BYTES
+    assert size.bytes == tunnel_module.MIN_BYTES
 
 
 def test_a_slow_small_call_says_nothing_of_the_line_and_neither_does_a_quick_one() -> None:
     size = ChunkSize()
     size.took(100, 5.0)
     size.took(100, 0.001)
-    assert size.bytes == chunks.FIRST_BYTES
+    assert size.bytes == tunnel_module.FIRST_BYTES
 
 
 def test_on_64_kilobytes_a_second_no_chunk_takes_longer_than_a_moment() -> None:
@@ -169,23 +168,23 @@ def test_on_64_kilobytes_a_second_no_chunk_takes_longer_than_a_moment() -> None:
 
 
 def test_single_messages_go_at_once_and_many_wait_for_each_other() -> None:
-    gathering = Gathering()
-    assert gathering.pause_after("there", chunks.MANY_BYTES, now=1.0) == 0, "an argument; nothing came back yet"
-    assert gathering.pause_after("here", 10, now=1.01) == 0, "its answer"
-    assert gathering.pause_after("here", chunks.MANY_BYTES, now=1.02) == chunks.GATHER_S, "many answers"
-    assert gathering.pause_after("there", 10, now=1.1) == chunks.GATHER_S, "one of many, even if it is small"
-    assert gathering.pause_after("there", 10, now=1.1 + chunks.BUSY_S) == 0, "it is quiet again"
+    delay = BatchDelay()
+    assert delay.after("push", tunnel_module.MANY_BYTES, now=1.0) == 0, "an argument; nothing came back yet"
+    assert delay.after("pull", 10, now=1.01) == 0, "its answer"
+    assert delay.after("pull", tunnel_module.MANY_BYTES, now=1.02) == tunnel_module.BATCH_DELAY_S, "many answers"
+    assert delay.after("push", 10, now=1.1) == tunnel_module.BATCH_DELAY_S, "one of many, even if it is small"
+    assert delay.after("push", 10, now=1.1 + tunnel_module.BUSY_S) == 0, "it is quiet again"
 
 
 def test_something_large_does_not_wait_for_others() -> None:
-    gathering = Gathering()
-    for way in ("here", "there"):
-        gathering.pause_after(way, chunks.MANY_BYTES, now=1.0)
-    assert gathering.pause_after("there", chunks.FIRST_BYTES, now=1.0) == 0, "the rest of it follows"
+    delay = BatchDelay()
+    for way in ("pull", "push"):
+        delay.after(way, tunnel_module.MANY_BYTES, now=1.0)
+    assert delay.after("push", tunnel_module.FIRST_BYTES, now=1.0) == 0, "the rest of it follows"
 
 
 async def test_many_messages_travel_in_few_calls(line: Line) -> None:
-    message = b"m" * chunks.MANY_BYTES
+    message = b"m" * tunnel_module.MANY_BYTES
     for _ in range(50):
         line.ours[1].write(message)
         line.theirs[1].write(message)

@@ -1,4 +1,4 @@
-"""What a connector is told, and the words that it answers with; both ends share them."""
+"""ConnectorConfig, and the events and commands between a connector and its control plane; both ends import this."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # nosec B105 # the name of a variable
 BEAT_S = 1.0
 
-# What it says: {"event": one of these, …}
-PHASE = "phase"  # {phase, makes}: what it is about to do; makes: from now on there may be a gateway
-READY = "ready"  # {session}: the gateway is there, and a connection to it is open
-BEAT = "beat"  # {}: it lives, and its loop turns
+# Events of a connector: {"event": one of these, …}
+PHASE = "phase"  # {phase, makes}: the next step; makes: from now on there may be a gateway
+READY = "ready"  # {session}: the gateway runs, and a connection to it is open
+BEAT = "beat"  # {}: the connector's loop runs
 GONE = "gone"  # {session, why, dead}: the cluster answers, and has no such gateway; dead: its process has ended
-FAILED = "failed"  # {code, sentence}: then it ends
-ANSWER = "answer"  # {id, answer, problem}: to an order; a problem is a sentence, or null
+FAILED = "failed"  # {code, sentence}: then the connector ends
+ANSWER = "answer"  # {id, answer, problem}: to a command; the problem is a sentence, or null
 
-# What it is told after the first line: {"order": one of these, "id": number}
-KILL = "kill"  # {}: end the gateway
+# Commands to a connector, after the first line: {"order": one of these, "id": number}
+KILL = "kill"  # {}: kill the gateway
 HAS_PACKAGE = "has package"  # {uri}: is it in the cluster's store? true or false
 PUT_PACKAGE = "put package"  # {uri, path}: store this file there
 
@@ -28,11 +28,12 @@ MISMATCH, NO_RAY, BROKEN = "RAY_MISMATCH", "CONNECTOR_NO_RAY", "CONNECTOR_FAILED
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Reach the agent ``agent`` of ``cluster`` at ``head``, and connect it with our port ``listener``.
+class ConnectorConfig:
+    """Connect the agent ``agent`` of ``cluster``, whose Ray Client server is at ``head``, with our port ``listener``.
 
-    With ``join`` its actor is made: that is what the agent is told. Without, it has to be there. ``package`` is the
-    folder of our package, which is shipped there. A call to it that is not answered for ``patience_s`` is given up.
+    With ``join``, which is for the agent, the connector creates the gateway's actor; without, it must exist.
+    ``package`` is the folder of our package, which is shipped there. A call to the actor times out after
+    ``patience_s``.
     """
 
     cluster: str
@@ -44,13 +45,13 @@ class Order:
     package: str = ""
     excludes: tuple[str, ...] = ()
     inside: str = ""
-    """The variable by which code over there knows which cluster it runs in."""
+    """The environment variable that tells code in the cluster where it runs."""
 
     def line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes | str) -> Order:
+    def from_line(cls, line: bytes | str) -> ConnectorConfig:
         data = json.loads(line)
         host, port = data["listener"]
         return cls(**{**data, "listener": (str(host), int(port)), "excludes": tuple(data["excludes"])})

@@ -1,4 +1,4 @@
-"""Copies bytes both ways between the control plane's port for agents and the agent's connection, in batches."""
+"""Tunnel: copies bytes both ways between the control plane's port for agents and an agent in an actor, in batches."""
 
 from __future__ import annotations
 
@@ -7,67 +7,66 @@ import secrets
 import time
 from typing import Any, Protocol
 
-LEAST_BYTES, FIRST_BYTES, MOST_BYTES = 16 * 1024, 64 * 1024, 4 * 1024 * 1024
-QUICK_S, SLOW_S = 0.3, 1.0
-MANY_BYTES, GATHER_S, BUSY_S = 1024, 0.02, 0.15
+MIN_BYTES, FIRST_BYTES, MAX_BYTES = 16 * 1024, 64 * 1024, 4 * 1024 * 1024
+FAST_S, SLOW_S = 0.3, 1.0
+MANY_BYTES, BATCH_DELAY_S, BUSY_S = 1024, 0.02, 0.15
 
 
-class Gathering:
-    """A call costs the cluster some milliseconds, whatever it carries. While many messages pass both ways, each call
-    waits a moment for others to travel with. A single one, for which somebody may wait, goes at once."""
+class BatchDelay:
+    """Decides how long the next call waits for more bytes. A call costs the cluster some milliseconds, whatever it
+    carries, so while many messages pass both ways each call waits a moment; a single message is sent at once."""
 
     def __init__(self) -> None:
-        self._many_at = {"here": -BUSY_S, "there": -BUSY_S}
+        self._many_at = {"pull": -BUSY_S, "push": -BUSY_S}
 
-    def pause_after(self, way: str, size: int, now: float) -> float:
-        """Seconds before the next call that way, after one with so many bytes. None after something large, the rest of
-        which waits already."""
+    def after(self, way: str, size: int, now: float) -> float:
+        """Seconds to wait after a call with so many bytes; none after a large one, whose rest waits already."""
         if size >= FIRST_BYTES:
             return 0.0
         if size >= MANY_BYTES:
             self._many_at[way] = now
-        return GATHER_S if now - min(self._many_at.values()) < BUSY_S else 0.0
+        return BATCH_DELAY_S if now - min(self._many_at.values()) < BUSY_S else 0.0
 
 
 class ChunkSize:
-    """Grows while whole chunks are quick, shrinks when one was slow. What is smaller than a chunk says nothing of how
-    fast the line is, unless it was slow."""
+    """Grows while whole chunks are fast, shrinks when one was slow. A smaller piece shows how fast the connection is
+    only if it was slow."""
 
     def __init__(self) -> None:
         self.bytes = FIRST_BYTES
 
     def took(self, size: int, seconds: float) -> None:
-        """A call with so many bytes was answered after so long."""
-        if seconds > SLOW_S and size >= LEAST_BYTES:
-            self.bytes = max(LEAST_BYTES, min(self.bytes, size) // 2)
-        elif size >= self.bytes and seconds < QUICK_S:
-            self.bytes = min(MOST_BYTES, self.bytes * 2)
+        """A call with so many bytes took so long."""
+        if seconds > SLOW_S and size >= MIN_BYTES:
+            self.bytes = max(MIN_BYTES, min(self.bytes, size) // 2)
+        elif size >= self.bytes and seconds < FAST_S:
+            self.bytes = min(MAX_BYTES, self.bytes * 2)
 
 
-class Calls(Protocol):
-    """The gateway's actor."""
+class Caller(Protocol):
+    """Calls methods of the gateway's actor."""
 
     async def call(self, method: str, *args: Any, patience_s: float | None = None) -> Any: ...
 
 
 class Tunnel:
-    """One connection. One call with bytes is under way in each direction, with everything that waits by then."""
+    """One connection. In each direction one call is under way, with all bytes that wait when it starts."""
 
-    def __init__(self, gateway: Calls, listener: tuple[str, int], wait_s: float) -> None:
+    def __init__(self, gateway: Caller, listener: tuple[str, int], wait_s: float) -> None:
         self._gateway, self._listener, self._wait_s = gateway, listener, wait_s
         self._name = secrets.token_hex(8)
-        self._gathering = Gathering()
+        self._delay = BatchDelay()
 
     async def open(self, patience_s: float | None = None) -> dict[str, Any]:
-        """What the gateway says of itself. Raises OSError (nobody listens at our port), and what calls raise."""
+        """Open both ends; returns the actor's answer. Raises OSError (our port is closed), and what calls raise."""
         opened: dict[str, Any] = await self._gateway.call("open", self._name, patience_s=patience_s)
-        # Only now: our port gives who comes in a few seconds to say who it is, and an actor may take longer to start.
+        # Only now: an actor may take long to start, and our port closes a connection that sends no HELLO in seconds.
         self._reader, self._writer = await asyncio.open_connection(*self._listener)
         return opened
 
     async def carry(self) -> None:
-        """Until one of the two ends closes it. Raises what calls raise, TimeoutError among it."""
-        both = [asyncio.ensure_future(self._here()), asyncio.ensure_future(self._there())]
+        """Copy until one of the two ends closes. Raises what calls raise, TimeoutError among it."""
+        both = [asyncio.ensure_future(self._pull()), asyncio.ensure_future(self._push())]
         try:
             done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
@@ -79,11 +78,11 @@ class Tunnel:
             self._writer.transport.abort()
 
     async def close(self) -> str | None:
-        """Tell the other end; it says why the agent has ended, if it has."""
+        """Close the actor's end; returns why the agent has ended, if it has."""
         ended: str | None = await self._gateway.call("close", self._name)
         return ended
 
-    async def _here(self) -> None:
+    async def _pull(self) -> None:
         size = ChunkSize()
         while True:
             began = time.monotonic()
@@ -95,18 +94,18 @@ class Tunnel:
                     size.took(len(data), time.monotonic() - began)
                 self._writer.write(data)
                 await self._writer.drain()
-                await self._pause("here", len(data))
+                await self._pause("pull", len(data))
 
-    async def _there(self) -> None:
+    async def _push(self) -> None:
         size = ChunkSize()
         while data := await self._reader.read(size.bytes):
             began = time.monotonic()
             if not await self._gateway.call("push", self._name, data):
                 return
             size.took(len(data), time.monotonic() - began)
-            await self._pause("there", len(data))
+            await self._pause("push", len(data))
 
     async def _pause(self, way: str, size: int) -> None:
-        pause_s = self._gathering.pause_after(way, size, time.monotonic())
-        if pause_s:
-            await asyncio.sleep(pause_s)
+        delay_s = self._delay.after(way, size, time.monotonic())
+        if delay_s:
+            await asyncio.sleep(delay_s)

@@ -29,7 +29,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher impor
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import Admit
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.agents.carrier import Carrier
-from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_http import Timeouts
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import (
@@ -86,7 +86,9 @@ class ClientCarrier(Carrier):
             if link.joined.done():
                 return
             late = f"the gateway did not join within {JOIN_TIMEOUT_S:g} s: its connector was to {process.phase}"
-            raise self._problem(link.cluster, ended.result() if ended.done() else ConnectorFailure(o.UNREACHABLE, late))
+            raise self._problem(
+                link.cluster, ended.result() if ended.done() else ConnectorFailure(protocol.UNREACHABLE, late)
+            )
         finally:
             ended.cancel()
 
@@ -131,7 +133,7 @@ class ClientCarrier(Carrier):
         self, cluster: str, agent: str, port: int, join: dict[str, object] | None, session: str = ""
     ) -> ConnectorProcess:
         config = self._configs(cluster)
-        find_order = o.Order(
+        find_order = protocol.ConnectorConfig(
             cluster=cluster,
             agent=agent,
             head=config.head_address or "",
@@ -173,7 +175,7 @@ class ConnectorPackageStore:
         return self._name
 
     async def package_exists(self, uri: str) -> bool:
-        return bool(await self._ask(o.HAS_PACKAGE, uri=uri))
+        return bool(await self._ask(protocol.HAS_PACKAGE, uri=uri))
 
     async def upload_package(self, uri: str, source: Path | bytes) -> None:
         """Pass the path; the connector reads the file, as its input is for short lines only."""
@@ -189,7 +191,7 @@ class ConnectorPackageStore:
         """With the timeout of an upload to a dashboard."""
         limits = Timeouts()
         timeout_s = limits.upload_base + limits.upload_per_mib * size / 1024**2
-        await self._ask(o.PUT_PACKAGE, timeout_s=timeout_s, uri=uri, path=path)
+        await self._ask(protocol.PUT_PACKAGE, timeout_s=timeout_s, uri=uri, path=path)
 
 
 def connector_python(config: ClusterConfig, settings: Settings) -> str:
@@ -235,5 +237,5 @@ def connector_environment(ours: Mapping[str, str], token: str | None) -> dict[st
         }
     )
     if token is not None:
-        env[o.TOKEN_VARIABLE] = token
+        env[protocol.TOKEN_VARIABLE] = token
     return env

@@ -16,7 +16,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.scheduler.connection.connector import protocol as o
+from ray_multicluster_scheduler.scheduler.connection.connector import protocol
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import IS_NO_CONNECTOR, LinkProblem
 
 _log = get_logger(__name__)
@@ -72,7 +72,12 @@ class ConnectorProcess:
     """
 
     def __init__(
-        self, create_order: o.Order, find_order: o.Order, command: Callable[[], Command], *, session: str = ""
+        self,
+        create_order: protocol.ConnectorConfig,
+        find_order: protocol.ConnectorConfig,
+        command: Callable[[], Command],
+        *,
+        session: str = "",
     ) -> None:
         self._order, self._find_order, self._command = create_order, find_order, command
         self.session = session
@@ -97,15 +102,17 @@ class ConnectorProcess:
         """Wait until the first connector ended before it was ready, or the gateway is gone."""
         await asyncio.shield(self._supervision)
         if self.gone is not None:
-            return ConnectorFailure(o.BROKEN, f"the gateway ended at once: {self.gone.why or 'Ray does not say why'}")
-        return self.failure or ConnectorFailure(o.BROKEN, "the connector ended")
+            return ConnectorFailure(
+                protocol.BROKEN, f"the gateway ended at once: {self.gone.why or 'Ray does not say why'}"
+            )
+        return self.failure or ConnectorFailure(protocol.BROKEN, "the connector ended")
 
     async def kill_gateway(self) -> bool:
         """Kill the gateway if the connector reaches it. True: it did."""
         if not self.ready.is_set():
             return False
         try:
-            await self.ask(o.KILL, timeout_s=_KILL_TIMEOUT_S)
+            await self.ask(protocol.KILL, timeout_s=_KILL_TIMEOUT_S)
         except ClusterConnectionError:
             return False
         return True
@@ -140,7 +147,9 @@ class ConnectorProcess:
                 self.failure = await self._run_one(self._find_order if self._ever_ready else self._order)
             except Exception as error:  # noqa: BLE001 - without supervision its cluster stays lost
                 _log.exception("unexpected error of the connector of cluster %s", self._order.cluster)
-                self.failure = ConnectorFailure(o.BROKEN, f"the connector failed: {type(error).__name__}: {error}")
+                self.failure = ConnectorFailure(
+                    protocol.BROKEN, f"the connector failed: {type(error).__name__}: {error}"
+                )
             if not self._ever_ready and self._order.join is not None:
                 return  # it may have created the gateway; the caller decides what to do
             if self.gone is not None:
@@ -151,13 +160,13 @@ class ConnectorProcess:
             tries = 0 if time.monotonic() - began > _STABLE_AFTER_S else tries + 1
             await asyncio.sleep(_BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)])
 
-    async def _run_one(self, order: o.Order) -> ConnectorFailure:
+    async def _run_one(self, order: protocol.ConnectorConfig) -> ConnectorFailure:
         """Run one connector until it ends or is killed."""
         self.phase, self._had_output = "start", False
         try:
             command = self._command()
         except ConfigurationError as error:
-            return ConnectorFailure(o.TOKEN_REFUSED, error.message.rstrip("."))
+            return ConnectorFailure(protocol.TOKEN_REFUSED, error.message.rstrip("."))
         except LinkProblem as problem:
             return ConnectorFailure(problem.code, problem.message.rstrip("."))
         if command.head is not None:
@@ -169,7 +178,7 @@ class ConnectorProcess:
         except OSError as error:
             if cancelled is not None:
                 raise cancelled from error
-            return ConnectorFailure(o.BROKEN, f"{command.argv[0]} cannot be started: {error.strerror or error}")
+            return ConnectorFailure(protocol.BROKEN, f"{command.argv[0]} cannot be started: {error.strerror or error}")
         assert process.stdin is not None  # nosec B101 # it is a pipe
         self._process, self.pid = process, process.pid
         tail: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -187,7 +196,7 @@ class ConnectorProcess:
                 ended = "closed its output and did not end" if code is None else f"ended ({_exit(code)})"
                 output = " | ".join(tail) or "no error output"
                 failure = ConnectorFailure(
-                    o.BROKEN,
+                    protocol.BROKEN,
                     f"the connector {ended} while it was to {self.phase}: {output}",
                     "" if self._had_output else IS_NO_CONNECTOR,
                 )
@@ -231,27 +240,27 @@ class ConnectorProcess:
     def _timed_out(self, python: str, wait_s: float, timeout_s: float) -> ConnectorFailure:
         if not self._had_output:
             sentence = f"{python} printed nothing for {wait_s:g} s after its start as a connector, and was killed"
-            return ConnectorFailure(o.BROKEN, sentence, IS_NO_CONNECTOR)
+            return ConnectorFailure(protocol.BROKEN, sentence, IS_NO_CONNECTOR)
         if self.ready.is_set():
-            return ConnectorFailure(o.BROKEN, f"the connector was silent for {wait_s:g} s, and was killed")
-        return ConnectorFailure(o.UNREACHABLE, f"the connector took more than {timeout_s:g} s to {self.phase}")
+            return ConnectorFailure(protocol.BROKEN, f"the connector was silent for {wait_s:g} s, and was killed")
+        return ConnectorFailure(protocol.UNREACHABLE, f"the connector took more than {timeout_s:g} s to {self.phase}")
 
     def _handle(self, event: dict[str, Any]) -> ConnectorFailure | None:
         match event["event"]:
-            case o.PHASE:
+            case protocol.PHASE:
                 self.phase = str(event["phase"])
                 self.may_exist = self.may_exist or bool(event.get("makes"))
-            case o.READY:
+            case protocol.READY:
                 self.session = self.session or str(event["session"])
                 self._ever_ready = True
                 self.phase, self.may_exist = "carry", True
                 self.ready.set()
-            case o.GONE:
+            case protocol.GONE:
                 self.gone = GatewayGone(str(event["session"]), str(event["why"]), bool(event["dead"]))
-                return ConnectorFailure(o.BROKEN, "the gateway is gone")
-            case o.FAILED:
+                return ConnectorFailure(protocol.BROKEN, "the gateway is gone")
+            case protocol.FAILED:
                 return ConnectorFailure(str(event["code"]), str(event["sentence"]))
-            case o.ANSWER:
+            case protocol.ANSWER:
                 request = self._requests.get(event["id"])
                 if request is not None and not request.done():
                     if event["problem"] is None:

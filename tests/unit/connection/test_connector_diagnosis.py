@@ -10,8 +10,8 @@ from ray_multicluster_scheduler.scheduler.connection.connector.diagnosis import 
     Problem,
     check_port,
     from_connecting,
-    in_one_line,
     raise_for_status,
+    summary_line,
 )
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CONNECTOR_PROBLEMS, from_connector
 
@@ -36,8 +36,8 @@ def test_a_closed_port_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("status", "details", "has_token", "code", "says"),
     [
-        ("UNAUTHENTICATED", "", True, "HEAD_WRONG_TOKEN", "does not take the token"),
-        ("UNAUTHENTICATED", "", False, "HEAD_WRONG_TOKEN", "asks for a token"),
+        ("UNAUTHENTICATED", "", True, "HEAD_WRONG_TOKEN", "does not accept the token"),
+        ("UNAUTHENTICATED", "", False, "HEAD_WRONG_TOKEN", "requires a token"),
         ("UNIMPLEMENTED", "", True, "NOT_A_RAY_CLIENT", "is no Ray Client server"),
         ("UNAVAILABLE", "Trying to connect an http1.x server", True, "NOT_A_RAY_CLIENT", "a dashboard?"),
         ("UNAVAILABLE", "connect an http1.x server (HTTP status 400)", True, "NOT_A_RAY_CLIENT", "a dashboard?"),
@@ -90,9 +90,9 @@ Last exception: <_MultiThreadedRendezvous of RPC that terminated with:
             "UNAUTHENTICATED",
             "no token",
             "HEAD_WRONG_TOKEN",
-            "does not take the token, or the server of another cluster",
+            "does not accept the token, or the server of another cluster",
         ),
-        ("PERMISSION_DENIED", "", "HEAD_WRONG_TOKEN", "does not take the token"),
+        ("PERMISSION_DENIED", "", "HEAD_WRONG_TOKEN", "does not accept the token"),
     ],
 )
 def test_a_connection_that_grpc_ended_is_told_with_its_status_and_details(
@@ -107,7 +107,7 @@ def test_a_connection_that_grpc_ended_is_told_with_its_status_and_details(
 
 
 def test_very_long_details_are_cut() -> None:
-    said = in_one_line(ConnectionError(DISCONNECTED.format(status="UNKNOWN", details="trace " * 1000)))
+    said = summary_line(ConnectionError(DISCONNECTED.format(status="UNKNOWN", details="trace " * 1000)))
     assert "UNKNOWN: trace" in said
     assert len(said) <= 400
 
