@@ -25,8 +25,7 @@ from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
 from ray_multicluster_scheduler.common.process import reduce_gc
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
-from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
-from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
+from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenStore, ensure_first_token
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.http.http_server import http_server, listen
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
@@ -149,8 +148,8 @@ def main() -> None:
     given = parser.parse_args()
     store = SqliteStore(given.folder)
     runtime = SimulatedService(Hands(given.run_ms / 1000), fleet(given.clusters), store)
-    book = TokenBook(store)
-    first_token(book, given.folder, getpass.getuser())
+    book = TokenStore(store)
+    ensure_first_token(book, given.folder, getpass.getuser())
     listener = listen("127.0.0.1", 0)
     server = http_server(create_app(runtime, Access(book)))
     reduce_gc()

@@ -18,8 +18,7 @@ from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.common.logging import ROOT, get_logger, lines_together
 from ray_multicluster_scheduler.common.process import reduce_gc
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
-from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
-from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
+from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenStore, ensure_first_token
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.http.bounded_http import Bounds
 from ray_multicluster_scheduler.control_plane.admin_api.http.http_server import (
@@ -102,8 +101,8 @@ def _access(
     ConfigurationError."""
     book = made = None
     if listening.auth == "token":
-        book = TokenBook(store)
-        news = first_token(book, folder, getpass.getuser())
+        book = TokenStore(store)
+        news = ensure_first_token(book, folder, getpass.getuser())
         if news is not None:
             made = str(book.list()[-1]["id"])
             say(f"rmcs: {news}")

@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.cli.arguments import completion
 from ray_multicluster_scheduler.cli.arguments.selectors import KINDS, STATES
 from ray_multicluster_scheduler.cli.commands import events, token
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.scheduler.scheduler_core.events import event
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService

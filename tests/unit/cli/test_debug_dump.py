@@ -104,7 +104,7 @@ class TestWithAService:
     def test_a_part_that_is_refused_is_left_out(
         self, home: Path, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+        from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 
         monkeypatch.setenv("RMCS_TOKEN", service.token_for("vic", Role.VIEWER))
         done = rmcs("debug-dump", "-o", "json")

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.cli.doctor import round_trip
 from ray_multicluster_scheduler.cli.service import item_wait
 from ray_multicluster_scheduler.cli.terminal.status_line import Meanwhile
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ServiceUnavailableError
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.test_doctor_service import unreachable
 from tests.unit.client_api.control_plane import until

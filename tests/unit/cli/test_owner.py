@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.main import main
 from tests.unit.service.http_service import HttpService
 

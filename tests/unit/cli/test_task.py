@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.cli.layout import output
 from ray_multicluster_scheduler.cli.layout.item_tables import item_picture
 from ray_multicluster_scheduler.cli.service import item_wait
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints

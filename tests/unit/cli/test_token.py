@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.main import main
 from tests.unit.service.http_service import HttpService
 
@@ -57,7 +57,7 @@ def test_made_listed_and_revoked(service: HttpService, capsys: pytest.CaptureFix
     assert main(["token", "revoke", rows[1]["id"]]) == 0
     capsys.readouterr()
     assert main(["token", "revoke", rows[1]["id"]]) == 102
-    assert "it was revoked already, or never was" in capsys.readouterr().err
+    assert "it was revoked already, or never existed" in capsys.readouterr().err
     assert service.ask("GET", "/api/v1/fleet", token=token)[0] == 401
 
 

@@ -12,8 +12,8 @@ from urllib.request import Request, urlopen
 
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
-from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenStore
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.http.bounded_http import Bounds
 from ray_multicluster_scheduler.control_plane.admin_api.http.http_server import http_server, listen
@@ -70,7 +70,7 @@ class HttpService:
         until(lambda: self._server.started)
 
     def _access(self) -> Access:
-        self.book = TokenBook(self.plane.store)
+        self.book = TokenStore(self.plane.store)
         if self.auth == "token" and not self.token:
             self.token = self.token_for(USER, *Role)
         return Access(self.book if self.auth == "token" else None, origins=self.origins)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import Listening
 from ray_multicluster_scheduler.control_plane.admin_api.serve import _access
 from ray_multicluster_scheduler.control_plane.store import OperationRecord, SqliteStore
@@ -66,5 +66,5 @@ def test_the_first_token_is_told_when_it_is_made(tmp_path: Path) -> None:
     finally:
         store.close()
     (access, token), (_, again) = made
-    assert access.book is not None
-    assert (token, again) == (access.book.list()[0]["id"], None)
+    assert access.tokens is not None
+    assert (token, again) == (access.tokens.list()[0]["id"], None)

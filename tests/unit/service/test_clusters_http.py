@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction 
     cluster_shown,
     settings_shown,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings, load_config
 from ray_multicluster_scheduler.control_plane.config.settings import ServiceTls
 from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotFailed

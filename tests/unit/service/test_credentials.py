@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.common.exception import (
     ServiceUnavailableError,
     TaskCancelledError,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.control_plane.store.private_file import write_private
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 from tests.unit.client_api.control_plane import until
@@ -63,7 +63,7 @@ def test_that_of_the_folder_is_sent_to_nobody_else(home: StateFolder) -> None:
         assert f"is for {HERE}" in found.source
     found = find_credentials(HERE, environ)
     assert found.are_for(HERE)
-    home.tell(address=ELSEWHERE)
+    home.announce(address=ELSEWHERE)
     assert not found.are_for(HERE)
     home.release()
     assert not found.are_for(HERE)
@@ -119,7 +119,7 @@ def test_another_token_in_the_same_file_is_found(service: HttpService, tmp_path:
 
 
 def test_whoever_listens_where_the_service_did_does_not_get_its_token(service: HttpService, home: StateFolder) -> None:
-    home.tell(address=service.address)
+    home.announce(address=service.address)
     write_private(home.path / "token", service.token)
     found = find_credentials(service.address, {"RMCS_HOME": str(home.path)})
 
@@ -128,10 +128,10 @@ def test_whoever_listens_where_the_service_did_does_not_get_its_token(service: H
         try:
             await client.ask("GET", "/api/v1/fleet")
             client._silent = True  # it did not answer for a moment
-            home.tell()
+            home.announce()
             with pytest.raises(ServiceUnavailableError, match="does not run"):
                 await client.ask("GET", "/api/v1/fleet", patience=0.3)
-            home.tell(address=service.address)
+            home.announce(address=service.address)
             await client.ask("GET", "/api/v1/fleet")
         finally:
             await client.close()

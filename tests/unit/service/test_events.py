@@ -291,7 +291,7 @@ async def test_a_handshake_that_fails_leaves_no_reader(service: HttpService) -> 
 
     class Gone:
         def __init__(self) -> None:
-            self.app, self.scope = service.app, {"caller": service.app.state.access.anybody}
+            self.app, self.scope = service.app, {"caller": service.app.state.access.local_user}
 
         async def accept(self) -> None:
             raise OSError("gone")

@@ -15,7 +15,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.logging import EXTRAS, LEVELS, ROOT, configure, level_now, lines_together
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import USER, HttpService, body

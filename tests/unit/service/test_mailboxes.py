@@ -1,4 +1,4 @@
-"""Mailboxes: what a client is told, when, and until when."""
+"""MailboxRegistry: what a client is told, when, and until when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.events import long_poll as module
-from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailbox, Mailboxes
+from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailbox, MailboxRegistry
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
@@ -54,12 +54,12 @@ def end(item: Item, payload: bytes | None = None) -> None:
     item.ended(Outcome(done, CallResult(item.id, 1, "succeeded", payload)))
 
 
-def boxes(items: Items) -> Mailboxes:
-    return Mailboxes(cast("Any", items))
+def boxes(items: Items) -> MailboxRegistry:
+    return MailboxRegistry(cast("Any", items))
 
 
 async def ask(
-    boxes: Mailboxes, client: str = "c", *add: str, heard: tuple[str, ...] = (), timeout: float = LONG
+    boxes: MailboxRegistry, client: str = "c", *add: str, heard: tuple[str, ...] = (), timeout: float = LONG
 ) -> Any:
     """As a client that knows its mailbox."""
     async with asyncio.timeout(10):
@@ -200,7 +200,7 @@ async def test_a_mailbox_that_nobody_asks_for_is_dropped(monkeypatch: pytest.Mon
 async def test_answers_to_calls_that_were_not_heard_are_kept_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_S", -1.0)
     heard: list[str] = []
-    post = Mailboxes(cast("Any", None), heard.append)
+    post = MailboxRegistry(cast("Any", None), heard.append)
     call = Promise("call")
     box = post.box("c")
     box.watch(call)
@@ -217,7 +217,7 @@ async def test_answers_that_nobody_hears_are_given_up_also_when_no_client_comes_
     monkeypatch.setattr(module, "KEPT_S", 0.02)
     monkeypatch.setattr(module, "ANSWERS_KEPT_S", 0.05)
     heard = asyncio.Event()
-    post = Mailboxes(cast("Any", None), lambda _: heard.set())
+    post = MailboxRegistry(cast("Any", None), lambda _: heard.set())
     call = Promise("call")
     post.box("c").watch(call)
     call.ended(Outcome(Complete("call", TaskState.SUCCEEDED, 1, "mac"), None))

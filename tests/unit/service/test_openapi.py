@@ -116,7 +116,7 @@ def test_a_route_without_a_rule_is_not_served(
     router = APIRouter()
     router.add_api_route("/forgotten", lambda: None)
     monkeypatch.setattr(app, "ROUTERS", (*app.ROUTERS, router))
-    with pytest.raises(RuntimeError, match="nobody said who may use /forgotten"):
+    with pytest.raises(RuntimeError, match="declare no rule: /forgotten"):
         app.create_app(service.plane.runtime, Access(None))
 
 

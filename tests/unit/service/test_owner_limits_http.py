@@ -11,7 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.store import OperationRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged

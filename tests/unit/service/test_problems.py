@@ -20,8 +20,8 @@ import ray_multicluster_scheduler
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.app.client_api.remote.service_errors import refusal
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError, code_of
-from ray_multicluster_scheduler.control_plane.admin_api.http.error_middleware import Unexpected
-from ray_multicluster_scheduler.control_plane.admin_api.http.problems import document
+from ray_multicluster_scheduler.control_plane.admin_api.http.middleware import ErrorMiddleware
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import problem_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes import request_parsing
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
@@ -138,7 +138,7 @@ async def test_half_an_answer_is_not_finished_as_if_it_were_whole() -> None:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     with pytest.raises(ZeroDivisionError):
-        await Unexpected(app)({"type": "http", "method": "GET", "path": "/"}, receive, send)
+        await ErrorMiddleware(app)({"type": "http", "method": "GET", "path": "/"}, receive, send)
     assert told == ["http.response.start", "http.response.body"]
 
 
@@ -153,7 +153,7 @@ async def test_whoever_goes_away_in_the_middle_does_no_harm(caplog: pytest.LogCa
         raise AssertionError("nobody listens")
 
     with caplog.at_level(logging.INFO):
-        await Unexpected(app)({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send)
+        await ErrorMiddleware(app)({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send)
     assert not caplog.records
 
 
@@ -196,7 +196,7 @@ def test_every_error_arrives_as_one_that_its_reader_can_catch() -> None:
 
 def test_a_cluster_that_does_not_answer_is_told_as_what_programs_catch() -> None:
     error = DashboardProblem("the dashboard is down", code="DASHBOARD_DOWN", cluster="mac", next_step="look at it")
-    said = document(error)
+    said = problem_of(error)
     assert (said["status"], said["error"], said["code"]) == (502, "ClusterConnectionError", "DASHBOARD_DOWN")
     back = refusal("http://127.0.0.1:8000", Credentials(), 502, json.dumps(said).encode())
     assert type(back) is ClusterConnectionError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Caller, Role
 from ray_multicluster_scheduler.control_plane.admin_api.routes import queue
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -118,7 +118,9 @@ def test_owners_and_their_limits(service: HttpService) -> None:
 def test_a_submitter_sees_what_is_its_own(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
     full(service)
     ann = Caller("ann", frozenset({Role.SUBMITTER}), "t1")
-    monkeypatch.setattr("ray_multicluster_scheduler.control_plane.admin_api.access.rules.caller_of", lambda _: ann)
+    monkeypatch.setattr(
+        "ray_multicluster_scheduler.control_plane.admin_api.access.permissions.caller_of", lambda _: ann
+    )
     monkeypatch.setattr(queue, "caller_of", lambda _: ann)
     assert {one["owner"] for one in service.get("/api/v1/queue")["waiting"]} == {"ann"}
     assert service.get("/api/v1/queue")["owners"] == {"ann": 3}

@@ -12,7 +12,7 @@ import pytest
 
 from ray_multicluster_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import NotAllowedError
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 

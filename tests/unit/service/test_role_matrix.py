@@ -15,8 +15,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import RULE, Rule
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import RULE, Role, Rule
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.client_api.control_plane import until

@@ -9,7 +9,12 @@ from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs, needs_of_socket, without_rule
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import (
+    Rule,
+    needs,
+    needs_of_socket,
+    routes_without_rule,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.http import app as create_app_module
 from tests.unit.service.service_plane import ServicePlane
 
@@ -28,9 +33,9 @@ def test_routes_without_a_rule_are_named() -> None:
     @router.websocket("/careless")
     async def careless(websocket: WebSocket) -> None: ...
 
-    assert without_rule(router.routes) == ["/api/v1/bad", "/api/v1/careless"]
+    assert routes_without_rule(router.routes) == ["/api/v1/bad", "/api/v1/careless"]
     router.include_router(inner)
-    assert len(without_rule(router.routes)) == 3  # nobody sees what is inside of another router
+    assert len(routes_without_rule(router.routes)) == 3  # nobody sees what is inside of another router
 
 
 def test_a_service_does_not_begin_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +47,7 @@ def test_a_service_does_not_begin_with_one(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(create_app_module, "ROUTERS", (*create_app_module.ROUTERS, careless))
     plane = ServicePlane(tmp_path)
     try:
-        with pytest.raises(RuntimeError, match="nobody said who may use /careless"):
+        with pytest.raises(RuntimeError, match="declare no rule: /careless"):
             create_app_module.create_app(plane.runtime, Access(None))
     finally:
         plane.stop()

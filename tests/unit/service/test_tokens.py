@@ -18,9 +18,13 @@ from ray_multicluster_scheduler.common.exception import (
     StoreFullError,
     UnknownItemError,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
-from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import NOT_KNOWN, TokenBook, roles_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Caller, Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import (
+    NOT_KNOWN,
+    TokenStore,
+    ensure_first_token,
+    roles_of,
+)
 from ray_multicluster_scheduler.control_plane.store import Change, SqliteStore
 from ray_multicluster_scheduler.control_plane.store.private_file import read_private, write_private
 
@@ -41,9 +45,9 @@ class Clock:
 
 
 def test_a_token_lets_its_user_in_also_after_a_restart(store: SqliteStore) -> None:
-    about, text = TokenBook(store).create("alice", [Role.SUBMITTER, Role.VIEWER], "her laptop")
+    about, text = TokenStore(store).create("alice", [Role.SUBMITTER, Role.VIEWER], "her laptop")
     meant = Caller("alice", frozenset({Role.SUBMITTER, Role.VIEWER}), about["id"])
-    later = TokenBook(store)
+    later = TokenStore(store)
     assert later.check(text) == meant
     assert later.list() == [about]
     assert about["roles"] == ["submitter", "viewer"]
@@ -52,7 +56,7 @@ def test_a_token_lets_its_user_in_also_after_a_restart(store: SqliteStore) -> No
 
 
 def test_only_a_hash_is_written(store: SqliteStore, tmp_path: Path) -> None:
-    _, text = TokenBook(store).create("alice", [Role.VIEWER])
+    _, text = TokenStore(store).create("alice", [Role.VIEWER])
     secret = text.rpartition("_")[2]
     store.close()
     kept = b"".join(path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file())
@@ -61,7 +65,7 @@ def test_only_a_hash_is_written(store: SqliteStore, tmp_path: Path) -> None:
 
 
 def test_what_is_no_token(store: SqliteStore) -> None:
-    book = TokenBook(store)
+    book = TokenStore(store)
     about, text = book.create("alice", [Role.VIEWER])
     wrong = ["", "rmcs", "rmcs_", "rmcs_x_y", f"rmcs_{about['id']}_", text[:-1], text + "0", text.upper(), f"{text} "]
     for one in (*wrong, f"rmcs_{about['id']}_{'0' * 64}", "\udcff", text.replace("rmcs", "rmca")):
@@ -70,25 +74,25 @@ def test_what_is_no_token(store: SqliteStore) -> None:
 
 def test_it_expires(store: SqliteStore) -> None:
     clock = Clock()
-    book = TokenBook(store, clock)
+    book = TokenStore(store, clock)
     about, text = book.create("alice", [Role.VIEWER], expires_at=1010.0)
     assert isinstance(book.check(text), Caller)
-    assert book.holds(about["id"])
+    assert book.is_valid(about["id"])
     clock.now = 1010.0
     assert book.check(text) is NOT_KNOWN
-    assert not book.holds(about["id"])
+    assert not book.is_valid(about["id"])
     assert book.list()[0]["expired"]
 
 
 def test_it_is_revoked_at_once_and_for_good(store: SqliteStore) -> None:
-    book, heard = TokenBook(store), list[str]()
+    book, heard = TokenStore(store), list[str]()
     stop = book.on_revoked(heard.append)
     about, text = book.create("alice", [Role.VIEWER])
     other, _ = book.create("alice", [Role.VIEWER])
     book.revoke(about["id"])
     assert book.check(text) is NOT_KNOWN
-    assert not book.holds(about["id"])
-    assert TokenBook(store).check(text) is NOT_KNOWN
+    assert not book.is_valid(about["id"])
+    assert TokenStore(store).check(text) is NOT_KNOWN
     stop()
     book.revoke(other["id"])
     assert heard == [about["id"]]
@@ -98,7 +102,7 @@ def test_it_is_revoked_at_once_and_for_good(store: SqliteStore) -> None:
 
 def test_the_last_admin_is_only_revoked_by_force(store: SqliteStore) -> None:
     clock = Clock()
-    book = TokenBook(store, clock)
+    book = TokenStore(store, clock)
     first, _ = book.create("alice", [Role.ADMIN])
     second, _ = book.create("bob", [Role.ADMIN, Role.VIEWER], expires_at=2000.0)
     book.create("carol", [Role.OPERATOR])
@@ -125,7 +129,7 @@ def test_the_last_admin_is_only_revoked_by_force(store: SqliteStore) -> None:
 def test_what_cannot_be_made(
     store: SqliteStore, user: str, roles: list[str], note: str, expires_at: float | None
 ) -> None:
-    book = TokenBook(store)
+    book = TokenStore(store)
     with pytest.raises(ConfigurationError):
         book.create(user, roles_of(roles), note, expires_at)
     assert book.list() == []
@@ -137,23 +141,23 @@ def test_a_role_that_there_is_not() -> None:
 
 
 def test_one_that_cannot_be_read_does_not_stop_the_others(store: SqliteStore) -> None:
-    _, text = TokenBook(store).create("alice", [Role.VIEWER])
+    _, text = TokenStore(store).create("alice", [Role.VIEWER])
     for name, said in {"a": b"nonsense", "b": b"{}", "c": b'{"user": 5, "roles": 7}'}.items():
         store.write(Change(settings={f"token/{name}": said})).result(60)
-    book = TokenBook(store)
+    book = TokenStore(store)
     assert len(book.list()) == 1
     assert isinstance(book.check(text), Caller)
 
 
 def test_a_check_costs_microseconds(store: SqliteStore) -> None:
-    book = TokenBook(store)
+    book = TokenStore(store)
     for _ in range(50):
         _, text = book.create("alice", [Role.SUBMITTER])
     best = min(_time_of(book, text) for _ in range(50))  # short ones: others want the processor, too
     assert best < 20e-6
 
 
-def _time_of(book: TokenBook, text: str) -> float:
+def _time_of(book: TokenStore, text: str) -> float:
     began = time.perf_counter()
     for _ in range(100):
         book.check(text)
@@ -164,42 +168,42 @@ def _time_of(book: TokenBook, text: str) -> float:
 
 
 def test_a_first_start_makes_one_and_the_next_finds_it(store: SqliteStore, tmp_path: Path) -> None:
-    path, book = tmp_path / "state" / "token", TokenBook(store)
-    assert "has a token for you" in (first_token(book, path.parent, "me") or "")
+    path, book = tmp_path / "state" / "token", TokenStore(store)
+    assert "has a token for you" in (ensure_first_token(book, path.parent, "me") or "")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     text = read_private(path)
     found = book.check(text)
     assert isinstance(found, Caller)
     assert (found.user, found.roles) == ("me", frozenset(Role))
-    assert first_token(TokenBook(store), path.parent, "me") is None
+    assert ensure_first_token(TokenStore(store), path.parent, "me") is None
     assert read_private(path) == text
 
 
 def test_one_that_was_lost_is_made_anew_and_lets_nobody_in_any_more(store: SqliteStore, tmp_path: Path) -> None:
-    path, book = tmp_path / "state" / "token", TokenBook(store)
-    first_token(book, path.parent, "me")
+    path, book = tmp_path / "state" / "token", TokenStore(store)
+    ensure_first_token(book, path.parent, "me")
     before = read_private(path)
     path.unlink()
-    assert "was lost" in (first_token(book, path.parent, "me") or "")
+    assert "was lost" in (ensure_first_token(book, path.parent, "me") or "")
     assert book.check(before) is NOT_KNOWN
     assert isinstance(book.check(read_private(path)), Caller)
     assert len(book.list()) == 1
 
 
 def test_one_that_was_revoked_is_made_anew(store: SqliteStore, tmp_path: Path) -> None:
-    path, book = tmp_path / "state" / "token", TokenBook(store)
-    first_token(book, path.parent, "me")
+    path, book = tmp_path / "state" / "token", TokenStore(store)
+    ensure_first_token(book, path.parent, "me")
     book.revoke(book.list()[0]["id"], force=True)
-    assert "was revoked" in (first_token(book, path.parent, "me") or "")
+    assert "was revoked" in (ensure_first_token(book, path.parent, "me") or "")
     assert isinstance(book.check(read_private(path)), Caller)
 
 
 def test_a_file_that_others_can_read_is_refused(store: SqliteStore, tmp_path: Path) -> None:
-    path, book = tmp_path / "state" / "token", TokenBook(store)
-    first_token(book, path.parent, "me")
+    path, book = tmp_path / "state" / "token", TokenStore(store)
+    ensure_first_token(book, path.parent, "me")
     path.chmod(0o640)
     with pytest.raises(ConfigurationError, match=r"can be read by others.*chmod 600"):
-        first_token(book, path.parent, "me")
+        ensure_first_token(book, path.parent, "me")
 
 
 def test_a_folder_that_cannot_be_written_leaves_no_token_behind(
@@ -208,10 +212,10 @@ def test_a_folder_that_cannot_be_written_leaves_no_token_behind(
     def no_room(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ray_multicluster_scheduler.control_plane.admin_api.access.first_token.write_private", no_room)
-    book = TokenBook(store)
+    monkeypatch.setattr("ray_multicluster_scheduler.control_plane.admin_api.access.tokens.write_private", no_room)
+    book = TokenStore(store)
     with pytest.raises(ConfigurationError, match="No space left"):
-        first_token(book, tmp_path, "me")
+        ensure_first_token(book, tmp_path, "me")
     assert book.list() == []
 
 
@@ -252,24 +256,24 @@ class Full:
 def test_a_revocation_that_cannot_be_written_holds_and_is_written_when_there_is_room(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = TokenBook(store)
+    book = TokenStore(store)
     about, text = book.create("eve", [Role.SUBMITTER])
     disk = Full(store, monkeypatch)
     for _ in range(2):
-        with pytest.raises(ServiceUnavailableError, match="It was heard, and cannot be written now"):
+        with pytest.raises(ServiceUnavailableError, match="cannot be written now"):
             book.revoke(about["id"])
         assert book.check(text) is NOT_KNOWN
     with pytest.raises(ServiceUnavailableError, match="cannot be written"):
         book.create("adam", [Role.SUBMITTER])
     disk.full = False
     assert book.revoke(about["id"])["id"] == about["id"], "it is said again, and now it is written"
-    assert TokenBook(store).check(text) is NOT_KNOWN
+    assert TokenStore(store).check(text) is NOT_KNOWN
     with pytest.raises(UnknownItemError):
         book.revoke(about["id"])
 
 
 def test_nobody_waits_for_the_disk_to_put_another_one_out(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    book = TokenBook(store)
+    book = TokenStore(store)
     (one, _), (other, text) = book.create("eve", [Role.VIEWER]), book.create("adam", [Role.VIEWER])
     disk = Full(store, monkeypatch)
     writing = [book.begin_revoke(token["id"])[1] for token in (one, other)]
@@ -277,4 +281,4 @@ def test_nobody_waits_for_the_disk_to_put_another_one_out(store: SqliteStore, mo
     assert not any(future.done() for future in writing)
     disk.full = False
     assert [future.exception(10) for future in writing] == [None, None]
-    assert TokenBook(store).list() == []
+    assert TokenStore(store).list() == []

@@ -1,4 +1,4 @@
-"""Access: all that decides who gets in, for one service."""
+"""Access: everything that decides who may use one service: its tokens, sessions, tickets, host names and origins."""
 
 from __future__ import annotations
 
@@ -11,50 +11,51 @@ from dataclasses import dataclass, field
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, anybody
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import RULE, Rule
-from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import SESSION_S, TICKET_S, Passes
-from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import RULE, Caller, Role, Rule
+from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import SESSION_S, TICKET_S, SessionStore
+from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenStore
 
 
 @dataclass(slots=True)
 class Access:
-    """``book`` None: nobody is asked for a token (``auth: none``, on loopback only). ``hosts`` are names of ours beside
-    those of this machine, ``origins`` those whose pages may use us. ``secure``: we are reached over TLS."""
+    """``tokens`` None: no token is required (``auth: none``, on loopback only). ``hosts`` are names of this service
+    besides those of this machine, ``origins`` those of web pages that may use it. ``secure``: it is reached over
+    TLS."""
 
-    book: TokenBook | None
+    tokens: TokenStore | None
     hosts: Collection[str] = ()
     origins: Collection[str] = ()
     secure: bool = False
-    anybody: Caller = field(init=False)
-    sessions: Passes = field(init=False)
-    tickets: Passes = field(init=False)
-    readers: Counter[str] = field(init=False, default_factory=Counter)
-    """Of events, by the ids of their tokens."""
+    local_user: Caller = field(init=False)
+    """The caller of every request if no token is required."""
+    sessions: SessionStore = field(init=False)
+    tickets: SessionStore = field(init=False)
+    event_readers: Counter[str] = field(init=False, default_factory=Counter)
+    """Number of open event streams by token id."""
     _open: list[re.Pattern[str]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self.anybody = anybody(getpass.getuser())
-        self.sessions, self.tickets = Passes(SESSION_S, self.holds), Passes(TICKET_S, self.holds)
+        self.local_user = Caller(getpass.getuser(), frozenset(Role))
+        self.sessions = SessionStore(SESSION_S, self._is_valid_token)
+        self.tickets = SessionStore(TICKET_S, self._is_valid_token)
         self.hosts = frozenset(one.lower() for one in self.hosts)
         self.origins = frozenset(one.lower().rstrip("/") for one in self.origins)
 
-    def holds(self, token_id: str | None) -> bool:
-        """Is the token that somebody came in with still good? For streams, which outlast the question at the door."""
-        return token_id is None or (self.book is not None and self.book.holds(token_id))
+    def _is_valid_token(self, token_id: str | None) -> bool:
+        return token_id is None or (self.tokens is not None and self.tokens.is_valid(token_id))
 
-    def left_s(self, caller: Caller) -> float | None:
-        """So long the caller's token, and its session, are good if nobody ends them; None: for ever."""
-        token = None if self.book is None else self.book.left_s(caller.token)
-        known = [one for one in (token, self.sessions.left_s(caller.session)) if one is not None]
+    def is_valid(self, caller: Caller) -> bool:
+        """Are the caller's token and session still valid? For streams, which outlast the check of their request."""
+        return self._is_valid_token(caller.token) and self.sessions.is_valid(caller.session)
+
+    def seconds_left(self, caller: Caller) -> float | None:
+        """Until the caller's token or session expires; None: never."""
+        token = None if self.tokens is None else self.tokens.seconds_left(caller.token)
+        known = [one for one in (token, self.sessions.seconds_left(caller.session)) if one is not None]
         return min(known, default=None)
 
-    def lets_in(self, caller: Caller) -> bool:
-        """Still, with its token and its session? For the same."""
-        return self.holds(caller.token) and self.sessions.lasts(caller.session)
-
-    def let_in_to(self, routes: Iterable[BaseRoute]) -> None:
-        """Those of these that are for everybody are open; without a caller, nothing else is reached."""
+    def set_open_routes(self, routes: Iterable[BaseRoute]) -> None:
+        """Remember the routes with the rule OPEN; without a caller only these are reached."""
         self._open = [
             one.path_regex
             for one in routes

@@ -1,4 +1,4 @@
-"""record_action(): what operators and admins did, and who they were, is an event like any other."""
+"""Audit: records what operators and admins did as log lines and events, with user and token."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from fastapi import Request
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import caller_of
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import RecentPairs
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 
 
 async def record_action(request: Request, action: str, subject: str, details: Mapping[str, Any] | None = None) -> None:
-    """After it was done; written when this returns. ``details`` is for everybody who may look at the fleet: what
-    looks like a secret in its texts is masked. Raises ServiceUnavailableError if it cannot be written."""
+    """Record an action of the caller after it was done; durable when this returns. ``details`` are visible to everybody
+    who may see the fleet, with secrets masked. Raises ServiceUnavailableError if it cannot be written."""
     caller = caller_of(request)
     runtime: ServiceRuntime = request.app.state.runtime
     runtime.audit(caller.user, caller.token, action, subject, details)
@@ -26,13 +26,13 @@ async def record_action(request: Request, action: str, subject: str, details: Ma
 async def record_if_others(
     request: Request, owner: str, action: str, subject: str, details: Mapping[str, Any] | None = None
 ) -> None:
-    """The same, unless it was the owner's own."""
+    """Record an action on an item of another user; the owner's own actions are not recorded."""
     if caller_of(request).user != owner:
         await record_action(request, action, subject, {"owner": owner, **(details or {})})
 
 
 async def record_submitted(request: Request, items: Iterable[Item | SchedulerError]) -> None:
-    """What somebody has had run as another one's: one action for each owner, with its first item and their number."""
+    """Record submissions on behalf of other owners: one action per owner, with its first item and their number."""
     user = caller_of(request).user
     others: dict[str, list[str]] = {}
     for one in items:
@@ -43,7 +43,7 @@ async def record_submitted(request: Request, items: Iterable[Item | SchedulerErr
 
 
 async def record_called(request: Request, actor: Item) -> None:
-    """A call of somebody else's actor, the first one of each user."""
+    """Record the first call of another user's actor by each caller."""
     user = caller_of(request).user
     if actor.task.owner != user:
         called: RecentPairs = request.app.state.called_actors

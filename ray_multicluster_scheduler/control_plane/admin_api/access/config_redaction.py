@@ -9,24 +9,25 @@ from ray_multicluster_scheduler.common.redaction import MASKED, mask_config
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 
 _NO_SECRETS = ("auth", "service_tls")
-"""Settings that sound like secrets: how to ask, and where files are."""
+"""Settings whose names look like secrets but whose values are a mode and file paths."""
 
 
 def settings_shown(settings: Settings, only_owner: str | None) -> dict[str, Any]:
     """All settings that are in force; of owners only this one, if one is given."""
-    values = of_owner(settings.model_dump(mode="json"), only_owner)
+    values = for_owner(settings.model_dump(mode="json"), only_owner)
     return {**mask_config(values), **{name: values[name] for name in _NO_SECRETS}}
 
 
-def of_owner(settings: dict[str, Any], only_owner: str | None) -> dict[str, Any]:
-    """The same settings without what holds for others; None: with everybody's."""
+def for_owner(settings: dict[str, Any], only_owner: str | None) -> dict[str, Any]:
+    """The settings without the limits of other owners; None: with all."""
     if only_owner is None:
         return settings
     return {**settings, "owners": {name: one for name, one in settings["owners"].items() if name == only_owner}}
 
 
 def cluster_shown(config: ClusterConfig) -> dict[str, Any]:
-    """An entry of ``clusters:``. Of its token only where that comes from; of environment variables only the names."""
+    """An entry of ``clusters:``, with the source of its token only, and with the names of environment variables
+    only."""
     entry = config.model_dump(mode="json", exclude={"auth_token", "auth_token_path"})
     environment = dict(entry["runtime_env"])
     if isinstance(environment.get("env_vars"), Mapping):
@@ -36,7 +37,7 @@ def cluster_shown(config: ClusterConfig) -> dict[str, Any]:
 
 
 def config_shown(config: FleetConfig) -> dict[str, Any]:
-    """All of it, as a service tells of its own."""
+    """The whole configuration, as the service shows its own."""
     return {
         "settings": settings_shown(config.settings, None),
         "source": config.source,

@@ -1,4 +1,4 @@
-"""TokenBook: who may use a service. Of a token only a hash is kept; it is shown once, to whoever had it made."""
+"""TokenStore: the tokens of a service, kept as hashes; and the first token, in a file of the state folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common.exception import (
@@ -22,8 +23,9 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Caller, Role
 from ray_multicluster_scheduler.control_plane.store import Change, Store
+from ray_multicluster_scheduler.control_plane.store.private_file import TOKEN_FILE, read_private, write_private
 
 _log = get_logger(__name__)
 PREFIX = "rmcs"
@@ -37,7 +39,7 @@ _MOST_TOKENS = 10_000
 
 
 class Token(NamedTuple):
-    """What is known of one; not the secret itself. Times are seconds since 1970."""
+    """A token without its secret. Times are seconds since 1970."""
 
     id: str
     caller: Caller
@@ -46,8 +48,8 @@ class Token(NamedTuple):
     expires_at: float | None
     digest: bytes
 
-    def face(self, now: float) -> dict[str, Any]:
-        """For whoever looks at all of them."""
+    def summary(self, now: float) -> dict[str, Any]:
+        """As listed by the API."""
         expired = self.expires_at is not None and self.expires_at <= now
         return {
             "id": self.id,
@@ -60,33 +62,33 @@ class Token(NamedTuple):
         }
 
 
-class Refused(NamedTuple):
-    """Why nobody is let in with it, for him to read: it says nothing of what is in the book."""
+class TokenRefused(NamedTuple):
+    """Why a token is refused; the sentence reveals nothing about existing tokens."""
 
     sentence: str
 
 
-NOT_KNOWN = Refused("This token is not known here, was revoked, or has expired.")
+NOT_KNOWN = TokenRefused("This token is not known here, was revoked, or has expired.")
 
 
-class TokenBook:
-    """Safe from any thread. :meth:`check` costs a hash of eighty bytes; everything else is rare and is written first
-    where it lets somebody in, and held at once where it keeps somebody out, also if it cannot be written now."""
+class TokenStore:
+    """Safe from any thread. A new token is valid once it is durable; a revoked one is invalid at once, even if that
+    cannot be written now. :meth:`check` costs one hash."""
 
     def __init__(self, store: Store, now: Callable[[], float] = time.time) -> None:
         self._store, self._now = store, now
         self._tokens: dict[str, Token] = {}
-        self._leaving: dict[str, tuple[Token, Future[int]]] = {}
-        """Revoked, and not yet written."""
-        self._change = threading.Lock()  # nobody writes who has it
-        self._hear: list[Callable[[str], object]] = []
+        self._revoking: dict[str, tuple[Token, Future[int]]] = {}
+        """Revoked, but not yet durably."""
+        self._lock = threading.Lock()  # never held while waiting for the disk
+        self._listeners: list[Callable[[str], object]] = []
         for key, text in store.settings(_KEYS).items():
             token = _read(key.removeprefix(_KEYS), text)
             if token is not None:
                 self._tokens[token.id] = token
 
-    def check(self, text: str) -> Caller | Refused:
-        """Whoever has this token."""
+    def check(self, text: str) -> Caller | TokenRefused:
+        """The caller who has this token."""
         prefix, _, rest = text.partition("_")
         token = self._tokens.get(rest.partition("_")[0]) if prefix == PREFIX else None
         digest = _digest(text)
@@ -96,15 +98,13 @@ class TokenBook:
             return NOT_KNOWN
         return token.caller
 
-    def holds(self, token_id: str | None) -> bool:
-        """May whoever came in with this token stay? For what lasts longer than a request. None: none was needed."""
-        if token_id is None:
-            return True
+    def is_valid(self, token_id: str) -> bool:
+        """For answers that last longer than the check of their request."""
         token = self._tokens.get(token_id)
         return token is not None and (token.expires_at is None or token.expires_at > self._now())
 
-    def left_s(self, token_id: str | None) -> float | None:
-        """So long it is good; 0 or less: it is not any more; None: for ever."""
+    def seconds_left(self, token_id: str | None) -> float | None:
+        """Until it expires, 0 or less if it is invalid; None: never."""
         if token_id is None:
             return None
         token = self._tokens.get(token_id)
@@ -112,113 +112,113 @@ class TokenBook:
             return 0.0
         return None if token.expires_at is None else token.expires_at - self._now()
 
-    def on_revoked(self, hear: Callable[[str], object]) -> Callable[[], None]:
-        """Tell the id of each token that is revoked from now on, from any thread. It must return at once. Returns what
-        ends it. Of those that expire nobody is told: see :meth:`holds`."""
-        self._hear.append(hear)
-        return lambda: self._hear.remove(hear)
+    def on_revoked(self, listener: Callable[[str], object]) -> Callable[[], None]:
+        """Call ``listener`` from any thread with the id of each revoked token; it must return at once. Expired tokens
+        are not reported. Returns a function that removes the listener."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def list(self) -> list[dict[str, Any]]:
         """Oldest first."""
         tokens = sorted(self._tokens.values(), key=lambda one: (one.created_at, one.id))
-        return [one.face(self._now()) for one in tokens]
+        return [one.summary(self._now()) for one in tokens]
 
     def begin_create(
         self, user: str, roles: Iterable[Role], note: str = "", expires_at: float | None = None
     ) -> tuple[Token, str, Future[int]]:
-        """What is known of it, the token itself, and when it is written: then, and not before, :meth:`let_in`. It never
-        waits. Raises ConfigurationError, ServiceUnavailableError."""
+        """The token, its secret text, and a future of its durability, after which the caller must :meth:`activate` it.
+        Does not block. Raises ConfigurationError, ServiceUnavailableError."""
         caller_roles = frozenset(roles)
         _check(user, caller_roles, note, expires_at, self._now())
-        with self._change:
+        with self._lock:
             if len(self._tokens) >= _MOST_TOKENS:
                 raise ConfigurationError(f"There are {_MOST_TOKENS:,} tokens already.", next_step="revoke some")
             if self._store.write_problem is not None:
                 raise ServiceUnavailableError(
                     f"Tokens cannot be written now. {self._store.write_problem}",
-                    next_step="say it again when there is room",
+                    next_step="repeat it when there is room",
                 )
             token_id = secrets.token_hex(4)
-            while token_id in self._tokens or token_id in self._leaving:
+            while token_id in self._tokens or token_id in self._revoking:
                 token_id = secrets.token_hex(4)
             text = f"{PREFIX}_{token_id}_{secrets.token_hex(32)}"
             caller = Caller(user, caller_roles, token_id)
             token = Token(token_id, caller, note, self._now(), expires_at, _digest(text))
             return token, text, self._write(token_id, _text(token))
 
-    def let_in(self, token: Token) -> dict[str, Any]:
-        """Whoever has it, from now on."""
-        with self._change:
+    def activate(self, token: Token) -> dict[str, Any]:
+        """Accept a token from now on; returns its summary."""
+        with self._lock:
             self._tokens[token.id] = token
-        return token.face(self._now())
+        return token.summary(self._now())
 
     def create(
         self, user: str, roles: Iterable[Role], note: str = "", expires_at: float | None = None
     ) -> tuple[dict[str, Any], str]:
-        """What is known of it, and the token itself. Durable when this returns: not on the loop.
+        """The summary and the secret text of a new token, durable. Blocks: not on the loop.
 
         Raises ConfigurationError, ServiceUnavailableError.
         """
         token, text, written = self.begin_create(user, roles, note, expires_at)
         self._wait(written)
-        return self.let_in(token), text
+        return self.activate(token), text
 
     def begin_revoke(self, token_id: str, *, force: bool = False) -> tuple[dict[str, Any], Future[int]]:
-        """From now on nobody gets in with it, whatever becomes of the disk; and when that is written, so that the next
-        start knows it, too. Until then it can be said again. It never waits.
+        """Make a token invalid at once; returns its summary and a future of the revocation's durability. Can be
+        repeated until it is durable. Does not block.
 
         Raises UnknownItemError, NotAllowedError for the last one of an admin.
         """
-        with self._change:
-            leaving = self._leaving.get(token_id)
-            if leaving is not None:
-                token, written = leaving
-                if written.done():  # it failed, or it would not be here
+        with self._lock:
+            revoking = self._revoking.get(token_id)
+            if revoking is not None:
+                token, written = revoking
+                if written.done():  # it failed: a successful one removes the entry
                     written = self._erase(token)
-                return token.face(self._now()), written
-            token = self._there(token_id)
-            others = (one for one in self._tokens.values() if one.id != token_id and self.holds(one.id))
+                return token.summary(self._now()), written
+            token = self._existing(token_id)
+            others = (one for one in self._tokens.values() if one.id != token_id and self.is_valid(one.id))
             if not force and Role.ADMIN in token.caller.roles and not any(Role.ADMIN in o.caller.roles for o in others):
                 raise NotAllowedError(
-                    f"{token_id} is the last token of an admin: nobody could make another one.",
+                    f"{token_id} is the last token of an admin: without it no other one can be made.",
                     next_step="make another one first, or give force; the next start of the service then makes one",
                 )
             del self._tokens[token_id]
             written = self._erase(token)
-        for hear in list(self._hear):
-            hear(token_id)
-        return token.face(self._now()), written
+        for listener in list(self._listeners):
+            listener(token_id)
+        return token.summary(self._now()), written
 
     def revoke(self, token_id: str, *, force: bool = False) -> dict[str, Any]:
-        """The same, and written when this returns. Not on the loop. Raises ServiceUnavailableError, too."""
+        """The same, durable when this returns. Blocks: not on the loop. Raises ServiceUnavailableError, too."""
         about, written = self.begin_revoke(token_id, force=force)
         self._wait(written)
         return about
 
     async def written(self, writing: Future[int]) -> None:
-        """On a loop. Raises ServiceUnavailableError if it is not so soon; it may be later."""
+        """Wait on a loop. Raises ServiceUnavailableError if it is not durable soon; it may become so later."""
         waiting = asyncio.wrap_future(writing)
         for _ in range(int(_WRITE_PATIENCE_S / _LOOK_AGAIN_S)):
             await asyncio.wait([waiting], timeout=_LOOK_AGAIN_S)
             if waiting.done():
                 break
-            self._check_trouble()
+            self._check_writable()
         self._check_written(writing)
 
-    def _there(self, token_id: str) -> Token:
+    def _existing(self, token_id: str) -> Token:
         token = self._tokens.get(token_id)
         if token is None:
             raise UnknownItemError(
-                f"There is no token {token_id!r}: it was revoked already, or never was.",
+                f"There is no token {token_id!r}: it was revoked already, or never existed.",
                 next_step="see `rmcs token list`",
             )
         return token
 
     def _erase(self, token: Token) -> Future[int]:
-        """It is in no list any more, and not forgotten before it is written."""
+        """Delete it durably, remembering it until then."""
         written = self._write(token.id, None)
-        self._leaving[token.id] = (token, written)
-        written.add_done_callback(lambda done: done.exception() or self._leaving.pop(token.id, None))
+        self._revoking[token.id] = (token, written)
+        written.add_done_callback(lambda done: done.exception() or self._revoking.pop(token.id, None))
         return written
 
     def _write(self, token_id: str, text: bytes | None) -> Future[int]:
@@ -229,14 +229,14 @@ class TokenBook:
             wait([writing], _LOOK_AGAIN_S)
             if writing.done():
                 break
-            self._check_trouble()
+            self._check_writable()
         self._check_written(writing)
 
-    def _check_trouble(self) -> None:
+    def _check_writable(self) -> None:
         if self._store.write_problem is not None:
             raise ServiceUnavailableError(
-                f"It was heard, and cannot be written now. {self._store.write_problem}",
-                next_step="say it again when there is room",
+                f"The request is in force, but cannot be written now. {self._store.write_problem}",
+                next_step="repeat it when there is room",
             )
 
     def _check_written(self, writing: Future[int]) -> None:
@@ -244,7 +244,8 @@ class TokenBook:
         if error is not None or not writing.done():
             why = f" {error}" if error is not None else ""
             raise ServiceUnavailableError(
-                f"It was heard, and cannot be written now.{why}", next_step="say it again when the disk is well"
+                f"The request is in force, but cannot be written now.{why}",
+                next_step="repeat it when the disk works",
             )
 
 
@@ -260,15 +261,15 @@ def roles_of(words: Iterable[object]) -> frozenset[Role]:
 
 def _check(user: str, roles: frozenset[Role], note: str, expires_at: float | None, now: float) -> None:
     if not user or len(user) > _MOST_TEXT or not user.isprintable():
-        raise ConfigurationError(f"user is {user[:100]!r}.", next_step="give the name of whoever will use the token")
+        raise ConfigurationError(f"user is {user[:100]!r}.", next_step="give the name of the user of the token")
     if not roles:
         raise ConfigurationError("The token has no role.", next_step=f"give one or more of {', '.join(Role)}")
     if len(note) > _MOST_TEXT or (note and not note.isprintable()):
         raise ConfigurationError(
-            "note is no short text.", next_step=f"give one line of at most {_MOST_TEXT} characters"
+            "note is not one short line.", next_step=f"give one line of at most {_MOST_TEXT} characters"
         )
     if expires_at is not None and not (math.isfinite(expires_at) and expires_at > now):
-        raise ConfigurationError(f"expires_at is {expires_at}, which is over.", next_step="give a time to come")
+        raise ConfigurationError(f"expires_at is {expires_at}, which is past.", next_step="give a time in the future")
 
 
 def _digest(text: str) -> bytes:
@@ -289,13 +290,50 @@ def _text(token: Token) -> bytes:
 
 
 def _read(token_id: str, text: bytes) -> Token | None:
-    """None for one of another version: whoever has it is not let in, and the others are."""
+    """None, with a warning, for a record that cannot be read, such as one of another version."""
     try:
-        said = json.loads(text)
-        caller = Caller(str(said["user"]), roles_of(said["roles"]), token_id)
+        record = json.loads(text)
+        caller = Caller(str(record["user"]), roles_of(record["roles"]), token_id)
         return Token(
-            token_id, caller, said["note"], said["created_at"], said["expires_at"], bytes.fromhex(said["sha256"])
+            token_id,
+            caller,
+            record["note"],
+            record["created_at"],
+            record["expires_at"],
+            bytes.fromhex(record["sha256"]),
         )
     except (ValueError, LookupError, TypeError, SchedulerError) as error:
         _log.warning("the token %s cannot be read and is not used: %s", token_id, error)
         return None
+
+
+FIRST_TOKEN_NOTE = "made by rmcs up"
+
+
+def ensure_first_token(tokens: TokenStore, folder: Path, user: str) -> str | None:
+    """Make sure that a file in the state folder holds a valid token of its owner, so that commands on this machine need
+    no setup. Returns what to tell the operator, if anything. Raises ConfigurationError if others can read the file, or
+    if it cannot be written."""
+    path = folder / TOKEN_FILE
+    try:
+        before = read_private(path)
+    except FileNotFoundError:
+        before = None
+    if before is not None and not isinstance(tokens.check(before), TokenRefused):
+        return None
+    known = [one for one in tokens.list() if one["note"] == FIRST_TOKEN_NOTE and one["user"] == user]
+    about, text = tokens.create(user, Role, FIRST_TOKEN_NOTE)
+    try:
+        write_private(path, text)
+    except OSError as error:
+        tokens.revoke(about["id"], force=True)
+        raise ConfigurationError(
+            f"{path} cannot be written: {error.strerror}.", next_step="make the state folder writable for you"
+        ) from error
+    for one in known:  # their only copy was the file
+        tokens.revoke(one["id"], force=True)
+    if before is not None:
+        return f"the token in {path} was revoked or had expired; there is a new one in its place"
+    if known:
+        return f"{path} was lost; there is a new token in its place, and the previous one is revoked"
+    return f"{path} has a token for you; programs and commands of your account find it by themselves"

@@ -10,8 +10,8 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import still_let_in
-from ray_multicluster_scheduler.control_plane.admin_api.events.guarded import end_when_revoked, while_let_in
+from ray_multicluster_scheduler.control_plane.admin_api.access.expiry import batches_while_valid, close_on_expiry
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import is_still_valid
 from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import missed
@@ -47,7 +47,7 @@ class EventSocket:
         flags = {key: _flag(key, said.get(key)) for key in _FLAGS}
         self.close()
         self._reader = self._runtime.event_publisher.subscribe(wanted, only_owner=self._only_owner)
-        self._at_its_end = end_when_revoked(self._socket, self._reader)
+        self._at_its_end = close_on_expiry(self._socket, self._reader)
         self._since, self._snapshot, self._batch = since, flags["snapshot"], flags["batch"]
 
     async def run(self) -> None:
@@ -127,10 +127,10 @@ class EventSocket:
             await self._socket.send_text(json.dumps(first))
         if since is None:
             since = publisher.hub.number
-        async for batch in while_let_in(self._socket, publisher.batches(reader, since, idle_s=HEARTBEAT_S)):
+        async for batch in batches_while_valid(self._socket, publisher.batches(reader, since, idle_s=HEARTBEAT_S)):
             await self._send(batch)
         if reader is self._reader:
-            let_in = still_let_in(self._socket)
+            let_in = is_still_valid(self._socket)
             why = (_GOING_AWAY, "the service stops") if let_in else (_NOT_LET_IN, "the token is not good any more")
             await self._socket.close(*why)
 

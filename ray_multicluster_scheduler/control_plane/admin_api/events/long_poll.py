@@ -1,4 +1,4 @@
-"""Mailboxes: what happens to items, for clients that wait for many of them with one question at a time."""
+"""MailboxRegistry: what happens to items, for clients that wait for many of them with one question at a time."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Mailbox:
         return told
 
 
-class Mailboxes:
+class MailboxRegistry:
     """One for each client that waits."""
 
     def __init__(self, runtime: ServiceRuntime, heard: Callable[[str], object] = lambda _: None) -> None:

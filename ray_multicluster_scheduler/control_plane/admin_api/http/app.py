@@ -1,4 +1,4 @@
-"""create_app(): the HTTP face of a service. Its handlers run on the control plane's own loop."""
+"""create_app(): the FastAPI app of a service, with all routes and middleware."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from starlette.exceptions import HTTPException
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
-from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, without_rule
-from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailboxes
-from ray_multicluster_scheduler.control_plane.admin_api.http import problems
-from ray_multicluster_scheduler.control_plane.admin_api.http.error_middleware import Unexpected
-from ray_multicluster_scheduler.control_plane.admin_api.http.fast_path import ShortWay
-from ray_multicluster_scheduler.control_plane.admin_api.http.origin_check import OnlyLocal
-from ray_multicluster_scheduler.control_plane.admin_api.http.strict_query_params import only_known_parameters
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, routes_without_rule
+from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import MailboxRegistry
+from ray_multicluster_scheduler.control_plane.admin_api.http import middleware, problems
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import LoadSeries
 from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     actors,
@@ -30,7 +25,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     simulation,
     tokens,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
 from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import SimulatedRuns
 from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
@@ -43,28 +37,29 @@ ROUTERS = tuple(one.router for one in _RESOURCES)
 
 
 def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
-    """Every handler has ``request.app.state.runtime``, and a ``caller`` that ``access`` let in."""
+    """Handlers run on the loop of ``runtime``, find it in ``request.app.state``, and the caller in the request's
+    scope."""
     app = DocumentedApp(
         title="ray_multicluster_scheduler",
         version=__version__,
-        openapi_url=None,  # it is a route like others, with a rule: /api/v1/openapi.json
+        openapi_url=None,  # routes.service serves it, with a rule
         docs_url=None,
         redoc_url=None,
-        default_response_class=Answer,
-        dependencies=[Depends(only_known_parameters)],
+        default_response_class=problems.JsonResponse,
+        dependencies=[Depends(middleware.refuse_unknown_parameters)],
     )
-    often = {
+    fast_path = {
         "/api/v1/items": (Rule.SUBMIT, items.submit),
         "/api/v1/items/batch": (Rule.SUBMIT, items.submit_batch),
         "/api/v1/wait": (Rule.SEE, items.wait),
         "/api/v1/calls": (Rule.SUBMIT, actors.call),
     }
-    app.add_middleware(ShortWay, handlers=often)
-    app.add_middleware(Guard, access=access)
-    app.add_middleware(OnlyLocal, access=access)
-    app.add_middleware(Unexpected)  # the last one is asked first
+    app.add_middleware(middleware.FastPathMiddleware, handlers=fast_path)
+    app.add_middleware(middleware.AuthMiddleware, access=access)
+    app.add_middleware(middleware.OriginGuard, access=access)
+    app.add_middleware(middleware.ErrorMiddleware)  # added last, so the outermost one
     app.state.runtime, app.state.access = runtime, access
-    app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.acknowledge)
+    app.state.mailboxes = mailboxes = MailboxRegistry(runtime, runtime.calls.acknowledge)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
     app.state.called_actors = RecentPairs()
     app.state.fleet_changes = FleetChanges(runtime)
@@ -72,13 +67,13 @@ def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
     app.state.series = LoadSeries(runtime)
     runtime.soon(app.state.leases.begin)
     runtime.soon(app.state.series.begin)
-    app.add_exception_handler(SchedulerError, problems.answer)
+    app.add_exception_handler(SchedulerError, problems.answer_scheduler_error)
     for kind in (HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, problems.of_http)
+        app.add_exception_handler(kind, problems.answer_http_error)
     for router in ROUTERS:
         app.include_router(router)
-    forgotten = without_rule(app.own_routes)
-    if forgotten:
-        raise RuntimeError(f"nobody said who may use {', '.join(forgotten)}")
-    access.let_in_to(app.own_routes)
+    without_rule = routes_without_rule(app.own_routes)
+    if without_rule:
+        raise RuntimeError(f"these routes declare no rule: {', '.join(without_rule)}")
+    access.set_open_routes(app.own_routes)
     return app

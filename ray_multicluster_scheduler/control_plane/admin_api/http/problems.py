@@ -1,21 +1,32 @@
-"""Errors as answers: an RFC 9457 problem document, with our own words for what happened and what to do."""
+"""Errors as HTTP answers: RFC 9457 problem documents with an error code, a message and the next step."""
 
 from __future__ import annotations
 
+import json
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ray_multicluster_scheduler.common import exception as errors
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import NotLetInError
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, NoSuchCluster, TooLarge
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import NotLetInError
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
 
 PROBLEM_JSON = "application/problem+json"
+
+
+class TooLarge(errors.TaskSubmissionError):
+    """A body has more bytes than are read."""
+
+
+class NoSuchCluster(errors.ConfigurationError):
+    """A path names an unknown cluster."""
+
+
 _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
     (errors.UnknownItemError, 404),
     (NoSuchCluster, 404),
@@ -33,36 +44,51 @@ _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
 )
 
 
-def document(error: errors.SchedulerError) -> dict[str, Any]:
+class JsonResponse(JSONResponse):
+    """JSON in pure ASCII, so that file names that are no valid text can be sent, too."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+def problem(status: int, code: str, error: str, message: str, next_step: str) -> dict[str, Any]:
+    """A problem document for what is refused before an exception could be raised."""
+    document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "code": code}
+    detail = f"{message} What to do: {next_step}"
+    return {**document, "error": error, "message": message, "next_step": next_step, "detail": detail}
+
+
+def problem_of(error: errors.SchedulerError) -> dict[str, Any]:
     status = next((number for kind, number in _STATUS if isinstance(error, kind)), 409)
-    said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": str(error)}
-    said.update(wire.problem_to_wire(error), code=error.code)
+    document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": str(error)}
+    document.update(wire.problem_to_wire(error), code=error.code)
     if isinstance(error, MissingBlobs):
-        said.update(missing=error.missing)
+        document.update(missing=error.missing)
     elif isinstance(error, NoSuchCluster):
-        said.update(code=errors.ConfigurationError.code)
-    return said
+        document.update(code=errors.ConfigurationError.code)
+    return document
 
 
-async def of_http(request: Request, error: Exception) -> Answer:
-    """What the HTTP layer itself refuses: no such path, no such verb, a query that is none."""
+def problem_response(document: dict[str, Any], headers: dict[str, str] | None = None) -> JsonResponse:
+    return JsonResponse(document, status_code=int(document["status"]), media_type=PROBLEM_JSON, headers=headers)
+
+
+async def answer_scheduler_error(_: Request, error: Exception) -> JsonResponse:
+    """Exception handler for everything that our own code raises."""
+    assert isinstance(error, errors.SchedulerError)
+    return problem_response(problem_of(error))
+
+
+async def answer_http_error(request: Request, error: Exception) -> JsonResponse:
+    """Exception handler for what the framework refuses: unknown paths, wrong verbs, invalid query parameters."""
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        status, sentence, step = 422, f"{where}: {first['msg']}.", "correct it; docs/service.md names what there is"
+        status, message = 422, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}."
+        next_step = "correct it; docs/service.md lists all routes"
     else:
         assert isinstance(error, HTTPException)
-        asked = f"{request.method} {request.url.path}"
-        status, sentence, step = error.status_code, f"{asked}: {error.detail}.", "docs/service.md names what there is"
-    kind = HTTPStatus(status)
-    code = "CONFIGURATION" if status == 422 else kind.name
-    said = {"type": "about:blank", "title": kind.phrase, "status": status, "detail": sentence, "code": code}
-    said.update(error="ConfigurationError", message=sentence, next_step=step)
-    headers = getattr(error, "headers", None)
-    return Answer(said, status_code=status, media_type=PROBLEM_JSON, headers=headers)
-
-
-async def answer(_: Request, error: Exception) -> Answer:
-    assert isinstance(error, errors.SchedulerError)
-    said = document(error)
-    return Answer(said, status_code=int(said["status"]), media_type=PROBLEM_JSON)
+        status, message = error.status_code, f"{request.method} {request.url.path}: {error.detail}."
+        next_step = "docs/service.md lists all routes"
+    code = "CONFIGURATION" if status == 422 else HTTPStatus(status).name
+    document = problem(status, code, "ConfigurationError", message, next_step)
+    return problem_response(document, getattr(error, "headers", None))

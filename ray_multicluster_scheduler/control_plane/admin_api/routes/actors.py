@@ -9,14 +9,14 @@ from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.process import crash_point
-from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
+from ray_multicluster_scheduler.control_plane.admin_api.access import ownership
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_called, record_if_others
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, check_steered
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of, check_steered
 from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailbox
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.items import face
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
-    Answer,
     blobs_of,
     json_of,
     mailboxes_of,
@@ -44,10 +44,10 @@ async def list_actors(request: Request, after: str | None = None, limit: int | N
     runtime, caller = runtime_of(request), caller_of(request)
     rows = explanation.actor_rows(runtime)
     if not caller.sees_all:
-        owners = {row["id"]: await own_work.owner_of(runtime, row["id"]) for row in rows}
+        owners = {row["id"]: await ownership.owner_of(runtime, row["id"]) for row in rows}
         rows = [row for row in rows if owners[row["id"]] == caller.user]
     page, more = page_of(rows, after, limit)
-    return Answer({"actors": page, "after": more})
+    return JsonResponse({"actors": page, "after": more})
 
 
 @router.get("/actor", **described(Rule.SEE, docs.BY_NAME))
@@ -66,7 +66,7 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
             f"No living actor {name!r} of this service is known.",
             next_step="make it with name=…; one that another control plane left is for a token with the role operator",
         )
-    return Answer(face(request, living if living is not None else await runtime.actor_names.find(name, cluster)))
+    return JsonResponse(face(request, living if living is not None else await runtime.actor_names.find(name, cluster)))
 
 
 @router.post("/calls", **described(Rule.SUBMIT, docs.CALL))
@@ -90,7 +90,7 @@ async def call(request: Request) -> Response:
     late: dict[object, MissingBlobs] = {}
     answers = [await _take(request, box, entry, blobs, late) for entry in entries]
     crash_point("call taken")
-    return Answer({"mailbox": box.name, "calls": answers})
+    return JsonResponse({"mailbox": box.name, "calls": answers})
 
 
 async def _take(
@@ -113,7 +113,7 @@ async def _take(
                 wanted,
                 blobs,
                 lambda: box.find(wanted.id) or runtime.calls.find(wanted.id),
-                own_work.steered_by(caller),
+                ownership.steer_check(caller),
             )
             new = True
         if isinstance(known, Item):
@@ -123,9 +123,9 @@ async def _take(
             await record_called(request, known.actor.item)
     except MissingBlobs as error:
         late[wanted.actor] = error
-        return {"problem": problems.document(error)}
+        return {"problem": problems.problem_of(error)}
     except SchedulerError as error:
-        return {"problem": problems.document(error)}
+        return {"problem": problems.problem_of(error)}
     return {"id": wanted.id}
 
 
@@ -189,7 +189,7 @@ async def explain_call(request: Request, call_id: str) -> Response:
     open_call = runtime_of(request).calls.find(call_id)
     if open_call is None or not caller_of(request).may_see(open_call.actor.item.task.owner):
         raise UnknownItemError(f"{call_id!r} is no call that waits for its answer.", task_id=call_id)
-    return Answer(explanation.call_explanation(open_call))
+    return JsonResponse(explanation.call_explanation(open_call))
 
 
 @router.get("/calls/{call_id}/result", **described(Rule.STEER, docs.CALL_RESULT))

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, UnknownItemError
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import bytes_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import blobs as blobs_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described

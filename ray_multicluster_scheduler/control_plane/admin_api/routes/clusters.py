@@ -8,15 +8,15 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
-from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
+from ray_multicluster_scheduler.control_plane.admin_api.access import ownership
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import cluster_shown
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import (
     Rule,
     caller_of,
 )
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
-    Answer,
     check_cluster,
     json_of,
     runtime_of,
@@ -51,14 +51,14 @@ async def clusters(request: Request, refresh: bool = False) -> Response:
         await runtime.health.check_all()
     else:
         runtime.event_publisher.request_checks()
-    return Answer({"clusters": explanation.cluster_rows(runtime)})
+    return JsonResponse({"clusters": explanation.cluster_rows(runtime)})
 
 
 @router.get("/api/v1/nodes", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.NODES))
 async def nodes(request: Request) -> Response:
     """The nodes of all clusters as they were last seen, in Ray's words."""
     runtime = runtime_of(request)
-    return Answer({"nodes": explanation.node_rows(runtime, runtime.machine.registry.names())})
+    return JsonResponse({"nodes": explanation.node_rows(runtime, runtime.machine.registry.names())})
 
 
 @router.get("/api/v1/clusters/{name}/drained", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.DRAINED))
@@ -109,7 +109,7 @@ async def cluster(request: Request, name: str, refresh: bool = True) -> Response
     check_cluster(request, name)
     if refresh:
         await _asked(runtime, name)
-    return Answer(_details(request, name))
+    return JsonResponse(_details(request, name))
 
 
 @router.post("/api/v1/clusters/{name}/check", tags=["clusters"], **described(Rule.KNOWN, clusters_docs.CHECK))
@@ -124,7 +124,7 @@ async def check(request: Request, name: str) -> Response:
     answered = health.snapshot is not None
     if operator and answered and not closed_before:
         await record_action(request, "close breaker", name)
-    return Answer({"answered": answered, "reason": health.sentence, "cluster": _details(request, name)})
+    return JsonResponse({"answered": answered, "reason": health.sentence, "cluster": _details(request, name)})
 
 
 def _details(request: Request, name: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _details(request: Request, name: str) -> dict[str, Any]:
     runtime = runtime_of(request)
     told = cluster_details(runtime, name)
     if told["kept_for"] is not None:
-        told["kept_for"] = own_work.named_for(caller_of(request), told["kept_for"], runtime.live_owner)
+        told["kept_for"] = ownership.visible_id(caller_of(request), told["kept_for"], runtime.live_owner)
     return told
 
 
@@ -153,7 +153,7 @@ async def drain(request: Request, name: str) -> Response:
     await runtime.until_durable()
     await record_action(request, "drain", name)
     drained = await _drained(runtime, name, asyncio.get_running_loop().time() + timeout)
-    return Answer({"drained": drained, "items": fleet_control.items_on(runtime, name)})
+    return JsonResponse({"drained": drained, "items": fleet_control.items_on(runtime, name)})
 
 
 async def _drained(runtime: ServiceRuntime, name: str, deadline: float) -> bool:
@@ -188,10 +188,10 @@ async def apply(request: Request, dry_run: bool = False) -> Response:
     else:
         wanted = await changes.read_again()
     if dry_run:
-        return Answer(changes.compare(wanted).to_dict())
+        return JsonResponse(changes.compare(wanted).to_dict())
     done = (await changes.apply(wanted)).to_dict()
     await record_action(request, "apply", "clusters", done)
-    return Answer(done)
+    return JsonResponse(done)
 
 
 def _config(said: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:

@@ -7,13 +7,14 @@ from fastapi.responses import Response
 from starlette.websockets import WebSocket
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs_of_socket, only_owner_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.expiry import batches_while_valid, close_on_expiry
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, needs_of_socket, visible_owner
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import MOST_DIGITS, EventSocket
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import HEARTBEAT_S, EventStream
-from ray_multicluster_scheduler.control_plane.admin_api.events.guarded import end_when_revoked, while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot as snapshot_of
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import events as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
@@ -43,7 +44,7 @@ async def events(
     wanted = EventFilter.of(
         {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
     )
-    runtime, only = runtime_of(request), only_owner_of(request)
+    runtime, only = runtime_of(request), visible_owner(request)
     after = _number(request.headers.get("last-event-id"), since)
     reader = runtime.event_publisher.subscribe(wanted, only_owner=only)
     try:
@@ -53,10 +54,10 @@ async def events(
         raise
     if after is None:
         after = runtime.event_publisher.hub.number
-    batches = while_let_in(
+    batches = batches_while_valid(
         request, runtime.event_publisher.batches(reader, after, idle_s=HEARTBEAT_S, report_progress=True)
     )
-    return EventStream(reader, batches, after, end_when_revoked(request, reader), first)
+    return EventStream(reader, batches, after, close_on_expiry(request, reader), first)
 
 
 @router.websocket("/ws")
@@ -64,13 +65,13 @@ async def events(
 async def socket(websocket: WebSocket) -> None:
     """The same over a WebSocket; see :class:`EventSocket`."""
     runtime = websocket.app.state.runtime
-    line = EventSocket(websocket, runtime, only_owner_of(websocket))
+    line = EventSocket(websocket, runtime, visible_owner(websocket))
     try:
         line.begin(dict(websocket.query_params))
     except SchedulerError as error:
         line.close()
-        said = problems.document(error)
-        answer = Answer(said, status_code=int(said["status"]), media_type=problems.PROBLEM_JSON)
+        said = problems.problem_of(error)
+        answer = JsonResponse(said, status_code=int(said["status"]), media_type=problems.PROBLEM_JSON)
         await websocket.send_denial_response(answer)
         return
     await line.run()

@@ -12,11 +12,12 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Resu
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.common.model.checks import priority_of
 from ray_multicluster_scheduler.common.model.item_fields import ID
-from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
+from ray_multicluster_scheduler.control_plane.admin_api.access import ownership
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_key, key_of, new_id
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as items_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config.item_models import is_id
@@ -77,7 +78,7 @@ async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     item = await _waiting(request, item_id)
     if not caller_of(request).steers_all:
         limits = runtime.machine.limits_of(item.task.owner)
-        own_work.check_priority(limits, item.task.owner, priority, item_id)
+        ownership.check_priority(limits, item.task.owner, priority, item_id)
     record = runtime.record(item_id)
     before = None if record is None else record.wanted.priority
     runtime.tell(PriorityChanged(item_id, priority))
@@ -90,7 +91,7 @@ async def there(request: Request, item_id: str) -> Item | None:
     """For whoever may steer it; None: EXPIRED. Raises UnknownItemError, NotAllowedError."""
     item = await runtime_of(request).find_item(item_id)
     if item is not None:
-        own_work.check_item_steered(request, item.task.owner, item_id)
+        ownership.check_item_steered(request, item.task.owner, item_id)
     return item
 
 
@@ -128,7 +129,7 @@ async def retry(request: Request, item_id: str) -> Response:
     made = said.get("id")
     if made is not None and not is_id(made):
         raise ConfigurationError(f"id is {str(made)[:100]!r}.", next_step=f"give {ID.words}")
-    await own_work.check_steered_by(caller_of(request), runtime, item_id)
+    await ownership.check_steered_by(caller_of(request), runtime, item_id)
     if made is not None or said.get("anyway") is True:
         return await _repeated(request, item_id, said, made, key)
     async with runtime.retry_locks.of(item_id):  # of two who ask at once, the second one sees what the first one got
@@ -157,7 +158,9 @@ async def _is_known(runtime: ServiceRuntime, item_id: str, key: str) -> bool:
     return item is not None and await asyncio.to_thread(runtime.store.id_by_key, item.task.owner, key) is not None
 
 
-async def _repeated(request: Request, item_id: str, said: dict[str, Any], made: str | None, key: str | None) -> Answer:
+async def _repeated(
+    request: Request, item_id: str, said: dict[str, Any], made: str | None, key: str | None
+) -> JsonResponse:
     runtime, caller = runtime_of(request), caller_of(request)
     before, objects, state = await _over(runtime, item_id)
     if state is TaskState.SUCCEEDED and said.get("anyway") is not True:
@@ -171,12 +174,12 @@ async def _repeated(request: Request, item_id: str, said: dict[str, Any], made: 
             f"{item_id} is the id of what is to be repeated.", next_step="give another id, or none"
         )
     task = _again(before, made or new_id(before.kind), key)
-    wanted = own_work.admitted(caller, runtime.machine.limits_of, SubmitRequest(task, objects))
+    wanted = ownership.with_owner(caller, runtime.machine.limits_of, SubmitRequest(task, objects))
     if not caller.steers_all:
-        wanted = own_work.own_only(caller, wanted)
+        wanted = ownership.restricted_to_own(caller, wanted)
     (answer,) = await runtime.accept([wanted], {})
     if not caller.steers_all:
-        answer = own_work.own_answer(caller, answer)
+        answer = ownership.own_answer(caller, answer)
     if isinstance(answer, MissingBlobs):
         raise ResultLostError(
             f"{item_id} cannot be repeated: its code or its arguments were forgotten.",
@@ -188,7 +191,7 @@ async def _repeated(request: Request, item_id: str, said: dict[str, Any], made: 
     if key is not None:
         check_key(task, answer, key, named=made is not None)
     await record_if_others(request, before.owner, "retry", item_id, {"as": answer.id})
-    return Answer(
+    return JsonResponse(
         {
             "id": answer.id,
             "repeats": item_id,
@@ -233,7 +236,7 @@ async def forget(request: Request, item_id: str) -> Response:
     """Forget what is over: its history, output and values. From then on its id answers EXPIRED, and stays taken. What
     Ray keeps of a job is not touched."""
     runtime = runtime_of(request)
-    await own_work.check_steered_by(caller_of(request), runtime, item_id)
+    await ownership.check_steered_by(caller_of(request), runtime, item_id)
     item = await runtime.find_item(item_id)
     if item is not None:
         needed = runtime.stored_arguments.needed()
@@ -245,7 +248,7 @@ async def forget(request: Request, item_id: str) -> Response:
             raise _not_now(item_id, "something of it is still to be done", "ask again in a moment")
         runtime.forget_ended(item_id)
         await record_if_others(request, item.task.owner, "forget", item_id)
-    return Answer({"id": item_id, "state": EXPIRED})
+    return JsonResponse({"id": item_id, "state": EXPIRED})
 
 
 def _not_now(item_id: str, why: str, next_step: str) -> SchedulerError:

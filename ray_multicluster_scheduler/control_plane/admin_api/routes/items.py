@@ -15,20 +15,21 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.model.item_fields import KINDS
 from ray_multicluster_scheduler.common.object_argument import ACTOR
-from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
+from ray_multicluster_scheduler.control_plane.admin_api.access import ownership
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_submitted
-from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import seen_by
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
+from ray_multicluster_scheduler.control_plane.admin_api.access.expiry import run_while_valid
+from ray_multicluster_scheduler.control_plane.admin_api.access.ownership import see_check
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import (
+    Caller,
     Rule,
     caller_of,
     check_seen,
-    only_owner_of,
-    still_let_in,
+    is_still_valid,
+    visible_owner,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.access.session_expiry import while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.events import output_stream
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import BYTES, large_value, result_lost
 from ray_multicluster_scheduler.control_plane.admin_api.routes.item_actions import there
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import (
@@ -39,7 +40,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import 
     with_key,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
-    Answer,
     blobs_of,
     check_fields,
     cursor_of,
@@ -87,8 +87,8 @@ async def submit(request: Request) -> Response:
     (answer,) = await _take(request, {**shared, "items": [entry]}, many=False)
     problem = answer.get("problem")
     if problem is not None:
-        return Answer(problem, status_code=int(problem["status"]), media_type=problems.PROBLEM_JSON)
-    return Answer(answer)
+        return JsonResponse(problem, status_code=int(problem["status"]), media_type=problems.PROBLEM_JSON)
+    return JsonResponse(answer)
 
 
 @router.post("/api/v1/items/batch", tags=["items"], **described(Rule.SUBMIT, items_docs.SUBMIT_BATCH))
@@ -97,7 +97,7 @@ async def submit_batch(request: Request) -> Response:
     the answers are in the order of the items, and what was accepted is durable. Those without an id are given one."""
     said = await json_of(request, each="items")
     check_fields(said, ("items", *_OF_ALL), "A batch")
-    return Answer({"items": await _take(request, said, many=True)})
+    return JsonResponse({"items": await _take(request, said, many=True)})
 
 
 async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[dict[str, Any]]:
@@ -112,15 +112,15 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
     runtime, caller = runtime_of(request), caller_of(request)
     for number, entry in enumerate(entries):
         try:
-            new = own_work.admitted(caller, runtime.machine.limits_of, _wanted(entry, caller.user))
+            new = ownership.with_owner(caller, runtime.machine.limits_of, _wanted(entry, caller.user))
             new = new if key is None else _keyed(new, key, number if many else None)
-            wanted.append(new if caller.steers_all else own_work.own_only(caller, new))
+            wanted.append(new if caller.steers_all else ownership.restricted_to_own(caller, new))
         except SchedulerError as error:
             wanted.append(error)
     taken = iter(await runtime.accept([one for one in wanted if isinstance(one, SubmitRequest)], blobs))
     answers = [one if isinstance(one, SchedulerError) else next(taken) for one in wanted]
     if not caller.steers_all:
-        answers = [own_work.own_answer(caller, one) for one in answers]
+        answers = [ownership.own_answer(caller, one) for one in answers]
     if key is not None:
         asked = zip(entries, wanted, answers, strict=True)
         answers = [_same(entry, one, answer, key) for entry, one, answer in asked]
@@ -132,7 +132,9 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
             leases_of(request).hold(one)
             if box is not None:
                 box.watch(one)
-    return [{"problem": problems.document(one)} if isinstance(one, SchedulerError) else _short(one) for one in answers]
+    return [
+        {"problem": problems.problem_of(one)} if isinstance(one, SchedulerError) else _short(one) for one in answers
+    ]
 
 
 def _keyed(wanted: SubmitRequest, key: str, number: int | None) -> SubmitRequest:
@@ -197,7 +199,7 @@ async def get(request: Request, item_id: str) -> dict[str, Any]:
 
 def face(request: Request, item: Item) -> dict[str, Any]:
     """An item as it is now, for whoever has not submitted it. Raises NotAllowedError."""
-    own_work.check_item_seen(request, item.task.owner, item.id)
+    ownership.check_item_seen(request, item.task.owner, item.id)
     told = {
         **_status(caller_of(request), item),
         **_why_now(request, item),
@@ -221,7 +223,7 @@ def _why_now(request: Request, item: Item) -> dict[str, str]:
 
 def _status(caller: Caller, item: Promise) -> dict[str, Any]:
     told = wire.status_to_wire(item)
-    return told if caller.steers_all or own_work.may_read(caller, item) else own_work.without_values(told)
+    return told if caller.steers_all or ownership.may_read_value(caller, item) else ownership.without_values(told)
 
 
 @router.get("/api/v1/items", tags=["items"], **described(Rule.SEE, items_docs.LIST))
@@ -301,24 +303,24 @@ async def wait(request: Request) -> Response:
         timeout,
         user=caller.user,
         tell=wire.status_to_wire if caller.steers_all else partial(_status, caller),
-        check=own_work.seen_by(caller),
+        check=ownership.see_check(caller),
     )
-    return Answer(await while_let_in(request, asking))
+    return JsonResponse(await run_while_valid(request, asking))
 
 
 @router.get("/api/v1/items/{item_id}/explain", tags=["items"], **described(Rule.SEE, items_docs.EXPLAIN))
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
     runtime, caller = runtime_of(request), caller_of(request)
-    story = await runtime.explanation_of(item_id, own_work.seen_by(caller))
-    return Answer(own_work.without_others(story, caller, runtime.live_owner))
+    story = await runtime.explanation_of(item_id, ownership.see_check(caller))
+    return JsonResponse(ownership.without_hidden_ids(story, caller, runtime.live_owner))
 
 
 @router.get("/api/v1/items/{item_id}/result", tags=["items"], **described(Rule.STEER, items_docs.RESULT))
 async def result(request: Request, item_id: str) -> Response:
     """The pickled value of one that succeeded, or the pickled exception of user code."""
     runtime = runtime_of(request)
-    await own_work.check_steered_by(caller_of(request), runtime, item_id)
+    await ownership.check_steered_by(caller_of(request), runtime, item_id)
     large = await large_value(runtime, item_id)
     if large is not None:
         return large
@@ -347,7 +349,7 @@ async def logs(
     item = await runtime.find_item(item_id)
     if item is None:
         raise result_lost(item_id)
-    own_work.check_item_seen(request, item.task.owner, item_id)
+    ownership.check_item_seen(request, item.task.owner, item_id)
     if attempt is not None and not 0 < attempt <= item.attempt:
         had = "none yet" if not item.attempt else f"attempts 1 to {item.attempt}"
         raise ConfigurationError(
@@ -355,7 +357,7 @@ async def logs(
         )
     if stream not in (None, "stdout", "stderr"):
         raise ConfigurationError(f"stream is {str(stream)[:100]!r}.", next_step="use stdout or stderr, or give none")
-    still = partial(still_let_in, request)
+    still = partial(is_still_valid, request)
     if item.task.kind == "job":
         record = runtime.record(item_id)
         # The brain may have gone on to the next one, and nobody has heard of it yet.
@@ -383,7 +385,7 @@ async def logs(
 @router.get("/api/v1/jobs", tags=["fleet"], **described(Rule.SEE, fleet_docs.JOBS))
 async def jobs(request: Request, after: str | None = None, limit: int = 100) -> Response:
     """The jobs that are remembered, newest first, in pages: ask again with the ``after`` of the answer for more."""
-    runtime, only = runtime_of(request), only_owner_of(request)
+    runtime, only = runtime_of(request), visible_owner(request)
     query = ItemQuery(kind="job", owner=only, after=number_of(after), limit=rows_at_most(limit))
     page = await asyncio.to_thread(runtime.store.items, query)
     rows, reasons = [], current_wait_reasons(runtime)  # once for all of them: each costs a decision
@@ -391,10 +393,10 @@ async def jobs(request: Request, after: str | None = None, limit: int = 100) -> 
         rows.append(await runtime.job(one.new.id, reasons=reasons))
         if number % _ROWS_AT_ONCE == 0:
             await asyncio.sleep(0)  # others have their turn
-    return Answer({"jobs": rows, "after": cursor_of(page.after)})
+    return JsonResponse({"jobs": rows, "after": cursor_of(page.after)})
 
 
 @router.get("/api/v1/jobs/{job_id}", tags=["fleet"], **described(Rule.SEE, fleet_docs.JOB))
 async def job(request: Request, job_id: str) -> Response:
     """A job in Ray's words."""
-    return Answer(await runtime_of(request).job(job_id, seen_by(caller_of(request))))
+    return JsonResponse(await runtime_of(request).job(job_id, see_check(caller_of(request))))

@@ -10,14 +10,14 @@ from fastapi import APIRouter, Request, Response
 from ray_multicluster_scheduler.common.control_characters import check_identifier
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import (
     Rule,
     caller_of,
     check_seen,
 )
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.metrics import queue_counts
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
-    Answer,
     check_cluster,
     cursor_of,
     json_of,
@@ -55,14 +55,16 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
     page = await asyncio.to_thread(runtime.store.items, query)
     counts = await asyncio.to_thread(runtime.store.count_unfinished)
     rows = queue_counts.waiting_rows(page.items, runtime, current_wait_reasons(runtime))
-    return Answer({**queue_counts.depths(counts, runtime, owner), "waiting": rows, "after": cursor_of(page.after)})
+    return JsonResponse(
+        {**queue_counts.depths(counts, runtime, owner), "waiting": rows, "after": cursor_of(page.after)}
+    )
 
 
 @router.get("/api/v1/owners", tags=["queue"], **described(Rule.SEE, queue_docs.OWNERS))
 async def owners(request: Request) -> Response:
     """Everybody who has something that is not over, or limits: how much, and how much they may have."""
     caller, rows = caller_of(request), await _owners(runtime_of(request))
-    return Answer({"owners": [row for name, row in rows.items() if caller.may_see(name)]})
+    return JsonResponse({"owners": [row for name, row in rows.items() if caller.may_see(name)]})
 
 
 @router.get("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.SEE, queue_docs.OWNER))
@@ -78,7 +80,7 @@ async def one_owner(request: Request, owner: str) -> Response:
             f"{owner!r} has had nothing here that is remembered, and no limits.",
             next_step="see `rmcs owner list` (GET /api/v1/owners)",
         )
-    return Answer(row)
+    return JsonResponse(row)
 
 
 @router.put("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, queue_docs.SET_LIMITS))
@@ -108,7 +110,7 @@ async def _limited(request: Request, owner: str, limits: OwnerLimits | None) -> 
     await runtime.until_durable()
     action = "reset limits" if limits is None else "set limits"
     await record_action(request, action, f"owner {owner}", None if limits is None else limits.model_dump())
-    return Answer((await _owners(runtime, owner))[owner])
+    return JsonResponse((await _owners(runtime, owner))[owner])
 
 
 async def _owners(runtime: ServiceRuntime, *also: str) -> dict[str, dict[str, Any]]:

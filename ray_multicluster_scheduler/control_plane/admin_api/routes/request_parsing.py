@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
-from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailboxes
+from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import MailboxRegistry
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import NoSuchCluster, TooLarge
 from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import HALVES, half_text, is_text
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
@@ -22,28 +22,13 @@ MOST_ROWS = 1000
 _LAST_NUMBER = 2**63 - 1
 
 
-class TooLarge(TaskSubmissionError):
-    """A body has more bytes than are read."""
-
-
-class NoSuchCluster(ConfigurationError):
-    """A path names a cluster that is not there."""
-
-
-class Answer(JSONResponse):
-    """Also of words that are no text, as file systems have them."""
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
-
-
 def runtime_of(request: Request) -> ServiceRuntime:
     runtime: ServiceRuntime = request.app.state.runtime
     return runtime
 
 
-def mailboxes_of(request: Request) -> Mailboxes:
-    mailboxes: Mailboxes = request.app.state.mailboxes
+def mailboxes_of(request: Request) -> MailboxRegistry:
+    mailboxes: MailboxRegistry = request.app.state.mailboxes
     return mailboxes
 
 

@@ -15,17 +15,17 @@ from ray_multicluster_scheduler.common.logging import LEVELS, level_now, set_lev
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import (
     cluster_shown,
-    of_owner,
+    for_owner,
     settings_shown,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import (
     Rule,
     caller_of,
-    only_owner_of,
+    visible_owner,
 )
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import KEPT_HOURS, LoadSeries, table
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
-    Answer,
     json_of,
     runtime_of,
 )
@@ -57,7 +57,7 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
 @router.get("/api/v1/openapi.json", tags=["about"], **described(Rule.OPEN, fleet_docs.OPENAPI))
 async def openapi(request: Request) -> Response:
     """Every route, with schemas and examples."""
-    return Answer(request.app.openapi())
+    return JsonResponse(request.app.openapi())
 
 
 @router.get("/api/v1/settings", tags=["about"], **described(Rule.KNOWN, fleet_docs.SETTINGS))
@@ -65,9 +65,9 @@ async def settings(request: Request) -> Response:
     """What holds now, from the file, the environment and by default; secrets are covered."""
     runtime = runtime_of(request)
     config = runtime.config
-    return Answer(
+    return JsonResponse(
         {
-            "settings": settings_shown(runtime.settings_now(), only_owner_of(request)),
+            "settings": settings_shown(runtime.settings_now(), visible_owner(request)),
             "source": config.source,
             "clusters": [cluster_shown(one) for one in config.clusters],
         }
@@ -79,12 +79,12 @@ async def fleet(request: Request) -> Response:
     """What a client has to know to submit: settings, clusters, home directories."""
     runtime, caller = runtime_of(request), caller_of(request)
     settings = runtime.settings_now()
-    return Answer(
+    return JsonResponse(
         {
             "version": __version__,
             "control_plane": runtime.control_plane,
             "you": {"user": caller.user, "roles": sorted(caller.roles)},
-            "settings": of_owner(settings.model_dump(mode="json", exclude={"service_tls"}), only_owner_of(request)),
+            "settings": for_owner(settings.model_dump(mode="json", exclude={"service_tls"}), visible_owner(request)),
             "clusters": [one.name for one in runtime.config.clusters],
             "homes": list(runtime.homes),
             "not_ready": runtime.store.write_problem or runtime.refusal,
@@ -95,7 +95,7 @@ async def fleet(request: Request) -> Response:
 @router.get("/api/v1/log-level", tags=["about"], **described(Rule.KNOWN, log_level_docs.LOG_LEVEL))
 async def log_level() -> Response:
     """The least that a line must be worth to be written."""
-    return Answer({"level": level_now()})
+    return JsonResponse({"level": level_now()})
 
 
 @router.put("/api/v1/log-level", tags=["about"], **described(Rule.OPERATE, log_level_docs.SET_LOG_LEVEL))
@@ -114,7 +114,7 @@ async def set_log_level(request: Request) -> Response:
     set_level(min(before, level, key=LEVELS.index))  # that of both by which it is told in the log
     await record_action(request, "set log level", "log", {"level": level, "before": before})
     set_level(level)
-    return Answer({"level": level})
+    return JsonResponse({"level": level})
 
 
 @router.get("/metrics", tags=["probes"], **described(Rule.KNOWN, series_docs.METRICS))

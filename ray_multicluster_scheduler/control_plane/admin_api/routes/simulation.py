@@ -11,17 +11,17 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
+from ray_multicluster_scheduler.control_plane.admin_api.access import ownership
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import (
     Rule,
     caller_of,
-    only_owner_of,
-    still_let_in,
+    is_still_valid,
+    visible_owner,
 )
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import no_task, with_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
-    Answer,
     json_of,
     runtime_of,
 )
@@ -48,16 +48,16 @@ async def plan(request: Request) -> Response:
     said, runtime, caller = await json_of(request), runtime_of(request), caller_of(request)
     if not isinstance(said.get("task"), Mapping):
         raise no_task()
-    wanted = own_work.admitted(caller, runtime.machine.limits_of, SubmitRequest(item_from(with_id(said["task"]))))
+    wanted = ownership.with_owner(caller, runtime.machine.limits_of, SubmitRequest(item_from(with_id(said["task"]))))
     await runtime.health.check_all()
-    return Answer(runtime.machine.plan(wanted.task, runtime.clock.now()).to_dict())
+    return JsonResponse(runtime.machine.plan(wanted.task, runtime.clock.now()).to_dict())
 
 
 @router.get("/api/v1/trace", tags=["fleet"], **described(Rule.SEE, fleet_docs.TRACE))
 async def trace(request: Request) -> Response:
     """What has run, as a CSV trace for `rmcs simulate`."""
-    pages = history_trace(runtime_of(request).store, only_owner_of(request))
-    return StreamingResponse(_lines(pages, partial(still_let_in, request)), media_type="text/csv")
+    pages = history_trace(runtime_of(request).store, visible_owner(request))
+    return StreamingResponse(_lines(pages, partial(is_still_valid, request)), media_type="text/csv")
 
 
 async def _lines(pages: Iterator[list[Item]], still: Callable[[], bool]) -> AsyncIterator[bytes]:
@@ -81,7 +81,7 @@ async def simulate(request: Request) -> Response:
             f"A simulation has no {unknown[0]!r}.", next_step="use synthetic, nodes, settings, seed"
         )
     runs: SimulatedRuns = request.app.state.simulated_runs
-    return Answer(await runs.run(_asked(said, runtime)))
+    return JsonResponse(await runs.run(_asked(said, runtime)))
 
 
 def _asked(said: dict[str, Any], runtime: ServiceRuntime) -> dict[str, Any]:

@@ -10,9 +10,14 @@ from fastapi.responses import Response
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError
 from ray_multicluster_scheduler.control_plane.admin_api.access import sessions
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
-from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook, roles_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, access_of, json_of, texts
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenStore, roles_of
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
+    access_of,
+    json_of,
+    texts,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import is_text
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import tokens as tokens_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
@@ -25,15 +30,15 @@ async def log_in(request: Request) -> Response:
     """Begin a session: asked with ``Authorization: Bearer``, answered with a cookie that only the browser itself can
     read. It ends after twelve hours, with its token, with ``DELETE``, or with the service."""
     access = access_of(request)
-    if access.book is not None and "authorization" not in request.headers:
+    if access.tokens is not None and "authorization" not in request.headers:
         raise NotAllowedError(
             "A session begins with a token.", next_step="send Authorization: Bearer, with the token to log in with"
         )
     caller = caller_of(request)
     lasts_s = _lasts_s(request, access.sessions.lasts_s)
-    answer = Answer({"user": caller.user, "roles": sorted(caller.roles), "expires_in": lasts_s})
+    answer = JsonResponse({"user": caller.user, "roles": sorted(caller.roles), "expires_in": lasts_s})
     secret = access.sessions.make(caller)
-    answer.headers["set-cookie"] = sessions.cookie(secret, lasts_s, secure=_secure(request))
+    answer.headers["set-cookie"] = sessions.set_cookie(secret, lasts_s, secure=_secure(request))
     answer.headers["cache-control"] = "no-store"
     return answer
 
@@ -42,11 +47,11 @@ async def log_in(request: Request) -> Response:
 async def log_out(request: Request) -> Response:
     """The end of the session, whoever has its cookie."""
     access = access_of(request)
-    secret = sessions.cookie_in(request.headers.get("cookie", ""))
+    secret = sessions.session_cookie(request.headers.get("cookie", ""))
     if secret:
         access.sessions.end(secret)
-    answer = Answer({"ended": bool(secret)})
-    answer.headers["set-cookie"] = sessions.cookie("", 0, secure=_secure(request))
+    answer = JsonResponse({"ended": bool(secret)})
+    answer.headers["set-cookie"] = sessions.set_cookie("", 0, secure=_secure(request))
     return answer
 
 
@@ -59,12 +64,12 @@ async def ticket(request: Request) -> Response:
         "ticket": access.tickets.make(caller_of(request)),
         "expires_in": _lasts_s(request, access.tickets.lasts_s),
     }
-    return Answer(said, headers={"cache-control": "no-store"})
+    return JsonResponse(said, headers={"cache-control": "no-store"})
 
 
 def _lasts_s(request: Request, at_most: float) -> float:
     """Nothing that a token has opened lasts longer than itself."""
-    left = access_of(request).left_s(caller_of(request))
+    left = access_of(request).seconds_left(caller_of(request))
     return at_most if left is None else round(min(at_most, max(left, 0.0)), 3)
 
 
@@ -76,14 +81,14 @@ def _secure(request: Request) -> bool:
 @router.get("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, tokens_docs.LIST))
 async def list_tokens(request: Request) -> dict[str, Any]:
     """All of them, oldest first, also those that have expired; never what one needs to use them."""
-    return {"tokens": _book(request).list()}
+    return {"tokens": _store(request).list()}
 
 
 @router.post("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, tokens_docs.CREATE))
 async def create(request: Request) -> dict[str, Any]:
     """Make one: ``{"user": "alice", "roles": ["submitter"], "note": "", "expires_at": seconds since 1970, or null}``.
     The answer has the token itself, once: it is kept nowhere."""
-    book, said = _book(request), await json_of(request)
+    store, said = _store(request), await json_of(request)
     for key in said:
         if key not in ("user", "roles", "note", "expires_at"):
             raise ConfigurationError(f"A token has no {key!r}.", next_step="give user, roles, note and expires_at")
@@ -101,9 +106,9 @@ async def create(request: Request) -> dict[str, Any]:
             f"expires_at is {str(expires_at)[:100]!r}.", next_step="give seconds since 1970, or null for never"
         )
     # In no thread: those may all be busy with reading, and a revocation would wait for them.
-    token, text, writing = book.begin_create(user, roles_of(texts(said, "roles")), note, expires_at)
-    await book.written(writing)
-    about = book.let_in(token)
+    token, text, writing = store.begin_create(user, roles_of(texts(said, "roles")), note, expires_at)
+    await store.written(writing)
+    about = store.activate(token)
     await record_action(request, "token create", about["id"], {"user": user, "roles": ",".join(about["roles"])})
     return {**about, "token": text}
 
@@ -112,17 +117,17 @@ async def create(request: Request) -> dict[str, Any]:
 async def revoke(request: Request, token_id: str, force: bool = False) -> dict[str, Any]:
     """From now on nobody gets in with it, and who is in is put out. The last one of an admin only with ``force``.
     Answered when it is written; if it cannot be now, it holds all the same, and can be said again."""
-    book = _book(request)
-    about, writing = book.begin_revoke(token_id, force=force)
+    store = _store(request)
+    about, writing = store.begin_revoke(token_id, force=force)
     await record_action(request, "token revoke", token_id, {"of": about["user"]})
-    await book.written(writing)
+    await store.written(writing)
     return about
 
 
-def _book(request: Request) -> TokenBook:
-    book = access_of(request).book
-    if book is None:
+def _store(request: Request) -> TokenStore:
+    store = access_of(request).tokens
+    if store is None:
         raise ConfigurationError(
             "This service asks nobody for a token (auth: none).", next_step="start it with --auth token"
         )
-    return book
+    return store

@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import RULE, Rule
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import RULE, Rule
 from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import COOKIE
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.components import components
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.parameters import PARAMETERS

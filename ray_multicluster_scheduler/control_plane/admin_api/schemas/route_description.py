@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import Response
 
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, needs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import Schema, named
 
 JSON = "application/json"

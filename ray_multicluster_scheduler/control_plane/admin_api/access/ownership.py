@@ -12,8 +12,7 @@ from starlette.requests import HTTPConnection
 from ray_multicluster_scheduler.common.control_characters import check_identifiers
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
 from ray_multicluster_scheduler.common.redaction import mask_text
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Caller, caller_of
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime.explanation import unknown_item
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
@@ -23,61 +22,61 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
     SubmitRequest,
 )
 
-OTHERS = "somebody else's item"
+HIDDEN_ID = "somebody else's item"
 LimitsOf: TypeAlias = Callable[[str], OwnerLimits]
-"""What an owner may have now."""
+"""The limits of an owner in force."""
 
 
 async def owner_of(runtime: ServiceRuntime, item_id: str) -> str | None:
-    """Of an item, or of the gang that this is a member of; None if it is not known (any more)."""
+    """The owner of an item or gang member; None if it is unknown or forgotten."""
     named = await runtime.resolve_id(item_id)
     return None if named is None else named.owner
 
 
-def may_read(caller: Caller, promise: Promise) -> bool:
-    """Its value, not only what happened to it. A call is its client's."""
+def may_read_value(caller: Caller, promise: Promise) -> bool:
+    """May the caller read the value, and not only the state? The value of a call is its client's."""
     return caller.may_steer(promise.task.owner) if isinstance(promise, Item) else caller.submits
 
 
 def without_values(status: dict[str, Any]) -> dict[str, Any]:
-    """What is told of an item to somebody who may not read its value."""
-    return {**status, "outcome": _bare(status["outcome"])} if "outcome" in status else status
+    """The status of an item for a caller who may not read its value."""
+    return {**status, "outcome": _without_payload(status["outcome"])} if "outcome" in status else status
 
 
-def _bare(outcome: dict[str, Any]) -> dict[str, Any]:
+def _without_payload(outcome: dict[str, Any]) -> dict[str, Any]:
     result, origin = outcome["result"], outcome["origin"]
     return {
         **outcome,
         "result": result and {name: value for name, value in result.items() if name not in ("payload", "digest")},
-        "origin": origin and _bare(origin),
+        "origin": origin and _without_payload(origin),
     }
 
 
 # ---- submitting
 
 
-def admitted(caller: Caller, limits_of: LimitsOf, wanted: SubmitRequest) -> SubmitRequest:
-    """As whose it is run. Raises NotAllowedError for another owner than the token's user, or too high a priority,
-    ConfigurationError for an id, an owner or a key that is more than a line."""
-    task = wanted.task
+def with_owner(caller: Caller, limits_of: LimitsOf, request: SubmitRequest) -> SubmitRequest:
+    """The request with its owner, which is the caller by default. Raises NotAllowedError for another owner than the
+    token's user, or too high a priority, ConfigurationError for an id, an owner or a key that is more than a line."""
+    task = request.task
     check_identifiers(task)
     if not task.owner:
         task = replace(task, owner=caller.user)
-        wanted = wanted._replace(task=task)
+        request = request._replace(task=task)
     elif task.owner != caller.user and not caller.steers_all:
         raise NotAllowedError(
             f"The owner of {task.id} is {task.owner}, and the token is {caller.user}'s.",
             task_id=task.id,
             next_step="leave owner out, or use a token with the role operator as well",
         )
-    if task.job is not None and (shown := mask_text(task.name)) != task.name:  # a job is called by its command line
-        wanted = wanted._replace(task=replace(task, name=shown))
+    if task.job is not None and (shown := mask_text(task.name)) != task.name:  # the name of a job is its command line
+        request = request._replace(task=replace(task, name=shown))
     check_priority(limits_of(task.owner), task.owner, task.priority, task.id)
-    return wanted
+    return request
 
 
 def check_priority(limits: OwnerLimits, owner: str, priority: int, item_id: str) -> None:
-    """Raises NotAllowedError above the ceiling of its owner."""
+    """Raises NotAllowedError if the priority is above the limit of the owner."""
     if limits.max_priority is not None and priority > limits.max_priority:
         raise NotAllowedError(
             f"The priority of {item_id} would be {priority}; {owner} may ask for {limits.max_priority} at the most.",
@@ -86,60 +85,60 @@ def check_priority(limits: OwnerLimits, owner: str, priority: int, item_id: str)
         )
 
 
-def own_only(caller: Caller, wanted: SubmitRequest) -> SubmitRequest:
-    """The same, for one who touches nothing of somebody else's: whose things are is asked when they are found, not
-    before, when they may not be there yet. Raises NotAllowedError."""
-    task = wanted.task
-    if task.content_key is not None:  # joined to one's own only
+def restricted_to_own(caller: Caller, request: SubmitRequest) -> SubmitRequest:
+    """The request of a caller who may use only its own items. Ownership is checked when an item is found, not before:
+    it may not exist yet. Raises NotAllowedError."""
+    task = request.task
+    if task.content_key is not None:  # joins equal items of the same user only
         task = replace(task, content_key=f"{caller.user}:{task.content_key}")
     actor = task.actor
     if actor is not None and actor.adopt:
         raise NotAllowedError(
-            f"{actor.ray_name} was left by another program, and it is not known whose it is.",
+            f"{actor.ray_name} was left by another program, and its owner is not known.",
             task_id=task.id,
             next_step="use a token with the role operator as well",
         )
-    return wanted._replace(task=task, check=partial(_check_used, caller), user=caller.user)
+    return request._replace(task=task, check=partial(_check_used, caller), user=caller.user)
 
 
-def steered_by(caller: Caller) -> OwnershipCheck | None:
-    """For whoever finds an item that is to be used."""
+def steer_check(caller: Caller) -> OwnershipCheck | None:
+    """A check of items that the caller is about to use."""
     return None if caller.steers_all else partial(_check_steered, caller)
 
 
-def seen_by(caller: Caller) -> OwnershipCheck | None:
-    """For whoever finds an item that is to be told of."""
+def see_check(caller: Caller) -> OwnershipCheck | None:
+    """A check of items that are about to be shown to the caller."""
     return None if caller.sees_all else partial(_check_seen, caller)
 
 
 def _check_used(caller: Caller, owner: str, item_id: str) -> None:
-    """By something new, whose id has to be free: who submits learns which are not, whatever he is told here."""
+    """For use by a new item. It does not hide that the id exists, since a submission reveals that anyway."""
     if not caller.may_steer(owner):
-        raise _not_his(caller, item_id)
+        raise _not_yours(caller, item_id)
 
 
 def _check_steered(caller: Caller, owner: str, item_id: str) -> None:
     if not caller.may_steer(owner):
-        raise not_there_for(caller, item_id)
+        raise hidden_item(caller, item_id)
 
 
 def _check_seen(caller: Caller, owner: str, item_id: str) -> None:
     if not caller.may_see(owner):
-        raise not_there_for(caller, item_id)
+        raise hidden_item(caller, item_id)
 
 
 def check_item_seen(request: HTTPConnection, owner: str, item_id: str) -> None:
-    """Raises as :func:`not_there_for` says."""
+    """Raises as :func:`hidden_item` says."""
     _check_seen(caller_of(request), owner, item_id)
 
 
 def check_item_steered(request: HTTPConnection, owner: str, item_id: str) -> None:
-    """Raises as :func:`not_there_for` says."""
+    """Raises as :func:`hidden_item` says."""
     _check_steered(caller_of(request), owner, item_id)
 
 
 async def check_steered_by(caller: Caller, runtime: ServiceRuntime, item_id: str) -> None:
-    """Raises as :func:`not_there_for` says for somebody else's item."""
+    """Raises as :func:`hidden_item` says for somebody else's item."""
     if not caller.steers_all:
         owner = await owner_of(runtime, item_id)
         if owner is not None:
@@ -147,42 +146,43 @@ async def check_steered_by(caller: Caller, runtime: ServiceRuntime, item_id: str
 
 
 def own_answer(caller: Caller, answer: Item | SchedulerError) -> Item | SchedulerError:
-    """Nothing of somebody else's is handed out."""
+    """The answer to a submission, or the error if it is another user's item."""
     if isinstance(answer, Item) and not caller.may_steer(answer.task.owner):
-        return _not_his(caller, answer.id)
+        return _not_yours(caller, answer.id)
     return answer
 
 
-def not_there_for(caller: Caller, item_id: str) -> SchedulerError:
-    """Somebody else's item, for whoever may not have it. Who may not even see it is answered as if it were not there:
-    else ids could be tried, to learn which there are."""
-    return _not_his(caller, item_id) if caller.sees_all else unknown_item(item_id)
+def hidden_item(caller: Caller, item_id: str) -> SchedulerError:
+    """The error for another user's item. A caller who may not see it gets the error for an unknown id, so that ids
+    cannot be probed."""
+    return _not_yours(caller, item_id) if caller.sees_all else unknown_item(item_id)
 
 
-def without_others(story: dict[str, Any], caller: Caller, owner_of_id: Callable[[str], str | None]) -> dict[str, Any]:
-    """What `explain` tells, for this caller: one who may only know of his own does not learn the ids of others from
-    it."""
+def without_hidden_ids(
+    story: dict[str, Any], caller: Caller, owner_of_id: Callable[[str], str | None]
+) -> dict[str, Any]:
+    """An explanation without the ids of items that the caller may not see."""
     if caller.sees_all:
         return story
 
     queue = story.get("queue")
     if not queue:
         return story
-    ahead = [_ahead(one, named_for(caller, one["id"], owner_of_id), owner_of_id(one["id"])) for one in queue["ahead"]]
+    ahead = [_ahead(one, visible_id(caller, one["id"], owner_of_id), owner_of_id(one["id"])) for one in queue["ahead"]]
     return {**story, "queue": {**queue, "ahead": ahead}}
 
 
-def named_for(caller: Caller, item_id: str, owner_of_id: Callable[[str], str | None]) -> str:
-    """Its id, for those who may know of it."""
-    return item_id if caller.sees_all or owner_of_id(item_id) == caller.user else OTHERS
+def visible_id(caller: Caller, item_id: str, owner_of_id: Callable[[str], str | None]) -> str:
+    """The id, or HIDDEN_ID if the caller may not see the item."""
+    return item_id if caller.sees_all or owner_of_id(item_id) == caller.user else HIDDEN_ID
 
 
-def _ahead(said: dict[str, Any], name: str, owner: str | None) -> dict[str, Any]:
-    why = said["why"]
-    return {"id": name, "why": why.replace(owner, "another owner") if name == OTHERS and owner else why}
+def _ahead(entry: dict[str, Any], name: str, owner: str | None) -> dict[str, Any]:
+    why = entry["why"]
+    return {"id": name, "why": why.replace(owner, "another owner") if name == HIDDEN_ID and owner else why}
 
 
-def _not_his(caller: Caller, item_id: str) -> NotAllowedError:
+def _not_yours(caller: Caller, item_id: str) -> NotAllowedError:
     return NotAllowedError(
         f"{item_id} is not {caller.user}'s.",
         task_id=item_id,
