@@ -1,7 +1,7 @@
-"""DashboardClient: jobs, packages and snapshots of one cluster over plain HTTP.
+"""DashboardClient: jobs, packages and snapshots of one cluster over HTTP.
 
-Every failure is a :class:`DashboardProblem` (a ClusterConnectionError), or a TaskSubmissionError when it is
-about the job itself. No call blocks for ten seconds, but for uploads and whole logs, which grow with their size.
+Every failure is a :class:`DashboardProblem` (a ClusterConnectionError), or a TaskSubmissionError if it is about the job
+itself. No call takes ten seconds, except uploads and whole logs, whose timeouts grow with their size.
 """
 
 from __future__ import annotations
@@ -12,29 +12,34 @@ import os
 import re
 from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_http import (
-    Answer,
     DashboardHttp,
+    HttpResponse,
     Timeouts,
     Token,
 )
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_jobs import (
+    JobRequest,
+    JobSubmission,
+    follow_log,
+)
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
-from ray_multicluster_scheduler.scheduler.connection.dashboard.http_actors import actors_route, has_living_actor
-from ray_multicluster_scheduler.scheduler.connection.dashboard.http_snapshot import (
+from ray_multicluster_scheduler.scheduler.connection.dashboard.response_parser import (
     NODES_ROUTE,
     STATUS_ROUTE,
     SUMMARY_ROUTE,
     VERSION_ROUTE,
-    Answers,
+    SnapshotResponses,
+    actors_route,
     build_snapshot,
+    has_living_actor,
 )
-from ray_multicluster_scheduler.scheduler.connection.dashboard.job_log_tail import follow_log
-from ray_multicluster_scheduler.scheduler.connection.dashboard.job_submission import JobRequest, JobSubmission
 
 MAX_LOG_BYTES = 1024 * 1024 * 1024
 
@@ -44,7 +49,7 @@ _PACKAGE_URI = re.compile(r"gcs://([A-Za-z0-9_.+-]+\.(?:zip|whl))")
 
 
 class DashboardClient:
-    """Talks to one dashboard, exactly at the URL given. Created and used on one event loop."""
+    """Client of one dashboard, at exactly this URL. Created and used on one event loop."""
 
     def __init__(
         self,
@@ -56,7 +61,7 @@ class DashboardClient:
         verify: bool = True,
         timeouts: Timeouts | None = None,
     ) -> None:
-        """``token`` is asked at every request and its answer not kept; ``ca`` is a file of trusted certificates."""
+        """``token`` is called for every request and its result not kept; ``ca`` is a file of trusted certificates."""
         self._http = DashboardHttp(name, url, token=token, ca=ca, verify=verify, timeouts=timeouts)
 
     @property
@@ -72,16 +77,16 @@ class DashboardClient:
         await self._http.close()
 
     async def version(self) -> dict[str, Any]:
-        """``ray_version``, ``session_name`` and what else the dashboard says of itself."""
+        """``ray_version``, ``session_name`` and what else the dashboard reports about itself."""
         answer = await self._http.get_json(VERSION_ROUTE)
         if not isinstance(answer, dict) or "ray_version" not in answer:
-            raise self._http.problem("NOT_A_DASHBOARD", "answers in JSON, but not as a Ray dashboard does")
+            raise self._http.problem("NOT_A_DASHBOARD", "answers in JSON, but not like a Ray dashboard")
         return answer
 
     async def clock(self) -> float | None:
-        """What time it is there, to the second; None if it does not say. Raises DashboardProblem."""
-        said = (await self._http.request("GET", VERSION_ROUTE)).date
-        return None if said is None else parsedate_to_datetime(said).timestamp()
+        """The dashboard's time, to the second; None if it does not send it. Raises DashboardProblem."""
+        date = (await self._http.request("GET", VERSION_ROUTE)).date
+        return None if date is None else parsedate_to_datetime(date).timestamp()
 
     async def snapshot(self, now: float) -> ResourceSnapshot:
         """Total and free per node, as of ``now`` at the latest. Raises DashboardProblem."""
@@ -93,23 +98,23 @@ class DashboardClient:
                 summary = group.create_task(self._physical_use())
         except* DashboardProblem as problems:
             raise _first(problems) from None
-        answers = Answers(version.result(), nodes.result(), status.result(), summary.result())
+        responses = SnapshotResponses(version.result(), nodes.result(), status.result(), summary.result())
         try:
-            snapshot = build_snapshot(self.name, now, answers)
+            snapshot = build_snapshot(self.name, now, responses)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            what = f"described its nodes in a way we do not know ({type(error).__name__}: {error})"
+            what = f"describes its nodes in an unknown form ({type(error).__name__}: {error})"
             raise self._http.problem("BAD_ANSWER", what) from error
         if not snapshot.nodes:
             raise self._http.problem("BAD_ANSWER", "lists no live node: the cluster is still starting, or going down")
         return snapshot
 
     async def has_detached_actor(self, name: str) -> bool:
-        """Does a detached actor of ours of this name live there? Raises DashboardProblem."""
+        """Whether a detached actor of ours with this name is alive there. Raises DashboardProblem."""
         answer = await self._http.get_json(actors_route(name))
         try:
             return has_living_actor(answer, name)
         except (KeyError, TypeError) as error:
-            what = f"described its actors in a way we do not know ({type(error).__name__}: {error})"
+            what = f"describes its actors in an unknown form ({type(error).__name__}: {error})"
             raise self._http.problem("BAD_ANSWER", what) from error
 
     async def submit_job(
@@ -124,10 +129,10 @@ class DashboardClient:
         entrypoint_memory: int | None = None,
         entrypoint_resources: Mapping[str, float] | None = None,
     ) -> str:
-        """Start a job, or find the one that an earlier call with the same id started.
+        """Start a job, or find the one that an earlier call with the same id started; safe to repeat.
 
-        Safe to repeat. Raises TaskSubmissionError if Ray refuses the job or the id is somebody else's, and
-        DashboardProblem otherwise; its ``ambiguous`` says that the job may run all the same.
+        Raises TaskSubmissionError if Ray refuses the job or if the id belongs to another job, otherwise
+        DashboardProblem; if that is ``ambiguous``, the job may run.
         """
         request = JobRequest(
             submission_id=_checked(submission_id, self.name),
@@ -142,7 +147,7 @@ class DashboardClient:
         return await JobSubmission(self._http, request, self.job_info).run()
 
     async def job_info(self, submission_id: str, *, timeout: float | None = None) -> dict[str, Any] | None:
-        """What Ray knows of a job, or None if it has never heard of it."""
+        """Ray's description of a job; None if the cluster does not know it."""
         path = _job_path(submission_id, self.name)
         answer = await self._http.request("GET", path, timeout=timeout)
         if self._unknown(answer):
@@ -150,7 +155,7 @@ class DashboardClient:
         return dict(self._http.parse(answer, path))
 
     async def list_jobs(self) -> list[dict[str, Any]]:
-        """All jobs of the cluster, everybody's."""
+        """All jobs of the cluster, including those that are not ours."""
         answer = await self._http.get_json("/api/jobs/")
         if not isinstance(answer, list):
             raise self._http.problem("BAD_ANSWER", "did not answer with a list of jobs")
@@ -166,20 +171,16 @@ class DashboardClient:
         return str(self._http.parse(answer, path).get("logs") or "")
 
     async def tail_job_logs(self, submission_id: str) -> AsyncIterator[str]:
-        """The output as it comes, every character once, until the job has ended."""
+        """Yield each character of the output once, until the job has ended."""
         if await self.job_info(submission_id) is None:
             raise self._no_such_job(submission_id)
         path = _job_path(submission_id, self.name) + "/logs/tail"
-        async for piece in follow_log(
-            self._http,
-            path,
-            info=lambda: self.job_info(submission_id),
-            whole=lambda: self.job_logs(submission_id),
-        ):
+        info, whole = partial(self.job_info, submission_id), partial(self.job_logs, submission_id)
+        async for piece in follow_log(self._http, path, info=info, whole=whole):
             yield piece
 
     async def stop_job(self, submission_id: str) -> bool:
-        """Ask for its end. False if the job is unknown or was over already."""
+        """Stop a job. False if it is unknown or has ended already."""
         path = _job_path(submission_id, self.name) + "/stop"
         answer = await self._http.request("POST", path)
         if self._unknown(answer):
@@ -187,14 +188,14 @@ class DashboardClient:
         return bool(self._http.parse(answer, path).get("stopped"))
 
     async def delete_job(self, submission_id: str) -> None:
-        """Forget a job that is over, if it is still known. Raises TaskSubmissionError while it runs."""
+        """Delete a job that has ended, if it exists. Raises TaskSubmissionError while it runs."""
         path = _job_path(submission_id, self.name)
         answer = await self._http.request("DELETE", path)
         if self._unknown(answer):
             return
         if not answer.ok and "non-terminal" in answer.text:
             raise TaskSubmissionError(
-                f"Job {submission_id} on cluster {self.name} is not over, so Ray does not delete it.",
+                f"Job {submission_id} on cluster {self.name} has not ended, so Ray does not delete it.",
                 task_id=submission_id,
                 cluster=self.name,
                 next_step="stop it first",
@@ -202,7 +203,7 @@ class DashboardClient:
         self._http.parse(answer, path)
 
     async def package_exists(self, uri: str) -> bool:
-        """Is it in the cluster's store? Asking also keeps it there for some minutes."""
+        """Whether the cluster's store has the package. The request also keeps it there for some minutes."""
         path = _package_path(uri, self.name)
         answer = await self._http.request("GET", path)
         if self._unknown(answer):
@@ -221,20 +222,20 @@ class DashboardClient:
                 answer = await self._put(path, file, os.fstat(file.fileno()).st_size)
         if answer.status == _TOO_LARGE or "exceeds the maximum size" in answer.text:
             raise TaskSubmissionError(
-                f"The dashboard of cluster {self.name} finds the package {uri} too large.",
+                f"The package {uri} is too large for the dashboard of cluster {self.name}.",
                 cluster=self.name,
                 next_step="leave large files out with `excludes` in runtime_env, or put the package on shared storage",
             )
         if not answer.ok:
             self._http.parse(answer, path)
 
-    async def _put(self, path: str, data: BinaryIO, size: int) -> Answer:
+    async def _put(self, path: str, data: BinaryIO, size: int) -> HttpResponse:
         limits = self._http.timeouts
         timeout = limits.upload_base + limits.upload_per_mib * size / 1024**2
         return await self._http.request("PUT", path, data=data, timeout=timeout)
 
     async def _physical_use(self) -> Any | None:
-        """None where the dashboard does not offer it; placement can do without."""
+        """None if the dashboard does not offer it; placement does not need it."""
         try:
             return await self._http.get_json(SUMMARY_ROUTE)
         except DashboardProblem as error:
@@ -242,12 +243,12 @@ class DashboardClient:
                 return None
             raise
 
-    def _unknown(self, answer: Answer) -> bool:
-        """Ray says which thing does not exist; any other 404 is a stranger's."""
+    def _unknown(self, answer: HttpResponse) -> bool:
+        """Whether Ray answers that the object does not exist. Any other 404 does not come from Ray."""
         if answer.status != _NOT_FOUND:
             return False
         if "does not exist" not in answer.text:
-            raise self._http.problem("NOT_A_DASHBOARD", "answers HTTP 404, but not as a Ray dashboard does")
+            raise self._http.problem("NOT_A_DASHBOARD", "answers HTTP 404, but not like a Ray dashboard")
         return True
 
     def _no_such_job(self, submission_id: str) -> TaskSubmissionError:
@@ -255,12 +256,12 @@ class DashboardClient:
             f"Cluster {self.name} knows no job {submission_id}.",
             task_id=submission_id,
             cluster=self.name,
-            next_step="list the jobs of the cluster; it may have been deleted, or the cluster restarted",
+            next_step="list the jobs of the cluster; the job may have been deleted, or the cluster restarted",
         )
 
 
 def _first(problems: BaseExceptionGroup[DashboardProblem]) -> BaseException:
-    """The one an operator can do something about comes first."""
+    """A permanent one if there is one, because an operator can fix it."""
     found = [error for error in problems.exceptions if isinstance(error, DashboardProblem)]
     return min(found, key=lambda error: not error.permanent)
 
@@ -271,7 +272,7 @@ def _checked(submission_id: str, cluster: str) -> str:
             f"{submission_id!r} cannot be the id of a Ray job on cluster {cluster}.",
             task_id=submission_id,
             cluster=cluster,
-            next_step="begin with a letter or a digit, then use letters, digits, '_', '-' and '.'; at most 200 in all",
+            next_step="begin with a letter or digit, then use letters, digits, '_', '-', '.'; at most 200 characters",
         )
     return submission_id
 

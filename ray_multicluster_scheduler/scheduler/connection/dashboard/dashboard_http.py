@@ -1,4 +1,4 @@
-"""One HTTP conversation with a dashboard: time-outs, token, TLS, and every failure in words."""
+"""DashboardHttp: HTTP requests to a dashboard, with timeouts, token and TLS; every failure is a DashboardProblem."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem
     problem,
 )
 
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""No answer we ask for is larger, but for a job's whole log."""
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+"""No response is larger, except a job's whole log."""
 
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _BAD_REQUEST = 401, 403, 404, 400
 _GATEWAY_ERRORS = frozenset({502, 503, 504})
@@ -32,7 +32,7 @@ Token = Callable[[], "str | None"]
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. ``submit`` spans the first try, the look-up and the second try together."""
+    """Seconds. ``submit`` covers the first attempt, the look-up and the second attempt together."""
 
     connect: float = 3.0
     small: float = 8.0
@@ -44,13 +44,13 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back."""
+class HttpResponse:
+    """A complete HTTP response."""
 
     status: int
     body: bytes
     date: str | None = None
-    """What its clock says, as the header has it."""
+    """The Date header."""
 
     @property
     def text(self) -> str:
@@ -90,9 +90,9 @@ class DashboardHttp:
         json_body: Mapping[str, Any] | None = None,
         data: Any = None,
         timeout: float | None = None,
-        limit_bytes: int = MAX_ANSWER_BYTES,
-    ) -> Answer:
-        """Send and read the whole answer. Raises DashboardProblem; other HTTP errors are the caller's to judge."""
+        limit_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> HttpResponse:
+        """Send a request and read the whole response. Raises DashboardProblem; the caller handles other HTTP errors."""
         limit_s = timeout if timeout is not None else self.timeouts.small
         headers = self._headers()
         session = self._open()
@@ -103,25 +103,25 @@ class DashboardHttp:
                 headers=headers,
                 json=json_body,
                 data=data,
-                allow_redirects=False,  # the token must not follow a redirect to somebody else
+                allow_redirects=False,  # the token must not go to another host
                 timeout=aiohttp.ClientTimeout(total=limit_s, sock_connect=min(self.timeouts.connect, limit_s)),
             ) as response:
                 body = await self._read(response, limit_bytes)
-                answer = Answer(response.status, body, response.headers.get("Date"))
+                answer = HttpResponse(response.status, body, response.headers.get("Date"))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise from_exception(self.name, self.url, error, limit_s=limit_s) from error
-        self._refuse_foreigners(answer, sent_token=bool(headers), path=path)
+        self._check_status(answer, sent_token=bool(headers), path=path)
         return answer
 
-    async def get_json(self, path: str, *, timeout: float | None = None, limit_bytes: int = MAX_ANSWER_BYTES) -> Any:
-        """GET a route that every dashboard has. Raises DashboardProblem."""
+    async def get_json(self, path: str, *, timeout: float | None = None, limit_bytes: int = MAX_RESPONSE_BYTES) -> Any:
+        """GET a route that every dashboard has, and parse the response. Raises DashboardProblem."""
         answer = await self.request("GET", path, timeout=timeout, limit_bytes=limit_bytes)
         if answer.status == _NOT_FOUND:
             raise self.problem("NOT_A_DASHBOARD", f"has no {path.partition('?')[0]} (HTTP 404)")
         return self.parse(answer, path)
 
-    def parse(self, answer: Answer, path: str) -> Any:
-        """The JSON in an answer. Raises DashboardProblem for an HTTP error or anything that is no JSON."""
+    def parse(self, answer: HttpResponse, path: str) -> Any:
+        """Parse a JSON response. Raises DashboardProblem for an HTTP error or if it is not JSON."""
         route = path.partition("?")[0]
         if not answer.ok:
             raise self.problem("BAD_ANSWER", f"answered {route} with HTTP {answer.status}: {self.excerpt(answer)}")
@@ -137,7 +137,7 @@ class DashboardHttp:
         try:
             async with asyncio.timeout(limit_s):
                 return await session.ws_connect(
-                    self.url + path, headers=headers, max_msg_size=MAX_ANSWER_BYTES, timeout=_WS_TIMEOUT
+                    self.url + path, headers=headers, max_msg_size=MAX_RESPONSE_BYTES, timeout=_WS_TIMEOUT
                 )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise from_exception(self.name, self.url, error, limit_s=limit_s) from error
@@ -145,8 +145,8 @@ class DashboardHttp:
     def problem(self, code: ProblemCode, what: str, *, ambiguous: bool = False) -> DashboardProblem:
         return problem(self.name, self.url, code, what, ambiguous=ambiguous)
 
-    def excerpt(self, answer: Answer) -> str:
-        """The telling end of an error page: of a traceback its last line. Our token is never part of it."""
+    def excerpt(self, answer: HttpResponse) -> str:
+        """The last line of an error page, as in a traceback. Our token is masked."""
         lines = [line.strip() for line in answer.text.splitlines() if line.strip(" .\t")]
         text = lines[-1][:_EXCERPT].rstrip(".") if lines else "no text"
         try:
@@ -171,12 +171,15 @@ class DashboardHttp:
         if token is None:
             return {}
         if not token.isprintable() or not token.isascii() or not token:
-            raise self.problem("WRONG_TOKEN", "was not asked: the configured token is empty or has odd characters")
+            raise self.problem(
+                "WRONG_TOKEN",
+                "was not asked: the token is empty or not printable ASCII",
+            )
         return {"Authorization": f"Bearer {token}"}
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=self._tls(), limit=0)  # a followed log holds a connection
+            connector = aiohttp.TCPConnector(ssl=self._tls(), limit=0)  # following a log occupies a connection
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self._session
 
@@ -203,7 +206,7 @@ class DashboardHttp:
             parts.append(part)
         return b"".join(parts)
 
-    def _refuse_foreigners(self, answer: Answer, *, sent_token: bool, path: str) -> None:
+    def _check_status(self, answer: HttpResponse, *, sent_token: bool, path: str) -> None:
         if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
             what = "refused our token" if sent_token else "wants a token, and none is configured"
             raise self.problem("WRONG_TOKEN", f"{what} (HTTP {answer.status})")
@@ -211,4 +214,4 @@ class DashboardHttp:
             what = f"is behind a proxy that cannot reach it (HTTP {answer.status})"
             raise self.problem("DASHBOARD_DOWN", what, ambiguous=True)
         if 300 <= answer.status < _BAD_REQUEST:
-            raise self.problem("NOT_A_DASHBOARD", f"sends us elsewhere for {path.partition('?')[0]} (a redirect)")
+            raise self.problem("NOT_A_DASHBOARD", f"redirects {path.partition('?')[0]} to another address")

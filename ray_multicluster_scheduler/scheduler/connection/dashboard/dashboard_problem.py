@@ -1,9 +1,10 @@
-"""What can be wrong between us and a dashboard, each with its code, its sentence and its next step."""
+"""DashboardProblem: the error for a failed request to a dashboard, with a code, a sentence and a next step."""
 
 from __future__ import annotations
 
 import os
 import ssl
+from functools import partial
 from typing import Literal, TypeAlias
 
 import aiohttp
@@ -18,19 +19,19 @@ _PERMANENT: frozenset[ProblemCode] = frozenset({"WRONG_TOKEN", "NOT_A_DASHBOARD"
 
 _NEXT_STEPS: dict[ProblemCode, str] = {
     "DASHBOARD_DOWN": "check that the cluster is up, and that `dashboard` of cluster {name} is its address",
-    "DASHBOARD_TIMEOUT": "look at the load of the head node, and check `dashboard` of cluster {name}",
+    "DASHBOARD_TIMEOUT": "check the load of the head node, and `dashboard` of cluster {name}",
     "WRONG_TOKEN": "set `auth_token` or `auth_token_path` of cluster {name} to the token the cluster was started with",  # nosec B105 # a sentence
     "NOT_A_DASHBOARD": "set `dashboard` of cluster {name} to where its Ray dashboard is (by default http://HEAD:8265)",
     "TLS_FAILED": "check `tls` (ca, verify) of cluster {name}, and whether its `dashboard` is http:// or https://",
-    "BAD_ANSWER": "look at the dashboard's log on the head node of cluster {name}, and at its Ray version",
+    "BAD_ANSWER": "check the dashboard's log on the head node of cluster {name}, and its Ray version",
 }
 
 
 class DashboardProblem(ClusterConnectionError):
-    """One failed conversation with a dashboard.
+    """A failed request to a dashboard.
 
-    ``permanent``: asking again cannot help before somebody mends the configuration.
-    ``ambiguous``: the request had left us, so it may have been carried out all the same.
+    ``permanent``: retrying does not help before the configuration is changed.
+    ``ambiguous``: the request was sent, so it may have been executed.
     """
 
     def __init__(
@@ -49,16 +50,8 @@ class DashboardProblem(ClusterConnectionError):
         self.ambiguous = ambiguous
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = (self.message, self.code, self.ambiguous, self.task_id, self.cluster, self.next_step)
-        return (_rebuild, fields)
-
-
-def _rebuild(
-    message: str, code: ProblemCode, ambiguous: bool, task_id: str | None, cluster: str | None, next_step: str | None
-) -> DashboardProblem:
-    return DashboardProblem(
-        message, code=code, ambiguous=ambiguous, task_id=task_id, cluster=cluster, next_step=next_step
-    )
+        fields = {"task_id": self.task_id, "cluster": self.cluster, "next_step": self.next_step}
+        return (partial(DashboardProblem, self.message, code=self.code, ambiguous=self.ambiguous, **fields), ())
 
 
 def problem(name: str, url: str, code: ProblemCode, what: str, *, ambiguous: bool = False) -> DashboardProblem:
@@ -73,7 +66,7 @@ def problem(name: str, url: str, code: ProblemCode, what: str, *, ambiguous: boo
 
 
 def from_exception(name: str, url: str, error: Exception, *, limit_s: float) -> DashboardProblem:
-    """Say in words what aiohttp or the system reported. Raises ``error`` itself if it is none of theirs."""
+    """Describe an error of aiohttp or the system. Raises ``error`` itself if it is another one."""
     code, what, ambiguous = _diagnose(error, limit_s)
     return problem(name, url, code, what, ambiguous=ambiguous)
 
@@ -99,7 +92,7 @@ def _diagnose(error: Exception, limit_s: float) -> tuple[ProblemCode, str, bool]
         case aiohttp.ClientResponseError():
             return "NOT_A_DASHBOARD", "does not speak HTTP: something else listens there", True
         case aiohttp.ClientPayloadError():
-            return "BAD_ANSWER", "broke off in the middle of its answer", True
+            return "BAD_ANSWER", "closed the connection in the middle of its response", True
         case aiohttp.ServerDisconnectedError():
             return "DASHBOARD_DOWN", "closed the connection without an answer", True
         case aiohttp.ClientError() | OSError():
@@ -108,7 +101,7 @@ def _diagnose(error: Exception, limit_s: float) -> tuple[ProblemCode, str, bool]
 
 
 def _reason(error: Exception) -> str:
-    """The system's own words, without the object dumps that aiohttp and asyncio add."""
+    """The message of the system, without the object dumps that aiohttp and asyncio add."""
     inner = getattr(error, "os_error", None) or error
     if isinstance(inner, ssl.SSLError):
         return str(inner.reason or type(inner).__name__)

@@ -1,7 +1,8 @@
-"""From a dashboard's JSON to a snapshot. Pure: what the answers do not say stays None.
+"""Parses responses of the dashboard: the nodes to a ResourceSnapshot, the list of actors. Pure functions; what the
+responses do not contain stays None.
 
-Ray camel-cases the keys of ``/api/cluster_status``, resource names included; the totals of
-``/api/v0/nodes`` carry the real names, so a name is translated forward and looked up.
+Ray camel-cases the keys of ``/api/cluster_status``, resource names included. The totals of ``/api/v0/nodes`` have the
+real names, so each name is camel-cased and looked up.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from ray_multicluster_scheduler.common.model import NodeSnapshot, Resources, ResourceSnapshot
+from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
 
 NODES_ROUTE = "/api/v0/nodes?detail=1&limit=10000&filter_keys=state&filter_predicates=%3D&filter_values=ALIVE"
 STATUS_ROUTE = "/api/cluster_status"
@@ -19,8 +22,8 @@ VERSION_ROUTE = "/api/version"
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """The JSON of the four routes. ``summary`` is None where a Ray does not offer it."""
+class SnapshotResponses:
+    """The JSON of the four routes. ``summary`` is None if this Ray does not have it."""
 
     version: Any
     nodes: Any
@@ -28,11 +31,11 @@ class Answers:
     summary: Any | None
 
 
-def build_snapshot(cluster: str, now: float, answers: Answers) -> ResourceSnapshot:
-    """Put the answers together. Raises ValueError, KeyError or TypeError if they have another shape than Ray's."""
-    version = answers.version
-    usage = _usage_by_node(answers.status)
-    rows = [row for row in answers.nodes["data"]["result"]["result"] if row["state"] == "ALIVE"]
+def build_snapshot(cluster: str, now: float, responses: SnapshotResponses) -> ResourceSnapshot:
+    """Build a snapshot. Raises ValueError, KeyError or TypeError if a response has not the form of Ray's."""
+    version = responses.version
+    usage = _usage_by_node(responses.status)
+    rows = [row for row in responses.nodes["data"]["result"]["result"] if row["state"] == "ALIVE"]
     nodes = tuple(_node(row, usage) for row in rows)
     return ResourceSnapshot(
         cluster=cluster,
@@ -41,12 +44,12 @@ def build_snapshot(cluster: str, now: float, answers: Answers) -> ResourceSnapsh
         source="http",
         session_id=version.get("session_name"),
         ray_version=version["ray_version"],
-        observed=_observed(answers.summary, [node.node_id for node in nodes]),
+        observed=_observed(responses.summary, [node.node_id for node in nodes]),
     )
 
 
 def camel_case(name: str) -> str:
-    """As Ray's dashboard writes keys: ``my_res_two`` becomes ``myResTwo``."""
+    """Convert a key as Ray's dashboard does: ``my_res_two`` becomes ``myResTwo``."""
     first, *rest = name.split("_")
     return first + "".join(part.title() for part in rest)
 
@@ -62,7 +65,7 @@ def _node(row: Mapping[str, Any], usage: Mapping[str, Any]) -> NodeSnapshot:
 
 
 def _free(total: Resources, used_by_camel_name: Mapping[str, Any] | None) -> dict[str, float] | None:
-    """Total minus used, or None if the status does not know the node, or two names became one."""
+    """Total minus used; None if the status lacks the node, or if two names have the same camel case."""
     if used_by_camel_name is None:
         return None
     camel = {name: camel_case(name) for name in total}
@@ -72,14 +75,14 @@ def _free(total: Resources, used_by_camel_name: Mapping[str, Any] | None) -> dic
 
 
 def _usage_by_node(status: Any) -> Mapping[str, Any]:
-    """Empty while the cluster is starting: Ray's monitor has not reported yet."""
+    """Empty while the cluster starts and Ray's monitor has not reported yet."""
     report = (status["data"].get("clusterStatus") or {}).get("loadMetricsReport") or {}
     usage = report.get("usageByNode") or {}
     return dict(usage)
 
 
 def _observed(summary: Any | None, node_ids: Sequence[str]) -> dict[str, float] | None:
-    """Physical use over all nodes; None unless every live node has reported."""
+    """Physical utilization of all nodes; None unless every live node has reported."""
     if summary is None:
         return None
     rows = {row["raylet"]["nodeId"]: row for row in summary["data"]["summary"] if row.get("raylet", {}).get("nodeId")}
@@ -100,3 +103,18 @@ def _observed(summary: Any | None, node_ids: Sequence[str]) -> dict[str, float] 
 
 def _fraction(part: float, whole: float) -> float:
     return min(1.0, max(0.0, part / whole)) if whole else 0.0
+
+
+def actors_route(name: str) -> str:
+    """The route that lists the actors of this name in our namespace, dead ones included."""
+    filters = [("name", name), ("ray_namespace", ACTOR_NAMESPACE)]
+    query = [("detail", "1"), ("limit", "1000")]
+    for key, value in filters:
+        query += [("filter_keys", key), ("filter_predicates", "="), ("filter_values", value)]
+    return f"/api/v0/actors?{urlencode(query)}"
+
+
+def has_living_actor(response: Any, name: str) -> bool:
+    """Whether one of them is detached and not dead. Raises KeyError, TypeError if the response is not of Ray's form."""
+    rows = response["data"]["result"]["result"]
+    return any(row["name"] == name and row["state"] != "DEAD" and row.get("is_detached", True) for row in rows)

@@ -11,7 +11,11 @@ from aiohttp.test_utils import TestServer
 
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
-from ray_multicluster_scheduler.scheduler.connection.dashboard.http_snapshot import Answers, build_snapshot, camel_case
+from ray_multicluster_scheduler.scheduler.connection.dashboard.response_parser import (
+    SnapshotResponses,
+    build_snapshot,
+    camel_case,
+)
 
 VERSION = {"version": "4", "ray_version": "2.60.0", "session_name": "session_x"}
 
@@ -53,14 +57,14 @@ def summary_answer(*rows: dict[str, Any]) -> Any:
     return {"result": True, "data": {"summary": list(rows)}}
 
 
-def answers(**changes: Any) -> Answers:
+def answers(**changes: Any) -> SnapshotResponses:
     parts = {
         "version": VERSION,
         "nodes": nodes_answer(NODE_A, NODE_B),
         "status": status_answer({"0aa9": USED_A, "1bb9": USED_B}),
         "summary": summary_answer(SEEN_A, SEEN_B),
     }
-    return Answers(**copy.deepcopy({**parts, **changes}))
+    return SnapshotResponses(**copy.deepcopy({**parts, **changes}))
 
 
 def test_total_and_free_per_node_with_real_names() -> None:
@@ -179,6 +183,6 @@ async def test_a_cluster_without_nodes_is_unknown_not_empty() -> None:
 
 
 async def test_an_unknown_shape_is_a_bad_answer() -> None:
-    with pytest.raises(DashboardProblem, match="in a way we do not know") as caught:
+    with pytest.raises(DashboardProblem, match="in an unknown form") as caught:
         await ask({**routes(), "/api/v0/nodes": {"nodes": []}})
     assert caught.value.code == "BAD_ANSWER"

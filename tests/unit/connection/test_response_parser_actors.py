@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.connection.dashboard.http_actors import actors_route, has_living_actor
+from ray_multicluster_scheduler.scheduler.connection.dashboard.response_parser import actors_route, has_living_actor
 
 
 def answer(*rows: dict[str, Any]) -> dict[str, Any]:

@@ -1,26 +1,36 @@
-"""Submit a job so that it runs once: repeats find the first, and only ours is ever adopted."""
+"""Submits a job so that it runs only once, and follows the output of a job; both for ``DashboardClient``."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+import aiohttp
+
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
-from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_http import Answer, DashboardHttp
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_http import DashboardHttp, HttpResponse
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 
 OWNER_KEYS = ("rmcs_control_plane", "rmcs_task", "rmcs_attempt")
-"""Metadata that proves a job to be the attempt we sent."""
+"""Metadata keys that prove a job to be the attempt that we sent."""
 _AGENT_KEYS = ("rmcs_control_plane", "rmcs_agent")
-"""The same of an agent, which is no attempt of anybody's; its id is given once."""
+"""The same for an agent, whose id is used only once."""
 
 _BAD_REQUEST, _SERVER_ERROR = 400, 500
 _MIN_TRY_S = 0.5
+_ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+
+POLL_S = 1.0
+_MAX_FAILURES = 5
+
+JobInfo = Callable[[], Awaitable[dict[str, Any] | None]]
+WholeLog = Callable[[], Awaitable[str]]
 
 
-class _JobInfo(Protocol):
+class _JobInfoRequest(Protocol):
     def __call__(self, submission_id: str, *, timeout: float | None = None) -> Awaitable[dict[str, Any] | None]: ...
 
 
@@ -42,9 +52,9 @@ class JobRequest:
 
 
 class JobSubmission:
-    """One submit: try, and after an ambiguous failure look the job up and try once more, within one deadline."""
+    """One submission: after an ambiguous failure, look the job up and try once more, within one deadline."""
 
-    def __init__(self, http: DashboardHttp, request: JobRequest, job_info: _JobInfo) -> None:
+    def __init__(self, http: DashboardHttp, request: JobRequest, job_info: _JobInfoRequest) -> None:
         self._http = http
         self._request = request
         self._job_info = job_info
@@ -57,17 +67,17 @@ class JobSubmission:
         except DashboardProblem as error:
             if not error.ambiguous or error.permanent:
                 raise
-            return await self._again(error)
+            return await self._retry(error)
 
-    async def _again(self, first: DashboardProblem) -> str:
+    async def _retry(self, first: DashboardProblem) -> str:
         try:
             if await self._find() is not None:
                 return self._request.submission_id
             return await self._try(self._left())
         except DashboardProblem as error:
-            # Whatever went wrong now, the first request may still be on its way.
+            # The first request may still be on its way.
             raise DashboardProblem(
-                f"{error.message} Job {self._request.submission_id} was sent, and may run there all the same.",
+                f"{error.message} Job {self._request.submission_id} was sent, so it may run there.",
                 code=error.code,
                 ambiguous=True,
                 task_id=self._request.submission_id,
@@ -93,14 +103,14 @@ class JobSubmission:
         return self._request.submission_id
 
     async def _find(self) -> dict[str, Any] | None:
-        """The job under our id. Raises TaskSubmissionError if it is somebody else's."""
+        """Look up the job with our id. Raises TaskSubmissionError if it is not ours."""
         info = await self._job_info(self._request.submission_id, timeout=self._left())
         if info is None:
             return None
-        theirs = info.get("metadata") or {}
+        metadata = info.get("metadata") or {}
         ours = self._request.metadata
-        for proof in (OWNER_KEYS, _AGENT_KEYS):
-            if all(key in ours and theirs.get(key) == ours[key] for key in proof):
+        for keys in (OWNER_KEYS, _AGENT_KEYS):
+            if all(key in ours and metadata.get(key) == ours[key] for key in keys):
                 return info
         raise TaskSubmissionError(
             f"Cluster {self._http.name} already has a job {self._request.submission_id}, and it is not ours.",
@@ -109,8 +119,8 @@ class JobSubmission:
             next_step="submit under another id, or delete that job in the cluster",
         )
 
-    def _refusal(self, answer: Answer) -> Exception:
-        """Ray wraps what its agent answered: a 400 inside is about the job, other failures are the cluster's."""
+    def _refusal(self, answer: HttpResponse) -> Exception:
+        """Ray wraps the response of its agent: a 400 inside is about the job, other failures are about the cluster."""
         reason = self._http.excerpt(answer)
         about_the_job = _BAD_REQUEST <= answer.status < _SERVER_ERROR or "status code 4" in answer.text
         if about_the_job:
@@ -118,10 +128,63 @@ class JobSubmission:
                 f"Cluster {self._http.name} refuses job {self._request.submission_id}: {reason}.",
                 task_id=self._request.submission_id,
                 cluster=self._http.name,
-                next_step="mend the job's entrypoint, metadata or runtime_env, and submit it again",
+                next_step="fix the job's entrypoint, metadata or runtime_env, and submit it again",
             )
         what = f"could not submit job {self._request.submission_id} (HTTP {answer.status}: {reason})"
         return self._http.problem("BAD_ANSWER", what, ambiguous=True)
 
     def _left(self) -> float:
         return max(_MIN_TRY_S, self._deadline - self._clock())
+
+
+async def follow_log(http: DashboardHttp, path: str, *, info: JobInfo, whole: WholeLog) -> AsyncIterator[str]:
+    """Yield each character of the output once, until the job has ended. Raises DashboardProblem after several failures.
+
+    Ray sends the log over a WebSocket from its beginning, in late chunks, and closes seconds after the end. So the
+    status of the job shows its end, the whole log then completes the output, and a broken stream is opened again and
+    read past what was yielded.
+    """
+    shown = 0
+    failures = 0
+    while True:
+        try:
+            async with aclosing(_stream(http, path, info)) as stream:
+                position = 0
+                async for chunk in stream:
+                    start, position = position, position + len(chunk)
+                    failures = 0
+                    if position > shown:
+                        yield chunk[max(0, shown - start) :]
+                        shown = position
+            if await _has_ended(info):
+                yield (await whole())[shown:]
+                return
+        except DashboardProblem as error:
+            failures += 1
+            if error.permanent or failures >= _MAX_FAILURES:
+                raise
+        await asyncio.sleep(POLL_S)
+
+
+async def _stream(http: DashboardHttp, path: str, info: JobInfo) -> AsyncGenerator[str, None]:
+    """Yield the chunks of one WebSocket until it closes or the job has ended."""
+    socket = await http.websocket(path)
+    try:
+        while True:
+            try:
+                message = await socket.receive(timeout=POLL_S)
+            except TimeoutError:
+                if await _has_ended(info):
+                    return
+                continue
+            if message.type is not aiohttp.WSMsgType.TEXT:
+                return
+            yield message.data
+    finally:
+        await socket.close()
+
+
+async def _has_ended(info: JobInfo) -> bool:
+    """Also true of a job that was deleted."""
+    job = await info()
+    return job is None or job.get("status") in _ENDED
