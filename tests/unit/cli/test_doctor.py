@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.cli.doctor import cluster_checks, local_checks
 from ray_multicluster_scheduler.cli.doctor.findings import Finding, Verdict
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.connection.test_http_snapshot import answers
+from tests.unit.connection.test_response_parser_snapshot import answers
 from tests.unit.service.http_service import HttpService
 
 
