@@ -46,7 +46,7 @@ class RecordedMetrics:
             return
         step = line.instruction.transition
         queued_at = self._run.machine.record(step.task_id).queued_at
-        self._metrics.moved(self._last.get(step.task_id), step, queued_at)
+        self._metrics.record(self._last.get(step.task_id), step, queued_at)
         self._last[step.task_id] = step
 
     def _scrape(self, minute: int) -> None:

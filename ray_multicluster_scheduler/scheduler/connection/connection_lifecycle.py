@@ -1,6 +1,6 @@
-"""ConnectionLifecycleManager: ends links that nobody has needed for a while.
+"""ConnectionLifecycleManager: closes links that have been idle for a while.
 
-An agent costs the cluster's head about 210 MB, so it does not stay for ever; the next task starts a new one.
+An agent takes about 210 MB on the cluster's head, so it does not stay for ever; the next task starts a new one.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ _log = get_logger(__name__)
 
 
 class ConnectionLifecycleManager:
-    """Watches the pool on its loop, at most ten looks per idle time."""
+    """Checks the links of the pool on its loop, ten times per idle time."""
 
     def __init__(self, links: RayClientPool, agent_idle_s: float) -> None:
         self._links, self._idle_s = links, agent_idle_s
-        self._watch = asyncio.get_running_loop().create_task(self._loop())
+        self._task = asyncio.get_running_loop().create_task(self._close_idle_links())
 
     async def close(self) -> None:
-        """Stop watching; the links stay as they are."""
-        self._watch.cancel()
-        await asyncio.gather(self._watch, return_exceptions=True)
+        """Stop checking; the links stay as they are."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _loop(self) -> None:
+    async def _close_idle_links(self) -> None:
         while True:
             await asyncio.sleep(self._idle_s / 10)
             for link in self._links.links():
                 if link.idle_s > self._idle_s:
-                    _log.info("the agent of cluster %s was idle for %.0f s and is ended", link.cluster, link.idle_s)
+                    _log.info("close the link to cluster %s: its agent was idle for %.0f s", link.cluster, link.idle_s)
                     try:
                         await self._links.close_link(link.cluster, "it was idle")
-                    except Exception:  # noqa: BLE001 - the other links still have to be watched
-                        _log.exception("the idle agent of cluster %s could not be ended", link.cluster)
+                    except Exception:  # noqa: BLE001 - the other links still have to be checked
+                        _log.exception("cannot close the idle link to cluster %s", link.cluster)

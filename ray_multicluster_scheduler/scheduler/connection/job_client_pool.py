@@ -1,4 +1,4 @@
-"""JobClientPool: one HTTP client per cluster, made when first needed."""
+"""JobClientPool: the dashboard clients of a fleet, one per cluster, made when first needed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class JobClientPool:
         return self._clients[name]
 
     def has_dashboard(self, name: str) -> bool:
-        """Is there one to be asked? Of a cluster that is not known, its client says so."""
+        """Whether the cluster has a dashboard. True of an unknown cluster: :meth:`client` raises the error."""
         config = self._clusters.get(name)
         return config is None or config.dashboard is not None
 
     async def update(self, clusters: Mapping[str, ClusterConfig]) -> None:
-        """Take a new configuration; clients of clusters that changed or went are closed."""
+        """Take a new configuration; close the clients of clusters that were changed or removed."""
         gone = [name for name in self._clients if clusters.get(name) != self._clusters.get(name)]
         clients = [self._clients.pop(name) for name in gone]
         self._clusters = dict(clusters)

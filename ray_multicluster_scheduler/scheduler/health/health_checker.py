@@ -1,4 +1,4 @@
-"""HealthChecker: "check now" for people and programs."""
+"""HealthChecker: checks clusters now, on request of an operator, a program or the circuit breaker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a check found: a snapshot, or one sentence that says why there is none."""
+    """The result of a check: a snapshot, or a sentence that says why there is none."""
 
     cluster: str
     snapshot: ResourceSnapshot | None
@@ -21,36 +21,35 @@ class Health:
 
 
 class HealthChecker:
-    """Asks clusters themselves; the machine hears the answers too. On one loop.
+    """Lives on one loop; the machine gets the results, too.
 
-    A cluster is asked once at a time, and all who want to know hear that answer: five who look in the same moment at
-    one that does not answer are one failure, not five in a row.
+    Concurrent checks of one cluster share one request: five of them on an unreachable cluster count as one failure.
     """
 
     def __init__(self, monitor: ClusterMonitor, names: Callable[[], Sequence[str]]) -> None:
         self._monitor, self._names = monitor, names
-        self._asked: dict[str, asyncio.Future[SnapshotTaken | SnapshotFailed]] = {}
+        self._running: dict[str, asyncio.Future[SnapshotTaken | SnapshotFailed]] = {}
 
     async def check(self, name: str) -> Health:
-        """Is this cluster there, and what has it?"""
-        asked = self._asked.get(name)
-        if asked is None:
-            asked = self._asked[name] = asyncio.ensure_future(self._monitor.refresh(name))
-            asked.add_done_callback(lambda _: self._asked.pop(name, None))
-        answer = await asyncio.shield(asked)  # whoever gives up waits for himself alone
-        if isinstance(answer, SnapshotFailed):
-            return Health(name, None, answer.sentence)
-        return Health(name, answer.snapshot)
+        """Take a snapshot of a cluster now."""
+        running = self._running.get(name)
+        if running is None:
+            running = self._running[name] = asyncio.ensure_future(self._monitor.refresh(name))
+            running.add_done_callback(lambda _: self._running.pop(name, None))
+        result = await asyncio.shield(running)  # cancelling one caller does not affect the others
+        if isinstance(result, SnapshotFailed):
+            return Health(name, None, result.sentence)
+        return Health(name, result.snapshot)
 
     async def check_all(self) -> list[Health]:
-        """All clusters, side by side."""
+        """Check all clusters concurrently."""
         return list(await asyncio.gather(*(self.check(name) for name in self._names())))
 
     async def check_all_queryable(self) -> list[Health]:
-        """The same for somebody who only looks."""
+        """Check all clusters that can be checked without starting an agent."""
         return await self.check_queryable(self._names())
 
     async def check_queryable(self, names: Iterable[str]) -> list[Health]:
-        """These, side by side; those that cannot be asked without starting something are left out."""
-        some = [name for name in names if self._monitor.is_queryable(name)]
-        return list(await asyncio.gather(*(self.check(name) for name in some)))
+        """Check those of these clusters that can be checked without starting an agent, concurrently."""
+        queryable = [name for name in names if self._monitor.is_queryable(name)]
+        return list(await asyncio.gather(*(self.check(name) for name in queryable)))

@@ -23,13 +23,13 @@ _SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1,
 _COMMIT = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 30.0)
 _QUEUED, _DISPATCHING, _RUNNING = TaskState.QUEUED, TaskState.DISPATCHING, TaskState.RUNNING
 _RETRYING, _FAILED, _LOST = TaskState.RETRYING, TaskState.FAILED, TaskState.LOST
-_ENDED_BY_ITS_CODE = frozenset({
+_FAILED_IN_USER_CODE = frozenset({
     codes.FAILED["user"], codes.FAILED["permanent"], "JOB_FAILED", "MODULE_NOT_FOUND", "NOT_LOADABLE",
     "RESULT_NOT_PICKLABLE", "RESULT_TOO_LARGE",
 })  # fmt: skip
-"""The cluster did its part: an actor whose __init__ raises, or a job that failed before anybody saw it run."""
+"""The cluster started the attempt: an actor whose __init__ raises, or a job that failed before it was seen to run."""
 _NEVER_SENT = frozenset({"PAYLOAD_LOST", "PREPARATION_FAILED"})
-_LOST_THERE = frozenset({codes.FAILED["cluster"], codes.CLUSTER_RESTARTED, codes.DECLARED_DEAD})
+_LOST_WITH_CLUSTER = frozenset({codes.FAILED["cluster"], codes.CLUSTER_RESTARTED, codes.DECLARED_DEAD})
 
 
 class Histogram:
@@ -74,31 +74,31 @@ class TimedMachine(SchedulerMachine):
 
 
 class MetricsAggregator:
-    """Since the process began. One thread tells it, and reads."""
+    """Counts since the start of the process. One thread writes and reads."""
 
     def __init__(self) -> None:
         self.entered: dict[str, int] = {str(state): 0 for state in TaskState}
         self.retries: Counter[str] = Counter(dict.fromkeys(codes.FAILED.values(), 0))
-        """By reason; Prometheus sees no increase in what is not there before it is above 0, so the usual ones are."""
+        """By reason. Prometheus sees no increase from a missing value, so the usual reasons begin at 0."""
         self.started: Counter[str] = Counter()
-        """By cluster: attempts that began there."""
+        """By cluster: attempts that started there."""
         self.not_started: Counter[str] = Counter()
-        """By cluster: attempts that were sent there and did not begin: refused, called back, or not heard of again."""
+        """By cluster: attempts that were sent there and did not start: refused, recalled, or lost."""
         self.lost: Counter[str] = Counter()
-        """By cluster: attempts that it had when it was lost."""
+        """By cluster: attempts that were there when it was lost."""
         self.queue_wait, self.dispatch, self.decision = Histogram(_SECONDS), Histogram(_SECONDS), Histogram(_SHORT)
         self.commit = Histogram(_COMMIT)
-        """Told by the one thread that writes to the store."""
+        """Written by the thread that writes to the store."""
 
-    def moved(self, before: Transition | None, now: Transition, queued_at: float | None = None) -> None:
-        """An item has made a step; ``before`` is its last one, ``queued_at`` when it began to wait. It is called for
-        each, so it does little."""
+    def record(self, before: Transition | None, now: Transition, queued_at: float | None = None) -> None:
+        """Count a transition of an item; ``before`` is its previous one, ``queued_at`` when it was queued. Called for
+        each transition, so it must be fast."""
         state, was = now.state, None if before is None else before.state
         if state is was:
-            return  # another reason for the same
-        self.entered[state._value_] += 1  # an enum's own hash is computed each time
+            return  # only the reason has changed
+        self.entered[state._value_] += 1  # hashing the enum itself is slower
         if before is not None:
-            if now.code in _LOST_THERE or state is _LOST:
+            if now.code in _LOST_WITH_CLUSTER or state is _LOST:
                 self._count_lost(before)
             if was is _DISPATCHING:
                 self._left_dispatching(before, now)
@@ -115,7 +115,7 @@ class MetricsAggregator:
         if now.state is _RUNNING:
             self.started[before.cluster] += 1
             self.dispatch.add(max(0.0, now.at - before.at))
-        elif now.code in _ENDED_BY_ITS_CODE:
+        elif now.code in _FAILED_IN_USER_CODE:
             self.started[before.cluster] += 1
         elif now.code == codes.NOT_STARTED or (
             now.state in (_RETRYING, _FAILED, _LOST) and now.code not in _NEVER_SENT
@@ -123,15 +123,15 @@ class MetricsAggregator:
             self.not_started[before.cluster] += 1
 
     def _count_lost(self, before: Transition) -> None:
-        if before.cluster is not None and before.state in (_DISPATCHING, _RUNNING):  # else it was counted then
+        if before.cluster is not None and before.state in (_DISPATCHING, _RUNNING):  # otherwise it was counted before
             self.lost[before.cluster] += 1
 
     def success_ratio(self, cluster: str) -> float | None:
-        """Of what was sent there, which part began; None before anything was."""
-        started, all_of_it = self.started[cluster], self.started[cluster] + self.not_started[cluster]
-        return started / all_of_it if all_of_it else None
+        """The fraction of sent attempts that started there; None if none was sent."""
+        started, sent = self.started[cluster], self.started[cluster] + self.not_started[cluster]
+        return started / sent if sent else None
 
     def forget(self, cluster: str) -> None:
-        """It is not ours any more."""
-        for counted in (self.started, self.not_started, self.lost):
-            counted.pop(cluster, None)
+        """Drop the counts of a cluster that was removed."""
+        for counter in (self.started, self.not_started, self.lost):
+            counter.pop(cluster, None)

@@ -1,4 +1,5 @@
-"""ClusterMonitor: takes snapshots, from the agent where there is one, else over HTTP, if there is a dashboard."""
+"""ClusterMonitor: takes snapshots of clusters, from the connected agent or else from the dashboard, and posts the
+result to the state machine as an event."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ _AGENT_TIMEOUT_S = 5.0
 
 
 class LinkDownError(ClusterConnectionError):
-    """The link that could tell is down. It is dialled again, or ends, by itself."""
+    """The only source of snapshots is a link that is down. It reconnects or ends by itself."""
 
 
 class ClusterMonitor:
-    """Looks at clusters when asked; what it saw is an event."""
+    """Takes a snapshot when asked, and posts each result exactly once."""
 
     def __init__(
         self, links: RayClientPool, clients: JobClientPool, clock: Clock, post: Callable[[Event], None]
@@ -31,60 +32,58 @@ class ClusterMonitor:
         self._links, self._clients, self._clock, self._post = links, clients, clock, post
 
     async def refresh(self, cluster: str) -> SnapshotTaken | SnapshotFailed:
-        """Take a snapshot; the machine hears the answer, exactly once, and so does the caller."""
-        answer: SnapshotTaken | SnapshotFailed
+        """Take a snapshot; post the result and return it."""
+        result: SnapshotTaken | SnapshotFailed
         try:
-            answer = SnapshotTaken(await self.look(cluster))
+            result = SnapshotTaken(await self._snapshot(cluster))
         except SchedulerError as error:
             code, permanent = "CLUSTER_UNREACHABLE", isinstance(error, ConfigurationError)
             if isinstance(error, (DashboardProblem, LinkProblem)):
                 code, permanent = error.code, error.permanent
-            answer = SnapshotFailed(cluster, code, str(error), permanent, awaited=isinstance(error, LinkDownError))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
-            _log.exception("looking at cluster %s failed", cluster)
-            answer = SnapshotFailed(cluster, "DEFECT", f"{type(error).__name__}: {error}")
-        self._post(answer)
-        return answer
+            result = SnapshotFailed(cluster, code, str(error), permanent, awaited=isinstance(error, LinkDownError))
+        except Exception as error:  # noqa: BLE001 - the machine waits for a result
+            _log.exception("unexpected error while taking a snapshot of cluster %s", cluster)
+            result = SnapshotFailed(cluster, "DEFECT", f"{type(error).__name__}: {error}")
+        self._post(result)
+        return result
 
     def is_queryable(self, cluster: str) -> bool:
-        """Is there somebody to ask? Else a look starts a gateway."""
+        """Whether a snapshot can be taken without starting an agent."""
         if self._clients.has_dashboard(cluster):
             return True
         link = self._links.existing_link(cluster)
         return link is not None and link.connected
 
     async def check_dashboard(self, cluster: str) -> None:
-        """Does the dashboard answer, whatever the link says? The machine hears it, exactly once."""
-        sentence = None
-        if not self._clients.has_dashboard(cluster):  # there is none that could be silent
-            self._post(DashboardChecked(cluster, None))
-            return
-        try:
-            await self._clients.client(cluster).version()
-        except SchedulerError as error:
-            sentence = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
-            _log.exception("checking the dashboard of cluster %s failed", cluster)
-            sentence = f"{type(error).__name__}: {error}"
-        self._post(DashboardChecked(cluster, sentence))
+        """Check whether the dashboard answers, whatever the state of the link, and post the result."""
+        problem = None
+        if self._clients.has_dashboard(cluster):  # a missing one is no problem
+            try:
+                await self._clients.client(cluster).version()
+            except SchedulerError as error:
+                problem = str(error)
+            except Exception as error:  # noqa: BLE001 - the machine waits for a result
+                _log.exception("unexpected error while checking the dashboard of cluster %s", cluster)
+                problem = f"{type(error).__name__}: {error}"
+        self._post(DashboardChecked(cluster, problem))
 
-    async def look(self, cluster: str) -> ResourceSnapshot:
-        """A fresh snapshot. Where there is no dashboard, only a link can tell, so it is made.
+    async def _snapshot(self, cluster: str) -> ResourceSnapshot:
+        """Take a snapshot; without a dashboard, make a link if there is none.
 
         Raises ClusterConnectionError, ConfigurationError.
         """
         if not self._clients.has_dashboard(cluster):
-            return await self._look_by_link(cluster)
+            return await self._snapshot_by_link(cluster)
         link = self._links.existing_link(cluster)
         if link is not None and link.connected:
             try:
                 return await link.snapshot(_AGENT_TIMEOUT_S)
-            except ClusterConnectionError:
-                # The link's own heartbeat says what is wrong with it; the dashboard may still know.
-                return await self._clients.client(cluster).snapshot(self._clock.now())
+            except ClusterConnectionError as error:
+                # The link reports its own problem by its heartbeat; the dashboard may still answer.
+                _log.debug("the agent of cluster %s sent no snapshot: %s", cluster, error)
         return await self._clients.client(cluster).snapshot(self._clock.now())
 
-    async def _look_by_link(self, cluster: str) -> ResourceSnapshot:
+    async def _snapshot_by_link(self, cluster: str) -> ResourceSnapshot:
         link = await self._links.link(cluster)
         try:
             return await link.snapshot(_AGENT_TIMEOUT_S)
@@ -93,5 +92,5 @@ class ClusterMonitor:
                 raise
             sentence = f"the link to cluster {cluster!r} is down"
             if self._links.return_wait_s(cluster) is not None:
-                sentence = f"the agent of cluster {cluster!r}, of before this restart, has not come back yet"
-            raise LinkDownError(f"{sentence}; it is waited for.", cluster=cluster) from error
+                sentence = f"the agent of cluster {cluster!r} has not reconnected since the restart"
+            raise LinkDownError(f"{sentence}; the control plane waits for it.", cluster=cluster) from error

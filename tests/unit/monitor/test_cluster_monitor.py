@@ -131,7 +131,7 @@ async def test_a_failed_look_is_an_answer_too(problem: Exception, code: str, per
     [
         (True, None, "connection refused", False),
         (False, None, "the link to cluster 'a' is down", True),
-        (False, 30.0, "of before this restart, has not come back yet", True),
+        (False, 30.0, "has not reconnected since the restart", True),
     ],
 )
 async def test_without_a_dashboard_a_link_that_is_down_is_no_failure_of_the_cluster(

@@ -100,7 +100,7 @@ def test_all_names_are_there_once_there_is_something_to_say(service: HttpService
 def test_reasons_and_clusters_are_bounded(service: HttpService) -> None:
     metrics = MetricsAggregator()
     for number in range(3 * MOST_REASONS):
-        metrics.moved(None, Transition("t", 1, TaskState.RETRYING, 1, 0.0, f"CODE_{number}", ""))
+        metrics.record(None, Transition("t", 1, TaskState.RETRYING, 1, 0.0, f"CODE_{number}", ""))
     assert len(metrics.retries) == MOST_REASONS + 1
     assert metrics.retries[OTHER] == 2 * MOST_REASONS + len(codes.FAILED)
     gone = service.plane.runtime.metrics
@@ -112,10 +112,10 @@ def test_reasons_and_clusters_are_bounded(service: HttpService) -> None:
 def test_what_was_sent_and_did_not_begin_counts_against_its_cluster() -> None:
     metrics = MetricsAggregator()
     sent = Transition("t", 3, TaskState.DISPATCHING, 1, 5.0, "", "", "mac")
-    metrics.moved(sent, Transition("t", 4, TaskState.RUNNING, 1, 7.0, "", "", "mac"))
-    metrics.moved(sent, Transition("t", 4, TaskState.RETRYING, 1, 7.0, "REFUSED", "", None))
-    metrics.moved(sent, Transition("t", 4, TaskState.QUEUED, 1, 7.0, codes.TAKEN_BACK, "", None))
-    metrics.moved(sent, sent)
+    metrics.record(sent, Transition("t", 4, TaskState.RUNNING, 1, 7.0, "", "", "mac"))
+    metrics.record(sent, Transition("t", 4, TaskState.RETRYING, 1, 7.0, "REFUSED", "", None))
+    metrics.record(sent, Transition("t", 4, TaskState.QUEUED, 1, 7.0, codes.TAKEN_BACK, "", None))
+    metrics.record(sent, sent)
     assert metrics.success_ratio("mac") == 0.5
     assert metrics.success_ratio("linux") is None
     assert (metrics.dispatch.count, metrics.dispatch.sum) == (1, 2.0)
@@ -140,7 +140,7 @@ def test_how_what_was_sent_is_judged(state: TaskState, code: str, began: int, di
     """Its cluster is blamed for what it did not begin, not for what the user's code did."""
     metrics = MetricsAggregator()
     sent = Transition("t", 3, TaskState.DISPATCHING, 1, 5.0, "", "", "mac")
-    metrics.moved(sent, Transition("t", 4, state, 1, 7.0, code, "", None))
+    metrics.record(sent, Transition("t", 4, state, 1, 7.0, code, "", None))
     assert (metrics.started["mac"], metrics.not_started["mac"], metrics.lost["mac"]) == (began, did_not, lost)
 
 
@@ -152,7 +152,7 @@ def test_one_that_is_lost_is_counted_once() -> None:
         Transition("t", 5, TaskState.RETRYING, 1, 9.0, "CLUSTER_LOST", "", "mac"),
     ]
     for before, now in pairwise(steps):
-        metrics.moved(before, now)
+        metrics.record(before, now)
     assert metrics.lost["mac"] == 1
     metrics.forget("mac")
     assert not metrics.lost

@@ -537,7 +537,7 @@ class ServiceRuntime(Runtime):
         if transition.state is TaskState.DISPATCHING:
             record = self.record(transition.task_id)
             queued_at = None if record is None else record.queued_at
-        self.metrics.moved(None if item is None else item.transition, transition, queued_at)
+        self.metrics.record(None if item is None else item.transition, transition, queued_at)
         super().transition(transition)
 
     # ---- the end
