@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, is_dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -105,7 +105,10 @@ def _checked(values: Values) -> Any:
     return check
 
 
-_TASK = _model_of(TaskDescription)
+if TYPE_CHECKING:
+    TaskModel = BaseModel
+else:
+    TaskModel = _model_of(TaskDescription)
 ITEM_MODELS: Mapping[str, type[BaseModel]] = {one.__name__: one for one in _MODELS.values()}
 _ID: TypeAdapter[str] = TypeAdapter(_type_of(Id), config=ConfigDict(strict=True))
 
@@ -113,7 +116,7 @@ _ID: TypeAdapter[str] = TypeAdapter(_type_of(Id), config=ConfigDict(strict=True)
 def item_from(data: object) -> TaskDescription:
     """An item as a request describes it. Raises ConfigurationError for a field that is unknown, wrong or missing."""
     try:
-        _TASK.__pydantic_validator__.validate_python(data)
+        TaskModel.__pydantic_validator__.validate_python(data)
     except ValidationError as error:
         raise _refused(error, data) from None
     assert isinstance(data, Mapping)

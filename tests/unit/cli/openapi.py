@@ -16,6 +16,8 @@ def complaints(service: HttpService, path: str, value: object, *inside: str, met
     document = with_iso_times(service.get("/api/v1/openapi.json"))
     schema = document["paths"][path][method]["responses"]["200"]["content"]["application/json"]["schema"]
     for word in inside:
+        while "$ref" in schema:
+            schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
         schema = schema["properties"][word]
     validator = jsonschema_rs.Draft202012Validator({**schema, "components": document["components"]})
     return [f"{'.'.join(map(str, one.instance_path))}: {one.message}" for one in validator.iter_errors(value)]

@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     texts,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import is_text
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import actors as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as items_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallItem
@@ -38,7 +38,7 @@ router = APIRouter(prefix="/api/v1", tags=["actors"])
 MOST_CALLS = 10_000
 
 
-@router.get("/actors", **described(Rule.SEE, docs.LIST))
+@router.get("/actors", **described(Rule.SEE, items_docs.ACTORS))
 async def list_actors(request: Request, after: str | None = None, limit: int | None = None) -> Response:
     """Every actor that is not over or was so lately, oldest first; with a ``limit`` in pages."""
     runtime, caller = runtime_of(request), caller_of(request)
@@ -50,7 +50,7 @@ async def list_actors(request: Request, after: str | None = None, limit: int | N
     return JsonResponse({"actors": page, "after": more})
 
 
-@router.get("/actor", **described(Rule.SEE, docs.BY_NAME))
+@router.get("/actor", **described(Rule.SEE, items_docs.ACTOR))
 async def get_actor(request: Request, name: str, cluster: str | None = None) -> Response:
     """A living actor by its name: one of this service, or a detached one on any cluster, or on this one."""
     runtime = runtime_of(request)
@@ -69,7 +69,7 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
     return JsonResponse(face(request, living if living is not None else await runtime.actor_names.find(name, cluster)))
 
 
-@router.post("/calls", **described(Rule.SUBMIT, docs.CALL))
+@router.post("/calls", **described(Rule.SUBMIT, items_docs.CALL))
 async def call(request: Request) -> Response:
     """Call methods: ``{"client": "any name", "calls": [{"id", "actor", "method", "arguments": digest, "objects": […]}],
     "blobs": {digest: base64}}``, in the order in which they are to run. Answers and errors come to the client's mailbox
@@ -167,7 +167,7 @@ def _wanted(entry: object, box: Mailbox, user: str | None) -> CallRequest:
     return CallRequest(*named, entry.get("paths") is True, first, fresh, user)
 
 
-@router.post("/calls/{call_id}/cancel", **described(Rule.STEER, docs.CANCEL_CALL))
+@router.post("/calls/{call_id}/cancel", **described(Rule.STEER, items_docs.CANCEL_CALL))
 async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     """Ask for its end: ``{"force": false}``. Nothing happens to one that was answered."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -183,7 +183,7 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     return {"id": call_id}
 
 
-@router.get("/calls/{call_id}/explain", **described(Rule.SEE, docs.EXPLAIN_CALL))
+@router.get("/calls/{call_id}/explain", **described(Rule.SEE, items_docs.EXPLAIN_CALL))
 async def explain_call(request: Request, call_id: str) -> Response:
     """Why it is not answered yet."""
     open_call = runtime_of(request).calls.find(call_id)
@@ -192,7 +192,7 @@ async def explain_call(request: Request, call_id: str) -> Response:
     return JsonResponse(explanation.call_explanation(open_call))
 
 
-@router.get("/calls/{call_id}/result", **described(Rule.STEER, docs.CALL_RESULT))
+@router.get("/calls/{call_id}/result", **described(Rule.STEER, items_docs.CALL_RESULT))
 async def call_result(request: Request, call_id: str, client: str) -> Response:
     """The pickled value of one that was answered, or the pickled exception of user code, until its client has it."""
     known = mailboxes_of(request).box(client, caller_of(request).user).find(call_id)

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import bytes_of, runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import blobs as blobs_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import completion_of
@@ -47,7 +47,7 @@ def _digest(runtime: ServiceRuntime, item_id: str) -> str | None:
     return outcome.digest
 
 
-@router.put("/api/v1/blobs/{digest}", tags=["blobs"], **described(Rule.SUBMIT, blobs_docs.PUT))
+@router.put("/api/v1/blobs/{digest}", tags=["blobs"], **described(Rule.SUBMIT, service_docs.PUT_BLOB))
 async def put(request: Request, digest: str) -> dict[str, Any]:
     """Keep a payload, by the BLAKE2b hash (16 bytes) of what is in it. It is durable when this answers."""
     runtime = runtime_of(request)
@@ -61,7 +61,7 @@ async def put(request: Request, digest: str) -> dict[str, Any]:
     return {"digest": digest, "bytes": len(data)}
 
 
-@router.get("/api/v1/blobs/{digest}", tags=["blobs"], **described(Rule.SUBMIT, blobs_docs.GET))
+@router.get("/api/v1/blobs/{digest}", tags=["blobs"], **described(Rule.SUBMIT, service_docs.GET_BLOB))
 async def get(request: Request, digest: str) -> Response:
     """The payload as it was put. Whoever does not steer everybody's work gets what was put with the same user's token,
     and what an item of that user has."""

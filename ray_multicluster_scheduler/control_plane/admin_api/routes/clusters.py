@@ -22,7 +22,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     runtime_of,
     seconds,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import clusters as clusters_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
@@ -102,7 +101,7 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     return {"items": items}
 
 
-@router.get("/api/v1/clusters/{name}", tags=["clusters"], **described(Rule.KNOWN, clusters_docs.CLUSTER))
+@router.get("/api/v1/clusters/{name}", tags=["clusters"], **described(Rule.KNOWN, fleet_docs.CLUSTER))
 async def cluster(request: Request, name: str, refresh: bool = True) -> Response:
     """One cluster, asked now; without ``refresh`` as it is known."""
     runtime = runtime_of(request)
@@ -112,7 +111,7 @@ async def cluster(request: Request, name: str, refresh: bool = True) -> Response
     return JsonResponse(_details(request, name))
 
 
-@router.post("/api/v1/clusters/{name}/check", tags=["clusters"], **described(Rule.KNOWN, clusters_docs.CHECK))
+@router.post("/api/v1/clusters/{name}/check", tags=["clusters"], **described(Rule.KNOWN, fleet_docs.CHECK))
 async def check(request: Request, name: str) -> Response:
     """Ask it now whether it is there, and what it has, whatever its breaker says; jobs and links that had given it up
     hear of it, too. If it answers an operator, the breaker is closed; others only look."""
@@ -142,7 +141,7 @@ async def _asked(runtime: ServiceRuntime, name: str, *, by_operator: bool = Fals
     return health
 
 
-@router.post("/api/v1/clusters/{name}/drain", tags=["clusters"], **described(Rule.OPERATE, clusters_docs.DRAIN))
+@router.post("/api/v1/clusters/{name}/drain", tags=["clusters"], **described(Rule.OPERATE, fleet_docs.DRAIN))
 async def drain(request: Request, name: str) -> Response:
     """Close it for new work, and wait until nothing is there any more: ``{"timeout": 25}``, at most 60 s. Ask again if
     it is not empty by then."""
@@ -171,7 +170,7 @@ async def _drained(runtime: ServiceRuntime, name: str, deadline: float) -> bool:
     return True
 
 
-@router.post("/api/v1/clusters/apply", tags=["clusters"], **described(Rule.ADMINISTER, clusters_docs.APPLY))
+@router.post("/api/v1/clusters/apply", tags=["clusters"], **described(Rule.ADMINISTER, fleet_docs.APPLY))
 async def apply(request: Request, dry_run: bool = False) -> Response:
     """Other clusters from now on: ``{"clusters": […]}``, or ``{"text": "the YAML of a clusters.yaml"}``, or ``{}`` to
     read the file again, as SIGHUP does. Those that are not named go; one that goes, or moves to another address, must

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import s
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import events as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/api/v1", tags=["events"])
 _MOST = 2**53
 
 
-@router.get("/events", **described(Rule.SEE, docs.EVENTS))
+@router.get("/events", **described(Rule.SEE, service_docs.EVENTS))
 async def events(
     request: Request,
     types: str | None = None,

@@ -52,7 +52,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     seconds,
     texts,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as items_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config.item_models import item_from
@@ -382,7 +381,7 @@ async def logs(
     return PlainTextResponse(await runtime.output_of(item, attempt or item.attempt, stream))
 
 
-@router.get("/api/v1/jobs", tags=["fleet"], **described(Rule.SEE, fleet_docs.JOBS))
+@router.get("/api/v1/jobs", tags=["fleet"], **described(Rule.SEE, items_docs.JOBS))
 async def jobs(request: Request, after: str | None = None, limit: int = 100) -> Response:
     """The jobs that are remembered, newest first, in pages: ask again with the ``after`` of the answer for more."""
     runtime, only = runtime_of(request), visible_owner(request)
@@ -396,7 +395,7 @@ async def jobs(request: Request, after: str | None = None, limit: int = 100) -> 
     return JsonResponse({"jobs": rows, "after": cursor_of(page.after)})
 
 
-@router.get("/api/v1/jobs/{job_id}", tags=["fleet"], **described(Rule.SEE, fleet_docs.JOB))
+@router.get("/api/v1/jobs/{job_id}", tags=["fleet"], **described(Rule.SEE, items_docs.JOB))
 async def job(request: Request, job_id: str) -> Response:
     """A job in Ray's words."""
     return JsonResponse(await runtime_of(request).job(job_id, see_check(caller_of(request))))

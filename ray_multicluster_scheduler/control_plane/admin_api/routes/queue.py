@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     runtime_of,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import queue as queue_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as items_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
@@ -40,7 +40,7 @@ router = APIRouter()
 LONGEST_OWNER = 256
 
 
-@router.get("/api/v1/queue", tags=["queue"], **described(Rule.SEE, queue_docs.QUEUE))
+@router.get("/api/v1/queue", tags=["queue"], **described(Rule.SEE, items_docs.QUEUE))
 async def queue(request: Request, owner: str | None = None, after: str | None = None, limit: int = 100) -> Response:
     """How many wait, and what waits, longest first, with the reason and its position in the queue; in pages. A
     submitter sees what is its own."""
@@ -60,14 +60,14 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
     )
 
 
-@router.get("/api/v1/owners", tags=["queue"], **described(Rule.SEE, queue_docs.OWNERS))
+@router.get("/api/v1/owners", tags=["queue"], **described(Rule.SEE, items_docs.OWNERS))
 async def owners(request: Request) -> Response:
     """Everybody who has something that is not over, or limits: how much, and how much they may have."""
     caller, rows = caller_of(request), await _owners(runtime_of(request))
     return JsonResponse({"owners": [row for name, row in rows.items() if caller.may_see(name)]})
 
 
-@router.get("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.SEE, queue_docs.OWNER))
+@router.get("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.SEE, items_docs.OWNER))
 async def one_owner(request: Request, owner: str) -> Response:
     """One of them, or one who has had something that is remembered."""
     check_seen(request, owner, f"what {owner} has")
@@ -83,7 +83,7 @@ async def one_owner(request: Request, owner: str) -> Response:
     return JsonResponse(row)
 
 
-@router.put("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, queue_docs.SET_LIMITS))
+@router.put("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, items_docs.SET_LIMITS))
 async def set_limits(request: Request, owner: str) -> Response:
     """From now on these limits hold for an owner, also after a restart. They are all that it has: one that is not named
     is as it is by default. What runs goes on, whatever they are."""
@@ -91,7 +91,7 @@ async def set_limits(request: Request, owner: str) -> Response:
     return await _limited(request, owner, limits)
 
 
-@router.delete("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, queue_docs.RESET_LIMITS))
+@router.delete("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, items_docs.RESET_LIMITS))
 async def reset_limits(request: Request, owner: str) -> Response:
     """The limits in the settings hold again."""
     return await _limited(request, owner, None)

@@ -29,21 +29,19 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     json_of,
     runtime_of,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import log_level as log_level_docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import series as series_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import JSON, described
 
 router = APIRouter()
 
 
-@router.get("/healthz", tags=["probes"], **described(Rule.OPEN, fleet_docs.HEALTH))
+@router.get("/healthz", tags=["probes"], **described(Rule.OPEN, service_docs.HEALTH))
 async def healthz() -> dict[str, Any]:
     """It answers."""
     return {"status": "ok"}
 
 
-@router.get("/readyz", tags=["probes"], **described(Rule.OPEN, fleet_docs.READY))
+@router.get("/readyz", tags=["probes"], **described(Rule.OPEN, service_docs.READY))
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
     """It can accept work; 503 with the reason if not."""
     runtime = runtime_of(request)
@@ -54,13 +52,13 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
     return {"status": "ready"}
 
 
-@router.get("/api/v1/openapi.json", tags=["about"], **described(Rule.OPEN, fleet_docs.OPENAPI))
+@router.get("/api/v1/openapi.json", tags=["about"], **described(Rule.OPEN, service_docs.OPENAPI))
 async def openapi(request: Request) -> Response:
     """Every route, with schemas and examples."""
     return JsonResponse(request.app.openapi())
 
 
-@router.get("/api/v1/settings", tags=["about"], **described(Rule.KNOWN, fleet_docs.SETTINGS))
+@router.get("/api/v1/settings", tags=["about"], **described(Rule.KNOWN, service_docs.SETTINGS))
 async def settings(request: Request) -> Response:
     """What holds now, from the file, the environment and by default; secrets are covered."""
     runtime = runtime_of(request)
@@ -74,7 +72,7 @@ async def settings(request: Request) -> Response:
     )
 
 
-@router.get("/api/v1/fleet", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.FLEET))
+@router.get("/api/v1/fleet", tags=["fleet"], **described(Rule.KNOWN, service_docs.FLEET))
 async def fleet(request: Request) -> Response:
     """What a client has to know to submit: settings, clusters, home directories."""
     runtime, caller = runtime_of(request), caller_of(request)
@@ -92,13 +90,13 @@ async def fleet(request: Request) -> Response:
     )
 
 
-@router.get("/api/v1/log-level", tags=["about"], **described(Rule.KNOWN, log_level_docs.LOG_LEVEL))
+@router.get("/api/v1/log-level", tags=["about"], **described(Rule.KNOWN, service_docs.LOG_LEVEL))
 async def log_level() -> Response:
     """The least that a line must be worth to be written."""
     return JsonResponse({"level": level_now()})
 
 
-@router.put("/api/v1/log-level", tags=["about"], **described(Rule.OPERATE, log_level_docs.SET_LOG_LEVEL))
+@router.put("/api/v1/log-level", tags=["about"], **described(Rule.OPERATE, service_docs.SET_LOG_LEVEL))
 async def set_log_level(request: Request) -> Response:
     """From now on, until the service is started again."""
     said = await json_of(request)
@@ -117,7 +115,7 @@ async def set_log_level(request: Request) -> Response:
     return JsonResponse({"level": level})
 
 
-@router.get("/metrics", tags=["probes"], **described(Rule.KNOWN, series_docs.METRICS))
+@router.get("/metrics", tags=["probes"], **described(Rule.KNOWN, service_docs.METRICS))
 async def metrics(request: Request) -> Response:
     """All figures, in the text form of Prometheus. Whoever asks looks at the clusters, too: those that nobody asked for
     ``health_check_interval_s`` are asked, and the next answer tells of it."""
@@ -130,7 +128,7 @@ async def metrics(request: Request) -> Response:
     return Response(metrics_text(runtime, room), media_type=CONTENT_TYPE)
 
 
-@router.get("/api/v1/series", tags=["fleet"], **described(Rule.KNOWN, series_docs.SERIES))
+@router.get("/api/v1/series", tags=["fleet"], **described(Rule.KNOWN, service_docs.SERIES))
 async def series(request: Request, hours: float = 1.0) -> Response:
     """The load of every cluster, and how much waited, minute by minute for the last ``hours``. A restart keeps it; of
     the time when no service ran, and of what did not change any more before, nothing is known."""

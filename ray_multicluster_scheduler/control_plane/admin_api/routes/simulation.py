@@ -26,7 +26,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     runtime_of,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import simulation as simulation_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import MOST_ITEMS, SimulatedRuns
 from ray_multicluster_scheduler.control_plane.config.item_models import item_from
@@ -69,7 +68,7 @@ async def _lines(pages: Iterator[list[Item]], still: Callable[[], bool]) -> Asyn
         head = False
 
 
-@router.post("/api/v1/simulate", tags=["fleet"], **described(Rule.STEER, simulation_docs.SIMULATE))
+@router.post("/api/v1/simulate", tags=["fleet"], **described(Rule.STEER, fleet_docs.SIMULATE))
 async def simulate(request: Request) -> Response:
     """Run a made-up workload in virtual time, by the same brain: ``{"synthetic": "items=1000 over=1h", "nodes": {"mac":
     "4x{CPU:16}"}, "settings": {…}, "seed": 0}``. Clusters are this service's, as large as they were last seen unless

@@ -19,13 +19,13 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     texts,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import is_text
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import tokens as tokens_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 
 router = APIRouter()
 
 
-@router.post("/api/v1/session", tags=["login"], **described(Rule.KNOWN, tokens_docs.LOG_IN))
+@router.post("/api/v1/session", tags=["login"], **described(Rule.KNOWN, service_docs.LOG_IN))
 async def log_in(request: Request) -> Response:
     """Begin a session: asked with ``Authorization: Bearer``, answered with a cookie that only the browser itself can
     read. It ends after twelve hours, with its token, with ``DELETE``, or with the service."""
@@ -43,7 +43,7 @@ async def log_in(request: Request) -> Response:
     return answer
 
 
-@router.delete("/api/v1/session", tags=["login"], **described(Rule.KNOWN, tokens_docs.LOG_OUT))
+@router.delete("/api/v1/session", tags=["login"], **described(Rule.KNOWN, service_docs.LOG_OUT))
 async def log_out(request: Request) -> Response:
     """The end of the session, whoever has its cookie."""
     access = access_of(request)
@@ -55,7 +55,7 @@ async def log_out(request: Request) -> Response:
     return answer
 
 
-@router.post("/api/v1/ticket", tags=["login"], **described(Rule.KNOWN, tokens_docs.TICKET))
+@router.post("/api/v1/ticket", tags=["login"], **described(Rule.KNOWN, service_docs.TICKET))
 async def ticket(request: Request) -> Response:
     """A ticket for one web socket, or one stream of events, where a page cannot send a header: ``?ticket=…``. It is
     good for 30 seconds, once."""
@@ -78,13 +78,13 @@ def _secure(request: Request) -> bool:
     return access_of(request).secure or request.url.scheme == "https"
 
 
-@router.get("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, tokens_docs.LIST))
+@router.get("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, service_docs.LIST_TOKENS))
 async def list_tokens(request: Request) -> dict[str, Any]:
     """All of them, oldest first, also those that have expired; never what one needs to use them."""
     return {"tokens": _store(request).list()}
 
 
-@router.post("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, tokens_docs.CREATE))
+@router.post("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, service_docs.CREATE_TOKEN))
 async def create(request: Request) -> dict[str, Any]:
     """Make one: ``{"user": "alice", "roles": ["submitter"], "note": "", "expires_at": seconds since 1970, or null}``.
     The answer has the token itself, once: it is kept nowhere."""
@@ -113,7 +113,7 @@ async def create(request: Request) -> dict[str, Any]:
     return {**about, "token": text}
 
 
-@router.delete("/api/v1/tokens/{token_id}", tags=["tokens"], **described(Rule.ADMINISTER, tokens_docs.REVOKE))
+@router.delete("/api/v1/tokens/{token_id}", tags=["tokens"], **described(Rule.ADMINISTER, service_docs.REVOKE_TOKEN))
 async def revoke(request: Request, token_id: str, force: bool = False) -> dict[str, Any]:
     """From now on nobody gets in with it, and who is in is put out. The last one of an admin only with ``force``.
     Answered when it is written; if it cannot be now, it holds all the same, and can be said again."""

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import RULE, Rule
 from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import COOKIE
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.components import components
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import components
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.parameters import PARAMETERS
 
 _ABOUT = """One control plane above many Ray clusters. Submit tasks, actors, jobs and gangs; see where they are and why.

@@ -1,265 +1,426 @@
-"""What the routes of items take and answer."""
+"""What the routes of items, jobs, actors, calls and the queue take and answer."""
 
 from __future__ import annotations
 
 import base64
 import pickle
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import ConfigDict
 
 from ray_multicluster_scheduler.common.blob_names import digest_of
-from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY, Kind
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import (
+    ID,
+    ApiModel,
+    Base64,
+    optional,
+    required,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import (
     BYTES,
+    BYTES_SCHEMA,
     IDEMPOTENCY_KEY,
-    Described,
-    Said,
-    one,
+    Raw,
+    RouteDocs,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
-    ANYTHING,
-    by_name,
-    flag,
-    many,
-    named,
-    number,
-    or_null,
-    text,
-    thing,
-    whole,
-)
+from ray_multicluster_scheduler.control_plane.config.item_models import TaskModel
+from ray_multicluster_scheduler.control_plane.config.settings import MOST_OF_AN_OWNER
 
-ID = "nightly-2026-11-15"
-NIGHTLY: dict[str, Any] = {"id": ID, "kind": "job", "name": "nightly", "job": {"entrypoint": "python train.py"}}
-_UNNAMED = {key: value for key, value in NIGHTLY.items() if key != "id"}
-_CODE = pickle.dumps(len, protocol=4)
-_CLASS = pickle.dumps(dict, protocol=4)
+NEXT_PAGE = "Ask with it for the next page; null: this is the last one."
+_REASON = "Why, for those who ask."
+_CODE, _CLASS = pickle.dumps(len, protocol=4), pickle.dumps(dict, protocol=4)
 _ARGUMENTS = pickle.dumps((("hello",), {}), protocol=4)
-_TASK: dict[str, Any] = {
-    "kind": "task",
-    "name": "len",
-    "requirements": {"CPU": 1},
-    "function_digest": digest_of(_CODE),
-    "arguments_digest": digest_of(_ARGUMENTS),
-}
-_AN_ACTOR = {
-    **_TASK,
+_UNNAMED: dict[str, Any] = {"kind": "job", "name": "nightly", "job": {"entrypoint": "python train.py"}}
+NIGHTLY: dict[str, Any] = {"id": ID, **_UNNAMED}
+_PAYLOADS = {"function_digest": digest_of(_CODE), "arguments_digest": digest_of(_ARGUMENTS)}
+_MEMBER: dict[str, Any] = {"name": "len", "requirements": {"CPU": 1}, **_PAYLOADS}
+_ACTOR = {
     "kind": "actor",
     "name": "dict",
-    "requirements": {},
     "actor": {"ray_name": "dict-1"},
+    **_PAYLOADS,
     "function_digest": digest_of(_CLASS),
 }
-_MEMBER = {key: value for key, value in _TASK.items() if key != "kind"}
-_PICKLED = {digest_of(one): base64.b64encode(one).decode() for one in (_CODE, _CLASS, _ARGUMENTS)}
-_BLOBS = by_name(text(contentEncoding="base64"), "Payloads that are not here yet, by their digests.")
-_OBJECTS = many(text(), "Names of the values that stand among its arguments, in their order; behind them the actors.")
-_CLIENT = text("Whose mailbox is to tell of it (`/api/v1/wait`).")
-_ENTRY = {"objects": _OBJECTS, "get_if_exists": flag("A living actor of the same name will do.")}
-_SHORT = thing(
-    id=text(),
-    state=text(),
-    attempt=whole(),
-    cluster=or_null(text()),
-)
-_QUEUED = {"id": ID, "state": "QUEUED", "attempt": 0, "cluster": None}
-_REASON = text("Why, for whoever asks.")
+_BLOBS = {digest_of(one): base64.b64encode(one).decode() for one in (_CODE, _CLASS, _ARGUMENTS)}
 
-SUBMIT = Described(
-    summary="Submit one item",
-    body=Said(
-        thing("An item.", task=named("Task"), maybe={**_ENTRY, "blobs": _BLOBS, "client": _CLIENT}),
-        {
-            "job": {"task": NIGHTLY},
-            "without an id": {"task": _UNNAMED},
-            "task": {"task": _TASK, "blobs": _PICKLED},
-            "actor": {"task": _AN_ACTOR, "blobs": _PICKLED},
-            "gang": {
-                "task": {"kind": "gang", "name": "both", "gang": {"members": [_MEMBER, _MEMBER]}},
-                "blobs": _PICKLED,
-            },
-        },
-    ),
-    answer=one(_SHORT, _QUEUED),
+
+class Problem(ApiModel):
+    """An RFC 9457 problem document, with fields of our own."""
+
+    type: str = required()
+    title: str = required("The words for that status in HTTP.")
+    status: int = required("The HTTP status.")
+    detail: str = required("What happened, and what to do.")
+    code: str = required("A code for programs, such as UNKNOWN_ITEM.")
+    error: str = required("The class of the Python error, such as UnknownItemError.")
+    message: str = required("What happened.")
+    next_step: str | None = optional("What to do.")
+    task_id: str | None = optional("To which item.")
+    cluster: str | None = optional("On which cluster.")
+    missing: list[str] = optional("Digests of payloads that are not here.")
+    id: str = optional("Of a defect: its id in the log.")
+
+
+class Refused(ApiModel):
+    problem: Problem = required()
+
+
+# ---- items: submit, read, wait
+
+
+class Entry(ApiModel):
+    task: TaskModel = required()
+    objects: list[str] = optional(
+        "Ids of the items whose values are among its arguments, in their order; behind them the actors."
+    )
+    get_if_exists: bool = optional("A living actor of the same name is taken instead.")
+
+
+class _Shared(ApiModel):
+    blobs: dict[str, Base64] = optional("Payloads that are not here yet, by their digests.")
+    client: str = optional("The mailbox that is to have its changes (`/api/v1/wait`).")
+
+
+class Submission(Entry, _Shared):
+    """An item."""
+
+
+class Batch(_Shared):
+    items: list[Entry] = required(max_length=10_000)
+
+
+class Accepted(ApiModel):
+    id: str = required()
+    state: str = required(example="QUEUED")
+    attempt: int = required(example=0)
+    cluster: str | None = required(example=None)
+
+
+class AcceptedBatch(ApiModel):
+    items: list[Accepted | Refused] = required("In the order of the entries.")
+
+
+class Status(ApiModel):
+    """An item as it is now."""
+
+    id: str = required()
+    state: TaskState | Literal["EXPIRED"] = required("EXPIRED if it ended long ago and was forgotten.")
+    kind: Kind = optional(example="job")
+    name: str = optional(example="nightly")
+    owner: str = optional(example="ann")
+    attempt: int = optional("How often it was tried; 0 before the first time.", 1)
+    cluster: str | None = optional(example="mac")
+    number: int = optional("Of its last step.", 4)
+    at: float = optional("When that was, in seconds since 1970.", 1794700800.0)
+    code: str = optional("Why it is in this state, for programs.", "STARTED")
+    sentence: str = optional("The same for people.", "runs on mac")
+    outcome: dict[str, Any] = optional("How it ended, if it has.")
+    actor: dict[str, Any] = optional()
+    repeats: str = optional("The item that it is a retry of.")
+    repeated_by: list[str] = optional("Its newest retries, oldest first.")
+
+
+class Row(ApiModel):
+    """An item in a list."""
+
+    id: str = required()
+    kind: str = required()
+    name: str = required()
+    owner: str = required()
+    state: TaskState = required()
+    attempt: int = required()
+    cluster: str | None = required()
+    priority: int = required()
+    submitted_at: float = required()
+    started_at: float | None = required("When its last attempt was seen to start.")
+    finished_at: float | None = required()
+
+
+class ItemPage(ApiModel):
+    items: list[Row] = required()
+    after: str | None = required(NEXT_PAGE)
+
+
+class Wait(ApiModel):
+    client: str = required("A name that no other client has.", "me", min_length=1)
+    mailbox: str | None = optional("As in the last answer.")
+    add: list[str] = optional("Items whose changes are wanted.", [ID])
+    heard: list[str] = optional("Items whose end arrived.")
+    timeout: float = optional("Seconds, 60 at the most.", 1, ge=0)
+
+
+class Changes(ApiModel):
+    mailbox: str = required("If it is another one than in the last answer, name all items again.", "b1")
+    items: list[Status] = required()
+    problems: dict[str, dict[str, Any]] = required("By id: items that cannot be reported, and why.")
+
+
+class Explanation(ApiModel):
+    id: str = required()
+    state: str = required(example="QUEUED")
+    code: str = required("Why, for programs.", "WAITING")
+    sentence: str = required("Why, for people.", "waits for mac, which is full")
+    unblocked_by: str | None = optional("What would let it go on.", "something ends on mac")
+    queue: dict[str, Any] | None = optional("Its position, and what is before it.")
+    estimate: dict[str, Any] | None = optional("When it may start.")
+    decision: dict[str, Any] | None = optional("The judgement on each cluster.")
+    attempts: list[dict[str, Any]] = optional()
+    history: list[dict[str, Any]] = optional("Every step, oldest first.")
+
+
+SUBMIT = RouteDocs(
+    "Submit one item",
+    Accepted,
+    Submission,
+    examples={
+        "job": {"task": NIGHTLY},
+        "without an id": {"task": _UNNAMED},
+        "task": {"task": {"kind": "task", **_MEMBER}, "blobs": _BLOBS},
+        "actor": {"task": _ACTOR, "blobs": _BLOBS},
+        "gang": {"task": {"kind": "gang", "name": "both", "gang": {"members": [_MEMBER, _MEMBER]}}, "blobs": _BLOBS},
+    },
     headers=[IDEMPOTENCY_KEY],
 )
-
-SUBMIT_BATCH = Described(
-    summary="Submit many items",
-    body=Said(
-        thing(
-            items=many(thing(task=named("Task"), maybe=_ENTRY), maxItems=10_000),
-            maybe={"blobs": _BLOBS, "client": _CLIENT},
-        ),
-        {"two jobs": {"items": [{"task": NIGHTLY}, {"task": _UNNAMED}]}},
-    ),
-    answer=one(
-        thing(items=many({"anyOf": [_SHORT, thing(problem=named("Problem"))]}, "In the order of what was sent.")),
-        {"items": [_QUEUED, {**_QUEUED, "id": "1f0e2ab9c3d84c5e9a7b6c5d4e3f2a1b"}]},
-    ),
+SUBMIT_BATCH = RouteDocs(
+    "Submit many items",
+    AcceptedBatch,
+    Batch,
+    examples={"two jobs": {"items": [{"task": NIGHTLY}, {"task": _UNNAMED}]}},
     headers=[IDEMPOTENCY_KEY],
 )
-
-GET = Described(
-    summary="One item",
-    answer=one(
-        named("Status"),
-        {
-            "id": ID,
-            "state": "RUNNING",
-            "attempt": 1,
-            "cluster": "mac",
-            "number": 4,
-            "at": 1794700800.0,
-            "code": "STARTED",
-            "sentence": "runs on mac",
-            "kind": "job",
-            "name": "nightly",
-            "owner": "",
-        },
-    ),
-)
-
-LIST = Described(
-    summary="Many items, newest first, in pages",
-    answer=one(
-        thing(items=many(named("Row")), after=or_null(text("Ask with it for the next page; null: there is none."))),
-        {
-            "items": [
-                {
-                    "id": ID,
-                    "kind": "job",
-                    "name": "nightly",
-                    "owner": "",
-                    "state": "RUNNING",
-                    "attempt": 1,
-                    "cluster": "mac",
-                    "priority": 0,
-                    "submitted_at": 1794700790.0,
-                    "started_at": 1794700800.0,
-                    "finished_at": None,
-                }
-            ],
-            "after": None,
-        },
-    ),
-)
-
-WAIT = Described(
-    summary="EventPublisher of many items, as a long poll",
-    body=one(
-        thing(
-            client=text("Any name that nobody else has.", minLength=1),
-            maybe={
-                "mailbox": or_null(text("What the last answer said.")),
-                "add": many(text(), "Items to be told of."),
-                "heard": many(text(), "Items whose end was heard."),
-                "timeout": number("Seconds, 60 at the most.", minimum=0),
-            },
-        ),
-        {"client": "me", "add": [ID], "timeout": 1},
-    ),
-    answer=one(
-        thing(
-            mailbox=text("If it is another one than the last, name all items again."),
-            items=many(named("Status")),
-            problems=by_name(ANYTHING, "By id: what cannot be told of, and why."),
-        ),
-        {
-            "mailbox": "b1",
-            "items": [{"id": ID, "state": "RUNNING", "attempt": 1, "cluster": "mac"}],
-            "problems": {},
-        },
-    ),
-)
-
-CANCEL = Described(
-    summary="Ask for its end",
-    body=one(thing(maybe={"reason": _REASON, "force": flag("Without the polite interrupt.")}), {"reason": "too late"}),
-    answer=one(
-        thing(id=text(), state=text(), changed=flag("false: it was over already.")),
-        {"id": ID, "state": "CANCELLED", "changed": True},
-    ),
-)
-_NOW = thing(
-    "Of what is over nothing is changed: that is answered 409.",
-    id=text(),
-    state=text("In which it is now."),
-    held=flag("Somebody keeps it, or its next attempt, from starting."),
-    changed=flag("false: so it was already."),
-)
-HOLD = Described(
-    summary="Let it not start",
-    body=one(thing(maybe={"reason": _REASON}), {"reason": "the disk is full"}),
-    answer=one(_NOW, {"id": ID, "state": "QUEUED", "held": True, "changed": True}),
-)
-RELEASE = Described(
-    summary="Let it start again", answer=one(_NOW, {"id": ID, "state": "QUEUED", "held": False, "changed": True})
-)
-PRIORITY = Described(
-    summary="Change its priority",
-    body=one(
-        thing(priority=whole("Higher numbers go first.", minimum=-MOST_PRIORITY, maximum=MOST_PRIORITY)),
-        {"priority": 5},
-    ),
-    answer=one(
-        {**_NOW, "properties": {**_NOW["properties"], "priority": whole()}},
-        {"id": ID, "state": "QUEUED", "held": False, "changed": True, "priority": 5},
-    ),
-)
-
-EXPLAIN = Described(
-    summary="Why it is where it is",
-    answer=one(
-        thing(
-            id=text(),
-            state=text(),
-            code=text("Why, for programs."),
-            sentence=text("Why, for people."),
-            maybe={
-                "unblocked_by": or_null(text("What would let it go on.")),
-                "queue": or_null({**ANYTHING, "description": "Its position, and who is before it."}),
-                "estimate": or_null({**ANYTHING, "description": "When it may start."}),
-                "decision": or_null({**ANYTHING, "description": "What was said of each cluster."}),
-                "attempts": many(ANYTHING),
-                "history": many(ANYTHING, "Every step, oldest first."),
-            },
-        ),
-        {
-            "id": ID,
-            "state": "QUEUED",
-            "code": "WAITING",
-            "sentence": "waits for mac, which is full",
-            "unblocked_by": "something ends on mac",
-            "history": [],
-        },
-    ),
-)
-
-RESULT = Described(
-    summary="Its value",
-    answer=one({"type": "string", "format": "binary"}, "(pickled bytes)", BYTES),
+GET = RouteDocs("One item", Status)
+LIST = RouteDocs("Many items, newest first, in pages", ItemPage)
+WAIT = RouteDocs("Changes of many items, as a long poll", Changes, Wait)
+EXPLAIN = RouteDocs("Why it is where it is", Explanation)
+RESULT = RouteDocs(
+    "Its value",
+    Raw("(pickled bytes)", BYTES, BYTES_SCHEMA),
     others={204: ("It succeeded and has no value, as a job.", None)},
 )
-LOGS = Described(summary="What it printed", answer=one(text(), "epoch 1: loss 0.7\n", "text/plain"))
+LOGS = RouteDocs("Its output", Raw("epoch 1: loss 0.7\n", "text/plain"))
 
-FORGET = Described(
-    summary="Forget what is over",
-    answer=one(thing(id=text(), state=text("EXPIRED")), {"id": ID, "state": "EXPIRED"}),
-)
-RETRY = Described(
-    summary="Submit what is over once more",
-    body=Said(
-        thing(
-            maybe={
-                "id": text("Of the new item; made if there is none.", minLength=1, maxLength=256),
-                "anyway": flag("Also one that succeeded, or was repeated already."),
-            }
-        ),
-        {"again": {"id": f"{ID}-again", "anyway": True}},
-    ),
-    answer=one(
-        thing(id=text("Of the new item."), repeats=text("Of the old one."), state=text()),
-        {"id": f"{ID}-again", "repeats": ID, "state": "QUEUED", "attempt": 0, "cluster": None},
-    ),
-    headers=[IDEMPOTENCY_KEY],
-)
+
+# ---- items: change
+
+
+class Reason(ApiModel):
+    reason: str = optional(_REASON, "the disk is full")
+
+
+class Cancel(Reason):
+    force: bool = optional("Without the polite interrupt.")
+
+
+class Cancelled(ApiModel):
+    id: str = required()
+    state: str = required(example="CANCELLED")
+    changed: bool = required("false: it was over already.")
+
+
+class Changed(ApiModel):
+    """Items that are over are not changed: that is answered 409."""
+
+    id: str = required()
+    state: str = required("In which it is now.", "QUEUED")
+    held: bool = required("It is held: neither it nor its next attempt starts.")
+    changed: bool = required("false: it was so already.")
+
+
+class Prioritised(Changed):
+    """Items that are over are not changed: that is answered 409."""
+
+    priority: int = optional(example=5)
+
+
+class Priority(ApiModel):
+    priority: int = required("Higher numbers go first.", 5, ge=-MOST_PRIORITY, le=MOST_PRIORITY)
+
+
+class Forgotten(ApiModel):
+    id: str = required()
+    state: str = required(example="EXPIRED")
+
+
+class Retry(ApiModel):
+    id: str = optional("Of the new item; made if there is none.", f"{ID}-again", min_length=1, max_length=256)
+    anyway: bool = optional("Also one that succeeded, or was repeated already.", True)
+
+
+class Retried(Accepted):
+    id: str = required("Of the new item.", f"{ID}-again")
+    repeats: str = required("Of the old one.", ID)
+
+
+CANCEL = RouteDocs("Cancel an item", Cancelled, Cancel)
+HOLD = RouteDocs("Keep an item from starting", Changed, Reason)
+RELEASE = RouteDocs("Let an item start again", Changed)
+PRIORITY = RouteDocs("Change its priority", Prioritised, Priority)
+FORGET = RouteDocs("Forget an item that is over", Forgotten)
+RETRY = RouteDocs("Submit an item that is over once more", Retried, Retry, headers=[IDEMPOTENCY_KEY])
+
+
+# ---- jobs
+
+
+class JobInfo(ApiModel):
+    """A job in Ray's words."""
+
+    job_id: str = required(example=ID)
+    status: str = required(example="RUNNING")
+    message: str = required(example="runs on mac")
+    entrypoint: str = optional(example="python train.py")
+    metadata: dict[str, str] = optional(example={})
+    cluster: str | None = optional(example="mac")
+    attempt: int = optional(example=1)
+    ray_submission_id: str | None = optional(example=f"rmcs-1a2b-{ID}-1")
+    submitted_at: float = optional(example=1794700790.0)
+    started_at: float | None = optional(example=1794700800.0)
+    finished_at: float | None = optional(example=None)
+
+
+class JobPage(ApiModel):
+    jobs: list[JobInfo] = required()
+    after: str | None = required(NEXT_PAGE)
+
+
+JOBS = RouteDocs("Jobs that are remembered, newest first, in pages", JobPage)
+JOB = RouteDocs("A job in Ray's words", JobInfo)
+
+
+# ---- actors and calls of their methods
+
+
+class ActorRow(ApiModel):
+    id: str = required(example="actor-7c1d")
+    name: str | None = required(example="counter")
+    state: str = required()
+    cluster: str | None = required()
+    attempt: int = required()
+    lifetime: str | None = required()
+    message: str = required(example="is ready")
+    class_name: str = optional(example="Counter", alias="class")
+
+
+class ActorPage(ApiModel):
+    actors: list[ActorRow] = required()
+    after: str | None = required(NEXT_PAGE)
+
+
+class Call(ApiModel):
+    id: str = required("Of the call, made by its program.", "call-1")
+    actor: str = required("The id of the actor.", "actor-7c1d")
+    method: str = required(example="add")
+    arguments: str = optional("The digest of the pickled (args, kwargs).", "5d41402a")
+    objects: list[str] = optional()
+    paths: bool = optional()
+    first: bool = optional("false: it was sent before, and it is not known whether it arrived.")
+    mailbox: str = optional("The mailbox that the client had then.")
+
+
+class Calls(ApiModel):
+    client: str = required("The mailbox that the answers go to.", "me", min_length=1)
+    calls: list[Call] = required(max_length=10_000)
+    blobs: dict[str, Base64] = optional("Payloads that are not here yet, by their digests.")
+
+
+class CallId(ApiModel):
+    id: str = required(example="call-1")
+
+
+class CallsTaken(ApiModel):
+    mailbox: str = required(example="b1")
+    calls: list[CallId | Refused] = required("In the order of the calls.")
+
+
+class CancelCall(ApiModel):
+    force: bool = optional(example=False)
+
+
+class CallExplanation(CallId):
+    state: str = required()
+    sentence: str = required(example="was sent to mac")
+
+
+ACTORS = RouteDocs("Actors that are not over, or ended lately", ActorPage)
+ACTOR = RouteDocs("A living actor by its name", Status)
+CALL = RouteDocs("Call methods of actors", CallsTaken, Calls)
+CANCEL_CALL = RouteDocs("Cancel a call", CallId, CancelCall)
+EXPLAIN_CALL = RouteDocs("Why a call is not answered yet", CallExplanation)
+CALL_RESULT = RouteDocs("The answer to a call", Raw("(pickled bytes)", BYTES, BYTES_SCHEMA))
+
+
+# ---- the queue and its owners
+
+
+class Lane(ApiModel):
+    queue: str = required("task or job", "job")
+    cluster: str | None = required("Preferred; null: any.", None)
+    waiting: int = required()
+
+
+class Waiting(ApiModel):
+    id: str = required()
+    kind: str = required()
+    name: str = required()
+    owner: str = required()
+    priority: int = required(example=0)
+    state: str = required(example="QUEUED")
+    submitted_at: float = required()
+    waiting_since: float = required("Since its submission, or since its last attempt that ran was over.", 1794700790.0)
+    position: int | None = required("In the queue; 1 is next. null: it is not in the queue, as if it is held.", 1)
+    code: str = required("Why it waits, for programs.", "NO_CAPACITY")
+    sentence: str = required("The same for people.", "mac: 1 CPU is not free on any one node")
+    held: bool = required("It is held, and does not start.", False)
+
+
+class Queue(ApiModel):
+    depth: int = required("How many wait.")
+    states: dict[str, int] = required(example={"QUEUED": 1})
+    kinds: dict[str, int] = required(example={"job": 1})
+    owners: dict[str, int] = required(example={"ann": 1})
+    on_clusters: dict[str, int] = required(
+        "How many wait no more, by state: DISPATCHING, RUNNING and LOST, where there are any.", {"RUNNING": 2}
+    )
+    lanes: list[Lane] = required("Of all owners, as the scheduler has them; empty where one owner is asked for.")
+    waiting: list[Waiting] = required()
+    after: str | None = required(NEXT_PAGE)
+
+
+class Limits(ApiModel):
+    """null: no limit. A limit that is not given is as it is by default: none, and weight 1."""
+
+    weight: float = optional("Its share at equal priority.", 1, ge=1e-6, le=1e6)
+    max_queued: int | None = optional("So many may wait; more are refused.", None, ge=0, le=MOST_OF_AN_OWNER)
+    max_running: int | None = optional("So many may be on clusters.", 10, ge=0, le=MOST_OF_AN_OWNER)
+    max_gpus: float | None = optional("So many it may hold on clusters.", None, ge=0, le=MOST_OF_AN_OWNER)
+    max_priority: int | None = optional(
+        "The highest priority that it may ask for.", None, ge=-MOST_PRIORITY, le=MOST_PRIORITY
+    )
+
+
+class LimitsInForce(Limits):
+    """null: no limit."""
+
+    model_config = ConfigDict(json_schema_extra={"required": list(Limits.model_fields)})
+
+
+class Owner(ApiModel):
+    owner: str = required()
+    waiting: int = required()
+    running: int = required("On a cluster, or on the way there.", 2)
+    limits: LimitsInForce = required()
+    changed: bool = required("The limits were changed, and hold instead of those in the settings.", False)
+    paused: str | None = required("Why its queue is paused; null: it is not.")
+
+
+class Owners(ApiModel):
+    owners: list[Owner] = required()
+
+
+QUEUE = RouteDocs("What waits, and why", Queue)
+OWNERS = RouteDocs("Owners: what they have, and may have", Owners)
+OWNER = RouteDocs("One owner", Owner)
+SET_LIMITS = RouteDocs("Change the limits of an owner", Owner, Limits)
+RESET_LIMITS = RouteDocs("Take the limits of the settings again", Owner)

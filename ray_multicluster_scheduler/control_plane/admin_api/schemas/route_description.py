@@ -10,68 +10,77 @@ from typing import Any
 from fastapi import Response
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, needs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import Schema, named
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import (
+    REFERENCE,
+    ApiModel,
+    Schema,
+    example_of,
+)
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
 BYTES = "application/octet-stream"
+BYTES_SCHEMA: Schema = {"type": "string", "format": "binary"}
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What goes one way: its schema, and examples by name. ``media`` is its Content-Type."""
+class Raw:
+    """A body or an answer that no model describes: text, bytes, any object."""
 
-    schema: Schema
-    examples: Mapping[str, Any]
-    media: str = JSON
-
-    def content(self) -> dict[str, Any]:
-        examples = {name: {"value": value} for name, value in self.examples.items()}
-        return {self.media: {"schema": self.schema, "examples": examples}}
+    example: Any
+    media: str
+    schema: Schema = field(default_factory=lambda: {"type": "string"})
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """A route. ``others`` are answers beside 200, by status, with a sentence; ``headers`` those that it looks at."""
+class RouteDocs:
+    """What the document says of a route. ``examples`` are bodies by name, else one is made from the model; ``others``
+    are answers beside 200, by status, with a sentence; ``headers`` those that the route reads."""
 
     summary: str
-    answer: Said
-    body: Said | None = None
-    others: Mapping[int, tuple[str, Said | None]] = field(default_factory=dict)
+    answer: type[ApiModel] | Raw
+    body: type[ApiModel] | Raw | None = None
+    examples: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[int, tuple[str, type[ApiModel] | None]] = field(default_factory=dict)
     headers: Sequence[Mapping[str, Any]] = ()
 
 
-def one(schema: Schema, example: Any, media: str = JSON) -> Said:
-    """With one example."""
-    return Said(schema, {"example": example}, media)
-
-
-def described(rule: Rule, route: Described) -> dict[str, Any]:
+def described(rule: Rule, route: RouteDocs) -> dict[str, Any]:
     """For the decorator of a route: ``@router.get("/clusters", **described(Rule.KNOWN, docs.CLUSTERS))``."""
     options = needs(rule)
     extra = {**options["openapi_extra"], "responses": _answers(route)}
     if route.body is not None:
-        required = route.body.media != JSON or bool(route.body.schema.get("required"))
-        extra["requestBody"] = {"required": required, "content": route.body.content()}
+        needed = isinstance(route.body, Raw) or any(one.is_required() for one in route.body.model_fields.values())
+        extra["requestBody"] = {"required": needed, "content": _content(route.body, route.examples)}
     if route.headers:
         extra["parameters"] = [dict(header) for header in route.headers]
     options.update(summary=route.summary, openapi_extra=extra, response_model=None, responses=_PROBLEMS)
-    if route.answer.media != JSON:
+    if isinstance(route.answer, Raw) and route.answer.media != JSON:
         options["response_class"] = Response  # else the document would promise JSON, too
     return options
 
 
-def _answers(route: Described) -> dict[str, Any]:
-    answers: dict[str, Any] = {"200": {"description": "Done.", "content": route.answer.content()}}
+def _content(said: type[ApiModel] | Raw, examples: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(said, Raw):
+        return {said.media: {"schema": said.schema, "examples": {"example": {"value": said.example}}}}
+    shown = examples or {"example": example_of(said)}
+    schema = {"$ref": REFERENCE.format(model=said.__name__)}
+    return {JSON: {"schema": schema, "examples": {name: {"value": value} for name, value in shown.items()}}}
+
+
+def _answers(route: RouteDocs) -> dict[str, Any]:
+    answers: dict[str, Any] = {"200": {"description": "Done.", "content": _content(route.answer, {})}}
     for status, (sentence, said) in route.others.items():
-        answers[str(status)] = {"description": sentence, **({} if said is None else {"content": said.content()})}
+        answers[str(status)] = {"description": sentence, **({} if said is None else {"content": _content(said, {})})}
     return answers
 
 
 def _problem(error: str, status: int, code: str, message: str, next_step: str) -> dict[str, Any]:
     said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "code": code, "error": error}
     said.update(detail=f"{message} What to do: {next_step}", message=message, next_step=next_step)
-    return {PROBLEM_JSON: {"schema": named("Problem"), "examples": {"example": {"value": said}}}}
+    return {
+        PROBLEM_JSON: {"schema": {"$ref": REFERENCE.format(model="Problem")}, "examples": {"example": {"value": said}}}
+    }
 
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
