@@ -9,7 +9,7 @@ from typing import Any
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.control_plane.store import FleetState, Outcome
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
 from tests.unit.lifecycle.driver import FREE, cluster
 
 
