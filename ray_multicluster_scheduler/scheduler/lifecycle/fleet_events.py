@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
@@ -130,8 +129,7 @@ class FleetEvents:
                 self._remove(event.cluster, now)
             return
         self._machine.output.add(RememberFleet())
-        is_new = self._machine.registry.find(event.cluster) is None
-        self._machine.registry.register(event.metadata)
+        is_new = self._machine.clusters.register(event.metadata)
         state = self._machine.registry.state(event.metadata.name)
         if event.cordoned is not None:
             self._cordon(state, event.cordoned, now)
@@ -150,7 +148,7 @@ class FleetEvents:
         state = self._find_and_reschedule(event.cluster)
         if state is None:
             return
-        state.declare_dead(event.reason, now)
+        self._machine.clusters.declare_dead(state.name, event.reason, now)
         self._machine.output.add(RememberFleet())
         sentence = f"an operator declared {state.name} dead{f': {event.reason}' if event.reason else ''}"
         for task_id in (*state.slots.prefetched, *state.slots.held):  # else a place that is freed would be handed over
@@ -158,10 +156,9 @@ class FleetEvents:
 
     def checked(self, event: ClusterChecked, now: float) -> None:
         """It takes work again at once; what was heard of it came with the snapshot."""
-        state = self._machine.registry.find(event.cluster)
-        if state is not None and state.breaker.state(now) is not BreakerState.CLOSED:
-            state.breaker.close()
-            self._machine.clusters_to_refresh.add(state.name)
+        known = self._machine.registry.find(event.cluster) is not None
+        if known and self._machine.clusters.close_breaker(event.cluster, now):
+            self._machine.clusters_to_refresh.add(event.cluster)
             self._scheduling.request_full_scan()
 
     def _persist_revival(self, state: ClusterState, *, was_dead: bool) -> None:
@@ -170,8 +167,10 @@ class FleetEvents:
             self._machine.output.add(RememberFleet())
 
     def _cordon(self, state: ClusterState, cordoned: bool, now: float) -> None:
-        state.cordoned = cordoned
-        if cordoned:
+        if not cordoned:
+            self._machine.clusters.uncordon(state.name)
+        else:
+            self._machine.clusters.cordon(state.name)
             self._prefetch.recall_cluster(state, "it is cordoned", now)
 
     def _find_and_reschedule(self, cluster: str) -> ClusterState | None:
@@ -203,7 +202,7 @@ class FleetEvents:
     def _remove(self, cluster: str, now: float) -> None:
         machine = self._machine
         self._prefetch.recall_cluster(machine.registry.state(cluster), "it was removed", now)
-        machine.registry.unregister(cluster)
+        machine.clusters.remove(cluster)
         machine.submissions.forget(cluster)
         for key in (timers.refresh_key(cluster), timers.lost_key(cluster), timers.ahead_key(cluster)):
             machine.output.clear_timer(key)

@@ -9,6 +9,7 @@ from typing import Any
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_manager import ClusterManager
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, events, timers
@@ -141,6 +142,11 @@ class SchedulerMachine:
     @property
     def registry(self) -> ClusterRegistry:
         return self._state.registry
+
+    @property
+    def clusters(self) -> ClusterManager:
+        """Life cycle and recorded health of the clusters; change them only by events."""
+        return self._state.clusters
 
     @property
     def timers(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskState
 from ray_multicluster_scheduler.common.model.resources import ResourceShape
 from ray_multicluster_scheduler.control_plane.config.settings import NO_LIMITS, OwnerLimits, Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_manager import ClusterManager
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
@@ -34,6 +35,7 @@ class MachineState:
     ) -> None:
         self.settings = settings
         self.registry = ClusterRegistry(settings, clusters)
+        self.clusters = ClusterManager(self.registry)
         self.engine = engine
         self.queue = TaskQueue(ORDERS[settings.order](settings.ageing_s), self._new_account)
         self.owner_limits: dict[str, OwnerLimits] = {}

@@ -95,9 +95,11 @@ class QueueControl:
         state = self._machine.registry.find(name)
         if state is not None:
             self._machine.output.add(RememberFleet())
-            state.paused = reason
             self._machine.clusters_to_refresh.add(name)
-            if reason is not None:
+            if reason is None:
+                self._machine.clusters.resume(name)
+            else:
+                self._machine.clusters.pause(name, reason)
                 self._prefetch.recall_cluster(state, "its queue is paused", now)
             self._scheduling.request_full_scan()
 

@@ -99,10 +99,8 @@ class Restore:
             raise ValueError("only a machine that has no items yet can be restored")
         self._machine.next_fence = max(self._machine.next_fence, event.next_fence)
         self._admission.set_next_number(event.next_number)
-        for cluster in event.clusters:
-            state = self._machine.registry.find(cluster.name)
-            if state is not None:
-                state.cordoned, state.paused, state.dead = cluster.cordoned, cluster.paused, cluster.dead
+        for one in event.clusters:
+            self._machine.clusters.restore(one.name, cordoned=one.cordoned, paused=one.paused, dead=one.dead)
         for owner in event.owners:
             if owner.limits is not None:
                 self._machine.owner_limits[owner.name] = owner.limits
