@@ -18,12 +18,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
 from ray_multicluster_scheduler.scheduler.lifecycle.fleet_events import FleetEvents
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.dispatching import Dispatching
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import StartEstimate
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import estimate_start
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate, estimate_start
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.queue_control import QueueControl
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
@@ -32,7 +30,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.restore import Restore
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
-from ray_multicluster_scheduler.scheduler.queue.queue_place import QueuePosition, queue_position, queue_positions
+from ray_multicluster_scheduler.scheduler.queue.queue_position import QueuePosition, queue_position, queue_positions
 from ray_multicluster_scheduler.scheduler.queue.shape import QueueKey
 
 
@@ -56,10 +54,9 @@ class SchedulerMachine:
         engine = policy or PolicyEngine(settings, local_python=local_python)
         self._state = MachineState(settings, clusters, engine, first_fence)
         self._refresher = SnapshotRefresher(self._state)
-        dispatching = Dispatching(self._state)
-        self._prefetch = Prefetch(self._state, dispatching)
+        self._prefetch = Prefetch(self._state)
         reservations = WideItemReservations(self._state)
-        self._scheduling = SchedulingPass(self._state, self._refresher, self._prefetch, reservations, dispatching)
+        self._scheduling = SchedulingPass(self._state, self._refresher, self._prefetch, reservations)
         self._control = QueueControl(self._state, self._scheduling, self._prefetch)
         self._admission = Admission(self._state, self._scheduling)
         self._attempts = Attempts(self._state, self._scheduling, self._prefetch)

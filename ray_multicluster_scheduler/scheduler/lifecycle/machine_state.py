@@ -11,10 +11,16 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_manager import Cluster
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
-from ray_multicluster_scheduler.scheduler.cluster.fleet import FleetViews
+from ray_multicluster_scheduler.scheduler.cluster.fleet_views import FleetViews
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Remember, StartAttempt
-from ray_multicluster_scheduler.scheduler.lifecycle.outbox import InstructionBuffer
+from ray_multicluster_scheduler.scheduler.lifecycle.instruction_buffer import InstructionBuffer
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    Ahead,
+    Complete,
+    Dispatch,
+    Remember,
+    StartAttempt,
+)
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import CompletionRate, RunTimes, code_key
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import DependencyOutcome, Prerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
@@ -164,6 +170,28 @@ class MachineState:
         """From now on it takes something of its owner's share."""
         record.holding = holding_of(record.task, self.fleet.total(now), now)
         self.queue.charge(record.task.owner, record.holding, now)
+
+    def dispatch(
+        self,
+        record: TaskRecord,
+        decision: SchedulingDecision,
+        cluster: str,
+        now: float,
+        ahead: Ahead = "",
+        *,
+        short: bool,
+    ) -> None:
+        """Start the next attempt of an item that has left the queue. Attempt numbers and fences only grow."""
+        self.engine.record_placement(cluster)
+        self.charge_owner(record, now)
+        record.attempt += 1
+        record.cluster, record.placed = cluster, decision
+        if record.fence is not None:
+            record.earlier_fences += (record.fence,)
+        record.fence, self.next_fence = self.next_fence, self.next_fence + 1
+        record.accepted, record.ending, record.started_at = False, None, None
+        self.transition(record, TaskState.DISPATCHING, decision.code, decision.sentence, now, decision)
+        self.output.add(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short))
 
     def end_attempt(self, record: TaskRecord, now: float) -> bool:
         """Nothing of its attempt runs any more: give back its place and its timers. False if no room was freed."""

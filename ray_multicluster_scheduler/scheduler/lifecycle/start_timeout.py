@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
-from ray_multicluster_scheduler.scheduler.lifecycle.outbox import InstructionBuffer
+from ray_multicluster_scheduler.scheduler.lifecycle.instruction_buffer import InstructionBuffer
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 NEW_NODE_GRACE_S = 600.0
