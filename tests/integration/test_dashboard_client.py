@@ -82,8 +82,6 @@ async def test_snapshot_shows_what_a_job_holds(client: DashboardClient) -> None:
     finally:
         assert await client.stop_job(job)
     assert (await until_over(client, job))["status"] == "STOPPED"
-    await client.delete_job(job)
-    assert await client.job_info(job) is None
 
 
 async def test_job_with_files_output_and_a_second_submit(client: DashboardClient, tmp_path: Path) -> None:
@@ -127,7 +125,6 @@ async def test_a_job_that_is_unknown(client: DashboardClient) -> None:
     job = new_id()
     assert await client.job_info(job) is None
     assert await client.stop_job(job) is False
-    await client.delete_job(job)
     with pytest.raises(TaskSubmissionError, match=job):
         await client.job_logs(job)
 

@@ -81,7 +81,7 @@ SETTINGS = {
     "agent_listen": ("integration/test_link.py", "_line"),
     "agent_advertise": ("integration/test_link.py", "_line"),
     "connector_python": (
-        "unit/connection/test_connector_python.py",
+        "unit/connection/test_connector_environment.py",
         "test_the_clusters_own_then_that_of_the_settings_then_ours_if_it_has_ray",
     ),
     "agent_idle_s": ("integration/test_link.py", "test_an_agent_that_nobody_needs_ends"),
@@ -146,7 +146,7 @@ CLUSTERS = {
         "test_a_port_that_is_taken_and_one_that_cannot_be_reached_are_told_within_seconds",
     ),
     "connector_python": (
-        "unit/connection/test_connector_python.py",
+        "unit/connection/test_connector_environment.py",
         "test_the_clusters_own_then_that_of_the_settings_then_ours_if_it_has_ray",
     ),
     "autoscaling": (

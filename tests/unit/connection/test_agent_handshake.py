@@ -29,7 +29,7 @@ def join(plane: Plane, token: str, *, cluster: str = "a", agent: str = "agent-1"
     return Join(cluster, agent, [("127.0.0.1", plane.number)], token)
 
 
-async def knock(invitation: Join, secret: str | None = None, patience: float = 1.0) -> dict[str, Any]:
+async def dial_and_close(invitation: Join, secret: str | None = None, patience: float = 1.0) -> dict[str, Any]:
     """Dial once, hang up at once; returns the welcome."""
     connection = await dial(invitation, WHO, secret, time.monotonic() + patience)
     connection.writer.close()
@@ -60,22 +60,22 @@ async def test_the_right_token_opens_the_door_and_both_sides_know_each_other(pla
 async def test_a_wrong_token_is_turned_away_with_a_sentence_and_spoils_nothing(plane: Plane) -> None:
     token, _ = plane.port.expect("a", "agent-1", plane.link())
     with pytest.raises(CannotDial, match="the proof is wrong"):
-        await knock(join(plane, "not the token"))
-    assert "secret" in await knock(join(plane, token))
+        await dial_and_close(join(plane, "not the token"))
+    assert "secret" in await dial_and_close(join(plane, token))
 
 
 async def test_a_token_works_once(plane: Plane) -> None:
     token, _ = plane.port.expect("a", "agent-1", plane.link())
-    await knock(join(plane, token))
+    await dial_and_close(join(plane, token))
     with pytest.raises(Rejected, match="used already"):
-        await knock(join(plane, token))
+        await dial_and_close(join(plane, token))
 
 
 async def test_a_token_does_not_live_long(plane: Plane) -> None:
     token, _ = plane.port.expect("a", "agent-1", plane.link())
     plane.clock.time += TOKEN_LIFETIME_S + 1
     with pytest.raises(Rejected, match="has expired"):
-        await knock(join(plane, token))
+        await dial_and_close(join(plane, token))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def test_a_token_is_bound_to_cluster_and_agent(
 ) -> None:
     token, _ = plane.port.expect("a", "agent-1", plane.link())
     with pytest.raises(ends, match="this agent is not expected"):
-        await knock(join(plane, token, cluster=cluster, agent=agent))
+        await dial_and_close(join(plane, token, cluster=cluster, agent=agent))
 
 
 WELCOME = {"secret": "s", "lease_s": 1, "heartbeat_s": 1}
@@ -132,9 +132,9 @@ async def test_an_agent_ends_for_nobody_who_does_not_prove_to_be_its_control_pla
     server = await serve(stranger)
     addresses = [("127.0.0.1", port_of(server))]
     with pytest.raises(CannotDial, match=told):
-        await knock(Join("a", "agent-1", addresses, token), patience=0.5)
+        await dial_and_close(Join("a", "agent-1", addresses, token), patience=0.5)
     addresses.append(("127.0.0.1", plane.number))
-    assert "secret" in await knock(Join("a", "agent-1", addresses, token)), "it goes on to look for its own"
+    assert "secret" in await dial_and_close(Join("a", "agent-1", addresses, token)), "it goes on to look for its own"
     server.close()
 
 
@@ -142,30 +142,30 @@ async def test_an_agent_that_is_no_longer_expected_stays_outside(plane: Plane) -
     token, _ = plane.port.expect("a", "agent-1", plane.link())
     plane.port.revoke("agent-1")
     with pytest.raises(Rejected, match="is not expected"):
-        await knock(join(plane, token))
+        await dial_and_close(join(plane, token))
 
 
 async def test_one_that_was_in_and_is_no_longer_expected_is_told_so_and_can_be_sure_of_it(plane: Plane) -> None:
     token, _ = plane.port.expect("a", "agent-1", plane.link())
-    secret = str((await knock(join(plane, token)))["secret"])
+    secret = str((await dial_and_close(join(plane, token)))["secret"])
     plane.port.revoke("agent-1")
     with pytest.raises(Rejected, match="is not expected"):
-        await knock(join(plane, token), secret)
+        await dial_and_close(join(plane, token), secret)
 
 
 async def test_the_secret_opens_the_door_again_long_after_the_token(plane: Plane) -> None:
     token, _ = plane.port.expect("a", "agent-1", plane.link())
-    secret = str((await knock(join(plane, token)))["secret"])
+    secret = str((await dial_and_close(join(plane, token)))["secret"])
     plane.clock.time += 10 * TOKEN_LIFETIME_S
-    assert "secret" not in await knock(join(plane, token), secret), "it is told once"
+    assert "secret" not in await dial_and_close(join(plane, token), secret), "it is told once"
 
 
 async def test_a_wrong_secret_and_the_token_as_secret_are_refused(plane: Plane) -> None:
     token, _ = plane.port.expect("a", "agent-1", plane.link())
-    await knock(join(plane, token))
+    await dial_and_close(join(plane, token))
     for wrong in ("guess", token):
         with pytest.raises(CannotDial, match="the proof is wrong"):
-            await knock(join(plane, token), wrong)
+            await dial_and_close(join(plane, token), wrong)
 
 
 async def test_neither_token_nor_secret_is_sent_by_the_agent(plane: Plane) -> None:
@@ -184,7 +184,7 @@ async def test_neither_token_nor_secret_is_sent_by_the_agent(plane: Plane) -> No
         ours.close()
 
     server = await serve(relay)
-    await knock(Join("a", "agent-1", [("127.0.0.1", port_of(server))], token))
+    await dial_and_close(Join("a", "agent-1", [("127.0.0.1", port_of(server))], token))
     server.close()
     assert b"hello" in sent
     assert token.encode() not in sent
@@ -196,7 +196,7 @@ def framed(kind: str, head: dict[str, Any]) -> bytes:
     return frames.take()
 
 
-async def say_hello(plane: Plane, **changes: Any) -> Message | None:
+async def send_hello(plane: Plane, **changes: Any) -> Message | None:
     """A hand-made HELLO; what the listener answers, or None if it hung up."""
     reader, writer = await asyncio.open_connection("127.0.0.1", plane.number)
     frames = FrameReader()
@@ -228,7 +228,7 @@ async def test_a_strange_hello_is_answered_with_a_sentence(
     plane: Plane, changes: dict[str, Any], sentence: str
 ) -> None:
     plane.port.expect("a", "agent-1", plane.link())
-    answer = await say_hello(plane, **changes)
+    answer = await send_hello(plane, **changes)
     assert answer is not None
     assert answer.kind == m.REJECT
     assert sentence in answer.head["sentence"]
@@ -265,7 +265,7 @@ async def test_an_agent_that_meets_another_protocol_says_so(banner: bytes) -> No
 
     server = await serve(speak)
     with pytest.raises(CannotDial, match=f"127.0.0.1:{port_of(server)}"):
-        await knock(Join("a", "agent-1", [("127.0.0.1", port_of(server))], "t"))
+        await dial_and_close(Join("a", "agent-1", [("127.0.0.1", port_of(server))], "t"))
     server.close()
 
 
@@ -276,9 +276,9 @@ async def test_an_agent_tries_every_address(plane: Plane) -> None:
     await nobody.wait_closed()
     token, _ = plane.port.expect("a", "agent-1", plane.link())
     addresses = [("127.0.0.1", closed_port), ("127.0.0.1", plane.number)]
-    assert "secret" in await knock(Join("a", "agent-1", addresses, token))
+    assert "secret" in await dial_and_close(Join("a", "agent-1", addresses, token))
     with pytest.raises(CannotDial, match=f"127.0.0.1:{closed_port}"):
-        await knock(Join("a", "agent-1", addresses[:1], token))
+        await dial_and_close(Join("a", "agent-1", addresses[:1], token))
 
 
 async def test_an_agent_keeps_trying_until_its_time_is_over(plane: Plane) -> None:
@@ -293,7 +293,7 @@ async def test_an_agent_keeps_trying_until_its_time_is_over(plane: Plane) -> Non
         await late.start()
 
     opening = asyncio.create_task(open_later())
-    welcome = await knock(Join("a", "agent-1", [("127.0.0.1", number)], token), patience=60)
+    welcome = await dial_and_close(Join("a", "agent-1", [("127.0.0.1", number)], token), patience=60)
     await opening
     assert welcome["lease_s"] == 45.0
     await link.close("over")
@@ -310,7 +310,7 @@ async def test_an_agent_dials_no_longer_than_it_may() -> None:
     addresses = [("127.0.0.1", port_of(server))] * 3
     began = time.monotonic()
     with pytest.raises(CannotDial, match="no answer in time"):
-        await knock(Join("a", "agent-1", addresses, "t"), patience=0.3)
+        await dial_and_close(Join("a", "agent-1", addresses, "t"), patience=0.3)
     assert time.monotonic() - began < 12
     await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()}, lambda: "it did not hang up on all")
     server.close()
@@ -373,11 +373,11 @@ async def test_the_pinned_certificate_is_trusted_and_no_other(monkeypatch: pytes
     token, _ = plane.port.expect("a", "agent-1", link)
     place = [("127.0.0.1", plane.number)]
     with pytest.raises(CannotDial, match="(?i)certificate"):
-        await knock(Join("a", "agent-1", place, token, certificate=other.certificate))
+        await dial_and_close(Join("a", "agent-1", place, token, certificate=other.certificate))
     with monkeypatch.context() as patch:
         patch.setattr(dialling, "_HANDSHAKE_TIMEOUT_S", 0.3)
         with pytest.raises(CannotDial):
-            await knock(Join("a", "agent-1", place, token))
+            await dial_and_close(Join("a", "agent-1", place, token))
     agent = ScriptedAgent(Join("a", "agent-1", place, token, certificate=ours.certificate))
     await agent.dial()
     await link.joined

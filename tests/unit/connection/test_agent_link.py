@@ -135,13 +135,13 @@ async def test_many_calls_travel_in_few_messages_and_a_function_once(plane: Plan
     await eventually(lambda: len(agent.calls()) == 602)
     assert agent.calls() == [*((f"t{number}", 1) for number in range(600)), ("last", 1), ("other", 1)]
     assert len(agent.of(m.CALLS)) == 4
-    carried = [
+    bench = [
         bytes(message.blobs[head["fn_blob"]])
         for message in agent.of(m.CALLS)
         for head in message.head["calls"]
         if head["fn_blob"] is not None
     ]
-    assert carried == [b"f", b"g"]
+    assert bench == [b"f", b"g"]
 
 
 async def test_a_large_call_travels_alone_and_holds_up_nobody(plane: Plane) -> None:

@@ -62,8 +62,8 @@ async def test_calls_that_never_arrived_are_sent_again_once(plane: Plane) -> Non
     await eventually(lambda: len(agent.calls()) == 2)
     assert agent.calls() == [T2, T3]
     (message,) = agent.of(m.CALLS)
-    carried = [message.blobs[head["fn_blob"]] for head in message.head["calls"]]
-    assert carried == [b"fn", b"other"], "a new connection knows no function"
+    bench = [message.blobs[head["fn_blob"]] for head in message.head["calls"]]
+    assert bench == [b"fn", b"other"], "a new connection knows no function"
     agent.finish(T1, T2, T3)
     await plane.heard.until("finished", 3)
     assert sorted(result.task_id for result in plane.heard.results()) == ["t1", "t2", "t3"]

@@ -13,17 +13,21 @@ from ray_multicluster_scheduler.scheduler.connection.agents.carrier import Carri
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from tests.support.eventually import eventually
 from tests.unit.connection.test_ray_client_pool import Fleet
-from tests.unit.connection.test_ray_client_pool_carriers import ByClient, both_ways, shut
+from tests.unit.connection.test_ray_client_pool_carriers import (
+    ScriptedClientCarrier,
+    close_fleet,
+    fleet_with_two_carriers,
+)
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_launcher, "_POLL_S", 0.02)
 
 
 async def reached_by_ray_client() -> tuple[Fleet, CarrierChoice]:
     """A cluster to which all other ways are closed, and how it is told."""
-    fleet, _ = both_ways()
+    fleet, _ = fleet_with_two_carriers()
     fleet.dashboard.joins = False
     fleet.dashboard.log = f"{m.DIAL_FAILED} 127.0.0.1:9 (no answer in time)"
     starting = asyncio.create_task(fleet.pool.link("a"))
@@ -40,9 +44,9 @@ async def reached_by_ray_client() -> tuple[Fleet, CarrierChoice]:
     return fleet, choice
 
 
-async def next_process(fleet: Fleet, *agents: AgentRecord) -> tuple[Fleet, ByClient]:
+async def next_process(fleet: Fleet, *agents: AgentRecord) -> tuple[Fleet, ScriptedClientCarrier]:
     await fleet.die()
-    after, client = both_ways(before=fleet)
+    after, client = fleet_with_two_carriers(before=fleet)
     await after.pool.restore_agents(agents, None)
     return after, client
 
@@ -52,13 +56,13 @@ async def test_the_next_process_tells_the_same_way_and_the_same_reason() -> None
     assert "cannot listen at 127.0.0.1:7" in choice.why
     after, client = await next_process(fleet, *fleet.agents.values())
     assert after.pool.carrier("a") == choice, "also while it is waited for"
-    ((_, port),) = client.taken_back
+    ((_, port),) = client.restored
     (scripted,) = fleet.dashboard.agents
     scripted.join.addresses[:] = [("127.0.0.1", port)]
     await scripted.dial()
     await after.heard.until("link_up")
     assert after.pool.carrier("a") == choice
-    await shut(after)
+    await close_fleet(after)
 
 
 async def test_of_an_agent_whose_reason_was_not_written_down_the_way_is_told() -> None:
@@ -67,15 +71,15 @@ async def test_of_an_agent_whose_reason_was_not_written_down_the_way_is_told() -
     after, _ = await next_process(fleet, replace(known, why=""))
     told = after.pool.carrier("a")
     assert told == CarrierChoice("ray_client", "its agent came this way before the restart")
-    await shut(after)
+    await close_fleet(after)
 
 
-async def test_an_agent_of_a_cluster_that_was_removed_meanwhile_is_taken_back_all_the_same() -> None:
+async def test_an_agent_of_a_cluster_that_was_removed_meanwhile_is_restored_all_the_same() -> None:
     fleet, _ = await reached_by_ray_client()
     (known,) = fleet.agents.values()
     after, client = await next_process(fleet, replace(known, cluster="gone"))
-    assert [one.cluster for one, _ in client.taken_back] == ["gone"]
-    await shut(after)
+    assert [one.cluster for one, _ in client.restored] == ["gone"]
+    await close_fleet(after)
 
 
 async def test_what_is_known_of_a_cluster_goes_with_it() -> None:
@@ -95,4 +99,4 @@ async def test_what_is_known_of_a_cluster_goes_with_it() -> None:
     assert told is not None
     assert told.carrier == "agent", "a cluster of that name is another one"
     assert fleet.pool._selector._last == {}
-    await shut(fleet)
+    await close_fleet(fleet)

@@ -29,7 +29,7 @@ def invitation(plane: Plane) -> JoinInvitation:
     return JoinInvitation("127.0.0.1", plane.number, "token", None)
 
 
-class Carried:
+class CarrierBench:
     """The carrier of one cluster, and interpreters for its connectors that do what a test says."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +50,7 @@ class Carried:
         self.keys |= keys
         self.config = ClusterConfig(name="a", **self.keys)
 
-    def take_back(self) -> Any:
+    def restore(self) -> Any:
         self.carrier.restore(AGENT, 1, cast("Any", None))
         return self.carrier._processes[AGENT.agent]
 
@@ -59,9 +59,9 @@ class Carried:
 
 
 @pytest.fixture
-async def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Carried]:
+async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CarrierBench]:
     monkeypatch.setattr(connector_process, "_BACKOFF_S", (0.01,))
-    made = Carried(tmp_path)
+    made = CarrierBench(tmp_path)
     yield made
     await made.carrier.close()
 
@@ -76,12 +76,12 @@ async def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     ],
 )
 async def test_a_gateway_that_is_gone_is_dead_only_if_that_is_known_else_its_lease_decides(
-    carried: Carried, gone: str, over: str | None
+    bench: CarrierBench, gone: str, over: str | None
 ) -> None:
-    carried.uses(connector_python=carried.interpreter("python", READY + f"say('gone', {gone})"))
-    process = carried.take_back()
+    bench.uses(connector_python=bench.interpreter("python", READY + f"say('gone', {gone})"))
+    process = bench.restore()
     await eventually(lambda: process.gone is not None)
-    assert await carried.carrier.death_reason("a", AGENT.agent) == over
+    assert await bench.carrier.death_reason("a", AGENT.agent) == over
 
 
 def test_only_what_the_node_itself_says_of_a_process_is_a_known_death() -> None:
@@ -100,43 +100,43 @@ def test_only_what_the_node_itself_says_of_a_process_is_a_known_death() -> None:
 
 
 async def test_the_next_connector_is_started_by_what_the_configuration_says_then(
-    carried: Carried, tmp_path: Path
+    bench: CarrierBench, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     note = "open({!r}, 'w').write(order['head'])\n"
-    carried.uses(connector_python=carried.interpreter("before", note.format(str(first)) + READY), auth_token="old" * 10)
-    carried.take_back()
+    bench.uses(connector_python=bench.interpreter("before", note.format(str(first)) + READY), auth_token="old" * 10)
+    bench.restore()
     await eventually(first.exists)
-    carried.uses(
-        connector_python=carried.interpreter("after", note.format(str(second)) + READY + "live()"),
+    bench.uses(
+        connector_python=bench.interpreter("after", note.format(str(second)) + READY + "live()"),
         auth_token="new" * 10,
         head_address="127.0.0.1:2",
     )
-    await eventually(second.exists)
-    assert carried.starts()[0] == "before " + "old" * 10
-    assert carried.starts()[-1] == "after " + "new" * 10
+    await eventually(lambda: second.exists() and second.read_text() != "")
+    assert bench.starts()[0] == "before " + "old" * 10
+    assert bench.starts()[-1] == "after " + "new" * 10
     assert (first.read_text(), second.read_text()) == ("127.0.0.1:1", "127.0.0.1:2")
 
 
-async def test_an_interpreter_that_is_not_there_is_told_and_asked_for_again(carried: Carried) -> None:
-    carried.uses(connector_python="/no/such/python")
-    process = carried.take_back()
+async def test_an_interpreter_that_is_not_there_is_told_and_asked_for_again(bench: CarrierBench) -> None:
+    bench.uses(connector_python="/no/such/python")
+    process = bench.restore()
     await eventually(lambda: process.failure is not None)
     assert process.failure.code == "CONNECTOR_NO_RAY"
     assert "/no/such/python, which cannot be run" in process.failure.sentence
-    carried.uses(connector_python=carried.interpreter("python", READY + "live()"))
+    bench.uses(connector_python=bench.interpreter("python", READY + "live()"))
     await asyncio.wait_for(process.ready.wait(), 60)
 
 
 async def test_a_gateway_that_nobody_connects_to_is_told_to_end_after_half_a_minute(
-    carried: Carried, plane: Plane, tmp_path: Path
+    bench: CarrierBench, plane: Plane, tmp_path: Path
 ) -> None:
     note = tmp_path / "join"
     text = f"open({str(note)!r}, 'w').write(json.dumps(order['join']))\n"
     failed = "say('failed', code='HEAD_UNREACHABLE', sentence='nothing listens')"
-    carried.uses(connector_python=carried.interpreter("python", text + failed))
+    bench.uses(connector_python=bench.interpreter("python", text + failed))
     with pytest.raises(LinkProblem, match="nothing listens"):
-        await carried.carrier.launch(plane.link(), invitation(plane))
+        await bench.carrier.launch(plane.link(), invitation(plane))
     assert json.loads(note.read_text())["first_join_s"] == 30.0
 
 
@@ -148,29 +148,29 @@ async def test_a_gateway_that_nobody_connects_to_is_told_to_end_after_half_a_min
     ],
 )
 async def test_that_a_gateway_is_left_to_its_lease_is_told_only_if_one_may_be_there(
-    carried: Carried, plane: Plane, caplog: pytest.LogCaptureFixture, text: str, told: bool
+    bench: CarrierBench, plane: Plane, caplog: pytest.LogCaptureFixture, text: str, told: bool
 ) -> None:
     caplog.set_level("INFO")
-    carried.uses(connector_python=carried.interpreter("python", text))
+    bench.uses(connector_python=bench.interpreter("python", text))
     with pytest.raises(LinkProblem):
-        await carried.carrier.launch(plane.link(), invitation(plane))
-    await carried.carrier.stop("a", "agent-1")
+        await bench.carrier.launch(plane.link(), invitation(plane))
+    await bench.carrier.stop("a", "agent-1")
     assert ("could not be stopped; its lease ends it" in caplog.text) is told
 
 
-async def test_what_is_no_python_is_told_what_a_connector_python_must_be(carried: Carried, plane: Plane) -> None:
-    carried.uses(connector_python="/bin/true")
+async def test_what_is_no_python_is_told_what_a_connector_python_must_be(bench: CarrierBench, plane: Plane) -> None:
+    bench.uses(connector_python="/bin/true")
     with pytest.raises(LinkProblem, match=r"true\): the connector ended \(status 0\)") as caught:
-        await carried.carrier.launch(plane.link(), invitation(plane))
+        await bench.carrier.launch(plane.link(), invitation(plane))
     assert caught.value.code == "CONNECTOR_FAILED"
     assert "connector_python is the path of a Python on this machine" in str(caught.value.next_step)
 
 
 async def test_a_gateway_that_does_not_join_in_time_is_told_with_what_its_connector_was_to_do(
-    carried: Carried, plane: Plane, monkeypatch: pytest.MonkeyPatch
+    bench: CarrierBench, plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_carrier, "JOIN_TIMEOUT_S", 6.0)
     text = "say('phase', phase='connect to the head'); time.sleep(1000)"
-    carried.uses(connector_python=carried.interpreter("python", text))
+    bench.uses(connector_python=bench.interpreter("python", text))
     with pytest.raises(LinkProblem, match="did not join within 6 s: its connector was to connect to the head"):
-        await carried.carrier.launch(plane.link(), invitation(plane))
+        await bench.carrier.launch(plane.link(), invitation(plane))

@@ -56,7 +56,7 @@ class Script:
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connector_process, "_BACKOFF_S", (0.01,))
 
 

@@ -22,7 +22,7 @@ async def test_one_client_per_cluster() -> None:
     pool = JobClientPool({"a": cluster("a"), "b": cluster("b")})
     assert pool.client("a") is pool.client("a")
     assert pool.client("a") is not pool.client("b")
-    assert (pool.client("a").name, pool.client("a").url) == ("a", "http://127.0.0.1:8265")
+    assert (pool.client("a").name, pool.client("a")._http.url) == ("a", "http://127.0.0.1:8265")
     await pool.close()
 
 
@@ -32,7 +32,7 @@ async def test_update_keeps_what_did_not_change() -> None:
     await pool.update({"a": cluster("a"), "b": cluster("b", dashboard="http://127.0.0.1:1")})
     assert pool.client("a") is a
     assert pool.client("b") is not b
-    assert pool.client("b").url == "http://127.0.0.1:1"
+    assert pool.client("b")._http.url == "http://127.0.0.1:1"
     with pytest.raises(ClusterConnectionError, match="no cluster 'c'"):
         pool.client("c")
     await pool.close()

@@ -69,7 +69,7 @@ async def test_an_object_that_the_agent_dropped_is_sent_again_once(plane: Plane)
 
 
 async def test_who_waits_for_an_object_that_did_not_arrive_brings_it_along(plane: Plane) -> None:
-    """The call that carried it lacked something else and was cancelled meanwhile."""
+    """The call that bench it lacked something else and was cancelled meanwhile."""
     link, agent = await plane.pair()
     link.submit([call("t1", objects=[BIG]), call("t2", objects=[BIG])])
     await agent.until(m.CALLS)

@@ -362,7 +362,7 @@ async def test_what_others_call_themselves_is_cut_and_spelt_out(fleet: Fleet) ->
 # ---- agents of the process before
 
 
-async def killed_with_work(settings: Settings | None = None) -> Fleet:
+async def fleet_killed_with_work(settings: Settings | None = None) -> Fleet:
     """A process that was killed while its agent ran t1 and had been sent t2."""
     before = Fleet(settings=settings)
     link = await before.pool.link("a")
@@ -389,7 +389,7 @@ async def test_an_agent_is_remembered_before_anything_is_given_to_it_and_until_i
 
 
 async def test_the_next_process_takes_the_agent_back_with_all_it_has() -> None:
-    before = await killed_with_work()
+    before = await fleet_killed_with_work()
     fleet = Fleet(before)
     await fleet.pool.restore_agents(before.agents.values(), None)
     link = await fleet.pool.link("a")  # it is there, and no other agent is started
@@ -439,7 +439,7 @@ async def test_an_agent_that_was_just_being_started_is_not_waited_for_and_its_ca
 
 
 async def test_an_agent_that_ended_meanwhile_is_known_to_be_dead_and_the_next_one_has_another_name() -> None:
-    before = await killed_with_work()
+    before = await fleet_killed_with_work()
     fleet = Fleet(before)
     fleet.dashboard.jobs[next(iter(before.agents))]["status"] = "FAILED"
     await fleet.pool.restore_agents(before.agents.values(), None)
@@ -461,7 +461,7 @@ async def test_an_agent_that_ended_meanwhile_is_known_to_be_dead_and_the_next_on
 async def test_an_agent_whose_port_is_taken_is_given_up_when_its_lease_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    before = await killed_with_work(Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
+    before = await fleet_killed_with_work(Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
     port = next(iter(before.agents.values())).port
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
     fleet = Fleet(before, Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
@@ -481,7 +481,7 @@ async def test_an_agent_whose_port_is_taken_is_given_up_when_its_lease_is_over(
 
 
 async def test_an_agent_that_was_given_a_longer_lease_is_waited_for_that_much_longer() -> None:
-    before = await killed_with_work(Settings(heartbeat_s=0.05, lease_s=1.2, lost_after_s=11.3))
+    before = await fleet_killed_with_work(Settings(heartbeat_s=0.05, lease_s=1.2, lost_after_s=11.3))
     assert [one.lease_s for one in before.agents.values()] == [1.2]
     fleet = Fleet(before, Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
     fleet.pool._settings = fleet.pool._settings.model_copy(update={"lost_after_s": 0.4})
@@ -499,7 +499,7 @@ async def test_an_agent_that_was_given_a_longer_lease_is_waited_for_that_much_lo
 
 @pytest.mark.parametrize("given", [0.1, 0.0])
 async def test_a_shorter_lease_and_one_that_nobody_wrote_down_change_nothing(given: float) -> None:
-    before = await killed_with_work(Settings(heartbeat_s=0.03, lease_s=0.1, lost_after_s=10.3))
+    before = await fleet_killed_with_work(Settings(heartbeat_s=0.03, lease_s=0.1, lost_after_s=10.3))
     agents = [replace(one, lease_s=given) for one in before.agents.values()]
     fleet = Fleet(before, Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
     fleet.pool._settings = fleet.pool._settings.model_copy(update={"lost_after_s": 0.4})

@@ -29,18 +29,18 @@ from tests.support.scripted_agent import ScriptedAgent
 from tests.unit.connection.test_ray_client_pool import Fleet
 
 
-class ByClient:
+class ScriptedClientCarrier:
     """A Carrier whose agents are scripted ones; it keeps what it was asked."""
 
     def __init__(self, dashboard: Any) -> None:
         self.dashboard = dashboard
         self.problem: LinkProblem | None = None
-        self.taken_back: list[tuple[AgentRecord, int]] = []
+        self.restored: list[tuple[AgentRecord, int]] = []
         self.ended: list[str] = []
-        self.let_gone: list[str] = []
+        self.released: list[str] = []
         self.over: str | None = None
         self.closed = False
-        self.heard_when_dialling_ended: list[str] | None = None
+        self.messages_when_dialing_stopped: list[str] | None = None
 
     def address(self, config: Any) -> AgentAddress:
         return AgentAddress("127.0.0.1", 0, "127.0.0.1", None)
@@ -58,7 +58,7 @@ class ByClient:
         return {}
 
     def restore(self, agent: AgentRecord, port: int, admit: Admit) -> None:
-        self.taken_back.append((agent, port))
+        self.restored.append((agent, port))
 
     async def death_reason(self, cluster: str, agent: str) -> str | None:
         return self.over
@@ -67,29 +67,29 @@ class ByClient:
         self.ended.append(agent)
 
     async def stop_dialing(self) -> None:
-        self.heard_when_dialling_ended = [one.kind for agent in self.dashboard.agents for one in agent.heard]
+        self.messages_when_dialing_stopped = [one.kind for agent in self.dashboard.agents for one in agent.heard]
 
     async def release(self, agent: str) -> None:
-        self.let_gone.append(agent)
+        self.released.append(agent)
 
     async def close(self) -> None:
         self.closed = True
 
 
-def both_ways(**cluster: Any) -> tuple[Fleet, ByClient]:
+def fleet_with_two_carriers(**cluster: Any) -> tuple[Fleet, ScriptedClientCarrier]:
     before = cluster.pop("before", None)
     fleet = Fleet(before, **cluster)
-    client = ByClient(fleet.dashboard)
+    client = ScriptedClientCarrier(fleet.dashboard)
     fleet.pool._carriers["ray_client"] = cast("Any", client)
     return fleet, client
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_launcher, "_POLL_S", 0.02)
 
 
-async def shut(fleet: Fleet) -> None:
+async def close_fleet(fleet: Fleet) -> None:
     for agent in fleet.dashboard.agents:
         await agent.close()
     await fleet.pool.close()
@@ -97,7 +97,7 @@ async def shut(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("cluster", [{"carrier": "ray_client"}, {"dashboard": None}])
 async def test_ray_client_where_it_is_asked_for_or_the_only_way(cluster: dict[str, Any]) -> None:
-    fleet, _ = both_ways(**cluster)
+    fleet, _ = fleet_with_two_carriers(**cluster)
     link = await fleet.pool.link("a")
     assert fleet.dashboard.submitted == []
     choice = fleet.pool.carrier("a")
@@ -105,11 +105,11 @@ async def test_ray_client_where_it_is_asked_for_or_the_only_way(cluster: dict[st
     assert choice.carrier == "ray_client"
     kept = fleet.agents[link.agent]
     assert (kept.carrier, kept.session, kept.fresh, kept.token) == ("ray_client", "session_1", False, "")
-    await shut(fleet)
+    await close_fleet(fleet)
 
 
 async def test_an_agent_that_can_neither_dial_nor_listen_is_followed_by_ray_client_and_it_is_said_why() -> None:
-    fleet, client = both_ways()
+    fleet, client = fleet_with_two_carriers()
     fleet.dashboard.joins = False
     fleet.dashboard.log = f"{m.DIAL_FAILED} 127.0.0.1:9 (no answer in time)"
     starting = asyncio.create_task(fleet.pool.link("a"))
@@ -131,7 +131,7 @@ async def test_an_agent_that_can_neither_dial_nor_listen_is_followed_by_ray_clie
     fleet.pool.update({"a": fleet.pool._clusters["a"].model_copy(update={"tags": ("new",)})})
     assert fleet.pool.carrier("a") == choice, "tags are no way"
     assert [one.carrier for one in fleet.agents.values()] == ["ray_client"], "the first one is forgotten"
-    await shut(fleet)
+    await close_fleet(fleet)
     assert client.closed
 
 
@@ -139,7 +139,7 @@ async def test_the_log_of_an_agent_that_is_dialled_is_read_only_until_it_says_wh
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dial_in_carrier, "REACH_S", 0.5)
-    fleet, _ = both_ways(carrier="dial_in")
+    fleet, _ = fleet_with_two_carriers(carrier="dial_in")
     fleet.dashboard.joins = False
     fleet.dashboard.log = m.listens_line("127.0.0.1", 1, "ab" * 32)
     with pytest.raises(LinkProblem, match="listens at 127.0.0.1:1, but cannot be reached from here"):
@@ -147,12 +147,12 @@ async def test_the_log_of_an_agent_that_is_dialled_is_read_only_until_it_says_wh
     assert fleet.dashboard.logs_read == 1
     (job,) = fleet.dashboard.submitted
     assert "PRIVATE KEY" not in str(job)
-    await shut(fleet)
+    await close_fleet(fleet)
 
 
 async def test_a_token_of_an_agent_that_is_dialled_opens_no_port_of_ours_and_the_agent_joins_all_the_same() -> None:
     """Who reads the environment of its job, and is on our machine, gets no further than who does not."""
-    fleet, _ = both_ways(carrier="dial_in")
+    fleet, _ = fleet_with_two_carriers(carrier="dial_in")
     port = fleet.pool._admission(AgentAddress("127.0.0.1", 0, "127.0.0.1", None))  # for agents that do dial
     number = await port.start()
     fleet.dashboard.joins = False
@@ -175,17 +175,17 @@ async def test_a_token_of_an_agent_that_is_dialled_opens_no_port_of_ours_and_the
     assert link.connected
     await fleet.pool._carriers["dial_in"].close()
     await fleet.die()
-    after, _ = both_ways(before=fleet, carrier="dial_in")
+    after, _ = fleet_with_two_carriers(before=fleet, carrier="dial_in")
     await after.pool.restore_agents(fleet.agents.values(), None)
     assert after.pool._ports == {}
     await agent.dial()
     await after.heard.until("link_up")
     door.close()
-    await shut(after)
+    await close_fleet(after)
 
 
 async def test_other_failures_of_an_agent_are_told_and_no_other_way_is_tried() -> None:
-    fleet, _ = both_ways()
+    fleet, _ = fleet_with_two_carriers()
     fleet.dashboard.joins = False
     fleet.dashboard.log = f"{m.NO_RAY} no ray"
     starting = asyncio.create_task(fleet.pool.link("a"))
@@ -197,30 +197,30 @@ async def test_other_failures_of_an_agent_are_told_and_no_other_way_is_tried() -
     choice = fleet.pool.carrier("a")
     assert choice is not None
     assert choice.carrier == "agent"
-    await shut(fleet)
+    await close_fleet(fleet)
 
 
 async def test_a_launch_that_failed_leaves_nothing_here_and_is_forgotten() -> None:
-    fleet, client = both_ways(dashboard=None)
+    fleet, client = fleet_with_two_carriers(dashboard=None)
     client.problem = from_connector("a", "python", "RAY_MISMATCH", "the cluster runs Ray 9")
     with pytest.raises(LinkProblem, match="the cluster runs Ray 9"):
         await fleet.pool.link("a")
     assert fleet.agents == {}
-    assert client.ended == client.let_gone != []
-    await shut(fleet)
+    assert client.ended == client.released != []
+    await close_fleet(fleet)
 
 
 async def test_a_gateway_of_another_session_is_told_as_a_restart_and_let_go() -> None:
-    fleet, client = both_ways(dashboard=None)
+    fleet, client = fleet_with_two_carriers(dashboard=None)
     link = await fleet.pool.link("a")
     link.submit([call("t1")])
     client.over = CLUSTER_RESTARTED
     await fleet.dashboard.agents[0].cut()
     await fleet.heard.until("link_closed")
     assert fleet.heard.result("t1").code == "CLUSTER_RESTARTED"
-    await eventually(lambda: client.let_gone == [link.agent])
+    await eventually(lambda: client.released == [link.agent])
     assert fleet.agents == {}
-    await shut(fleet)
+    await close_fleet(fleet)
 
 
 @pytest.mark.parametrize(("moved", "code"), [(True, "CLUSTER_LOST"), (False, "CLUSTER_RESTARTED")])
@@ -247,35 +247,35 @@ async def test_who_does_not_know_an_agent_at_another_address_may_be_another_clus
 
 
 async def test_the_next_process_takes_it_back_by_the_same_carrier_at_a_port_of_its_own() -> None:
-    before, _ = both_ways(dashboard=None)
+    before, _ = fleet_with_two_carriers(dashboard=None)
     link = await before.pool.link("a")
     scripted = before.dashboard.agents[0]
     await before.die()
-    after, client = both_ways(before=before, dashboard=None)
+    after, client = fleet_with_two_carriers(before=before, dashboard=None)
     await after.pool.restore_agents(before.agents.values(), None)
-    ((known, port),) = client.taken_back
+    ((known, port),) = client.restored
     assert (known.agent, known.session) == (link.agent, "session_1")
     scripted.join.addresses[:] = [("127.0.0.1", port)]  # as its connector would
     await scripted.dial()
     await after.heard.until("link_up")
-    await shut(after)
+    await close_fleet(after)
 
 
 async def test_nobody_is_dialled_any_more_when_agents_are_told_that_we_leave() -> None:
-    fleet, client = both_ways(dashboard=None)
+    fleet, client = fleet_with_two_carriers(dashboard=None)
     await fleet.pool.link("a")
     (agent,) = fleet.dashboard.agents
     parking = asyncio.create_task(fleet.pool.park(600.0))
     await agent.until(m.AWAY)
-    assert client.heard_when_dialling_ended is not None
-    assert m.AWAY not in client.heard_when_dialling_ended
+    assert client.messages_when_dialing_stopped is not None
+    assert m.AWAY not in client.messages_when_dialing_stopped
     agent.say(m.AWAY, {})
     assert await parking == ["a"]
     await agent.close()
 
 
 async def test_parked_links_leave_no_connector() -> None:
-    fleet, client = both_ways(dashboard=None)
+    fleet, client = fleet_with_two_carriers(dashboard=None)
     (await fleet.pool.link("a")).submit([call("t")])
     await fleet.pool.park()
     assert client.closed

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.scheduler.connection.links.remote_values import 
 K1, K2 = ("t1", 1), ("t2", 3)
 
 
-class Desk(RemoteValues):
+class RecordedRemoteValues(RemoteValues):
     def __init__(self) -> None:
         self.sent: list[tuple[str, list[Any]]] = []
         super().__init__("mac", "agent-1", lambda kind, head: self.sent.append((kind, head["keys"])))
@@ -29,7 +29,7 @@ class Desk(RemoteValues):
 
 
 async def test_one_is_asked_for_once_however_many_want_it() -> None:
-    values = Desk()
+    values = RecordedRemoteValues()
     first, second = values.asked(K1, K1)
     await asyncio.sleep(0)
     values.value(K1, b"data")
@@ -44,7 +44,7 @@ async def test_one_is_asked_for_once_however_many_want_it() -> None:
 
 
 async def test_a_new_connection_is_asked_again_and_told_again() -> None:
-    values = Desk()
+    values = RecordedRemoteValues()
     values.add(K2)
     (waiting,) = values.asked(K1)
     await asyncio.sleep(0)
@@ -61,7 +61,7 @@ async def test_a_new_connection_is_asked_again_and_told_again() -> None:
 
 
 async def test_what_was_let_go_does_not_come_back_with_an_old_word() -> None:
-    values = Desk()
+    values = RecordedRemoteValues()
     values.add(K1)
     values.release(K1)
     assert values.handle(Message(m.KEPT, {"values": [[*K1, 5.0], [*K2, 5.0]]}))
@@ -69,7 +69,7 @@ async def test_what_was_let_go_does_not_come_back_with_an_old_word() -> None:
 
 
 async def test_old_ones_go_and_young_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    values, now = Desk(), [100.0]
+    values, now = RecordedRemoteValues(), [100.0]
     monkeypatch.setattr(remote_values.time, "monotonic", lambda: now[0])
     values.add(K1)
     now[0] = 150.0
@@ -83,7 +83,7 @@ async def test_old_ones_go_and_young_ones_stay(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_one_that_the_cluster_has_lost_is_lost() -> None:
-    values = Desk()
+    values = RecordedRemoteValues()
     values.add(K1)
     (waiting,) = values.asked(K1)
     await asyncio.sleep(0)
@@ -95,7 +95,7 @@ async def test_one_that_the_cluster_has_lost_is_lost() -> None:
 
 
 async def test_one_that_cannot_be_read_is_still_there_and_is_let_go_like_others() -> None:
-    values = Desk()
+    values = RecordedRemoteValues()
     values.add(K1)
     (waiting,) = values.asked(K1)
     await asyncio.sleep(0)
@@ -108,7 +108,7 @@ async def test_one_that_cannot_be_read_is_still_there_and_is_let_go_like_others(
 
 
 async def test_all_are_lost_with_their_agent() -> None:
-    values = Desk()
+    values = RecordedRemoteValues()
     values.add(K2)
     (waiting,) = values.asked(K1)
     await asyncio.sleep(0)
@@ -122,4 +122,4 @@ async def test_all_are_lost_with_their_agent() -> None:
 
 
 async def test_other_messages_are_not_for_it() -> None:
-    assert not Desk().handle(Message(m.SNAPSHOT, {}))
+    assert not RecordedRemoteValues().handle(Message(m.SNAPSHOT, {}))

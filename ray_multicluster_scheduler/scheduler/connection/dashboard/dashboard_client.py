@@ -68,10 +68,6 @@ class DashboardClient:
     def name(self) -> str:
         return self._http.name
 
-    @property
-    def url(self) -> str:
-        return self._http.url
-
     async def close(self) -> None:
         """Close the connections. Idempotent."""
         await self._http.close()
@@ -186,21 +182,6 @@ class DashboardClient:
         if self._unknown(answer):
             return False
         return bool(self._http.parse(answer, path).get("stopped"))
-
-    async def delete_job(self, submission_id: str) -> None:
-        """Delete a job that has ended, if it exists. Raises TaskSubmissionError while it runs."""
-        path = _job_path(submission_id, self.name)
-        answer = await self._http.request("DELETE", path)
-        if self._unknown(answer):
-            return
-        if not answer.ok and "non-terminal" in answer.text:
-            raise TaskSubmissionError(
-                f"Job {submission_id} on cluster {self.name} has not ended, so Ray does not delete it.",
-                task_id=submission_id,
-                cluster=self.name,
-                next_step="stop it first",
-            )
-        self._http.parse(answer, path)
 
     async def package_exists(self, uri: str) -> bool:
         """Whether the cluster's store has the package. The request also keeps it there for some minutes."""

@@ -67,37 +67,33 @@ def problem(name: str, url: str, code: ProblemCode, what: str, *, ambiguous: boo
 
 def from_exception(name: str, url: str, error: Exception, *, limit_s: float) -> DashboardProblem:
     """Describe an error of aiohttp or the system. Raises ``error`` itself if it is another one."""
-    code, what, ambiguous = _diagnose(error, limit_s)
-    return problem(name, url, code, what, ambiguous=ambiguous)
-
-
-def _diagnose(error: Exception, limit_s: float) -> tuple[ProblemCode, str, bool]:
-    match error:
-        case aiohttp.ClientConnectorCertificateError():
-            return "TLS_FAILED", f"has a certificate that was not accepted ({error.certificate_error})", False
-        case aiohttp.ClientSSLError() | ssl.SSLError():
-            return "TLS_FAILED", f"could not agree with us on TLS ({_reason(error)})", False
-        case aiohttp.ClientConnectorDNSError():
-            return "DASHBOARD_DOWN", "has a host name that cannot be resolved", False
-        case aiohttp.ClientConnectorError():
-            return "DASHBOARD_DOWN", f"cannot be reached ({_reason(error)})", False
-        case aiohttp.ConnectionTimeoutError():
-            return "DASHBOARD_DOWN", "did not take a connection in time", False
-        case TimeoutError():
-            return "DASHBOARD_TIMEOUT", f"gave no answer within {limit_s:.3g} s", True
-        case aiohttp.InvalidURL():
-            return "NOT_A_DASHBOARD", "is not a usable address", False
-        case aiohttp.WSServerHandshakeError():
-            return "BAD_ANSWER", f"refused the log stream with HTTP {error.status}", False
-        case aiohttp.ClientResponseError():
-            return "NOT_A_DASHBOARD", "does not speak HTTP: something else listens there", True
-        case aiohttp.ClientPayloadError():
-            return "BAD_ANSWER", "closed the connection in the middle of its response", True
-        case aiohttp.ServerDisconnectedError():
-            return "DASHBOARD_DOWN", "closed the connection without an answer", True
-        case aiohttp.ClientError() | OSError():
-            return "DASHBOARD_DOWN", f"lost the connection ({_reason(error)})", True
+    for kinds, code, what, ambiguous in _DIAGNOSES:
+        if isinstance(error, kinds):
+            text = what.format(error=error, reason=_reason(error), limit_s=limit_s)
+            return problem(name, url, code, text, ambiguous=ambiguous)
     raise error
+
+
+_DIAGNOSES: tuple[tuple[tuple[type[Exception], ...], ProblemCode, str, bool], ...] = (
+    (
+        (aiohttp.ClientConnectorCertificateError,),
+        "TLS_FAILED",
+        "has a certificate that was not accepted ({error.certificate_error})",
+        False,
+    ),
+    ((aiohttp.ClientSSLError, ssl.SSLError), "TLS_FAILED", "could not agree with us on TLS ({reason})", False),
+    ((aiohttp.ClientConnectorDNSError,), "DASHBOARD_DOWN", "has a host name that cannot be resolved", False),
+    ((aiohttp.ClientConnectorError,), "DASHBOARD_DOWN", "cannot be reached ({reason})", False),
+    ((aiohttp.ConnectionTimeoutError,), "DASHBOARD_DOWN", "did not take a connection in time", False),
+    ((TimeoutError,), "DASHBOARD_TIMEOUT", "gave no answer within {limit_s:.3g} s", True),
+    ((aiohttp.InvalidURL,), "NOT_A_DASHBOARD", "is not a usable address", False),
+    ((aiohttp.WSServerHandshakeError,), "BAD_ANSWER", "refused the log stream with HTTP {error.status}", False),
+    ((aiohttp.ClientResponseError,), "NOT_A_DASHBOARD", "does not speak HTTP: something else listens there", True),
+    ((aiohttp.ClientPayloadError,), "BAD_ANSWER", "closed the connection in the middle of its response", True),
+    ((aiohttp.ServerDisconnectedError,), "DASHBOARD_DOWN", "closed the connection without an answer", True),
+    ((aiohttp.ClientError, OSError), "DASHBOARD_DOWN", "lost the connection ({reason})", True),
+)
+"""The first row that matches applies: error types, code, text, whether the request may have been executed."""
 
 
 def _reason(error: Exception) -> str:

@@ -56,7 +56,7 @@ class AgentLink:
         away_s: float = 0.0,
         orphan_ttl_s: float = 120.0,
     ) -> None:
-        self._cluster, self._agent, self._listener, self._clock = cluster, agent, listener, clock
+        self.cluster, self.agent, self._listener, self._clock = cluster, agent, listener, clock
         self._heartbeat_s, self._lease_s, self._lost_after_s = heartbeat_s, lease_s, lost_after_s
         self._death_reason, self._stop_agent, self._inherited = death_reason, stop_agent, inherited
         self._info: LinkInfo | None = None
@@ -83,17 +83,9 @@ class AgentLink:
             self._spawn(self._watch_disconnected())
 
     @property
-    def cluster(self) -> str:
-        return self._cluster
-
-    @property
-    def agent(self) -> str:
-        return self._agent
-
-    @property
     def info(self) -> LinkInfo:
         if self._info is None:
-            raise ClusterConnectionError(f"the agent of {self._cluster!r} has not joined.", cluster=self._cluster)
+            raise ClusterConnectionError(f"the agent of {self.cluster!r} has not joined.", cluster=self.cluster)
         return self._info
 
     @property
@@ -165,7 +157,7 @@ class AgentLink:
         self._send(m.PROBE, {})
         await self._answered(asyncio.ensure_future(self._snapshot_arrived.wait()), timeout)
         if self._last_snapshot is None:
-            raise ClusterConnectionError(f"cluster {self._cluster!r} sent no snapshot.", cluster=self._cluster)
+            raise ClusterConnectionError(f"cluster {self.cluster!r} sent no snapshot.", cluster=self.cluster)
         return self._last_snapshot
 
     async def close(self, sentence: str) -> None:
@@ -178,7 +170,7 @@ class AgentLink:
                     await self._disconnected.wait()
                 self.closed_by_agent = True
             except TimeoutError:
-                _log.warning("the agent of cluster %s did not close its connection when asked to end", self._cluster)
+                _log.warning("the agent of cluster %s did not close its connection when asked to end", self.cluster)
         self._end(sentence)
         self._calls.drop_orphaned_results()
         await self.park()
@@ -211,8 +203,8 @@ class AgentLink:
                 await answer
         except TimeoutError:
             raise ClusterConnectionError(
-                f"the agent of cluster {self._cluster!r} did not answer within {timeout:g} s.",
-                cluster=self._cluster,
+                f"the agent of cluster {self.cluster!r} did not answer within {timeout:g} s.",
+                cluster=self.cluster,
                 next_step="check whether the cluster's head is overloaded or unreachable",
             ) from None
 
@@ -221,7 +213,7 @@ class AgentLink:
     def welcome(self) -> dict[str, Any]:
         """The WELCOME message. Raises PermissionError: an agent that was declared dead must end when it returns."""
         if self.ended.is_set() or self._declared_dead:
-            raise PermissionError(f"the link to cluster {self._cluster!r} is over")
+            raise PermissionError(f"the link to cluster {self.cluster!r} is over")
         self._lease_renewed_at = time.monotonic()  # like a PONG: the agent's lease counts from its HELLO
         return {"lease_s": self._lease_s, "heartbeat_s": self._heartbeat_s}
 
@@ -233,7 +225,7 @@ class AgentLink:
         if self._serving is not None:
             self._serving.cancel()
         first = self._info is None
-        self._info = link_info(self._cluster, connection.hello)
+        self._info = link_info(self.cluster, connection.hello)
         self._serving = self._spawn(self._serve(connection, first))
 
     async def _serve(self, connection: AgentConnection, first: bool) -> None:
@@ -272,7 +264,7 @@ class AgentLink:
                 self._disconnected.set()
                 self._calls.disconnected()
         if not self.ended.is_set():
-            self._listener.link_down(self._cluster, f"the link to cluster {self._cluster!r} broke: {reason}")
+            self._listener.link_down(self.cluster, f"the link to cluster {self.cluster!r} broke: {reason}")
             self._spawn(self._watch_disconnected())
 
     async def _read(self, connection: AgentConnection) -> None:
@@ -312,14 +304,14 @@ class AgentLink:
             if self.connected:
                 return
             if reason is not None and reported is not None:  # a dashboard that just started may miss a job once
-                _log.warning("agent %s of cluster %s has ended: %s", self._agent, self._cluster, reason)
-                text = f"the agent in cluster {self._cluster!r} has ended: {reason}"
+                _log.warning("agent %s of cluster %s has ended: %s", self.agent, self.cluster, reason)
+                text = f"the agent in cluster {self.cluster!r} has ended: {reason}"
                 self._end(text, restarted=reason == CLUSTER_RESTARTED)
             elif time.monotonic() > self._lease_renewed_at + self._lost_after_s + self._away_s:
                 self._declared_dead = True
                 await self._try_to_stop_agent()
                 self._end(
-                    f"cluster {self._cluster!r} sent nothing for {self._lost_after_s + self._away_s:g} s; "
+                    f"cluster {self.cluster!r} sent nothing for {self._lost_after_s + self._away_s:g} s; "
                     f"its agent ended all calls after {self._lease_s + self._away_s:g} s"
                 )
             else:
@@ -334,13 +326,13 @@ class AgentLink:
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await self._stop_agent()
         except Exception as error:  # noqa: BLE001 - the lease has decided; stopping the job is a second safeguard
-            _log.warning("agent %s of cluster %s cannot be stopped: %r", self._agent, self._cluster, error)
+            _log.warning("agent %s of cluster %s cannot be stopped: %r", self.agent, self.cluster, error)
 
     async def _ask_death_reason(self) -> str | None:
         try:
             return await self._death_reason()
         except Exception:  # noqa: BLE001 - the end of the lease must be noticed all the same
-            _log.exception("cannot find out whether agent %s of cluster %s has ended", self._agent, self._cluster)
+            _log.exception("cannot find out whether agent %s of cluster %s has ended", self.agent, self.cluster)
             return None
 
     def _end(self, sentence: str, *, restarted: bool = False) -> None:
@@ -353,7 +345,7 @@ class AgentLink:
         self._calls.disconnected()
         self._calls.fail_all(sentence, restarted=restarted)
         self._values.fail_all(sentence)
-        self._listener.link_closed(self._cluster, sentence)
+        self._listener.link_closed(self.cluster, sentence)
 
     # Messages -----------------------------------------------------------------------------------------
 
@@ -362,7 +354,7 @@ class AgentLink:
             try:
                 self._handle(message)
             except Exception as error:
-                _log.exception("cannot read a message %r of the agent of cluster %s", message.kind, self._cluster)
+                _log.exception("cannot read a message %r of the agent of cluster %s", message.kind, self.cluster)
                 raise FrameError(f"the message {message.kind!r} cannot be read: {error!r}") from error
 
     def _handle(self, message: Message) -> None:
@@ -373,7 +365,7 @@ class AgentLink:
                 self._snapshot_arrived.set()
                 self._listener.snapshot(self._last_snapshot)
             case m.HEAD:
-                self._listener.head_silent(self._cluster, float(head["silent_s"]))
+                self._listener.head_silent(self.cluster, float(head["silent_s"]))
             case m.PING:
                 self._lease_renewed_at, self._away_s = time.monotonic(), 0.0
                 self.lease_renewed.set()
@@ -388,7 +380,7 @@ class AgentLink:
                 self.last_used = time.monotonic()
                 self._calls.handle(message)
             case kind if not self._calls.handle(message) and not self._values.handle(message):
-                _log.warning("the agent of cluster %s sent an unknown message %r", self._cluster, kind)
+                _log.warning("the agent of cluster %s sent an unknown message %r", self.cluster, kind)
 
     def _send(
         self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = (), *, urgent: bool = False, lazy: bool = False

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from tests.support.eventually import eventually
-from tests.unit.connection.test_ray_client_pool_carriers import both_ways, shut
+from tests.unit.connection.test_ray_client_pool_carriers import close_fleet, fleet_with_two_carriers
 
 FAILS = DashboardProblem("the log cannot be read: HTTP 500", code="BAD_ANSWER", cluster="a")
 REFUSES = DashboardProblem("the log may not be read", code="WRONG_TOKEN", cluster="a")
@@ -21,7 +21,7 @@ KNOWS_NOTHING = TaskSubmissionError("there is no such job.")
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_launcher, "_POLL_S", 0.02)
 
 
@@ -30,7 +30,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_why_an_agent_has_failed_is_told_though_its_log_cannot_be_read(
     carrier: str, why: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet, _ = both_ways(carrier=carrier)
+    fleet, _ = fleet_with_two_carriers(carrier=carrier)
     fleet.dashboard.joins = False
 
     async def cannot_be_read(_: str) -> str:
@@ -43,13 +43,13 @@ async def test_why_an_agent_has_failed_is_told_though_its_log_cannot_be_read(
     monkeypatch.setattr(fleet.dashboard, "job_info", has_failed)
     with pytest.raises(LinkProblem, match="cannot run our agent: python cannot import ray"):
         await asyncio.wait_for(fleet.pool.link("a"), 10)
-    await shut(fleet)
+    await close_fleet(fleet)
 
 
 async def test_an_agent_that_has_failed_is_noticed_while_its_log_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fleet, _ = both_ways(carrier="dial_in")
+    fleet, _ = fleet_with_two_carriers(carrier="dial_in")
     fleet.dashboard.joins = False
     asked: list[str] = []
 
@@ -66,4 +66,4 @@ async def test_an_agent_that_has_failed_is_noticed_while_its_log_is_waited_for(
         job["status"] = "FAILED"
     with pytest.raises(LinkProblem, match="cannot run our agent: python cannot import ray"):
         await asyncio.wait_for(starting, 10)
-    await shut(fleet)
+    await close_fleet(fleet)
