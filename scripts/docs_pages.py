@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 import ray_multicluster_scheduler as package
 from ray_multicluster_scheduler.cli.app import app as commands
 from ray_multicluster_scheduler.cli.arguments.examples import TITLE as EXAMPLES
-from ray_multicluster_scheduler.cli.arguments.lazy_group import LateGroup, loaded
+from ray_multicluster_scheduler.cli.arguments.lazy_group import LazyGroup, load_all
 from ray_multicluster_scheduler.common.model import (
     ActorDescription,
     GangDescription,
@@ -93,8 +93,8 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def commands_page() -> str:
     group = typer.main.get_group(commands)
-    assert isinstance(group, LateGroup)
-    root = loaded(group)
+    assert isinstance(group, LazyGroup)
+    root = load_all(group)
     context = typer.Context(root, info_name="rmcs")
     _say_all(root)
     text = typer.cli.get_docs_for_click(obj=root, ctx=context, name="rmcs", title="Commands")

@@ -1,1 +1,6 @@
-"""What an operator types. A command's module imports only Typer at the top: `rmcs --help` must answer at once."""
+"""The `rmcs` command line.
+
+`app` lists the commands; each one is a module of `commands/` and is imported only when it runs, so that `rmcs --help`
+answers at once. `arguments/` parses what is typed, `service/` talks to a service over HTTP, `layout/` prints. Only
+`main.py` imports this package. Start reading with `app.py`, then `commands/task.py`.
+"""

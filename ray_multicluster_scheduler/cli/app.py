@@ -1,4 +1,4 @@
-"""The root of `rmcs`: every command is one module of this folder and is listed here."""
+"""The root of `rmcs`: the list of all commands. Each one is a module of `commands/`, imported when it runs."""
 
 from __future__ import annotations
 
@@ -7,76 +7,75 @@ from typing import Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.arguments.lazy_group import Late, LateGroup, loaded
-from ray_multicluster_scheduler.cli.arguments.usage_errors import clearer, with_commands
-from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit
-from ray_multicluster_scheduler.cli.terminal.stderr_messages import fitted
+from ray_multicluster_scheduler.cli.arguments.lazy_group import LazyCommand, LazyGroup, load_all
+from ray_multicluster_scheduler.cli.arguments.usage_errors import simplify_usage_error, suggest_command
+from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, folded_for
 
-_WrongUseError: Any = typer.BadParameter.__base__
-"""Whatever is wrong with a command line; Typer has no public name for it."""
+_UsageError: Any = typer.BadParameter.__base__
+"""The base class of all errors of a command line; Typer has no public name for it."""
 
-_BEFORE = "Error: "
-"""What Typer writes before it."""
+_PREFIX = "Error: "
+"""Typer prints this before the message."""
 
 
-class Root(LateGroup):
-    """What `rmcs --help` lists, in this order. A test holds these sentences and those of the commands together."""
+class Root(LazyGroup):
+    """Lists the commands in the order of `rmcs --help`. A test checks that each line is the help of its command."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Every command is run in here, so what is wrong with its values is said here, in words of ours."""
+        """Runs every command, so this is where the messages of usage errors are rewritten."""
         try:
             return super().invoke(ctx)
-        except _WrongUseError as error:
+        except _UsageError as error:
             if isinstance(error, typer.BadParameter):
-                error.message = clearer(error.message)
+                error.message = simplify_usage_error(error.message)
             elif error.ctx is not None:
-                error.message = with_commands(error.message, error.ctx.command, lambda: loaded(self))
-            said = fitted(f"{_BEFORE}{error.format_message()}", sys.stderr)
-            error.format_message = lambda: said.removeprefix(_BEFORE)
+                error.message = suggest_command(error.message, error.ctx.command, lambda: load_all(self))
+            text = folded_for(sys.stderr, f"{_PREFIX}{error.format_message()}")
+            error.format_message = lambda: text.removeprefix(_PREFIX)
             raise
 
-    late = {  # noqa: RUF012 - it is declared as a ClassVar where it comes from
-        "up": Late("up", "up", "Run a service until it is stopped."),
-        "down": Late("up", "down", "Stop the service of a state folder."),
-        "status": Late("status", "status", "Show clusters and queue at a glance."),
-        "top": Late("top", "top", "Watch clusters, nodes, queue and running items live."),
-        "job": Late("job", "app", "Submit and steer Ray jobs, with the flags of `ray job`."),
-        "task": Late("task", "app", "Look at and steer items: tasks, actors, jobs and gangs."),
-        "actor": Late("actor", "app", "List and kill actors."),
-        "queue": Late("queue", "app", "Show what waits, and why; pause and resume."),
-        "clusters": Late("clusters", "app", "Show the clusters, and take them in and out of service."),
-        "explain": Late("explain", "explain", "Explain why an item is where it is, or what a code means."),
-        "plan": Late("plan", "plan", "Ask where an item would go now, without submitting it."),
-        "events": Late("events", "events", "Tell what happened lately, and what happens."),
-        "doctor": Late("doctor", "doctor", "Look for what commonly goes wrong, and say how to mend it."),
-        "config": Late("config", "app", "Check and show the configuration."),
-        "owner": Late("owner", "app", "List the owners of items, and set their limits."),
-        "token": Late("token", "app", "Make, list and revoke tokens of a service."),
-        "debug-dump": Late("debug_dump", "debug_dump", "Write an archive for a bug report, without secrets."),
-        "trace": Late("trace", "trace", "Write what a service has run as a trace, a CSV file."),
-        "simulate": Late("simulate", "simulate", "Run a workload on a simulated fleet."),
-        "replay": Late("replay", "replay", "Feed a recorded run to the scheduler's brain."),
-        "fleet": Late("fleet", "app", "Start and stop local Ray clusters on this machine."),
-        "demo": Late("demo", "demo", "Show the whole story on two real Ray clusters here."),
+    lazy_commands = {  # noqa: RUF012 - the base class declares it as a ClassVar
+        "up": LazyCommand("up", "up", "Run a service until it is stopped."),
+        "down": LazyCommand("up", "down", "Stop the service of a state folder."),
+        "status": LazyCommand("status", "status", "Show clusters and queue at a glance."),
+        "top": LazyCommand("top", "top", "Watch clusters, nodes, queue and running items live."),
+        "job": LazyCommand("job", "app", "Submit and manage Ray jobs, with the flags of `ray job`."),
+        "task": LazyCommand("task", "app", "List and manage items: tasks, actors, jobs and gangs."),
+        "actor": LazyCommand("actor", "app", "List and kill actors."),
+        "queue": LazyCommand("queue", "app", "Show what waits, and why; pause and resume queues."),
+        "clusters": LazyCommand("clusters", "app", "Show the clusters; cordon, drain and change them."),
+        "explain": LazyCommand("explain", "explain", "Explain the state of an item, or what a code means."),
+        "plan": LazyCommand("plan", "plan", "Show where an item would go now, without submitting it."),
+        "events": LazyCommand("events", "events", "Print recent events, and follow new ones."),
+        "doctor": LazyCommand("doctor", "doctor", "Check for common problems, and say how to fix them."),
+        "config": LazyCommand("config", "app", "Check and show the configuration."),
+        "owner": LazyCommand("owner", "app", "List the owners of items, and set their limits."),
+        "token": LazyCommand("token", "app", "Create, list and revoke tokens of a service."),
+        "debug-dump": LazyCommand("debug_dump", "debug_dump", "Write an archive for a bug report, without secrets."),
+        "trace": LazyCommand("trace", "trace", "Write what a service has run to a trace, a CSV file."),
+        "simulate": LazyCommand("simulate", "simulate", "Run a workload on a simulated fleet."),
+        "replay": LazyCommand("replay", "replay", "Replay a recorded run through the scheduler."),
+        "fleet": LazyCommand("fleet", "app", "Start and stop local Ray clusters on this machine."),
+        "demo": LazyCommand("demo", "demo", "Run a tour on two real Ray clusters on this machine."),
     }
 
 
 EPILOG = """\
 \b
 Most commands ask a service: that of --address or RMCS_ADDRESS, else the one
-that runs here. New here? `rmcs demo`. Something is wrong? `rmcs doctor`.
+on this machine. First steps: `rmcs demo`. Problems: `rmcs doctor`.
 
 \b
 Exit codes:
     0  done; the work succeeded
-    1  it could not be done: nobody answers, it was refused, or a disk is full
+    1  it could not be done: no answer, it was refused, or a disk is full
     2  the command line or the configuration is wrong, or there is no service
-  100  the work failed, or what was looked at is not well
-  101  it is not over
+  100  the work failed, or what was checked is not well
+  101  the work is not over
   102  there is no such item, cluster, token or owner
-  103  it was cancelled
+  103  the work was cancelled
   130  Ctrl+C
-  141  whoever read what it prints stopped reading
+  141  the reader of the output stopped reading
 """
 app = typer.Typer(
     name="rmcs",
@@ -84,7 +83,7 @@ app = typer.Typer(
     help="One control plane above many Ray clusters.",
     epilog=EPILOG,
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help: half the time, and good to grep
+    rich_markup_mode=None,  # plain help is twice as fast, and easy to grep
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -1,4 +1,4 @@
-"""Exit codes: what became of the work, for scripts."""
+"""Exit codes of `rmcs`, for scripts, and the errors that select one."""
 
 from __future__ import annotations
 
@@ -9,45 +9,42 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 
 OK = 0
 NOT_DONE = 1
-"""The command itself could not do what it should: nobody answers, it was refused, or a disk is full."""
+"""The command could not do its work: no service answers, it was refused, or a disk is full."""
 USAGE = 2
 """A wrong command line or configuration."""
 FAILED = 100
-"""The work, or what was looked at: a cluster that is checked, a run that is judged."""
+"""The work failed, or the checked cluster or recorded run is not well."""
 NOT_FINISHED = 101
 NOT_FOUND = 102
-"""There is no such thing: an item, a cluster, a token, an owner."""
+"""There is no such item, cluster, token or owner."""
 CANCELLED = 103
 INTERRUPTED = 130
-NOBODY_READS = 141
-"""Whoever read the output stopped reading: as a shell has it of a program that SIGPIPE ended."""
+BROKEN_PIPE = 141
+"""The reader of the output stopped reading; the code of a program that SIGPIPE ended."""
 
-
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
-"""What a disk answers that takes nothing more: no mistake of ours, nor of the command line. It is NOT_DONE."""
-
-
-def no_room(what: str | Path, error: OSError) -> SchedulerError:
-    """What to say then."""
-    said = f"{what} cannot be written: {error.strerror}."
-    return SchedulerError(said, next_step="make room there, or have it written elsewhere")
-
-
-class NotThereError(ConfigurationError):
-    """A name was given that nothing has, such as that of a cluster. It ends a command with NOT_FOUND."""
-
-
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+"""The disk cannot take more: neither a bug nor a usage error, so the exit code is NOT_DONE."""
 _BY_STATE = {
     "SUCCEEDED": OK,
     "FAILED": FAILED,
     "CANCELLED": CANCELLED,
-    "STOPPED": CANCELLED,  # a cancelled job in Ray's words
+    "STOPPED": CANCELLED,  # a cancelled job in Ray's terms
     "EXPIRED": NOT_FOUND,
 }
 
 
-def code_of(state: str) -> int:
-    """Of an item in this state, or of a job with this status."""
+class NotFoundError(ConfigurationError):
+    """A name was given that does not exist, such as that of a cluster; exit code NOT_FOUND."""
+
+
+def disk_error(what: str | Path, error: OSError) -> SchedulerError:
+    """The error to report for one of DISK_ERRORS."""
+    text = f"{what} cannot be written: {error.strerror}."
+    return SchedulerError(text, next_step="free space there, or write it elsewhere")
+
+
+def exit_code_of(state: str) -> int:
+    """The exit code for an item in this state, or for a job with this status."""
     return _BY_STATE.get(state, NOT_FINISHED)
 
 

@@ -1,4 +1,4 @@
-"""What troubleshooting.md says of a code; the same text is a page of the documentation."""
+"""Help for errors: the sections of troubleshooting.md by code, which are also a page of the documentation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from ray_multicluster_scheduler.common.exception import SchedulerError
+
 _SECTION = re.compile(r"^### (?P<code>[A-Z_]+)\n\n(?P<text>.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
-_OTHER_WORDS = re.compile(r"^\| (?P<words>`[A-Z_]+`(?:, `[A-Z_]+`)*) \| (?P<codes>\[.*\)) \|$", re.MULTILINE)
+_SYNONYMS = re.compile(r"^\| (?P<words>`[A-Z_]+`(?:, `[A-Z_]+`)*) \| (?P<codes>\[.*\)) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 _EMPHASIS = re.compile(r"(?<![\w*`])\*{1,2}(?=\w)([^*`\n]*\w)\*{1,2}(?![\w*`])")
 _FENCE = "```"
 _FENCED = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
-_BETWEEN = re.compile(r"\n{2,}")
+_BLANK_LINES = re.compile(r"\n{2,}")
 _HAS_LINES = re.compile(r"[-*+] |\d+\. |\||    ")
 
 
@@ -23,9 +25,9 @@ def _sections() -> dict[str, str]:
 
 
 @cache
-def _other_words() -> dict[str, list[str]]:
-    """What people say instead of a code, and the codes that may be meant."""
-    rows = [(one["words"], _LINK.findall(one["codes"])) for one in _OTHER_WORDS.finditer(_text())]
+def _synonyms() -> dict[str, list[str]]:
+    """Other words for codes, and the codes they may mean."""
+    rows = [(one["words"], _LINK.findall(one["codes"])) for one in _SYNONYMS.finditer(_text())]
     return {word: meant for words, meant in rows for word in words.replace("`", "").split(", ")}
 
 
@@ -34,28 +36,44 @@ def _text() -> str:
 
 
 def _plain(text: str) -> str:
-    """As sentences: a paragraph is one line, however the file is folded, and has no marks in it but those of code.
-    Lists, tables and examples keep their lines."""
+    """Markdown as plain text: each paragraph is one line; lists, tables and code blocks keep their lines."""
     parts: list[str] = []
     for part in _FENCED.split(text.strip()):
-        parts += [part] if part.startswith(_FENCE) else map(_sentences, filter(None, _BETWEEN.split(part.strip("\n"))))
+        if part.startswith(_FENCE):
+            parts.append(part)
+        else:
+            parts += map(_plain_block, filter(None, _BLANK_LINES.split(part.strip("\n"))))
     return "\n\n".join(parts)
 
 
-def _sentences(block: str) -> str:
+def _plain_block(block: str) -> str:
     plain = _EMPHASIS.sub(r"\1", _LINK.sub(r"\1", block))
     return plain if _HAS_LINES.match(plain) else plain.replace("\n", " ")
 
 
 def codes() -> list[str]:
-    """All that something is said of."""
+    """All codes that have a section."""
     return sorted(_sections())
 
 
-def said_of(code: str) -> str | None:
-    """In plain sentences; of another word for some codes, what is said of these. None for what is neither."""
-    meant = _other_words().get(code)
+def section_of(code: str) -> str | None:
+    """What a code means and what to do, in plain text; for a synonym, the sections of the codes it may mean."""
+    meant = _synonyms().get(code)
     if meant is None:
         return _sections().get(code)
-    told = [f"{one}: {_sections()[one]}" for one in meant]
-    return "\n\n".join([f"{code} is no code; {' or '.join(meant)} may be meant.", *told])
+    sections = [f"{one}: {_sections()[one]}" for one in meant]
+    return "\n\n".join([f"{code} is no code; {' or '.join(meant)} may be meant.", *sections])
+
+
+def next_step_of(error: SchedulerError) -> str:
+    """What to do about an error; names the file of the local fleet if no clusters are configured and it is up."""
+    from ray_multicluster_scheduler.control_plane.config.missing_config import NothingConfiguredError
+
+    if isinstance(error, NothingConfiguredError):
+        from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
+
+        home = FleetHome()
+        known = home.read()
+        if known is not None and known.holder.alive():
+            return f"a local fleet is up, so name its file: export RMCS_CONFIG={home.config_path}"
+    return error.next_step or ""

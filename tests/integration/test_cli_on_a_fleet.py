@@ -51,7 +51,7 @@ def test_doctor_finds_real_clusters_well_and_a_lost_one_wrong(config_path: Path,
     home = {"RMCS_HOME": str(tmp_path / "home")}
     done = rmcs("doctor", "--deep", "--config", str(config_path), **home)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("a task went there and back") == 2
+    assert done.stdout.count("a task ran there and returned") == 2
     config = yaml.safe_load(config_path.read_text())
     dead, blind = config["clusters"]
     dead["dashboard"] = "http://127.0.0.1:9"

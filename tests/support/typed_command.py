@@ -6,14 +6,14 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from ray_multicluster_scheduler.cli.app import app
-from ray_multicluster_scheduler.cli.arguments.lazy_group import LateGroup, loaded
+from ray_multicluster_scheduler.cli.arguments.lazy_group import LazyGroup, load_all
 
 
 def check_command(words: list[str]) -> None:
     """What stands after `rmcs`. Fails for a command that is not there, and for options that it does not take."""
     root = typer.main.get_group(app)
-    assert isinstance(root, LateGroup)
-    command: TyperGroup | TyperCommand = loaded(root)
+    assert isinstance(root, LazyGroup)
+    command: TyperGroup | TyperCommand = load_all(root)
     context = typer.Context(command, info_name="rmcs")
     rest = list(words)
     while isinstance(command, TyperGroup) and rest and not rest[0].startswith("-"):

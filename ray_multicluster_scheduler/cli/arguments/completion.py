@@ -1,39 +1,42 @@
-"""What a shell offers when Tab is pressed: ids and names that there are now."""
+"""What a shell offers when Tab is pressed: ids and names that exist in the service."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-_MOST = 50
-_PATIENCE_S = 2.0
-_PLAIN = re.compile(r"[^\w .,/@+=-]", re.ASCII)
-_SPLIT = re.compile(r"(\s--[a-z-]+)\s=(?=\s)")
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.cli.service.client import Service
 
-Offered = list[tuple[str, str]]
+_LIMIT = 50
+_ANSWER_S = 2.0
+_SPECIAL = re.compile(r"[^\w .,/@+=-]", re.ASCII)
+_SPLIT_OPTION = re.compile(r"(\s--[a-z-]+)\s=(?=\s)")
+
+Offers = list[tuple[str, str]]
 
 
 def ids(kind: str | None = None, *, states: str | None = None, words: tuple[str, ...] = ("last",)) -> Any:
-    """Of items of this kind in these states, and the words that stand for some."""
+    """Ids of items of this kind in these states, and words such as `last`."""
 
-    def offer(ctx: typer.Context, incomplete: str) -> Offered:
-        def ask() -> Offered:
-            from ray_multicluster_scheduler.cli.service.client import connect, path_of
+    def offer(ctx: typer.Context, incomplete: str) -> Offers:
+        def items(service: Service) -> Offers:
+            from ray_multicluster_scheduler.cli.service.client import api_path
 
-            service = connect(ctx.params.get("address"), answer_s=_PATIENCE_S)
-            rows = service.rows(path_of("items"), "items", _MOST, kind=kind, state=states, begins=incomplete or None)
-            return [(str(row["id"]), _plain(f"{row['state']} {row['name']}")) for row in rows]
+            begins = incomplete or None
+            rows = service.rows(api_path("items"), "items", _LIMIT, kind=kind, state=states, begins=begins)
+            return [(str(row["id"]), f"{row['state']} {row['name']}") for row in rows]
 
-        return [(word, "") for word in words if word.startswith(incomplete)] + _quietly(ask)
+        return [(word, "") for word in words if word.startswith(incomplete)] + _ask(ctx, items)
 
     return offer
 
 
-def ids_and_codes(ctx: typer.Context, incomplete: str) -> Offered:
-    """What can be explained: codes for whoever has begun to write one."""
+def ids_and_codes(ctx: typer.Context, incomplete: str) -> Offers:
+    """What `rmcs explain` takes: ids, and codes if the beginning is in capitals."""
     from ray_multicluster_scheduler.cli.troubleshooting import codes
 
     found = [(code, "") for code in codes() if code.startswith(incomplete)] if incomplete.isupper() else []
@@ -49,62 +52,43 @@ def words(*known: str) -> Any:
     return offer
 
 
-def clusters(ctx: typer.Context, incomplete: str) -> Offered:
-    """Names of clusters."""
+def _listed(collection: str, offer: Callable[[dict[str, Any]], tuple[str, str]]) -> Any:
+    """Rows of ``/api/v1/<collection>``; ``offer`` makes a name and a description of each."""
 
-    def ask() -> Offered:
-        from ray_multicluster_scheduler.cli.service.client import connect, path_of
+    def complete(ctx: typer.Context, incomplete: str) -> Offers:
+        def rows(service: Service) -> Offers:
+            from ray_multicluster_scheduler.cli.service.client import api_path
 
-        rows = connect(ctx.params.get("address"), answer_s=_PATIENCE_S).get(path_of("clusters"))["clusters"]
-        return [(str(row["name"]), str(row["state"])) for row in rows if str(row["name"]).startswith(incomplete)]
+            found = map(offer, service.get(api_path(collection))[collection])
+            return [(name, about) for name, about in found if name and name.startswith(incomplete)]
 
-    return _quietly(ask)
+        return _ask(ctx, rows)
 
-
-def owners(ctx: typer.Context, incomplete: str) -> Offered:
-    """Names of those who have items that are not over, or limits."""
-
-    def ask() -> Offered:
-        from ray_multicluster_scheduler.cli.service.client import connect, path_of
-
-        rows = connect(ctx.params.get("address"), answer_s=_PATIENCE_S).get(path_of("owners"))["owners"]
-        names = [(str(row["owner"]), f"{row['waiting']} waiting, {row['running']} running") for row in rows]
-        return [(name, about) for name, about in names if name and name.startswith(incomplete)]
-
-    return _quietly(ask)
+    return complete
 
 
-def tokens(ctx: typer.Context, incomplete: str) -> Offered:
-    """Ids of tokens, and whose they are; to whoever may see them."""
-
-    def ask() -> Offered:
-        from ray_multicluster_scheduler.cli.service.client import connect, path_of
-
-        rows = connect(ctx.params.get("address"), answer_s=_PATIENCE_S).get(path_of("tokens"))["tokens"]
-        known = [(str(row["id"]), _plain(f"{row['user']} {','.join(row['roles'])} {row['note']}")) for row in rows]
-        return [(one, about.strip()) for one, about in known if one.startswith(incomplete)]
-
-    return _quietly(ask)
+clusters = _listed("clusters", lambda row: (str(row["name"]), str(row["state"])))
+owners = _listed("owners", lambda row: (str(row["owner"]), f"{row['waiting']} waiting, {row['running']} running"))
+tokens = _listed(
+    "tokens", lambda row: (str(row["id"]), f"{row['user']} {','.join(row['roles'])} {row['note']}".strip())
+)
 
 
-def _quietly(ask: Callable[[], Offered]) -> Offered:
-    """Nothing is written between what a person types: without a service there is just nothing to offer."""
+def _ask(ctx: typer.Context, query: Callable[[Service], Offers]) -> Offers:
+    """Ask the service; without one there is nothing to offer, and no error message may disturb the command line."""
+    from ray_multicluster_scheduler.cli.service.client import connect
     from ray_multicluster_scheduler.common.exception import SchedulerError
 
     try:
-        return ask()
+        found = query(connect(ctx.params.get("address"), answer_s=_ANSWER_S))
     except (SchedulerError, OSError):
         return []
+    return [(name, _SPECIAL.sub("·", about)) for name, about in found]  # a shell (zsh) may evaluate descriptions
 
 
-def _plain(text: str) -> str:
-    """Words of others that a shell may evaluate (zsh does) have nothing in them that means something to it."""
-    return _PLAIN.sub("·", text)
-
-
-def as_one_word(environ: MutableMapping[str, str]) -> None:
-    """bash takes ``--cluster=ma`` for three words. Called before Typer reads them: without the middle one they are as
-    if a space had been typed."""
-    words, number = _SPLIT.subn(r"\1", environ.get("COMP_WORDS", ""))
+def join_split_options(environ: MutableMapping[str, str]) -> None:
+    """bash splits ``--cluster=ma`` into three words. Called before Typer reads them: removes the ``=``, as if a space
+    had been typed."""
+    words, number = _SPLIT_OPTION.subn(r"\1", environ.get("COMP_WORDS", ""))
     if number and environ.get("COMP_CWORD", "").isdigit():
         environ.update(COMP_WORDS=words, COMP_CWORD=str(int(environ["COMP_CWORD"]) - number))

@@ -1,4 +1,4 @@
-"""One or two lines to type for each command; they stand at the end of its help. A test reads them as commands."""
+"""Examples of each command, printed at the end of its help. A test parses them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ TITLE = "Examples:"
 
 
 def with_examples(command: Any, words: str) -> Any:
-    """The same command, and those below it, each with its examples behind its help."""
+    """Add the examples to the help of this command and of those below it; returns the command."""
     if words in EXAMPLES:
         command.epilog = "\n".join(("\b", TITLE, *(f"  {one}" for one in EXAMPLES[words])))
     for name, below in getattr(command, "commands", {}).items():

@@ -1,8 +1,13 @@
-"""LateGroup: commands that are loaded when they are used, so that `rmcs --help` and each of them start at once."""
+"""LazyGroup: a group of commands that imports the module of a command only when that command runs.
+
+Typer converts option values with pydantic, whose import takes as long as everything else that a simple command does. So
+that is skipped for values that already have their type.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from enum import Enum
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,57 +15,109 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ray_multicluster_scheduler.cli.arguments.examples import with_examples
-from ray_multicluster_scheduler.cli.arguments.option_fast_path import quicken, quickened
+
+_PLAIN_TYPES = (str, int, float)
 
 
-class Late(NamedTuple):
-    """Where a command is (a function, or a Typer) in this folder, and what the list of commands says of it."""
+class LazyCommand(NamedTuple):
+    """Module and name of a command (a function or a Typer), and its line in the list of commands."""
 
     module: str
     name: str
     help: str
 
 
-class LateGroup(TyperGroup):
-    """Lists ``late`` without loading it; the module of a command is loaded when that is called."""
+class LazyGroup(TyperGroup):
+    """Lists ``lazy_commands`` without importing them."""
 
-    late: ClassVar[Mapping[str, Late]] = {}
+    lazy_commands: ClassVar[Mapping[str, LazyCommand]] = {}
 
     def __init__(self, *, commands: Any = None, **attributes: Any) -> None:
-        listed = {name: TyperCommand(name, help=one.help, rich_markup_mode=None) for name, one in self.late.items()}
+        listed = {
+            name: TyperCommand(name, help=one.help, rich_markup_mode=None) for name, one in self.lazy_commands.items()
+        }
         super().__init__(commands={**listed, **(commands or {})}, **attributes)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return quickened(super().get_params(ctx))
+        return convert_lazily(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Typer asks here for what is to be run, or completed."""
+        """Typer calls this for the command to run or to complete."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, command, rest
-        late = self.late.get(name)
-        return name, ready(command, name) if late is None else load(name, late), rest
+        lazy = self.lazy_commands.get(name)
+        return name, _prepared(command, name) if lazy is None else load_command(name, lazy), rest
 
 
-def loaded(group: LateGroup) -> TyperGroup:
-    """With all of its commands, for whoever writes about them."""
-    whole = TyperGroup(name=group.name, help=group.help, params=group.params, rich_markup_mode=None)
-    whole.commands = {**group.commands, **{name: load(name, one) for name, one in group.late.items()}}
-    return whole
+def load_all(group: LazyGroup) -> TyperGroup:
+    """A copy of the group with all commands imported."""
+    full = TyperGroup(name=group.name, help=group.help, params=group.params, rich_markup_mode=None)
+    full.commands = {**group.commands, **{name: load_command(name, one) for name, one in group.lazy_commands.items()}}
+    return full
 
 
-def load(name: str, late: Late) -> Any:
-    """The command itself."""
-    found = getattr(import_module(f"ray_multicluster_scheduler.cli.commands.{late.module}"), late.name)
+def load_command(name: str, lazy: LazyCommand) -> Any:
+    """Import one command."""
+    found = getattr(import_module(f"ray_multicluster_scheduler.cli.commands.{lazy.module}"), lazy.name)
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         group.name = name
-        return ready(group, name)
-    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name)(found)
-    return ready(typer.main.get_command(alone), name)
+        return _prepared(group, name)
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name)(found)
+    return _prepared(typer.main.get_command(single), name)
 
 
-def ready(command: Any, name: str) -> Any:
-    """The same command, with what all of them have."""
-    return quicken(with_examples(command, name))
+def _prepared(command: Any, name: str) -> Any:
+    """The same command, with its examples and with lazy conversion of its options and of those below it."""
+    _use_lazy_conversion(command)
+    return with_examples(command, name)
+
+
+def _use_lazy_conversion(command: Any) -> None:
+    options = command.get_params
+    command.get_params = lambda context: convert_lazily(options(context))
+    for below in getattr(command, "commands", {}).values():
+        _use_lazy_conversion(below)
+
+
+def convert_lazily(options: list[Any]) -> list[Any]:
+    """The same options; values that already have their type are not converted by pydantic."""
+    for one in options:
+        convert = getattr(one, "get_runtime_param", None)  # older versions of Typer do not use pydantic
+        if convert is not None and hasattr(one, "type_descriptor") and "get_runtime_param" not in vars(one):
+            one.get_runtime_param = _LazyConverter(one, convert).itself
+    return options
+
+
+class _LazyConverter:
+    """Stands in for Typer's own converter of one option or argument, and loads that only if it is needed."""
+
+    def __init__(self, option: Any, convert: Callable[[], Any]) -> None:
+        self._option, self._convert = option, convert
+        self._kind = option.type_descriptor.annotation
+
+    def itself(self) -> _LazyConverter:
+        return self
+
+    def coerce(self, value: Any, *words: Any, **named: Any) -> Any:
+        """The same result as Typer's own converter."""
+        if self._option.multiple or self._option.nargs != 1:
+            converted = () if value is None else None
+        else:
+            converted = self._single(value)
+        if converted is None and value is not None:
+            return self._convert().coerce(value, *words, **named)
+        return converted
+
+    def _single(self, value: Any) -> Any:
+        """None: only Typer's converter knows."""
+        if not isinstance(self._kind, type):
+            return None
+        if issubclass(self._kind, Enum):
+            return next((one for one in self._kind if value in (one, one.value)), None)
+        return value if self._kind in _PLAIN_TYPES and type(value) is self._kind else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._convert(), name)

@@ -1,4 +1,4 @@
-"""What is wrong on a command line, for the person who typed it."""
+"""Rewrites the usage errors of Typer and pydantic: shorter, and with the command or value that was probably meant."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ _KIND = re.compile(r"^Input should be (?P<wanted>.*?)(, unable to .*)?$")
 _NO_COMMAND = re.compile(r"^No such command '(?P<typed>.*)'\.$")
 
 
-def clearer(message: str) -> str:
-    """Without the words of the libraries between, and with what was probably meant."""
-    said = message.removeprefix("Value error, ")
-    if found := _KIND.match(said):
+def simplify_usage_error(message: str) -> str:
+    """The message without the phrases of the libraries, and with the closest known value."""
+    message = message.removeprefix("Value error, ")
+    if found := _KIND.match(message):
         return f"expected {found['wanted']}."
-    found = _CHOICE.match(said)
+    found = _CHOICE.match(message)
     if found is None:
-        return said
+        return message
     from difflib import get_close_matches
 
     known = {one.casefold(): one for one in re.findall(r"'([^']*)'", found["known"])}
     close = get_close_matches(found["typed"].casefold(), known, n=1)
-    return f"{said.rstrip('.')}.{f' Did you mean {known[close[0]]!r}?' if close else ''}"
+    return f"{message.rstrip('.')}.{f' Did you mean {known[close[0]]!r}?' if close else ''}"
 
 
-def check_known(option: str, said: Iterable[str], known: Sequence[str]) -> None:
-    """Words that can only be some of these are looked at before anybody is asked. Raises BadParameter."""
-    for one in said:
-        if one not in known and one.upper() not in known:  # states may be small
+def check_choices(option: str, values: Iterable[str], known: Sequence[str]) -> None:
+    """Raises BadParameter for a value that is not known (upper case is optional), before any request is sent."""
+    for one in values:
+        if one not in known and one.upper() not in known:
             raise typer.BadParameter(f"{one!r} is not one of {', '.join(map(repr, known))}.", param_hint=option)
 
 
-def with_commands(message: str, group: Any, everything: Callable[[], Any]) -> str:
-    """Of a command that is not there, and not nearly: where one of that name is, or else which ones there are.
-    ``everything`` loads all commands, and is called only for that."""
+def suggest_command(message: str, group: Any, load_all: Callable[[], Any]) -> str:
+    """For an unknown command without a similar name: the groups that have one of that name, else the list of commands.
+    ``load_all`` imports all commands, and is called only here."""
     found = _NO_COMMAND.match(message)
     if found is None:
         return message
-    typed, known = found["typed"], everything().commands
+    typed, known = found["typed"], load_all().commands
     elsewhere = [f"`rmcs {name} {typed}`" for name, one in known.items() if typed in getattr(one, "commands", {})]
     if group.commands.keys() == known.keys() and elsewhere:
         return f"{message} Did you mean {' or '.join(elsewhere)}?"

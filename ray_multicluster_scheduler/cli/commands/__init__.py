@@ -1,0 +1,5 @@
+"""One module for each command or group of commands of `rmcs`; `app.py` lists them.
+
+A module is imported only when its command runs, and imports heavy packages (rich, pydantic, the client library) only in
+the functions that use them. Start reading with `task.py`.
+"""

@@ -1,12 +1,13 @@
-"""`rmcs clusters`: the fleet at a glance, asked now; a cluster that does not answer says why.
+"""`rmcs clusters`: the state and load of all clusters, refreshed; and commands to check, change and drain them.
 
-Its subcommands ask and steer a service; those that steer tell the programs that run now if there is none.
+Without a service, the list is made by a scheduler of its own, and changes go to the programs that run now.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,38 +15,26 @@ import typer
 from ray_multicluster_scheduler.app.client_api.cluster_rows import pause_words
 from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.cli.arguments.options import Config
-from ray_multicluster_scheduler.cli.commands import cluster_steering
-from ray_multicluster_scheduler.cli.commands.cluster_steering import Name
-from ray_multicluster_scheduler.cli.commands.clusters_apply import apply
-from ray_multicluster_scheduler.cli.layout.cluster_load import GIB, load, load_with_its_age, nodes
-from ray_multicluster_scheduler.cli.layout.output import (
-    Format,
-    Output,
-    cluster_state_cell,
-    emit,
-    emit_words,
-    facts_table,
-)
+from ray_multicluster_scheduler.cli.commands import cluster_changes
+from ray_multicluster_scheduler.cli.commands.cluster_changes import Name
+from ray_multicluster_scheduler.cli.layout.cluster_tables import GIB, cluster_state_cell, load, load_with_age, nodes
+from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, emit_folded, facts_table, notify
 from ray_multicluster_scheduler.cli.layout.table import FittingTable
 from ray_multicluster_scheduler.cli.layout.times import UNKNOWN, ago
-from ray_multicluster_scheduler.cli.service.client import Address, connect, find, path_of
+from ray_multicluster_scheduler.cli.service.client import Address, api_path, connect, find_address, with_query
 from ray_multicluster_scheduler.common.control_characters import escaped
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Group
     from rich.table import Table
+
+    from ray_multicluster_scheduler.control_plane.config import ClusterConfig
+    from ray_multicluster_scheduler.control_plane.config.config_warnings import Doubt
 
 TITLES = ("CLUSTER", "STATE", "CARRIER", "NODES", "CPU", "MEMORY GiB", "GPU", "TAGS", "RAY", "PYTHON")
 
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-app.command()(apply)
-app.command()(cluster_steering.cordon)
-app.command()(cluster_steering.drain)
-app.command()(cluster_steering.uncordon)
-app.command("declare-dead")(cluster_steering.declare_dead)
 
 
 @app.callback()
@@ -55,9 +44,9 @@ def show(
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Show the clusters, and take them in and out of service.
+    """Show the clusters; cordon, drain and change them.
 
-    State, carrier, load (what is used of what there is), tags and versions of each, asked now.
+    State, carrier, load (used/total), tags and versions of each, refreshed.
     """
     if context.invoked_subcommand is not None:
         if (config, output, address) != (None, Format.table, None):
@@ -66,23 +55,80 @@ def show(
             )
         return
     rows = _rows(address, config, refresh=True)
-    emit(rows, output, lambda: clusters_picture(rows))
+    emit(rows, output, lambda: clusters_overview(rows))
 
 
 def _rows(address: str | None, config: Path | None, *, refresh: bool) -> list[Mapping[str, Any]]:
-    """Of a service, if there is one and no file was named; else asked from here."""
-    if config is None and find(address) is not None:
-        return list(connect(address).get(path_of("clusters"), refresh=refresh)["clusters"])
+    """From the service, if there is one and no file was named; else from a scheduler of our own."""
+    if config is None and find_address(address) is not None:
+        return list(connect(address).get(api_path("clusters"), refresh=refresh)["clusters"])
     from ray_multicluster_scheduler import UnifiedScheduler
 
     with UnifiedScheduler(config=config, address=address) as scheduler:
         return list(scheduler.list_clusters(refresh=refresh))
 
 
+@app.command()
+def apply(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A clusters.yaml.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Set the clusters of a running service from a file.
+
+    It then has exactly these. A cluster that is removed, or gets another address, must be empty. The change lasts until
+    the next start of the service, which reads its own file.
+    """
+    body, warnings = _read_clusters(file)
+    answer = connect(address).post(with_query(api_path("clusters", "apply"), {"dry_run": dry_run}), body)
+    emit_folded(answer, output, lambda: "\n".join(applied_lines(answer, dry_run=dry_run)))
+    for one in warnings:
+        notify(f"! {one.sentence}; what to do: {one.mend} (more: rmcs explain {one.code})")
+
+
+def _read_clusters(file: Path) -> tuple[dict[str, Any], list[Doubt]]:
+    """The validated file as a request body, with absolute paths; and warnings. Raises ConfigurationError."""
+    from ray_multicluster_scheduler.control_plane.config import load_config
+    from ray_multicluster_scheduler.control_plane.config.config_warnings import doubts
+    from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
+
+    config = load_config(file.absolute())
+    body: dict[str, Any] = {"clusters": [_entry(one) for one in config.clusters]}
+    settings = parse_yaml(file.read_text(encoding="utf-8"), str(file)).get("settings")
+    return {**body, "settings": settings} if settings else body, doubts(config.clusters)
+
+
+def _entry(cluster: ClusterConfig) -> dict[str, Any]:
+    entry = cluster.model_dump(mode="json", exclude_unset=True)
+    if cluster.auth_token is not None:  # as written: the service resolves ${NAME}
+        entry["auth_token"] = cluster.auth_token.get_secret_value()
+    return entry
+
+
+def applied_lines(answer: dict[str, list[str]], *, dry_run: bool) -> Iterator[str]:
+    """What was, or would be, done to each cluster."""
+    would = "would be " if dry_run else ""
+    for what in ("added", "changed", "removed"):
+        yield from (f"{name}: {would}{what}" for name in answer[what])
+    yield from (f"{name}: unchanged" for name in answer["unchanged"])
+    for name in answer["not_empty"]:
+        yield f"{name}: is not empty, so nothing of this would be done; `rmcs clusters drain {name}` first"
+    if answer["not_applied"]:
+        yield f"settings that differ take effect at the next start: {', '.join(answer['not_applied'])}"
+
+
+app.command()(cluster_changes.cordon)
+app.command()(cluster_changes.drain)
+app.command()(cluster_changes.uncordon)
+app.command("declare-dead")(cluster_changes.declare_dead)
+
+
 @app.command("list")
 def list_clusters(
     refresh: Annotated[
-        bool, typer.Option("--refresh/--no-refresh", help="Ask every cluster first; else as they were last seen.")
+        bool,
+        typer.Option("--refresh/--no-refresh", help="Refresh all first; else the last known state."),
     ] = True,
     output: Output = Format.table,
     address: Address = None,
@@ -92,37 +138,37 @@ def list_clusters(
     Without a service, as `rmcs clusters` does.
     """
     rows = _rows(address, None, refresh=refresh)
-    emit(rows, output, lambda: clusters_picture(rows))
+    emit(rows, output, lambda: clusters_overview(rows))
 
 
 @app.command("show")
 def show_one(
     name: Name,
     refresh: Annotated[
-        bool, typer.Option("--refresh/--no-refresh", help="Ask it first; else as it was last seen.")
+        bool, typer.Option("--refresh/--no-refresh", help="Refresh it first; else show the last known state.")
     ] = True,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Show all that a service knows of a cluster."""
-    told = connect(address).get(path_of("clusters", name), refresh=refresh)
-    emit(told, output, lambda: cluster_picture(told, time.time()))
+    """Show all details of a cluster."""
+    details = connect(address).get(api_path("clusters", name), refresh=refresh)
+    emit(details, output, lambda: cluster_facts(details, time.time()))
 
 
 @app.command()
 def check(name: Name, output: Output = Format.table, address: Address = None) -> None:
-    """Ask a cluster now whether it takes work.
+    """Check now whether a cluster takes work.
 
     Exit code 0 if it does, 100 if not.
     """
-    answer = connect(address).post(path_of("clusters", name, "check"))
-    emit_words(answer, output, lambda: check_words(answer))
-    if why_not(answer) is not None:
+    answer = connect(address).post(api_path("clusters", name, "check"))
+    emit_folded(answer, output, lambda: check_verdict(answer))
+    if rejection(answer) is not None:
         raise typer.Exit(exit_codes.FAILED)
 
 
-def why_not(answer: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Code and sentence of why a cluster that was checked takes no work; None: it does, if only of some kinds."""
+def rejection(answer: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Code and sentence of why a checked cluster takes no work; None: it takes work, if only of some kinds."""
     cluster = answer["cluster"]
     troubles = {one["concerns"]: (str(one["code"]), str(one["sentence"])) for one in cluster["troubles"]}
     if "everything" in troubles:
@@ -139,74 +185,74 @@ def why_not(answer: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def check_words(answer: Mapping[str, Any]) -> str:
-    """Does it take work, and if not, or not all, why?"""
-    cluster, why = answer["cluster"], why_not(answer)
+def check_verdict(answer: Mapping[str, Any]) -> str:
+    """Whether it takes work, and if not, or not of all kinds, why."""
+    cluster, why = answer["cluster"], rejection(answer)
     if why is not None:
         return f"{cluster['name']} takes no work: {why[0]}, {why[1]}"
-    but = [f"but not {one['concerns']}: {one['code']}, {one['sentence']}" for one in cluster["troubles"]]
-    return "\n".join([f"{cluster['name']} takes work", *but])
+    except_for = [f"but not {one['concerns']}: {one['code']}, {one['sentence']}" for one in cluster["troubles"]]
+    return "\n".join([f"{cluster['name']} takes work", *except_for])
 
 
-def cluster_picture(told: Mapping[str, Any], now: float) -> Table:
-    """What people ask first of one cluster; -o json has it all."""
-    return facts_table(_facts(told, now))
-
-
-def _facts(told: Mapping[str, Any], now: float) -> dict[str, object]:
-    breaker = told["breaker"]
-    troubles = [f"{one['concerns']}: {one['code']}, {one['sentence']}" for one in told["troubles"]]
-    return {
-        "name": told["name"],
-        "state": told["state"],
-        "why": told["sentence"],
-        "cordoned": None if not told["cordoned"] else "yes, and empty" if told["drained"] else "yes, and not empty yet",
-        "paused": None if told["paused"] is None else told["paused"] or "yes",
+def cluster_facts(details: Mapping[str, Any], now: float) -> Table:
+    """The main facts of one cluster; -o json has all."""
+    breaker = details["breaker"]
+    troubles = [f"{one['concerns']}: {one['code']}, {one['sentence']}" for one in details["troubles"]]
+    facts: dict[str, object] = {
+        "name": details["name"],
+        "state": details["state"],
+        "why": details["sentence"],
+        "cordoned": None
+        if not details["cordoned"]
+        else "yes, and empty"
+        if details["drained"]
+        else "yes, and not empty yet",
+        "paused": None if details["paused"] is None else details["paused"] or "yes",
         "troubles": "\n".join(troubles) if len(troubles) > 1 else None,
-        "notes": "\n".join(told.get("notes", ())),
+        "notes": "\n".join(details.get("notes", ())),
         "breaker": None
         if breaker["state"] == "CLOSED"
         else f"{breaker['state']} after {breaker['failures_in_a_row']} failures in a row, asked again "
         + ago(breaker["half_open_at"], now),
-        "dashboard": told["dashboard"],
-        "head": told["head_address"],
-        "carrier": told["carrier"],
-        "tasks by": told["tasks_by"],
-        "link": told["link"],
-        "nodes": told["nodes"],
-        "CPU": load_with_its_age(told, "CPU", 1.0, now),
-        "memory GiB": load_with_its_age(told, "memory", GIB, now),
-        "GPU": load_with_its_age(told, "GPU", 1.0, now),
-        "items": f"{told['in_flight']} there, {told['ahead']} sent ahead",
-        "jobs": told["running_jobs"],
-        "actors": told["ready_actors"],
-        "room kept for": told["kept_for"],
-        "tags": ", ".join(told["tags"]),
-        "Ray": told["ray_version"],
-        "Python": told["python_version"],
-        "system": " ".join(filter(None, (told["os"], told["arch"]))),
-        "last seen": ago(told["snapshot_at"], now),
+        "dashboard": details["dashboard"],
+        "head": details["head_address"],
+        "carrier": details["carrier"],
+        "tasks by": details["tasks_by"],
+        "link": details["link"],
+        "nodes": details["nodes"],
+        "CPU": load_with_age(details, "CPU", 1.0, now),
+        "memory GiB": load_with_age(details, "memory", GIB, now),
+        "GPU": load_with_age(details, "GPU", 1.0, now),
+        "items": f"{details['in_flight']} there, {details['ahead']} sent ahead",
+        "jobs": details["running_jobs"],
+        "actors": details["ready_actors"],
+        "reserved for": details["kept_for"],
+        "tags": ", ".join(details["tags"]),
+        "Ray": details["ray_version"],
+        "Python": details["python_version"],
+        "system": " ".join(filter(None, (details["os"], details["arch"]))),
+        "last seen": ago(details["snapshot_at"], now),
     }
+    return facts_table(facts)
 
 
-def clusters_picture(rows: Sequence[Mapping[str, Any]]) -> Group:
-    """The table, whose queue is paused, and what is wrong with each."""
+def clusters_overview(rows: Sequence[Mapping[str, Any]]) -> Group:
+    """The table, then paused queues and problems."""
     from rich.console import Group
     from rich.text import Text
 
-    said = (_named(row, one) for row in rows for one in (pause_words(row), str(row.get("sentence") or "")) if one)
-    return Group(fleet_table(rows), *(Text(escaped(one)) for one in said))
+    notes = (_named(row, one) for row in rows for one in (pause_words(row), str(row.get("sentence") or "")) if one)
+    return Group(fleet_table(rows), *(Text(escaped(one)) for one in notes))
 
 
-def _named(row: Mapping[str, Any], said: str) -> str:
-    """What is said of a cluster, which has its name in it."""
+def _named(row: Mapping[str, Any], text: str) -> str:
+    """The text, with the name of the cluster if that is not in it."""
     name = str(row["name"])
-    return said if said.startswith((f"{name} ", f"{name}:")) else f"{name}: {said}"
+    return text if text.startswith((f"{name} ", f"{name}:")) else f"{name}: {text}"
 
 
 def fleet_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
-    """One row per cluster; what is not known is shown as such, never as zero. Where there is little room, that goes
-    which `rmcs clusters show` tells, too."""
+    """One row per cluster. Unknown values are shown as such, never as zero."""
     return FittingTable(
         TITLES,
         [_cells(row) for row in rows],

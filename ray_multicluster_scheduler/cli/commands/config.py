@@ -1,4 +1,4 @@
-"""`rmcs config`: is a clusters.yaml right, and by what does a service go?"""
+"""`rmcs config`: check a clusters.yaml, show the configuration in force, change the log level."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ray_multicluster_scheduler.cli.arguments import completion
-from ray_multicluster_scheduler.cli.arguments.options import WHICH_CONFIG
-from ray_multicluster_scheduler.cli.layout.output import Format, Output, as_text, emit, emit_words, say
-from ray_multicluster_scheduler.cli.service.client import Address, connect, find, path_of
+from ray_multicluster_scheduler.cli.arguments.options import CONFIG_HELP
+from ray_multicluster_scheduler.cli.layout.output import Format, Output, as_text, emit, emit_folded, notify
+from ray_multicluster_scheduler.cli.service.client import Address, api_path, connect, find_address
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config import FleetConfig
@@ -23,36 +23,36 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check and s
 
 @app.command()
 def check(
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help=WHICH_CONFIG)] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help=CONFIG_HELP)] = None,
     output: Output = Format.table,
 ) -> None:
     """Check a clusters.yaml; nothing is contacted.
 
-    Exit code 2, and what is wrong, if it cannot be used. What can be used and is hardly meant is told, too: two names
-    for one address, a cluster that takes no jobs, a token that is not there.
+    Exit code 2, and the reason, if it cannot be used. Prints warnings for what is probably a mistake: two names for
+    one address, a cluster that takes no jobs, a token that is missing.
     """
     from ray_multicluster_scheduler.control_plane.config import load_config
     from ray_multicluster_scheduler.control_plane.config.config_warnings import doubts
 
     found = load_config(file)
-    _say_source(found.source, named=file is not None)
-    odd = doubts(found.clusters)
-    told = {
+    _print_source(found.source, named=file is not None)
+    warnings = doubts(found.clusters)
+    report = {
         "source": found.source,
         "clusters": list(found.names),
         "settings": sorted(found.settings.model_fields_set),
-        "warnings": [one.to_dict() for one in odd],
+        "warnings": [one.to_dict() for one in warnings],
     }
-    emit_words(told, output, lambda: verdict(found, odd))
+    emit_folded(report, output, lambda: verdict(found, warnings))
 
 
-def verdict(found: FleetConfig, odd: list[Doubt]) -> str:
-    """Is it right, or what is odd about it?"""
-    said = sorted(found.settings.model_fields_set)
-    many = f"{len(found.names)} cluster{'' if len(found.names) == 1 else 's'} ({', '.join(found.names)})"
-    settings = f"settings: {', '.join(said)}" if said else "all settings as they are by default"
-    lines = [f"{found.source} {'can be used' if odd else 'is right'}: {many}; {settings}"]
-    for one in odd:
+def verdict(found: FleetConfig, warnings: list[Doubt]) -> str:
+    """Whether it is right, and the warnings."""
+    keys = sorted(found.settings.model_fields_set)
+    count = f"{len(found.names)} cluster{'' if len(found.names) == 1 else 's'} ({', '.join(found.names)})"
+    settings = f"settings: {', '.join(keys)}" if keys else "all settings have their defaults"
+    lines = [f"{found.source} {'can be used' if warnings else 'is right'}: {count}; {settings}"]
+    for one in warnings:
         lines += [f"! {one.sentence}", f"    What to do: {one.mend} (more: rmcs explain {one.code})"]
     return "\n".join(lines)
 
@@ -61,43 +61,45 @@ def verdict(found: FleetConfig, odd: list[Doubt]) -> str:
 def show(
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="Show what would hold with this clusters.yaml, instead of asking a service."),
+        typer.Option(
+            "--config", help="Show what would be in force with this clusters.yaml, instead of asking a service."
+        ),
     ] = None,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
     """Show the settings and clusters in force, without secrets.
 
-    Of a service; without one, what would hold: of --config, RMCS_CONFIG, or a file that is found as the library does.
-    Which that was is said on stderr.
+    Of a service; without one, what would be in force: of --config, RMCS_CONFIG, or the file that the library would
+    find. Its name is printed on stderr.
     """
-    if config is None and find(address) is not None:
+    if config is None and find_address(address) is not None:
         service = connect(address)
-        told = service.get(path_of("settings"))
-        say(f"the service {service.address} goes by {told['source']}{_another(str(told['source']))}")
+        shown = service.get(api_path("settings"))
+        notify(f"the service {service.address} uses {shown['source']}{_other_file_hint(str(shown['source']))}")
     else:
         from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import config_shown
         from ray_multicluster_scheduler.control_plane.config import load_config
 
-        told = config_shown(load_config(config))
-        _say_source(str(told["source"]), named=config is not None)
-    emit(told, output, lambda: as_text(told, Format.yaml))
+        shown = config_shown(load_config(config))
+        _print_source(str(shown["source"]), named=config is not None)
+    emit(shown, output, lambda: as_text(shown, Format.yaml))
 
 
-def _say_source(source: str, *, named: bool) -> None:
-    """Whoever has several files wants to know which of them it is about."""
+def _print_source(source: str, *, named: bool) -> None:
+    """Print which file was read."""
     why = "" if named or not os.environ.get(_VARIABLE) else f", which {_VARIABLE} names"
-    say(f"read {source}{why}")
+    notify(f"read {source}{why}")
 
 
-def _another(source: str) -> str:
-    """A service is asked although RMCS_CONFIG names another file: that has to be seen."""
+def _other_file_hint(source: str) -> str:
+    """A hint if RMCS_CONFIG names another file than that of the service."""
     from ray_multicluster_scheduler.control_plane.config.home import expanded
 
-    said = os.environ.get(_VARIABLE)
-    if not said or expanded(said, _VARIABLE).resolve() == Path(source).resolve():
+    named = os.environ.get(_VARIABLE)
+    if not named or expanded(named, _VARIABLE).resolve() == Path(source).resolve():
         return ""
-    return f"; {_VARIABLE} names {said}, which is shown with --config {said}"
+    return f"; {_VARIABLE} names {named}, which is shown with --config {named}"
 
 
 @app.command("log-level")
@@ -106,17 +108,17 @@ def log_level(
         str | None,
         typer.Argument(
             metavar="LEVEL",
-            help="From now on: debug, info, warning or error.",
+            help="The new level: debug, info, warning or error.",
             autocompletion=completion.words("debug", "info", "warning", "error"),
         ),
     ] = None,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Show how much a service logs, or change it.
+    """Show the log level of a service, or change it.
 
-    A change holds until its next start.
+    A change lasts until its next start.
     """
-    service, path = connect(address), path_of("log-level")
-    told = service.get(path) if level is None else service.put(path, {"level": level.upper()})
-    emit(told, output, lambda: str(told["level"]))
+    service, path = connect(address), api_path("log-level")
+    answer = service.get(path) if level is None else service.put(path, {"level": level.upper()})
+    emit(answer, output, lambda: str(answer["level"]))

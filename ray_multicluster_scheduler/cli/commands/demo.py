@@ -1,29 +1,43 @@
-"""`rmcs demo`: the whole story on this machine, each step checked, in a few minutes."""
+"""`rmcs demo`: a tour on two real local Ray clusters that uses only the public API and checks each step.
+
+The functions that are submitted are nested: they are pickled by value, since the clusters do not have this module.
+"""
 
 from __future__ import annotations
 
 import shutil
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+import ray_multicluster_scheduler as rmcs
 from ray_multicluster_scheduler.cli import exit_codes
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.cli.demo_steps import Story
+    from rich.console import Console
+
+TAGS = {"x86_64": "linux", "arm64": "mac"}
+"""A tag of each cluster of the demo."""
+SMALL_TASKS = 20
+CALLS = 100
+STEP_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 10.0
+JOB_GREETING = "hello from a Ray job on"
+JOB_ENTRYPOINT = f"""python -c 'import os; print("{JOB_GREETING}", os.environ["RMCS_CLUSTER"])'"""
 
 
 def demo() -> None:
-    """Show the whole story on two real Ray clusters here.
+    """Run a tour on two real Ray clusters on this machine.
 
-    Starts them, runs tasks, an actor and a job on them, and shows why each ran where it did. Exit code 100 if something
-    of it did not happen as it should.
+    Starts them, runs tasks, an actor and a job on them, and shows why each ran where it did. Exit code 100 if a step
+    has another result than expected.
     """
-    from ray_multicluster_scheduler import LocalFleet
     from ray_multicluster_scheduler.cli.commands.fleet import describe
-    from ray_multicluster_scheduler.cli.demo_steps import Story
     from ray_multicluster_scheduler.cli.layout.output import console
 
     screen = console()
@@ -34,29 +48,186 @@ def demo() -> None:
         screen.print(f"   {cluster}: {text}", markup=False)
 
     try:
-        with LocalFleet(*describe(2, 2), settings=settings, progress=progress) as fleet:
-            story = Story(screen, fleet.config_path)
-            problems = story.tell()
+        with rmcs.LocalFleet(*describe(2, 2), settings=settings, progress=progress) as fleet:
+            tour = Tour(screen, fleet.config_path)
+            problems = tour.run()
             screen.print("\nStopping the clusters …")
     except KeyboardInterrupt:
-        screen.print("Everything that the demo started is stopped.")
+        screen.print("All that the demo started is stopped.")
         raise
-    _conclude(story, problems)
+    _conclude(tour, problems)
 
 
-def _conclude(story: Story, problems: list[str]) -> None:
-    story.print_table()
+def _conclude(tour: Tour, problems: list[str]) -> None:
+    tour.print_table()
     if problems:
         for problem in problems:
             typer.echo(f"rmcs demo: {problem}", err=True)
         raise typer.Exit(exit_codes.FAILED)
-    typer.echo(f"All of it happened as it should. Next: README.md, or `{_rmcs()} fleet up` for a fleet that stays.")
+    typer.echo(
+        f"All steps had the expected results. Next: README.md, or `{_rmcs()} fleet up` for a fleet that stays up."
+    )
 
 
 def _rmcs() -> str:
-    """How to call it in the shell that this was called from: `make demo` finds it where no PATH leads."""
-    beside = Path(sys.executable).with_name("rmcs")
-    if shutil.which("rmcs") or not beside.exists():
+    """The command to type in this shell: `make demo` runs an `rmcs` that is not on the PATH."""
+    installed = Path(sys.executable).with_name("rmcs")
+    if shutil.which("rmcs") or not installed.exists():
         return "rmcs"
     here = Path.cwd()
-    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+    return str(installed.relative_to(here) if installed.is_relative_to(here) else installed)
+
+
+class Mismatch(Exception):
+    """A step had another result than expected."""
+
+
+class Tour:
+    """Runs the steps on the fleet of ``config_path`` and records what ran where and why."""
+
+    def __init__(self, screen: Console, config_path: Path) -> None:
+        self._screen = screen
+        self._config_path = config_path
+        self._rows: list[tuple[str, Mapping[str, Any]]] = []
+
+    def run(self) -> list[str]:
+        """Run all steps and shut down; returns the problems."""
+        steps: tuple[Callable[[], None], ...] = (
+            self.a_task_for_each_kind_of_machine_says_where_it_ran,
+            self.many_small_tasks_spread,
+            self.an_actor_that_counts,
+            self.a_job_with_its_log,
+            self.a_failure_as_the_caller_sees_it,
+        )
+        problems = []
+        rmcs.initialize_scheduler_environment(self._config_path)
+        try:
+            for number, step in enumerate(steps, 1):
+                self._screen.print(f"\n{number}. {step.__name__.replace('_', ' ').capitalize()}", style="bold")
+                try:
+                    step()
+                except Exception as error:  # noqa: BLE001 - any error of a step is reported
+                    problems.append(f"step {number}: {type(error).__name__}: {error}")
+                    self._print(f"   did not work: {error}")
+        finally:
+            rmcs.shutdown()
+        return problems
+
+    def a_task_for_each_kind_of_machine_says_where_it_ran(self) -> None:
+        def where() -> dict[str, object]:
+            import os
+            import platform
+
+            from ray_multicluster_scheduler import current
+
+            item = current()
+            return {"cluster": item and item.cluster, "host": platform.node(), "pid": os.getpid()}
+
+        handles = [rmcs.submit_task_async(where, name=f"where ({tag})", require_tags=[tag]) for tag in TAGS]
+        for tag, handle in zip(TAGS, handles, strict=True):
+            report = handle.result(timeout=STEP_TIMEOUT_S)
+            self._print(f"   {tag}: cluster {report['cluster']}, host {report['host']}, process {report['pid']}")
+            self._record(f"where ({tag})", handle.explain())
+            if not report["cluster"] == handle.cluster == TAGS[tag]:
+                raise Mismatch(
+                    f"a task for {tag} reports {report['cluster']!r}, the scheduler reports {handle.cluster!r}"
+                )
+
+    def many_small_tasks_spread(self) -> None:
+        def square(number: int) -> int:
+            import time
+
+            time.sleep(0.2)
+            return number * number
+
+        handles = [rmcs.submit_task_async(square, args=(n,), name=f"square {n}") for n in range(SMALL_TASKS)]
+        results = rmcs.get(handles, timeout=STEP_TIMEOUT_S)
+        for number, handle in enumerate(handles):
+            self._record(f"square {number}", handle.explain())
+        counts = Counter(handle.cluster for handle in handles)
+        self._print("   " + ", ".join(f"{count} on {cluster}" for cluster, count in sorted(counts.items(), key=str)))
+        if list(results) != [number * number for number in range(SMALL_TASKS)]:
+            raise Mismatch(f"wrong results: {results}")
+        if len(counts) != len(TAGS):
+            raise Mismatch("the tasks did not spread over both clusters")
+
+    def an_actor_that_counts(self) -> None:
+        class Tally:
+            def __init__(self) -> None:
+                self.total = 0
+
+            def add(self, number: int) -> int:
+                self.total += number
+                return self.total
+
+        tally = rmcs.submit_actor(Tally, name="tally", ready_timeout=STEP_TIMEOUT_S)
+        totals = rmcs.get([tally.add.remote(number) for number in range(1, CALLS + 1)], timeout=STEP_TIMEOUT_S)
+        self._print(f"   {CALLS} calls on {tally.cluster}, in order; its total is {totals[-1]}")
+        explained = tally.explain()
+        rmcs.kill(tally)
+        self._record("actor tally (killed)", {**explained, "state": _final_state(tally)})
+        expected = [number * (number + 1) // 2 for number in range(1, CALLS + 1)]
+        if totals != expected:
+            raise Mismatch(f"the actor counted {totals}")
+
+    def a_job_with_its_log(self) -> None:
+        job_id = rmcs.submit_job(JOB_ENTRYPOINT)
+        self._print(f"   {job_id}: {rmcs.get_job_status(job_id)}")
+        rmcs.wait_for_all_jobs([job_id], check_interval=2, timeout=STEP_TIMEOUT_S)
+        status, log = str(rmcs.get_job_status(job_id)), str(rmcs.get_job_logs(job_id))
+        self._print(f"   {job_id}: {status}; its log: {log.strip()}")
+        explained = rmcs.explain(job_id)
+        self._record("job", explained)
+        if status != "SUCCEEDED":
+            raise Mismatch(f"job {job_id} ended {status}")
+        if f"{JOB_GREETING} {explained['cluster']}" not in log:
+            raise Mismatch(f"the log of job {job_id} lacks its line")
+
+    def a_failure_as_the_caller_sees_it(self) -> None:
+        def parse(text: str) -> int:
+            return int(text)
+
+        handle = rmcs.submit_task_async(parse, args=("forty-two",), name="parse")
+        try:
+            handle.result(timeout=STEP_TIMEOUT_S)
+        except ValueError as error:
+            self._record("parse (fails on purpose)", handle.explain())
+            self._show(error)
+            if handle.cluster is None or handle.cluster not in " ".join(getattr(error, "__notes__", [])):
+                raise Mismatch(f"the error does not name the cluster {handle.cluster!r}") from error
+            if not isinstance(error.__cause__, rmcs.RemoteTraceback):
+                raise Mismatch("the error came without its remote traceback") from error
+        else:
+            raise Mismatch('int("forty-two") did not raise')
+
+    def print_table(self) -> None:
+        """What ran where, and why there."""
+        from ray_multicluster_scheduler.cli.layout.output import plain_table
+
+        rows = [
+            (what, row["cluster"], row["state"], row["attempt"], (row.get("decision") or row)["sentence"])
+            for what, row in self._rows
+        ]
+        self._screen.print("\nWhat ran where, and why", style="bold")
+        self._screen.print(plain_table(("WHAT", "CLUSTER", "STATE", "ATTEMPT", "WHY THERE"), rows))
+
+    def _show(self, error: ValueError) -> None:
+        """As Python would print it, indented."""
+        import traceback
+
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        self._print("\n".join(f"   | {line}" for line in lines))
+
+    def _record(self, what: str, explained: Mapping[str, Any]) -> None:
+        self._rows.append((what, explained))
+
+    def _print(self, text: str) -> None:
+        self._screen.print(text, markup=False)
+
+
+def _final_state(actor: rmcs.ActorHandle) -> str:
+    """Its state when it is over, or after END_TIMEOUT_S."""
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while not actor.state.terminal and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return str(actor.state)

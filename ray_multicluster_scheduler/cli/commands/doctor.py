@@ -1,4 +1,4 @@
-"""`rmcs doctor`: what commonly goes wrong, and how to mend it."""
+"""`rmcs doctor`: check for common problems, and say how to fix them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli.arguments.options import Config
-from ray_multicluster_scheduler.cli.doctor.findings import Finding, Verdict, well, wrong
+from ray_multicluster_scheduler.cli.doctor.findings import Finding, Verdict, ok, problem
 from ray_multicluster_scheduler.cli.exit_codes import FAILED
-from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit
-from ray_multicluster_scheduler.cli.service.client import Address, find
-from ray_multicluster_scheduler.cli.terminal.status_line import Meanwhile
+from ray_multicluster_scheduler.cli.layout.output import Format, Output, ProgressLine, Spinner, emit
+from ray_multicluster_scheduler.cli.service.client import Address, find_address
 from ray_multicluster_scheduler.common.control_characters import escaped_lines
+from ray_multicluster_scheduler.common.exception import SchedulerError
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from ray_multicluster_scheduler.cli.service.item_wait import Reason
     from ray_multicluster_scheduler.control_plane.config import FleetConfig
 
 _MARKS = {Verdict.ok: ("✓", "green"), Verdict.warning: ("!", "yellow"), Verdict.wrong: ("✗", "red")}
@@ -28,30 +27,30 @@ _MARKS = {Verdict.ok: ("✓", "green"), Verdict.warning: ("!", "yellow"), Verdic
 def doctor(
     config: Config = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also run a tiny task on each cluster: can its agent dial back?")
+        bool, typer.Option("--deep", help="Also run a tiny task on each cluster, which needs its agent.")
     ] = False,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Look for what commonly goes wrong, and say how to mend it.
+    """Check for common problems, and say how to fix them.
 
-    Nothing is changed and, without --deep, nothing is started anywhere. The tasks of --deep go by the service, if one
-    answers and no --config is given. Exit code 100 if something is wrong.
+    Changes nothing and, without --deep, starts nothing anywhere. The tasks of --deep go through the service, if one
+    answers and no --config is given. Exit code 100 if there is a problem.
     """
-    with Meanwhile() as reason:
-        found = list(_examine(config, address, reason, deep=deep))
-    emit([one.to_dict() for one in found], output, lambda: doctor_picture(found))
+    with Spinner() as progress:
+        found = list(_findings(config, address, progress, deep=deep))
+    emit([one.to_dict() for one in found], output, lambda: findings_text(found))
     if any(one.verdict is Verdict.wrong for one in found):
         raise typer.Exit(FAILED)
 
 
-def _examine(path: Path | None, address: str | None, reason: Reason, *, deep: bool) -> Iterator[Finding]:
+def _findings(path: Path | None, address: str | None, progress: ProgressLine, *, deep: bool) -> Iterator[Finding]:
     import asyncio
 
-    from ray_multicluster_scheduler.cli.doctor import cluster_checks, local_checks, round_trip, service_round_trip
+    from ray_multicluster_scheduler.cli.doctor import cluster_checks, local_checks, round_trip
 
     yield from local_checks.home()
-    reason.show("looking at the service")
+    progress.show("checking the service")
     named, about, findings = _service(address)
     yield from findings
     config, finding = _configuration(path, about)
@@ -60,35 +59,33 @@ def _examine(path: Path | None, address: str | None, reason: Reason, *, deep: bo
         if named is None:
             yield from local_checks.agent_port(config)
         ours = None if about is None else str(about["control_plane"])
-        reason.show(f"looking at {', '.join(config.names)}")
-        yield from asyncio.run(cluster_checks.look(config.clusters, ours))
+        progress.show(f"checking {', '.join(config.names)}")
+        yield from asyncio.run(cluster_checks.check_clusters(config.clusters, ours))
     if not deep:
         return
     if about is None or named is None or path is not None:
-        yield from _deeply(lambda: () if config is None else round_trip.from_here(config, reason))
+        yield from _round_trips(lambda: () if config is None else round_trip.from_here(config, progress))
     else:
-        yield from _deeply(lambda: service_round_trip.by_the_service(named, about, reason))
+        yield from _round_trips(lambda: round_trip.through_service(named, about, progress))
 
 
 def _service(address: str | None) -> tuple[str | None, dict[str, Any] | None, list[Finding]]:
-    """Where it is, what it says of itself, and what is to be said of it. None: there is none, or it does not answer."""
+    """Its address, its description and its findings. None: there is none, or it does not answer."""
     from ray_multicluster_scheduler.cli.doctor import service_checks
-    from ray_multicluster_scheduler.common.exception import SchedulerError
 
     try:
-        named = find(address)
+        named = find_address(address)
     except SchedulerError as error:
-        return None, None, [wrong("service", error.message, error.next_step or "", error.code)]
+        return None, None, [problem("service", error.message, error.next_step or "", error.code)]
     if named is None:
-        return None, None, [service_checks.none_found()]
-    findings, about = service_checks.look(named)
+        return None, None, [service_checks.no_service()]
+    findings, about = service_checks.check_service(named)
     return named, about, findings
 
 
 def _configuration(path: Path | None, about: dict[str, Any] | None) -> tuple[FleetConfig | None, Finding]:
-    """Where a service answers, none is needed here."""
-    from ray_multicluster_scheduler.cli.config_hints import next_step_of
-    from ray_multicluster_scheduler.common.exception import SchedulerError
+    """The configuration; not needed where a service answers."""
+    from ray_multicluster_scheduler.cli.troubleshooting import next_step_of
     from ray_multicluster_scheduler.control_plane.config import load_config
     from ray_multicluster_scheduler.control_plane.config.loader import NothingConfiguredError
 
@@ -96,25 +93,23 @@ def _configuration(path: Path | None, about: dict[str, Any] | None) -> tuple[Fle
         config = load_config(path)
     except NothingConfiguredError as error:
         if about is None:
-            return None, wrong("configuration", error.message, next_step_of(error), error.code)
-        return None, well("configuration", "none is here, and none is needed: the service has its own")
+            return None, problem("configuration", error.message, next_step_of(error), error.code)
+        return None, ok("configuration", "none is here, and none is needed: the service has its own")
     except SchedulerError as error:
-        return None, wrong("configuration", error.message, error.next_step or "", error.code)
-    return config, well("configuration", f"{config.source} is right: {', '.join(config.names)}")
+        return None, problem("configuration", error.message, error.next_step or "", error.code)
+    return config, ok("configuration", f"{config.source} is right: {', '.join(config.names)}")
 
 
-def _deeply(tasks: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """What keeps them from being sent, or from being waited for, is one more finding."""
-    from ray_multicluster_scheduler.common.exception import SchedulerError
-
+def _round_trips(tasks: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """An error that stops them is one more finding."""
     try:
         yield from tasks()
     except SchedulerError as error:
-        yield wrong("tasks", error.message, error.next_step or "", error.code)
+        yield problem("tasks", error.message, error.next_step or "", error.code)
 
 
-def doctor_picture(found: list[Finding]) -> Group:
-    """A line for each thing that was looked at, what to do where it is not well, and how many are how."""
+def findings_text(found: list[Finding]) -> Group:
+    """A line for each finding, what to do about problems, and the counts."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.table import Table
@@ -129,7 +124,7 @@ def doctor_picture(found: list[Finding]) -> Group:
         if one.verdict is not Verdict.ok:
             more = f" (more: rmcs explain {one.code})" if one.code else ""
             what = Text(escaped_lines(f"What to do: {one.mend}{more}"))
-            lines.append(Padding(what, (0, 0, 0, 4), expand=False))  # also what is folded
-    bad, odd = (sum(one.verdict is verdict for one in found) for verdict in (Verdict.wrong, Verdict.warning))
-    lines.append(Text(f"{bad} wrong, {odd} to look at, {len(found) - bad - odd} well"))
+            lines.append(Padding(what, (0, 0, 0, 4), expand=False))
+    problems, warnings = (sum(one.verdict is verdict for one in found) for verdict in (Verdict.wrong, Verdict.warning))
+    lines.append(Text(f"{problems} wrong, {warnings} warnings, {len(found) - problems - warnings} ok"))
     return Group(*lines)

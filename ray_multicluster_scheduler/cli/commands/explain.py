@@ -1,4 +1,4 @@
-"""`rmcs explain`: why an item of a service, or of a program that runs now, is where it is."""
+"""`rmcs explain`: why an item of a service, or of a running program, is in its state; or the meaning of a code."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli.arguments import completion
-from ray_multicluster_scheduler.cli.layout.lines import FittingLines
-from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, is_terminal, say
-from ray_multicluster_scheduler.cli.service.client import Address, Service, connect, find, path_of
-from ray_multicluster_scheduler.cli.troubleshooting import codes, said_of
+from ray_multicluster_scheduler.cli.arguments.selectors import LAST, find_item
+from ray_multicluster_scheduler.cli.layout.lines import FoldedText, text_table
+from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, is_terminal, notify
+from ray_multicluster_scheduler.cli.service import local_programs
+from ray_multicluster_scheduler.cli.service.client import Address, Service, api_path, connect, find_address
+from ray_multicluster_scheduler.cli.troubleshooting import codes, section_of
+from ray_multicluster_scheduler.common.exception import UnknownItemError
 
-_LISTED = ("ID", "KIND", "NAME", "STATE", "CLUSTER", "CODE")
+_TITLES = ("ID", "KIND", "NAME", "STATE", "CLUSTER", "CODE")
 
 
 def explain(
@@ -33,126 +36,115 @@ def explain(
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Explain why an item is where it is, or what a code means.
+    """Explain the state of an item, or what a code means.
 
-    Its state, why, its position in the queue, what each cluster says, its attempts. The service is asked, if there is
-    one, then your programs that run now. Of a code it tells what that means, and what to do.
+    Of an item: its state, the reason, its position in the queue, the verdict of each cluster, its attempts. The service
+    is asked, if there is one, then your programs that run now. Of a code: what it means, and what to do.
     """
     if (item_id is None) != everything:
         raise typer.BadParameter("Give either an ID or --list.")
     if everything and address is not None:
         raise typer.BadParameter("--list is of your programs here, not of a service; `rmcs task list` has its items.")
     if item_id is None:
-        _list_all(output)
-    elif not _told_of_code(item_id, output):
-        _tell_of_item(item_id, address, output)
+        _list_programs(output)
+    elif not _print_code(item_id, output):
+        _print_item(item_id, address, output)
 
 
-def _told_of_code(code: str, output: Format) -> bool:
-    said = said_of(code)
-    if said is None:
+def _print_code(code: str, output: Format) -> bool:
+    """False: there is no such code."""
+    text = section_of(code)
+    if text is None:
         return False
-    emit({"code": code, "text": said}, output, lambda: FittingLines(said, inwards=0) if is_terminal() else said)
+    emit({"code": code, "text": text}, output, lambda: FoldedText(text, indent=0) if is_terminal() else text)
     return True
 
 
-def _tell_of_item(item_id: str, address: str | None, output: Format) -> None:
-    from ray_multicluster_scheduler.common.exception import UnknownItemError
-
-    path_of("items", item_id)  # raises for an empty one
+def _print_item(item_id: str, address: str | None, output: Format) -> None:
+    api_path("items", item_id)  # raises for an empty one
     try:
-        if not _told_by_service(item_id, address, output):
-            _ask_programs(item_id, find(address), output)
+        if not _print_from_service(item_id, address, output):
+            _print_from_programs(item_id, find_address(address), output)
     except UnknownItemError as error:
         code = item_id.upper()
-        if _told_of_code(code, output):
+        if _print_code(code, output):
             return
-        near = get_close_matches(code, codes(), 3, 0.7)
-        if not near:
+        close = get_close_matches(code, codes(), 3, 0.7)
+        if not close:
             raise
-        said = f"{error.message} There is a code {' or '.join(near)}."
-        raise UnknownItemError(said, task_id=item_id, next_step=f"`rmcs explain {near[0]}`, or give an id") from None
+        text = f"{error.message} There is a code {' or '.join(close)}."
+        raise UnknownItemError(text, task_id=item_id, next_step=f"`rmcs explain {close[0]}`, or give an id") from None
 
 
-def _told_by_service(item_id: str, address: str | None, output: Format) -> bool:
-    """False if there is no service, or it does not know of it; one that was named has to. Raises UnknownItemError."""
-    from ray_multicluster_scheduler.common.exception import UnknownItemError
-
-    if find(address) is None:
+def _print_from_service(item_id: str, address: str | None, output: Format) -> bool:
+    """False if there is no service, or it does not have the item. Raises UnknownItemError if it was named."""
+    if find_address(address) is None:
         return False
     service = connect(address)
     try:
-        story = _story(service, item_id)
+        explanation = _explanation(service, item_id)
     except UnknownItemError:
         if address is not None:
             raise
         return False
-    emit(story, output, lambda: explanation_lines(story, f"the service {service.address}"))
+    emit(explanation, output, lambda: explanation_text(explanation, f"the service {service.address}"))
     return True
 
 
-def _story(service: Service, said: str) -> dict[str, Any]:
-    """Of an id as it is: also members of gangs have one. Else of what it may stand for."""
-    from ray_multicluster_scheduler.cli.arguments.selectors import LAST, find_one
-    from ray_multicluster_scheduler.common.exception import UnknownItemError
-
+def _explanation(service: Service, selector: str) -> dict[str, Any]:
+    """Tries the id as it is first: members of gangs are found only so."""
     try:
-        found = find_one(service, said) if said == LAST else said
-        return dict(service.get(path_of("items", found, "explain")))
+        found = find_item(service, selector) if selector == LAST else selector
+        return dict(service.get(api_path("items", found, "explain")))
     except UnknownItemError:
-        if said == LAST:
+        if selector == LAST:
             raise
-    return dict(service.get(path_of("items", find_one(service, said), "explain")))
+    return dict(service.get(api_path("items", find_item(service, selector), "explain")))
 
 
-def _ask_programs(item_id: str, service: str | None, output: Format) -> None:
-    """``service`` is the address of the one that was asked before."""
-    from ray_multicluster_scheduler.cli.service import local_programs
+def _print_from_programs(item_id: str, service: str | None, output: Format) -> None:
+    """``service`` is the address of the service that was asked before."""
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
     from ray_multicluster_scheduler.control_plane.store.state_folder import holder
 
     asked: list[str] = []
     here = holder(rmcs_home()) or {}
-    for pid, answer in local_programs.ask_all({"explain": item_id}):
+    for pid, answer in local_programs.query_all({"explain": item_id}):
         if "explain" in answer:
             program = answer["program"]
-            story, by = answer["explain"], f"process {program['pid']}: {program['command']}"
-            emit(story, output, partial(explanation_lines, story, by))
+            explanation, source = answer["explain"], f"process {program['pid']}: {program['command']}"
+            emit(explanation, output, partial(explanation_text, explanation, source))
             return
         if service is not None and (pid, service) == (here.get("pid"), here.get("address")):
-            continue  # the same as was asked over HTTP
-        asked.append(f"process {pid}" + ("" if answer.get("error") == "UnknownItemError" else f" ({_trouble(answer)})"))
-    raise local_programs.nobody_knows(item_id, asked, service)
+            continue  # it was asked over HTTP
+        asked.append(f"process {pid}" + ("" if answer.get("error") == "UnknownItemError" else f" ({_problem(answer)})"))
+    raise local_programs.unknown_everywhere(item_id, asked, service)
 
 
-def _list_all(output: Format) -> None:
-    from ray_multicluster_scheduler.cli.service import local_programs
-
-    answers, silent = [], False
-    for pid, answer in local_programs.ask_all({"list": True}):
+def _list_programs(output: Format) -> None:
+    answers, failed = [], False
+    for pid, answer in local_programs.query_all({"list": True}):
         if "items" in answer:
             answers.append(answer)
         else:
-            silent = True
-            say(f"process {pid} did not say what it has: {_trouble(answer)}")
-    if answers or not silent or output is not Format.table:
-        emit(answers, output, lambda: FittingLines(partial(_listing, answers)))
+            failed = True
+            notify(f"process {pid} did not list its items: {_problem(answer)}")
+    if answers or not failed or output is not Format.table:
+        emit(answers, output, lambda: FoldedText(partial(_programs_text, answers)))
 
 
-def explanation_lines(story: Mapping[str, Any], by: str) -> FittingLines:
-    """For people, and who told it."""
-    from ray_multicluster_scheduler.cli.layout.columns import fitting_columns
-    from ray_multicluster_scheduler.control_plane.runtime.explanation_text import MARGIN, explanation_text
+def explanation_text(explanation: Mapping[str, Any], source: str) -> FoldedText:
+    """The explanation for people, and where it comes from."""
+    from ray_multicluster_scheduler.control_plane.runtime import explanation_text as texts
 
-    def told(width: int) -> str:
-        return f"{explanation_text(story, fitting_columns(width - len(MARGIN)))}\n\nTold by {by}"
+    def text(width: int) -> str:
+        table = text_table(width - len(texts.MARGIN))
+        return f"{texts.explanation_text(explanation, table)}\n\nSource: {source}"
 
-    return FittingLines(told)
+    return FoldedText(text)
 
 
-def _listing(answers: Sequence[Mapping[str, Any]], width: int) -> str:
-    from ray_multicluster_scheduler.cli.layout.columns import fitting_columns
-
+def _programs_text(answers: Sequence[Mapping[str, Any]], width: int) -> str:
     if not answers:
         return "No program of yours with a scheduler runs now."
     parts = []
@@ -162,17 +154,17 @@ def _listing(answers: Sequence[Mapping[str, Any]], width: int) -> str:
             for one in answer["items"]
         ]
         program, more = answer["program"], answer.get("more")
-        table = fitting_columns(width)(_LISTED, rows) if rows else "nothing was submitted, or all of it was forgotten"
-        cut = f"\nand {more} older ones" if more else ""
-        parts.append(f"process {program['pid']}: {program['command']}\n{table}{cut}")
+        table = text_table(width)(_TITLES, rows) if rows else "it has no items, or has forgotten all of them"
+        omitted = f"\nand {more} older ones" if more else ""
+        parts.append(f"process {program['pid']}: {program['command']}\n{table}{omitted}")
     return "\n\n".join(parts)
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    """Of an actor its class, and the name by which others find it."""
-    given = row.get("actor_name")  # a program with an older version does not say it
+    """Of an actor, its class and its own name."""
+    given = row.get("actor_name")  # missing in answers of an older version
     return str(row["name"]) if given is None else f"{row['name']} {given!r}"
 
 
-def _trouble(answer: Mapping[str, Any]) -> str:
+def _problem(answer: Mapping[str, Any]) -> str:
     return str(answer.get("message") or "no answer")

@@ -1,4 +1,4 @@
-"""`rmcs plan`: where something would go now, and why; nothing is submitted."""
+"""`rmcs plan`: where an item would go now, and why; submits nothing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli import exit_codes
-from ray_multicluster_scheduler.cli.arguments import completion
-from ray_multicluster_scheduler.cli.arguments.options import Config, Cpus, Gpus, Memory, RequiredTags, Resources, Tags
+from ray_multicluster_scheduler.cli.arguments.options import (
+    Config,
+    Cpus,
+    Gpus,
+    Memory,
+    PreferredCluster,
+    RequiredTags,
+    Resources,
+    Tags,
+    requested_resources,
+)
+from ray_multicluster_scheduler.cli.layout.lines import FoldedText, text_table
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit
-from ray_multicluster_scheduler.cli.service.client import Address
+from ray_multicluster_scheduler.cli.service.client import Address, api_path, connect, find_address
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.cli.layout.lines import FittingLines
     from ray_multicluster_scheduler.common.model import SchedulingDecision
 
 
@@ -31,36 +40,31 @@ class Fallback(StrEnum):
 
 
 def plan(
-    kind: Annotated[Kind, typer.Option("--kind", help="What it would be.")] = Kind.task,
+    kind: Annotated[Kind, typer.Option("--kind", help="The kind of item.")] = Kind.task,
     cpus: Cpus = None,
     gpus: Gpus = None,
     memory: Memory = None,
     resource: Resources = None,
     tag: Tags = None,
     require_tag: RequiredTags = None,
-    preferred_cluster: Annotated[
-        str | None,
-        typer.Option("--preferred-cluster", help="Where it should go.", autocompletion=completion.clusters),
-    ] = None,
+    preferred_cluster: PreferredCluster = None,
     fallback: Annotated[
-        Fallback, typer.Option("--fallback", help="If that one cannot take it now: any other one, or wait for it.")
+        Fallback, typer.Option("--fallback", help="If that cluster cannot take it now: any other one, or wait for it.")
     ] = Fallback.any,
     config: Config = None,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Ask where an item would go now, without submitting it.
+    """Show where an item would go now, without submitting it.
 
-    The clusters are asked. Exit code 100 if it would fail at once: no cluster can ever take it, or too many wait
-    already.
+    Refreshes the clusters. Exit code 100 if it would fail at once: no cluster can ever take it, or the queue is full.
     """
     from ray_multicluster_scheduler import UnifiedScheduler
-    from ray_multicluster_scheduler.cli.service.client import check_there, connect, find
     from ray_multicluster_scheduler.common.tables import decision_rows, fails_at_once
 
-    amounts = amounts_of(cpus, gpus, memory, resource)
-    if config is None and find(address) is not None:
-        check_there(connect(address))
+    amounts = requested_resources(cpus, gpus, memory, resource)
+    if config is None and find_address(address) is not None:
+        connect(address).get(api_path("fleet"))  # the client library would wait for a service that does not answer
     with UnifiedScheduler(config=config, address=address) as scheduler:
         decision = scheduler.plan(
             amounts or None,
@@ -70,36 +74,13 @@ def plan(
             preferred_cluster=preferred_cluster,
             fallback=fallback.value,
         )
-    emit(decision.to_dict(), output, lambda: plan_lines(decision))
+    emit(decision.to_dict(), output, lambda: plan_text(decision))
     if decision.code == "QUEUE_FULL" or fails_at_once(decision_rows(decision)):
         raise typer.Exit(exit_codes.FAILED)
 
 
-def plan_lines(decision: SchedulingDecision | Mapping[str, Any]) -> FittingLines:
-    """For people."""
-    from ray_multicluster_scheduler.cli.layout.columns import fitting_columns
-    from ray_multicluster_scheduler.cli.layout.lines import FittingLines
+def plan_text(decision: SchedulingDecision | Mapping[str, Any]) -> FoldedText:
+    """The decision with the verdict on each cluster."""
     from ray_multicluster_scheduler.common.tables import decision_text
 
-    return FittingLines(lambda width: decision_text(decision, fitting_columns(width)))
-
-
-def amounts_of(
-    cpus: float | None, gpus: float | None, memory: str | None, resource: list[str] | None
-) -> dict[str, Any]:
-    """What these options ask for. Raises BadParameter."""
-    said = {"CPU": cpus, "GPU": gpus, "memory": memory}
-    return {**_amounts(resource or []), **{name: value for name, value in said.items() if value is not None}}
-
-
-def _amounts(given: list[str]) -> dict[str, float]:
-    amounts: dict[str, float] = {}
-    for text in given:
-        name, sign, amount = text.partition("=")
-        try:
-            if not name or not sign:
-                raise ValueError
-            amounts[name] = float(amount)
-        except ValueError:
-            raise typer.BadParameter(f"{text!r} is not NAME=AMOUNT, such as tpu=2.", param_hint="--resource") from None
-    return amounts
+    return FoldedText(lambda width: decision_text(decision, text_table(width)))

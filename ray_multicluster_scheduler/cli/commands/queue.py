@@ -1,4 +1,4 @@
-"""`rmcs queue`: what waits and why; start nothing new of somebody, or somewhere."""
+"""`rmcs queue`: the waiting items and why they wait; pause and resume the queue of a cluster or an owner."""
 
 from __future__ import annotations
 
@@ -8,44 +8,46 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli.arguments import completion
-from ray_multicluster_scheduler.cli.arguments.options import AT_MOST, ByOwner, Reason
-from ray_multicluster_scheduler.cli.layout import item_tables
-from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, say
-from ray_multicluster_scheduler.cli.service.client import Address, connect, path_of
+from ray_multicluster_scheduler.cli.arguments.options import ByOwner, Reason
+from ray_multicluster_scheduler.cli.layout.item_tables import waiting_table
+from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, notify
+from ray_multicluster_scheduler.cli.service.client import Address, api_path, connect
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-_WITH_A_NAME = {"allow_extra_args": True}
-"""Alone, it could be that of a cluster or of an owner: whoever wrote it is asked."""
+_ALLOW_NAME = {"allow_extra_args": True}
+"""A name alone may be a cluster or an owner, so the error asks which."""
 _Cluster = Annotated[
-    str | None, typer.Option("--cluster", help="That of this cluster.", autocompletion=completion.clusters)
+    str | None, typer.Option("--cluster", help="The queue of this cluster.", autocompletion=completion.clusters)
 ]
-_Owner = Annotated[str | None, typer.Option("--owner", help="That of this owner.", autocompletion=completion.owners)]
+_Owner = Annotated[
+    str | None, typer.Option("--owner", help="The queue of this owner.", autocompletion=completion.owners)
+]
 
 
 @app.callback()
 def show(
     context: typer.Context,
     owner: ByOwner = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help=AT_MOST)] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 50,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Show what waits, and why; pause and resume.
+    """Show what waits, and why; pause and resume queues.
 
-    Whoever has waited longest comes first. A reason that is cut is told in full by `rmcs explain ID`, or with -o json.
+    The longest waiting items come first. `rmcs explain ID` and -o json print reasons in full.
     """
     if context.invoked_subcommand is not None:
         if (owner, limit, output, address) != (None, 50, Format.table, None):
             raise typer.BadParameter(f"write options of {context.invoked_subcommand} behind it.")
         return
-    waiting = connect(address).get(path_of("queue"), owner=owner, limit=limit)
-    emit(waiting, output, lambda: queue_picture(waiting, time.time()))
+    waiting = connect(address).get(api_path("queue"), owner=owner, limit=limit)
+    emit(waiting, output, lambda: queue_overview(waiting, time.time()))
 
 
-@app.command(context_settings=_WITH_A_NAME)
+@app.command(context_settings=_ALLOW_NAME)
 def pause(
     context: typer.Context,
     cluster: _Cluster = None,
@@ -56,13 +58,13 @@ def pause(
 ) -> None:
     """Pause the queue of a cluster, or of an owner.
 
-    Nothing new of it starts; what runs goes on.
+    Nothing new starts; running items continue.
     """
     what, which = _one_of(cluster, owner, context.args)
-    _order(address, output, (what, which, "pause"), {"reason": reason}, "is paused", "is paused already")
+    _change(address, output, (what, which, "pause"), {"reason": reason}, "is paused", "is paused already")
 
 
-@app.command(context_settings=_WITH_A_NAME)
+@app.command(context_settings=_ALLOW_NAME)
 def resume(
     context: typer.Context,
     cluster: _Cluster = None,
@@ -70,18 +72,18 @@ def resume(
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Let the paused queue of a cluster, or of an owner, go on."""
+    """Resume the paused queue of a cluster, or of an owner."""
     what, which = _one_of(cluster, owner, context.args)
-    _order(address, output, (what, which, "resume"), {}, "goes on", "was not paused")
+    _change(address, output, (what, which, "resume"), {}, "is resumed", "was not paused")
 
 
-def queue_picture(waiting: dict[str, Any], now: float) -> Group | str:
-    """How many wait, and those that have waited longest."""
+def queue_overview(waiting: dict[str, Any], now: float) -> Group | str:
+    """How many wait, and the longest waiting."""
     if not waiting["depth"]:
         return "Nothing waits."
     from rich.console import Group
 
-    return Group(depth_line(waiting), item_tables.waiting_table(waiting["waiting"], now))
+    return Group(depth_line(waiting), waiting_table(waiting["waiting"], now))
 
 
 def depth_line(waiting: dict[str, Any]) -> str:
@@ -100,11 +102,11 @@ def _one_of(cluster: str | None, owner: str | None, more: list[str]) -> tuple[st
     raise typer.BadParameter("give either --cluster or --owner.")
 
 
-def _order(
-    address: str | None, output: Format, words: tuple[str, str, str], said: dict[str, Any], done: str, already: str
+def _change(
+    address: str | None, output: Format, path: tuple[str, str, str], body: dict[str, Any], done: str, already: str
 ) -> None:
-    what, name, _ = words
-    answer = connect(address).order(path_of("queue", *words), said)
-    say(f"the queue of {what} {name} {done if answer['changed'] else already}")
+    what, name, _ = path
+    answer = connect(address).change(api_path("queue", *path), body)
+    notify(f"the queue of {what} {name} {done if answer['changed'] else already}")
     if output is not Format.table:
         emit(answer, output, str)

@@ -1,4 +1,4 @@
-"""`rmcs status`: fleet and queue at a glance."""
+"""`rmcs status`: an overview of clusters and queue."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.app.client_api.remote.service_errors import not_ready
-from ray_multicluster_scheduler.cli.arguments.options import LONGEST_S
+from ray_multicluster_scheduler.cli.arguments.options import MAX_INTERVAL_S
 from ray_multicluster_scheduler.cli.commands.queue import depth_line
+from ray_multicluster_scheduler.cli.layout.cluster_tables import load_table
 from ray_multicluster_scheduler.cli.layout.item_tables import waiting_table
-from ray_multicluster_scheduler.cli.layout.load_table import load_table
 from ray_multicluster_scheduler.cli.layout.output import (
     Format,
     Output,
     as_text,
     console,
     emit,
+    exit_on_signals,
     is_terminal,
 )
-from ray_multicluster_scheduler.cli.layout.table import MOST_OF_A_SENTENCE
-from ray_multicluster_scheduler.cli.service.client import Address, Service, connect, path_of
-from ray_multicluster_scheduler.cli.service.item_wait import away_words, patiently
-from ray_multicluster_scheduler.cli.service.passive_queries import clusters_now
+from ray_multicluster_scheduler.cli.layout.table import MAX_SENTENCE
+from ray_multicluster_scheduler.cli.service.client import Address, Service, api_path, connect
+from ray_multicluster_scheduler.cli.service.cluster_queries import current_clusters
+from ray_multicluster_scheduler.cli.service.item_wait import away_message, retry_while_away
 from ray_multicluster_scheduler.common.control_characters import escaped
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
 
@@ -34,59 +35,61 @@ _SHOWN = 5
 
 
 def status(
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Look again and again, until Ctrl+C.")] = False,
-    every: Annotated[float, typer.Option("--every", min=0.2, max=LONGEST_S, help="Seconds between two looks.")] = 2.0,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh it until Ctrl+C.")] = False,
+    every: Annotated[
+        float, typer.Option("--every", min=0.2, max=MAX_INTERVAL_S, help="Seconds between two refreshes.")
+    ] = 2.0,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
     """Show clusters and queue at a glance.
 
-    Of CPU, memory and GPU: what is used of what there is.
+    CPU, memory and GPU are shown as used/total.
     """
     service = connect(address)
     if watch:
         _watch(service, every, output)
         return
-    now = look(service)
-    emit(now, output, lambda: status_picture(now, time.time()))
+    fetched = fetch_status(service)
+    emit(fetched, output, lambda: status_overview(fetched, time.time()))
 
 
-def look(service: Service) -> dict[str, Any]:
-    """What there is to see now."""
-    about = service.get(path_of("fleet"))
+def fetch_status(service: Service) -> dict[str, Any]:
+    """The data of the overview."""
+    about = service.get(api_path("fleet"))
     return {
         "address": service.address,
         "version": about["version"],
         "user": about["you"]["user"],
-        "not_ready": about.get("not_ready"),  # one of another version may not tell
-        "clusters": clusters_now(service),
-        "queue": service.get(path_of("queue"), limit=_SHOWN),
+        "not_ready": about.get("not_ready"),  # missing in answers of an older version
+        "clusters": current_clusters(service),
+        "queue": service.get(api_path("queue"), limit=_SHOWN),
     }
 
 
-def status_picture(seen: dict[str, Any], now: float, trouble: str = "") -> Group:
-    """``trouble``: why nothing newer was seen."""
+def status_overview(fetched: dict[str, Any], now: float, problem: str = "") -> Group:
+    """``problem``: why there is nothing newer."""
     from rich.console import Group
     from rich.text import Text
 
-    queue, clusters = seen["queue"], seen["clusters"]
-    there = sum(row["items"] for row in clusters)
+    queue, clusters = fetched["queue"], fetched["clusters"]
+    placed = sum(row["items"] for row in clusters)
     parts: list[Any] = [
-        Text(f"rmcs {seen['version']} at {seen['address']}", style="bold"),
+        Text(f"rmcs {fetched['version']} at {fetched['address']}", style="bold"),
         "",
         load_table(
             clusters,
             drop=("NODES", "GPU", "MEMORY GiB"),
             wanted={"WHY": 24},
-            most={"WHY": MOST_OF_A_SENTENCE},
+            most={"WHY": MAX_SENTENCE},
         ),
         "",
-        f"{there} {'is' if there == 1 else 'are'} on clusters. {depth_line(queue)}",
+        f"{placed} {'is' if placed == 1 else 'are'} on clusters. {depth_line(queue)}",
     ]
-    if seen.get("not_ready"):
-        parts[1:1] = [Text(escaped(f"The service {not_ready(seen['not_ready'])}."), style="yellow")]
-    if trouble:
-        parts[1:1] = [Text(escaped(trouble), style="red")]
+    if fetched.get("not_ready"):
+        parts[1:1] = [Text(escaped(f"The service {not_ready(fetched['not_ready'])}."), style="yellow")]
+    if problem:
+        parts[1:1] = [Text(escaped(problem), style="red")]
     if queue["waiting"]:
         parts += ["", waiting_table(queue["waiting"][:_SHOWN], now)]
     more = queue["depth"] - min(len(queue["waiting"]), _SHOWN)
@@ -96,28 +99,26 @@ def status_picture(seen: dict[str, Any], now: float, trouble: str = "") -> Group
 
 
 def _watch(service: Service, every: float, output: Format) -> None:
-    """On a terminal one picture that changes; else one after the other, as JSON one line each. A service that goes away
-    while it is watched is waited for."""
-    seen = look(service)  # what is wrong from the beginning ends it
+    """Redraw on a terminal; else print one overview after the other, as JSON one line each. Waits for a service that is
+    away."""
+    fetched = fetch_status(service)  # an error at the start ends the command
     if output is not Format.table or not is_terminal():
         screen = console()
         while True:
             if output is Format.table:
-                screen.print(status_picture(seen, time.time()), "")
+                screen.print(status_overview(fetched, time.time()), "")
             else:
-                typer.echo(as_text(seen, output, compact=True))
+                typer.echo(as_text(fetched, output, compact=True))
             time.sleep(every)
-            seen = patiently(lambda: look(service), None)
+            fetched = retry_while_away(lambda: fetch_status(service), None)
     from rich.live import Live
 
-    from ray_multicluster_scheduler.cli.terminal.terminal_restore import ended_well
-
-    trouble = ""
-    with ended_well(), Live(console=console(), screen=True, auto_refresh=False) as live:
+    problem = ""
+    with exit_on_signals(), Live(console=console(), screen=True, auto_refresh=False) as live:
         while True:
-            live.update(status_picture(seen, time.time(), trouble), refresh=True)
+            live.update(status_overview(fetched, time.time(), problem), refresh=True)
             time.sleep(every)
             try:
-                seen, trouble = look(service), ""
+                fetched, problem = fetch_status(service), ""
             except ServiceUnavailableError as error:
-                trouble = away_words(error)
+                problem = away_message(error)

@@ -1,4 +1,4 @@
-"""`rmcs top`: the fleet on a whole screen, live."""
+"""`rmcs top`: a live, full-screen view of the fleet."""
 
 from __future__ import annotations
 
@@ -14,69 +14,68 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from ray_multicluster_scheduler.cli.arguments.options import LONGEST_S
-from ray_multicluster_scheduler.cli.layout.output import console, is_terminal
-from ray_multicluster_scheduler.cli.service.client import Address, Service, connect, path_of
-from ray_multicluster_scheduler.cli.service.passive_queries import clusters_now
-from ray_multicluster_scheduler.cli.terminal.terminal_restore import ended_well
-from ray_multicluster_scheduler.cli.top.screen import TopPicture
-from ray_multicluster_scheduler.cli.top.state import AHEAD, MOST_ROWS, View, keys_of, press, rows_needed, rows_wanted
-from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
+from ray_multicluster_scheduler.cli.arguments.options import MAX_INTERVAL_S
+from ray_multicluster_scheduler.cli.layout.output import console, exit_on_signals, is_terminal
+from ray_multicluster_scheduler.cli.service.client import Address, Service, api_path, connect
+from ray_multicluster_scheduler.cli.service.cluster_queries import current_clusters
+from ray_multicluster_scheduler.cli.top.screen import TopScreen
+from ray_multicluster_scheduler.cli.top.state import AHEAD, MOST_ROWS, View, parse_keys, press, rows_needed, rows_wanted
+from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
 
 ANSWER_S = 10.0
 _RUNNING = ("DISPATCHING", "RUNNING")
-"""What is shown as running."""
-_LOOK_S = 0.25
-"""So often it is looked whether the terminal has another size."""
-_REST_S = 0.2
-"""So long the service is left alone between two looks, however fast somebody types."""
+"""States in the pane of running items."""
+_RESIZE_S = 0.25
+"""Interval of checks for another terminal size."""
+_MIN_INTERVAL_S = 0.2
+"""The shortest time between two requests, however fast keys are pressed."""
 _SEQUENCE_S = 0.05
-"""The rest of what a key sends comes within this time."""
+"""The rest of an escape sequence arrives within this time."""
 
 
 def top(
-    every: Annotated[float, typer.Option("--every", min=0.5, max=LONGEST_S, help="Seconds between two looks.")] = 2.0,
+    every: Annotated[
+        float, typer.Option("--every", min=0.5, max=MAX_INTERVAL_S, help="Seconds between two refreshes.")
+    ] = 2.0,
     address: Address = None,
 ) -> None:
     """Watch clusters, nodes, queue and running items live.
 
-    On a whole screen. The keys are named in the last line; the same sort key again turns the order around. Ends with q.
+    Full screen. The last line lists the keys; the same sort key again reverses the order. q quits.
     """
-    from ray_multicluster_scheduler.common.exception import ConfigurationError
-
     if not is_terminal() or not sys.stdin.isatty():
         raise ConfigurationError(
             "`rmcs top` needs a terminal.", next_step="use `rmcs status --watch`, or `rmcs status -o json`"
         )
     service = connect(address, answer_s=ANSWER_S)
-    seen = look(service)  # what is wrong from the beginning is said on the ordinary screen
-    with ended_well(), _single_keys(), _Looker(service, every, seen) as looker:
-        _show(looker)
+    data = fetch(service)  # an error at the start is printed on the ordinary screen
+    with exit_on_signals(), _single_keys(), _Poller(service, every, data) as poller:
+        _show(poller)
 
 
-class Wanted(NamedTuple):
-    """What of it is looked at: so many rows of the queue, and of what runs. At first, enough for any pane."""
+class RowCounts(NamedTuple):
+    """Numbers of rows of the queue and of running items. The defaults are enough for any pane at first."""
 
     waiting: int = AHEAD
     running: int = AHEAD
 
 
-_AT_FIRST = Wanted()
+_INITIAL = RowCounts()
 
 
-def look(service: Service, wanted: Wanted = _AT_FIRST) -> dict[str, Any]:
-    """What there is to see now. ``asked``: so many rows were asked for; ``more``: there are more than came."""
+def fetch(service: Service, wanted: RowCounts = _INITIAL) -> dict[str, Any]:
+    """The data of all panes. ``asked``: the numbers of requested rows; ``more``: whether there are more."""
     now = time.time()
-    queue = service.get(path_of("queue"), limit=wanted.waiting)
-    running = service.rows(path_of("items"), "items", wanted.running, state=",".join(_RUNNING))
-    run = _how_many_run(queue, running, wanted.running)
+    queue = service.get(api_path("queue"), limit=wanted.waiting)
+    running = service.rows(api_path("items"), "items", wanted.running, state=",".join(_RUNNING))
+    run = _running_count(queue, running, wanted.running)
     return {
         "at": now,
         "queue_at": now,
         "address": service.address,
-        "version": service.get(path_of("fleet"))["version"],
-        "clusters": clusters_now(service),
-        "nodes": service.get(path_of("nodes"))["nodes"],
+        "version": service.get(api_path("fleet"))["version"],
+        "clusters": current_clusters(service),
+        "nodes": service.get(api_path("nodes"))["nodes"],
         "queue": queue["waiting"],
         "running": running,
         "counts": {"queue": queue["depth"], "running": run},
@@ -88,91 +87,90 @@ def look(service: Service, wanted: Wanted = _AT_FIRST) -> dict[str, Any]:
     }
 
 
-def lacks(seen: Mapping[str, Any], needed: Wanted) -> bool:
-    """Are there rows that are looked at and were not asked for?"""
+def lacks_rows(data: Mapping[str, Any], needed: RowCounts) -> bool:
+    """Are there rows that are needed and were not requested?"""
     return any(
-        seen["more"][pane] and seen["asked"][pane] < rows
+        data["more"][pane] and data["asked"][pane] < rows
         for pane, rows in zip(("queue", "running"), needed, strict=True)
     )
 
 
-def _how_many_run(queue: Mapping[str, Any], rows: Sequence[object], most: int) -> str:
-    """As the service counts them; an older one does not, and then more than these may."""
+def _running_count(queue: Mapping[str, Any], rows: Sequence[object], most: int) -> str:
+    """The count of the service; an older one does not send it, then that of the rows, with "+" if there may be more."""
     counts = queue.get("on_clusters")
     if counts is None:
         return f"{len(rows)}{'+' if len(rows) == most else ''}"
     return str(sum(counts.get(state, 0) for state in _RUNNING))
 
 
-class _Looker:
-    """Asks the service on a thread of its own, so that keys are never kept waiting; ``news`` can be selected on."""
+class _Poller:
+    """Fetches data on a thread, so that keys are never delayed; ``updated`` becomes readable after each request."""
 
-    def __init__(self, service: Service, every: float, seen: dict[str, Any]) -> None:
+    def __init__(self, service: Service, every: float, data: dict[str, Any]) -> None:
         self._service, self._every = service, every
-        self.seen = seen
-        self.trouble: tuple[str, float] | None = None
+        self.data = data
+        self.problem: tuple[str, float] | None = None
         self.refused: NotAllowedError | None = None
-        self.paused, self.wanted, self.needed = False, _AT_FIRST, Wanted(0, 0)
-        self._asked, self._over = threading.Event(), False
-        self.news, self._tell = os.pipe()
+        self.paused, self.wanted, self.needed = False, _INITIAL, RowCounts(0, 0)
+        self._wake, self._over = threading.Event(), False
+        self.updated, self._update = os.pipe()
         self._thread = threading.Thread(target=self._run, name="rmcs-top", daemon=True)
 
-    def __enter__(self) -> _Looker:
+    def __enter__(self) -> _Poller:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """An answer that is still awaited is not waited for; the pipe is the process's last."""
+        """Does not wait for a pending answer; the process ends with the command."""
         self._over = True
-        self._asked.set()
+        self._wake.set()
 
     def want(self, view: View, room: int) -> None:
-        """This is looked at; if that needs more than is known, it is asked for at once."""
-        all_that_run = view.pane == "running"  # they are not in the order in which they are shown
-        self.needed = Wanted(rows_needed(view, room), MOST_ROWS if all_that_run else 0)
-        wanted = Wanted(rows_wanted(view, room), MOST_ROWS if all_that_run else AHEAD)
+        """Set what the screen shows; if that needs more rows, they are requested at once."""
+        all_rows = view.pane == "running"  # they are sorted here
+        self.needed = RowCounts(rows_needed(view, room), MOST_ROWS if all_rows else 0)
+        wanted = RowCounts(rows_wanted(view, room), MOST_ROWS if all_rows else AHEAD)
         more = wanted.waiting > self.wanted.waiting or wanted.running > self.wanted.running
         self.wanted = wanted
         if more:
             self.now()
 
     def now(self) -> None:
-        """Do not wait until it is time."""
-        self._asked.set()
+        """Poll without waiting for the interval."""
+        self._wake.set()
 
     def _run(self) -> None:
         while not self._over:
-            time.sleep(_REST_S)
-            self._asked.wait(self._every - _REST_S)
-            self._asked.clear()
+            time.sleep(_MIN_INTERVAL_S)
+            self._wake.wait(self._every - _MIN_INTERVAL_S)
+            self._wake.clear()
             if not self._over and self._is_due():
-                self._look()
-                os.write(self._tell, b".")
+                self._poll()
+                os.write(self._update, b".")
 
     def _is_due(self) -> bool:
-        """Whoever pauses sees one moment; a new one only if what they look at now was not asked for then, or if the
-        service was away."""
-        return not self.paused or self.trouble is not None or lacks(self.seen, self.needed)
+        """While paused, data is fetched only if rows are missing, or after an error."""
+        return not self.paused or self.problem is not None or lacks_rows(self.data, self.needed)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             wanted = self.wanted
-            if self.paused:  # whoever goes back to another pane finds its rows
-                wanted = Wanted(*map(max, wanted, self.seen["asked"].values()))
-            seen = look(self._service, wanted)
-            if wanted.waiting == 1 and seen["more"]["queue"]:  # it is shown as it was, until it is asked for
-                seen |= {key: self.seen[key] for key in ("queue", "queue_at")}
-            self.seen = seen
-            self.trouble = None
-        except NotAllowedError as error:  # its token was revoked, or has expired: asking again does not mend that
+            if self.paused:  # keep the rows of the other panes
+                wanted = RowCounts(*map(max, wanted, self.data["asked"].values()))
+            data = fetch(self._service, wanted)
+            if wanted.waiting == 1 and data["more"]["queue"]:  # the pane is not shown: keep its old rows
+                data |= {key: self.data[key] for key in ("queue", "queue_at")}
+            self.data = data
+            self.problem = None
+        except NotAllowedError as error:  # the token was revoked, or has expired: a retry does not help
             self.refused = error
         except (SchedulerError, OSError, LookupError) as error:
-            since = time.time() if self.trouble is None else self.trouble[1]
-            self.trouble = (str(error).partition("\n")[0] or type(error).__name__, since)
+            since = time.time() if self.problem is None else self.problem[1]
+            self.problem = (str(error).partition("\n")[0] or type(error).__name__, since)
 
 
-def _show(looker: _Looker) -> None:
-    """Until somebody presses q. Raises NotAllowedError if the service lets us in no more."""
+def _show(poller: _Poller) -> None:
+    """Until q is pressed. Raises NotAllowedError if the service refuses the token."""
     from rich.live import Live
 
     view, screen = View(), console()
@@ -180,22 +178,22 @@ def _show(looker: _Looker) -> None:
         while not view.over:
             size = shutil.get_terminal_size()
             screen.size = (size.columns, size.lines)
-            picture = TopPicture(view, looker.seen, time.time(), size.lines, looker.trouble)
-            view = picture.view
-            looker.want(view, picture.room)
-            live.update(picture, refresh=True)
+            drawn = TopScreen(view, poller.data, time.time(), size.lines, poller.problem)
+            view = drawn.view
+            poller.want(view, drawn.room)
+            live.update(drawn, refresh=True)
             while shutil.get_terminal_size() == size:
-                ready, _, _ = select.select([sys.stdin, looker.news], [], [], _LOOK_S)
-                if looker.news in ready:
-                    os.read(looker.news, 1024)
-                if looker.refused is not None:
-                    raise looker.refused
+                ready, _, _ = select.select([sys.stdin, poller.updated], [], [], _RESIZE_S)
+                if poller.updated in ready:
+                    os.read(poller.updated, 1024)
+                if poller.refused is not None:
+                    raise poller.refused
                 if sys.stdin in ready:
                     for key in _keys():
                         view = press(view, key)
-                    looker.paused = view.paused
-                    looker.now()
-                if ready or looker.trouble is not None:
+                    poller.paused = view.paused
+                    poller.now()
+                if ready or poller.problem is not None:
                     break
 
 
@@ -207,12 +205,12 @@ def _keys() -> list[str]:
         raise EOFError
     if sent.endswith((b"\x1b", b"\x1b[", b"\x1bO")) and select.select([file], [], [], _SEQUENCE_S)[0]:
         sent += os.read(file, 1024)
-    return keys_of(sent.decode("utf-8", "ignore"))
+    return parse_keys(sent.decode("utf-8", "ignore"))
 
 
 @contextmanager
 def _single_keys() -> Iterator[None]:
-    """Keys come one by one, and are not shown; Ctrl+C stays what it is. Afterwards the terminal is as it was."""
+    """Read keys one by one without echo; Ctrl+C keeps its meaning. Restores the terminal."""
     import termios
     import tty
 
@@ -221,7 +219,7 @@ def _single_keys() -> Iterator[None]:
     try:
         tty.setcbreak(file)
         now = termios.tcgetattr(file)
-        now[6][termios.VSUSP] = b"\0"  # Ctrl+Z would leave a shell on this screen
+        now[6][termios.VSUSP] = b"\0"  # Ctrl+Z would leave the shell on this screen
         termios.tcsetattr(file, termios.TCSANOW, now)
         yield
     finally:

@@ -1,4 +1,4 @@
-"""`rmcs up` and `rmcs down`: a service that many programs share."""
+"""`rmcs up` and `rmcs down`: start and stop a service that many programs share."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import math
 import os
 import signal
 import time
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ray_multicluster_scheduler.cli.arguments.options import Config, StateFolder
+from ray_multicluster_scheduler.cli.arguments.selectors import UNFINISHED, WAITING
 from ray_multicluster_scheduler.cli.exit_codes import INTERRUPTED
-from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, say
-from ray_multicluster_scheduler.cli.terminal.stderr_messages import to_stderr
+from ray_multicluster_scheduler.cli.layout.output import Format, Output, ProgressLine, emit, notify, to_stderr
+from ray_multicluster_scheduler.cli.service.client import Service, api_path
+from ray_multicluster_scheduler.cli.service.item_wait import Deadline
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 
-if TYPE_CHECKING:
-    from ray_multicluster_scheduler.cli.service.drain_progress import Draining
-    from ray_multicluster_scheduler.common.exception import SchedulerError
-
-STOP_PATIENCE_S = 30.0
+STOP_TIMEOUT_S = 30.0
+POLL_S = 1.0
+_ANSWER_S = 2.0
+_UNKNOWN = "what is not over cannot be seen from here"
 
 
 class Auth(StrEnum):
@@ -33,37 +36,37 @@ def up(
     config: Config = None,
     state: StateFolder = None,
     host: Annotated[
-        str, typer.Option("--host", help="Where it listens; beyond this machine only with TLS.")
+        str, typer.Option("--host", help="The address to listen on; other machines need TLS.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where it listens; 0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+    ] = 8000,
     drain: Annotated[
         float | None,
         typer.Option(
-            "--drain", min=0, help="When it is stopped, first wait at most so many seconds for what is not over."
+            "--drain", min=0, help="When it is stopped, wait at most so many seconds for items that are not over."
         ),
     ] = None,
-    auth: Annotated[
-        Auth | None, typer.Option("--auth", help="`none` asks nobody for a token; on this machine only.")
-    ] = None,
+    auth: Annotated[Auth | None, typer.Option("--auth", help="`none` needs no token; on this machine only.")] = None,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Its certificate, in PEM.")] = None,
     tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", help="The key of that, in PEM, without a password.")
+        Path | None, typer.Option("--tls-key", help="Its private key, in PEM, without a password.")
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option("--allow-host", help="A name by which it is reached; may be repeated.")
+        list[str] | None, typer.Option("--allow-host", help="A host name of the service; may be repeated.")
     ] = None,
     moved: Annotated[
         list[str] | None,
         typer.Option(
             "--moved",
-            help="A cluster whose address was changed since: a job that it does not know is dead; may be repeated.",
+            help="A cluster whose address has changed: jobs that it does not know are dead; may be repeated.",
         ),
     ] = None,
 ) -> None:
     """Run a service until it is stopped.
 
-    That is by Ctrl+C, SIGTERM or `rmcs down`. What was accepted is in the state folder before the caller has an answer.
-    When the service is stopped or killed, running work goes on, and the next start on the same folder takes it up.
+    Ctrl+C, SIGTERM or `rmcs down` stop it. Accepted items are in the state folder before the caller has an answer. When
+    the service is stopped or killed, running work continues, and the next start on the same folder takes it over.
     """
     from ray_multicluster_scheduler.common.logging import configure, get_logger, is_configured, writes_json
     from ray_multicluster_scheduler.control_plane.admin_api.serve import listening_as, serve
@@ -71,7 +74,7 @@ def up(
     from ray_multicluster_scheduler.control_plane.config.config_warnings import doubts
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 
-    os.umask(0o077)  # code and arguments of all users of the service are in its files
+    os.umask(0o077)  # its files contain code and arguments of all users
     if not is_configured():
         configure("INFO")
     found = load_config(config)
@@ -92,61 +95,59 @@ def up(
 def down(
     state: StateFolder = None,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Wait at most so many seconds for its end.")] = (
-        STOP_PATIENCE_S
+        STOP_TIMEOUT_S
     ),
     drain: Annotated[
         float | None,
         typer.Option(
             "--drain",
             min=0,
-            help="First let it take nothing new, and wait at most so many seconds for what is not over.",
+            help="First accept nothing new, and wait at most so many seconds for items that are not over.",
         ),
     ] = None,
     away: Annotated[
         float,
-        typer.Option("--away", min=0, max=7 * 86_400, help="Let what runs go on for so many seconds longer."),
+        typer.Option("--away", min=0, max=7 * 86_400, help="Let running items continue for so many seconds longer."),
     ] = 0.0,
     output: Output = Format.table,
 ) -> None:
     """Stop the service of a state folder.
 
-    What runs goes on for lease_s (45 s), and the next `rmcs up` takes it up. Said again while it drains, it stops
-    at once.
+    Running items continue for lease_s (45 s), and the next `rmcs up` takes them over. Repeated while it drains, it
+    stops at once.
     """
-    from ray_multicluster_scheduler.cli.service.drain_progress import Draining
-    from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
     from ray_multicluster_scheduler.control_plane.store.state_folder import StopRequest, holder, request_stop
 
     if not math.isfinite(away) or not math.isfinite(drain or 0.0):
         raise ConfigurationError("--away and --drain are numbers of seconds.", next_step="for example --away 600")
     folder = state or rmcs_home()
-    said = holder(folder)
-    if said is None:
+    running = holder(folder)
+    if running is None:
         raise ConfigurationError(f"No service runs on {folder}.", next_step="name its folder with --state or RMCS_HOME")
-    if "pid" not in said:
+    if "pid" not in running:
         raise SchedulerError(f"The service on {folder} is just starting.", next_step="try again in a moment")
-    pid, draining = int(said["pid"]), bool(said.get("draining"))
-    patience_s = timeout + (0.0 if draining else drain or 0.0)
+    pid, draining = int(running["pid"]), bool(running.get("draining"))
+    timeout_s = timeout + (0.0 if draining else drain or 0.0)
     if _signal(folder, pid, 0) and (drain is not None or away):
         request_stop(folder, pid, StopRequest(drain, away))
     try:
-        there = _signal(folder, pid, signal.SIGTERM)
+        alive = _signal(folder, pid, signal.SIGTERM)
         if draining:
-            say("the service is draining already; told a second time, it stops at once, whatever is not over")
-        elif there and drain is not None:
-            say(f"the service waits up to {drain:g} s for what is not over")
-        waits = None if draining or drain is None else Draining(folder, said.get("address"), drain)
-        _await_its_end(folder, pid, patience_s, waits)
+            notify("the service is draining already; the second request stops it at once")
+        elif alive and drain is not None:
+            notify(f"the service waits up to {drain:g} s for items that are not over")
+        progress = None if draining or drain is None else DrainProgress(folder, running.get("address"), drain)
+        _wait_for_exit(folder, pid, timeout_s, progress)
     except KeyboardInterrupt:
-        say(_goes_on(pid, None if draining else drain))
+        notify(_interrupted(pid, None if draining else drain))
         raise typer.Exit(INTERRUPTED) from None
-    say(f"the service (process {pid}) has stopped")
-    emit({"state": str(folder), "process": pid, "address": said.get("address")}, output, lambda: str(folder))
+    notify(f"the service (process {pid}) has stopped")
+    emit({"state": str(folder), "process": pid, "address": running.get("address")}, output, lambda: str(folder))
 
 
 def _signal(folder: Path, pid: int, number: int) -> bool:
-    """False: it has ended meanwhile. Raises SchedulerError for a process of somebody else."""
+    """False: it has ended. Raises SchedulerError for a process of another user."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -159,43 +160,89 @@ def _signal(folder: Path, pid: int, number: int) -> bool:
 def _not_ours(folder: Path, pid: int) -> SchedulerError:
     import psutil
 
-    from ray_multicluster_scheduler.common.exception import SchedulerError
-
     try:
-        whose = psutil.Process(pid).username()
+        user = psutil.Process(pid).username()
     except psutil.Error:
-        whose = "another user"
+        user = "another user"
     return SchedulerError(
-        f"The service on {folder} (process {pid}) was told nothing: it runs as {whose}, and you may not stop it.",
-        next_step=f"let {whose} stop it, or root: `sudo rmcs down --state {folder}`",
+        f"The service on {folder} (process {pid}) was not stopped: it runs as {user}, and you may not stop it.",
+        next_step=f"let {user} stop it, or root: `sudo rmcs down --state {folder}`",
     )
 
 
-def _await_its_end(folder: Path, pid: int, patience_s: float, waits: Draining | None) -> None:
-    """Meanwhile, what it waits for is shown. Raises SchedulerError if it takes too long."""
-    from ray_multicluster_scheduler.cli.service.item_wait import Reason
-    from ray_multicluster_scheduler.common.exception import SchedulerError
+def _wait_for_exit(folder: Path, pid: int, timeout_s: float, progress: DrainProgress | None) -> None:
+    """Shows the progress of the drain. Raises SchedulerError if it takes too long."""
     from ray_multicluster_scheduler.control_plane.store.state_folder import holder
 
-    deadline = time.monotonic() + patience_s
-    with Reason() as reason:
+    deadline = time.monotonic() + timeout_s
+    with ProgressLine() as line:
         while (now := holder(folder)) is not None and now.get("pid", pid) == pid:
             if time.monotonic() > deadline:
                 raise SchedulerError(
-                    f"The service (process {pid}) was told to stop and is still there after {patience_s:g} s.",
-                    next_step="wait longer, or read what it wrote to its stderr, where `rmcs up` was typed",
+                    f"The service (process {pid}) was asked to stop and still runs after {timeout_s:g} s.",
+                    next_step="wait longer, or read the log of `rmcs up` on its stderr",
                 )
-            if waits is not None:
-                reason.show(waits.words())
-            time.sleep(0.05)  # the lock of a process is only given up by its end, of which nobody tells
+            if progress is not None:
+                line.show(progress.text())
+            time.sleep(0.05)  # a process releases its lock when it ends; there is no other notification
 
 
-def _goes_on(pid: int, drain: float | None) -> str:
-    """What whoever does not wait for its end has to know."""
-    who = f"the service (process {pid})"
+def _interrupted(pid: int, drain: float | None) -> str:
+    """What happens after Ctrl+C."""
+    service = f"the service (process {pid})"
     if drain is None:
-        return f"{who} was told to stop, and does; `rmcs status` says whether it still answers"
+        return f"{service} was asked to stop; `rmcs status` shows whether it still answers"
     return (
-        f"{who} goes on draining, and then stops, within {drain:g} s; look with `rmcs status`; "
+        f"{service} continues to drain, and then stops, within {drain:g} s; see `rmcs status`; "
         "`rmcs down` stops it at once"
     )
+
+
+class DrainProgress:
+    """What the draining service of this folder and address waits for, for at most ``drain_s`` from now on."""
+
+    def __init__(self, folder: Path, address: str | None, drain_s: float) -> None:
+        self._folder, self._address, self._until = folder, address, Deadline(drain_s)
+        self._text, self._answered, self._asked_at = _UNKNOWN, False, -POLL_S
+
+    def text(self) -> str:
+        """One line. Asks the service every POLL_S; one that does not answer any more is stopping."""
+        if time.monotonic() - self._asked_at >= POLL_S:
+            self._text = self._poll()
+            self._asked_at = time.monotonic()
+        left = self._until.left() or 0.0
+        return "the service stops" if not left or not self._text else f"{self._text}; at most {left:.0f} s more"
+
+    def _poll(self) -> str:
+        """Empty: it is not waiting for anything."""
+        if self._address is None:
+            return _UNKNOWN
+        try:
+            text = _unfinished(self._service(self._address))
+        except SchedulerError:
+            return "" if self._answered else _UNKNOWN
+        self._answered = True
+        return text
+
+    def _service(self, address: str) -> Service:
+        """With the token of that folder, unless another one was given."""
+        from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
+
+        credentials = find_credentials(address, {**os.environ, "RMCS_HOME": str(self._folder)})
+        return Service(address, credentials, _ANSWER_S)
+
+
+def _unfinished(service: Service) -> str:
+    """How many items are on which clusters, and how many wait; without actors, which a drain does not wait for."""
+    queue = service.get(api_path("queue"), limit=1)
+    actors = Counter(str(row["cluster"]) for row in service.get(api_path("actors"))["actors"] if _is_placed(row))
+    rows = service.get(api_path("clusters"))["clusters"]
+    counts = {str(row["name"]): int(row["items"] or 0) - actors[str(row["name"])] for row in rows}
+    waiting = int(queue["depth"]) - int(queue["kinds"].get("actor", 0))
+    parts = [f"{count} on {name}" for name, count in counts.items() if count > 0]
+    parts += [f"{waiting} waiting"] if waiting > 0 else []
+    return f"not over: {', '.join(parts)}" if parts else ""
+
+
+def _is_placed(row: dict[str, Any]) -> bool:
+    return row["state"] in UNFINISHED and row["state"] not in WAITING

@@ -1,4 +1,4 @@
-"""What a doctor finds: one line for each thing that was looked at."""
+"""Finding: the result of one check of `rmcs doctor`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``mend`` says how to mend what is not well; ``code`` is one that `rmcs explain CODE` knows."""
+    """``mend`` says how to fix a problem; ``code`` is one that `rmcs explain CODE` knows."""
 
     about: str
     verdict: Verdict
@@ -23,17 +23,23 @@ class Finding:
     code: str = ""
 
     def to_dict(self) -> dict[str, str]:
-        said = (self.about, str(self.verdict), self.says, self.mend, self.code)
-        return dict(zip(("about", "verdict", "says", "mend", "code"), said, strict=True))
+        fields = {"about": self.about, "verdict": str(self.verdict), "says": self.says}
+        return {**fields, "mend": self.mend, "code": self.code}
 
 
-def well(about: str, says: str) -> Finding:
+def ok(about: str, says: str) -> Finding:
     return Finding(about, Verdict.ok, says)
 
 
-def doubtful(about: str, says: str, mend: str, code: str = "") -> Finding:
-    return Finding(about, Verdict.warning, says, mend, code)
+def warning(about: str, says: str, fix: str, code: str = "") -> Finding:
+    return Finding(about, Verdict.warning, says, fix, code)
 
 
-def wrong(about: str, says: str, mend: str, code: str = "") -> Finding:
-    return Finding(about, Verdict.wrong, says, mend, code)
+def problem(about: str, says: str, fix: str, code: str = "") -> Finding:
+    return Finding(about, Verdict.wrong, says, fix, code)
+
+
+def split_sentence(sentence: str) -> tuple[str, str]:
+    """What the sentence of a service says, and what to do."""
+    says, _, fix = sentence.partition(" What to do: ")
+    return says, fix

@@ -1,4 +1,4 @@
-"""Items as tables for people."""
+"""Items in tables: lists of items, jobs and actors, the queue, and all facts of one item."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.cli.layout.output import facts_table, state_cell
-from ray_multicluster_scheduler.cli.layout.table import MOST_OF_A_NAME, MOST_OF_A_SENTENCE, FittingTable
-from ray_multicluster_scheduler.cli.layout.times import UNKNOWN, ago, length
+from ray_multicluster_scheduler.cli.layout.table import MAX_NAME, MAX_SENTENCE, FittingTable
+from ray_multicluster_scheduler.cli.layout.times import UNKNOWN, ago, duration
 from ray_multicluster_scheduler.common.control_characters import escaped_lines
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ _ITEMS = ("ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "ATTEMPT", "SUBMITT
 _JOBS = ("JOB ID", "STATUS", "CLUSTER", "ATTEMPT", "SUBMITTED", "RAN", "ENTRYPOINT")
 _ACTORS = ("ID", "NAME", "CLASS", "STATE", "CLUSTER", "ATTEMPT", "LIFETIME", "WHY")
 _WAITING = ("ID", "POSITION", "WAITS", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "CODE", "WHY")
-_END = "\n"
-_WHY_IS_SEEN = {"WHY": 36}
-_MOST = {**dict.fromkeys(("NAME", "CLASS", "ENTRYPOINT"), MOST_OF_A_NAME), "WHY": MOST_OF_A_SENTENCE}
+_MOST = {**dict.fromkeys(("NAME", "CLASS", "ENTRYPOINT"), MAX_NAME), "WHY": MAX_SENTENCE}
 
 
 def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
@@ -35,7 +33,7 @@ def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
             row["cluster"] or UNKNOWN,
             row["attempt"],
             ago(row["submitted_at"], now),
-            _ran(row["state"], row.get("started_at"), row["finished_at"], now),
+            _run_time(row["state"], row.get("started_at"), row["finished_at"], now),
         )
         for row in rows
     ]
@@ -58,7 +56,7 @@ def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
             row.get("cluster") or UNKNOWN,
             row.get("attempt", 0),
             ago(row.get("submitted_at"), now),
-            _ran(row["status"], row.get("started_at"), row.get("finished_at"), now),
+            _run_time(row["status"], row.get("started_at"), row.get("finished_at"), now),
             row.get("entrypoint") or UNKNOWN,
         )
         for row in rows
@@ -77,7 +75,7 @@ def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
             row["cluster"] or UNKNOWN,
             row["attempt"],
             row["lifetime"] or UNKNOWN,
-            row["message"].partition("\n")[0],
+            _first_line(row["message"]),
         )
         for row in rows
     ]
@@ -85,19 +83,19 @@ def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
 
 
 def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
-    """What waits, of ``/api/v1/queue``. A code says it shortly, `rmcs explain` at length."""
+    """Waiting items of ``/api/v1/queue``."""
     cells = [
         (
             row["id"],
             UNKNOWN if row.get("position") is None else row["position"],
-            length(now - row.get("waiting_since", row["submitted_at"])),
+            duration(now - row.get("waiting_since", row["submitted_at"])),
             row["kind"],
             row["name"],
             row["owner"] or UNKNOWN,
             row["priority"],
             "HELD" if row["held"] and row["code"] != "HELD" else state_cell(row["state"]),
             row["code"] or UNKNOWN,
-            row["sentence"].partition("\n")[0],
+            _first_line(row["sentence"]),
         )
         for row in rows
     ]
@@ -107,17 +105,17 @@ def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable
         cut=("NAME", "OWNER", "WHY"),
         drop=("PRIORITY", "KIND", "STATE", "OWNER", "NAME"),
         last=("POSITION", "WAITS", "WHY"),
-        wanted=_WHY_IS_SEEN,
+        wanted={"WHY": 36},
         most=_MOST,
     )
 
 
-def item_picture(item: Mapping[str, Any], now: float) -> Group:
-    """One item: a line for each thing that is known of it; then, if it failed, all that was said of that."""
+def item_facts(item: Mapping[str, Any], now: float) -> Group:
+    """All facts of one item; if it failed, also the full message and the tracebacks."""
     from rich.console import Group
 
     done = (item.get("outcome") or {}).get("completion") or {}
-    said, failed = str(item.get("sentence") or ""), item["state"] != "SUCCEEDED"
+    sentence, failed = str(item.get("sentence") or ""), item["state"] != "SUCCEEDED"
     message = str(done.get("message") or "") if failed else ""
     lines: dict[str, object] = {
         "id": item["id"],
@@ -128,35 +126,39 @@ def item_picture(item: Mapping[str, Any], now: float) -> Group:
         "cluster": item.get("cluster"),
         "attempt": item.get("attempt"),
         "since": ago(item["at"], now) if "at" in item else None,
-        "why": f"{item['code']}: {said.partition(_END)[0]}" if item.get("code") else None,
-        "error": message.partition(_END)[0] if message != said else None,
+        "why": f"{item['code']}: {_first_line(sentence)}" if item.get("code") else None,
+        "error": _first_line(message) if message != sentence else None,
         "what to do": done.get("next_step") if failed else None,
     }
-    rest = [text.partition(_END)[2] for text in ((message,) if message == said else (said, message))]
-    return Group(facts_table(lines), *_below(*rest), *_tracebacks(item))
+    rest = [text.partition("\n")[2] for text in ((message,) if message == sentence else (sentence, message))]
+    return Group(facts_table(lines), *_unfolded(*rest), *_tracebacks(item))
 
 
 def _tracebacks(item: Mapping[str, Any]) -> Iterator[Text | str]:
-    """As the clusters wrote them: of the item, or of the one whose value it was to have."""
+    """Of the item, and of the items it depends on that failed."""
     outcome = item.get("outcome")
     while outcome:
         result, done = outcome.get("result") or {}, outcome["completion"]
         if result.get("traceback"):
-            who = result.get("task_id") or done["task_id"]
-            whose = "" if who == item["id"] else f" of {who}"
-            yield from _below(f"Attempt {result['attempt']}{whose} on {done['cluster']}:\n{result['traceback']}")
+            failed_id = result.get("task_id") or done["task_id"]
+            of_item = "" if failed_id == item["id"] else f" of {failed_id}"
+            yield from _unfolded(f"Attempt {result['attempt']}{of_item} on {done['cluster']}:\n{result['traceback']}")
         outcome = outcome.get("origin")
 
 
-def _below(*texts: str) -> Iterator[Text | str]:
-    """Lines as they are, however long: nothing of them is cut or folded."""
+def _unfolded(*texts: str) -> Iterator[Text | str]:
+    """Lines that are neither cut nor folded."""
     from rich.text import Text
 
     for text in filter(str.strip, texts):
         yield from ("", Text(escaped_lines(text.rstrip()), no_wrap=True, overflow="ignore"))
 
 
-def _ran(state: str, began: float | None, ended: float | None, now: float) -> str:
-    """How long its last attempt ran, or has run so far; what it waited before is no part of that."""
+def _run_time(state: str, began: float | None, ended: float | None, now: float) -> str:
+    """How long the last attempt ran, or has run so far."""
     until = now if state == "RUNNING" else ended
-    return UNKNOWN if began is None or until is None else length(until - began)
+    return UNKNOWN if began is None or until is None else duration(until - began)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]

@@ -1,4 +1,4 @@
-"""FittingTable: one line per row, however narrow the terminal is; ids and states stay whole."""
+"""FittingTable: a table with one line per row that fits the terminal; ids and states are never cut."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _GAP = 2
-_LEAST = 12
-"""So much of a column that is cut should be seen; else another column goes."""
-MOST_OF_A_NAME, MOST_OF_A_SENTENCE = 80, 240
-"""For ``most``, of what has no bounds elsewhere: one that is endless would make every row as long."""
+_MIN_WIDTH = 12
+"""A column that may be cut keeps this much; else another column is dropped."""
+MAX_NAME, MAX_SENTENCE = 80, 240
+"""For ``most``, for columns without any bound: a single endless cell would make every row as long."""
 
 
 class FittingTable:
-    """Where there is no room, columns that are named in ``cut`` lose their ends, then those in ``drop`` go, the first
-    ones first. ``wanted`` says how much of a column should be seen while others could go instead of it; only those in
-    ``last`` stay longer than that. What is left is never cut: rather the lines are too long, and the terminal folds
-    them, so that an id can be copied whole. ``most``: no more characters of a column are shown than this, however much
-    room there is."""
+    """If there is too little room, the columns in ``cut`` are shortened, then those in ``drop`` are left out in this
+    order. ``wanted`` is how much of a column is kept as long as other columns can be dropped instead; the columns in
+    ``last`` are dropped after that. Other columns are never cut: the terminal folds lines that are too long, so that an
+    id can be copied whole. ``most`` limits the characters of a column, however much room there is."""
 
     def __init__(
         self,
@@ -39,7 +38,7 @@ class FittingTable:
     ) -> None:
         self._cut, self._drop, self._last, self._wanted = cut, drop, last, wanted
         self._columns = {
-            title: [_short(_cell(row[at]), most[title]) if title in most else _cell(row[at]) for row in rows]
+            title: [_shortened(_cell(row[at]), most[title]) if title in most else _cell(row[at]) for row in rows]
             for at, title in enumerate(titles)
         }
 
@@ -54,15 +53,14 @@ class FittingTable:
         yield from console.render(self._table(kept), options.update(width=width))
 
     def _room(self, kept: Sequence[str], wanted: Mapping[str, int]) -> int:
-        """The least that these columns need beside each other."""
-        return sum(self._least(one, wanted.get(one, _LEAST)) + _GAP for one in kept) - _GAP
+        """The minimum width of these columns together."""
+        return sum(self._min_width(one, wanted.get(one, _MIN_WIDTH)) + _GAP for one in kept) - _GAP
 
-    def _least(self, title: str, worth: int) -> int:
-        """How much room it needs to be worth it."""
+    def _min_width(self, title: str, wanted: int) -> int:
         from rich.cells import cell_len
 
-        whole = max(cell_len(str(cell)) for cell in (title, *self._columns[title]))
-        return min(whole, max(worth, len(title))) if title in self._cut else whole
+        full = max(cell_len(str(cell)) for cell in (title, *self._columns[title]))
+        return min(full, max(wanted, len(title))) if title in self._cut else full
 
     def _table(self, kept: Sequence[str]) -> Table:
         from rich.table import Table
@@ -70,7 +68,7 @@ class FittingTable:
 
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
         for title in kept:
-            # A column that may wrap is the first to be made narrow; its cells are cut instead.
+            # Rich narrows columns that may wrap first; their cells do not wrap, so they are cut.
             table.add_column(title, overflow="ellipsis", no_wrap=title not in self._cut, min_width=len(title))
         for row in zip(*(self._columns[title] for title in kept), strict=True):
             table.add_row(*(Text(cell, no_wrap=True) if isinstance(cell, str) else cell for cell in row))
@@ -78,11 +76,11 @@ class FittingTable:
 
 
 def _cell(value: object) -> str | Text:
-    """What has a style keeps it; what others have said is one line."""
+    """Text keeps its style; anything else becomes one line, escaped."""
     from rich.text import Text
 
     return value if isinstance(value, Text) else escaped(str(value))
 
 
-def _short(cell: str | Text, most: int) -> str | Text:
+def _shortened(cell: str | Text, most: int) -> str | Text:
     return f"{cell[: most - 1]}…" if isinstance(cell, str) and len(cell) > most else cell

@@ -1,4 +1,4 @@
-"""Times: how long ago for people, ISO 8601 for programs."""
+"""Formats and parses times: "5m ago" for people, ISO 8601 for programs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 UNKNOWN = "–"
 _EPOCH = 1e9
-"""Smaller numbers are no moments after 2001, whatever their names look like."""
+"""Smaller numbers are not treated as times (2001 is the earliest), whatever their names are."""
 _STEPS = ((86_400, "d"), (3600, "h"), (60, "m"))
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-def length(seconds: float) -> str:
-    """Two or three digits are enough: 45s, 90m, 36h, 2d."""
+def duration(seconds: float) -> str:
+    """In two or three digits: 45s, 90m, 36h, 2d."""
     for size, unit in _STEPS:
         if seconds >= 2 * size:
             return f"{int(seconds / size)}{unit}"
@@ -21,14 +21,14 @@ def length(seconds: float) -> str:
 
 
 def ago(then: float | None, now: float) -> str:
-    """When it was, or will be."""
+    """How long ago it was, or in how long it will be."""
     if then is None:
         return UNKNOWN
-    return f"in {length(then - now)}" if then > now + 1 else f"{length(now - then)} ago"
+    return f"in {duration(then - now)}" if then > now + 1 else f"{duration(now - then)} ago"
 
 
-def seconds_of(text: str) -> float | None:
-    """What 90s, 15m, 12h or 30d means; None: it is no time."""
+def parse_duration(text: str) -> float | None:
+    """Seconds of 90s, 15m, 12h or 30d; None: it is no duration."""
     try:
         found = float(text[:-1]) * _UNITS[text[-1:]]
     except (ValueError, KeyError):
@@ -36,11 +36,11 @@ def seconds_of(text: str) -> float | None:
     return found if 0 < found < 100 * 365 * 86_400 else None
 
 
-def moment_of(text: str, now: float) -> float | None:
-    """When 12h ago was, or what an ISO 8601 time says, which is local where it names no zone; None: it is no time."""
-    lasts = seconds_of(text)
-    if lasts is not None:
-        return now - lasts
+def parse_time(text: str, now: float) -> float | None:
+    """The time of "12h" ago, or an ISO 8601 time, local if it names no zone; None: it is no time."""
+    seconds = parse_duration(text)
+    if seconds is not None:
+        return now - seconds
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
@@ -52,16 +52,15 @@ def iso(seconds: float) -> str:
 
 
 def with_iso_times(data: Any) -> Any:
-    """The same data, its moments as text; they are known by their names (``at``, ``since``, ``…_at``, ``…_since``,
-    ``…_until``)."""
+    """The same data with times as text; keys tell which numbers are times (``at``, ``since``, ``…_at`` …)."""
     if isinstance(data, dict):
-        return {key: iso(one) if _is_moment(key, one) else with_iso_times(one) for key, one in data.items()}
+        return {key: iso(one) if _is_time(key, one) else with_iso_times(one) for key, one in data.items()}
     if isinstance(data, (list, tuple)):
         return [with_iso_times(one) for one in data]
     return data
 
 
-def _is_moment(key: object, value: object) -> bool:
+def _is_time(key: object, value: object) -> bool:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not _EPOCH <= value < 100 * _EPOCH:
         return False
     return key in ("at", "since", "until") or str(key).endswith(("_at", "_since", "_until"))

@@ -1,57 +1,88 @@
-"""Waiting for an item, and following what it prints; the person at the terminal sees why it does not go on."""
+"""Waits for an item and follows its output, through restarts of the service; shows why the item is waiting."""
 
 from __future__ import annotations
 
+import codecs
 import re
-import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import typer
 
 from ray_multicluster_scheduler.cli import exit_codes
-from ray_multicluster_scheduler.cli.layout.output import console, is_terminal, say
-from ray_multicluster_scheduler.cli.service.client import path_of
-from ray_multicluster_scheduler.cli.service.log_follower import Printed
+from ray_multicluster_scheduler.cli.layout.output import ProgressLine, notify
+from ray_multicluster_scheduler.cli.service.client import Service, api_path
+from ray_multicluster_scheduler.cli.service.items import cancel_outcome
+from ray_multicluster_scheduler.common.exception import (
+    ClusterConnectionError,
+    ConfigurationError,
+    ResultLostError,
+    SchedulerError,
+    ServiceUnavailableError,
+    TaskSubmissionError,
+)
 
-if TYPE_CHECKING:
-    from ray_multicluster_scheduler.cli.service.client import Service
-    from ray_multicluster_scheduler.common.exception import SchedulerError
-
-LOOK_AGAIN_S = 0.5
-READ_AGAIN_S = 4.0
-"""Of a cluster that does not answer, what it has printed is asked for so often."""
-BACK_AGAIN_S = 30.0
-"""So long a service that was there may be away while somebody waits for an order: it is being started again. Whoever
-only looks on waits as long as it takes."""
-FIRST_SILENCE_S, _LONGEST_SILENCE_S = 60.0, 960.0
-"""After so long without a word of what is followed it is asked for anew. That tells all of it again, so if there was
-nothing new it is done half as often each time. A line that is dead, and not merely silent, TCP finds out earlier."""
-CancelOnInterrupt = Annotated[
-    bool, typer.Option("--cancel-on-interrupt", help="Ctrl+C cancels it; without this, it goes on.")
-]
-Timeout = Annotated[float | None, typer.Option("--timeout", min=0, help="Wait at most so many seconds.")]
-Tail = Annotated[
-    int | None, typer.Option("--tail", min=0, help="Of what it had printed, only so many lines of the end.")
-]
-_NUMBERS = re.compile(r"[\d.]+")
-_BEFORE_ITS_START = frozenset({"PENDING", "QUEUED", "DISPATCHING", "RETRYING", "LOST"})
+POLL_S = 0.5
+REREAD_S = 4.0
+"""Interval of reading output from a cluster that does not answer."""
+RESTART_S = 30.0
+"""How long a service may be away, since it is being restarted, while a command waits for an item. A command that only
+watches waits without limit."""
+STREAM_TIMEOUT_S, _MAX_STREAM_TIMEOUT_S = 60.0, 960.0
+"""A followed stream without data is reopened after this time, doubled each time: a reopened stream starts from the
+beginning. A dead connection is detected earlier by TCP."""
+_BEFORE_START = frozenset({"PENDING", "QUEUED", "DISPATCHING", "RETRYING", "LOST"})
+_REMEMBERED = 2_000_000
+"""Characters of output that are remembered: more than a service keeps of a task's output."""
+_END = {"job": "stop", "task": "cancel"}
 
 
 class Deadline:
-    """When somebody does not want to wait any longer; None: never."""
+    """The end of a wait; None: no limit."""
 
     def __init__(self, timeout: float | None) -> None:
         self._at = None if timeout is None else time.monotonic() + timeout
 
     def left(self) -> float | None:
-        """Seconds; None: as many as it takes."""
+        """Seconds; None: no limit."""
         return None if self._at is None else max(0.0, self._at - time.monotonic())
 
     @property
     def over(self) -> bool:
         return self._at is not None and time.monotonic() >= self._at
+
+    def at_most(self, seconds: float) -> float:
+        """So many seconds, or what is left if that is less."""
+        left = self.left()
+        return seconds if left is None else min(seconds, left)
+
+
+def retry_while_away(ask: Callable[[], Any], patience: float | None = RESTART_S) -> Any:
+    """Repeat a request while the service does not answer, for ``patience`` seconds or without limit. Prints one message
+    when it goes away, and one when it is back. A refusal is not retried."""
+    deadline, notified = Deadline(patience), False
+    while True:
+        try:
+            answer = ask()
+        except (ServiceUnavailableError, TimeoutError) as error:
+            if deadline.over:
+                raise
+            if not notified:
+                notify(away_message(error))
+                notified = True
+            time.sleep(POLL_S)
+            continue
+        if notified:
+            notify("the service answers again")
+        return answer
+
+
+def away_message(error: Exception) -> str:
+    """Why the service is away, and what happens then."""
+    why = str(getattr(error, "message", "")) or "the service does not answer any more."
+    return f"{why} This continues when it is back; Ctrl+C stops it."
 
 
 def wait_until(
@@ -59,19 +90,24 @@ def wait_until(
     item_id: str,
     enough: Callable[[str], bool],
     timeout: float | None = None,
-    patience: float | None = BACK_AGAIN_S,
+    patience: float | None = RESTART_S,
 ) -> dict[str, Any]:
-    """The item, when its state is enough, or the time is over. Meanwhile the reason why it waits is shown. For
-    ``patience`` see :func:`patiently`."""
+    """The item when its state is enough, or the time is over. Shows why it is waiting. ``patience`` is that of
+    :func:`retry_while_away`."""
     deadline = Deadline(timeout)
-    with Reason() as reason:
+    with ProgressLine() as progress:
         while True:
-            item = patiently(lambda: service.get(path_of("items", item_id)), patience)
+            item = retry_while_away(lambda: service.get(api_path("items", item_id)), patience)
             if enough(item["state"]) or deadline.over:
                 return dict(item)
-            reason.show(_why(service, item, patience))
-            left = deadline.left()
-            time.sleep(LOOK_AGAIN_S if left is None else min(LOOK_AGAIN_S, left))
+            progress.show(_wait_reason(service, item, patience))
+            time.sleep(deadline.at_most(POLL_S))
+
+
+def _wait_reason(service: Service, item: dict[str, Any], patience: float | None) -> str:
+    explanation = retry_while_away(lambda: service.get(api_path("items", item["id"], "explain")), patience)
+    sentence = str(explanation.get("sentence") or "").partition("\n")[0]
+    return f"{item['id']} is {item['state']}: {sentence}" if sentence else f"{item['id']} is {item['state']}"
 
 
 def follow(
@@ -81,40 +117,36 @@ def follow(
     timeout: float | None = None,
     tail: int | None = None,
 ) -> dict[str, Any]:
-    """What it prints, as it comes, until it is over, or the time is; returns it as it is then.
+    """Write the output of an item as it arrives, until the item or the time is over; returns the item.
 
-    Attempt after attempt; of the first one with ``tail`` only so many lines of what it had printed. A service that is
-    away is waited for, and what was heard before is not told again. An attempt that cannot be read is left out, which
-    is said."""
-    from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ServiceUnavailableError
-
-    printed, deadline, number = Printed(write), Deadline(timeout), 0
-    silence, unread = _Silence(deadline), _Unread()
+    Follows attempt after attempt; ``tail`` limits the earlier output of the first one. Waits for a service that is away
+    and writes nothing twice. An attempt whose output cannot be read is skipped with a message."""
+    output, deadline, number = LogFollower(write), Deadline(timeout), 0
+    idle, errors = _StreamTimeout(deadline), _ReadErrors()
     while True:
         left = deadline.left()
-        item = wait_until(service, item_id, lambda state: state not in _BEFORE_ITS_START, left, patience=left)
+        item = wait_until(service, item_id, lambda state: state not in _BEFORE_START, left, patience=left)
         newest = int(item.get("attempt", 0))
-        number = min(number or newest, newest)  # what was not written when it was killed is not known any more
-        printed.attempt(number)
-        path, attempt = path_of("items", item_id, "logs"), number or None
+        number = min(number or newest, newest)  # a killed service may have lost the latest attempt
+        output.start_attempt(number)
+        path, attempt = api_path("items", item_id, "logs"), number or None
         try:
             if tail is not None:
-                printed.begin_with(_so_far(service, path, attempt, unread), tail)
+                output.begin_with(_read_so_far(service, path, attempt, errors), tail)
                 tail = None
             if not deadline.over:
-                # A silence is no end, but the line may be dead and nobody said so: then another one is made.
-                silence.begins()
-                for piece in service.stream(path, silence_s=silence.bound_s, follow=True, attempt=attempt):
-                    if printed.hear(piece):
-                        silence.broken()
+                idle.next_stream()
+                for chunk in service.stream(path, timeout=idle.seconds, follow=True, attempt=attempt):
+                    if output.feed(chunk):
+                        idle.reset()
                     if deadline.over:
                         break
         except (ServiceUnavailableError, TimeoutError):
-            pass  # whether it is over is asked below, and the service waited for
+            pass  # the loop below waits for the service and checks whether the item is over
         except ClusterConnectionError as error:
-            unread.tell(error)
-            was_over = exit_codes.is_over(item["state"])  # then this was the last time
-            if not was_over and not deadline.over and not _is_followed(service, item_id, number, deadline):
+            errors.report(error)
+            was_over = exit_codes.is_over(item["state"])  # then there is nothing more to read
+            if not was_over and not deadline.over and not _next_attempt_began(service, item_id, number, deadline):
                 continue
         item = wait_until(service, item_id, lambda _: True, patience=deadline.left())
         newest = int(item.get("attempt", 0))
@@ -123,133 +155,167 @@ def follow(
         if newest > number:
             number += 1
         else:
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(POLL_S)
 
 
-def _is_followed(service: Service, item_id: str, number: int, deadline: Deadline) -> bool:
-    """Is there an attempt after this one, which cannot be read? Else that is asked for again when some time has passed,
-    or the item is over before."""
-    left = deadline.left()
-    until = Deadline(READ_AGAIN_S if left is None else min(READ_AGAIN_S, left))
+def _next_attempt_began(service: Service, item_id: str, number: int, deadline: Deadline) -> bool:
+    """Waits for an attempt after this one, whose output cannot be read, until it is time to read again or the item is
+    over."""
+    until = Deadline(deadline.at_most(REREAD_S))
     while True:
-        item = patiently(lambda: service.get(path_of("items", item_id)), deadline.left())
-        followed = int(item.get("attempt", 0)) > number
-        if followed or until.over or exit_codes.is_over(item["state"]):
-            return followed
-        time.sleep(LOOK_AGAIN_S)
+        item = retry_while_away(lambda: service.get(api_path("items", item_id)), deadline.left())
+        began = int(item.get("attempt", 0)) > number
+        if began or until.over or exit_codes.is_over(item["state"]):
+            return began
+        time.sleep(POLL_S)
 
 
-def _so_far(service: Service, path: str, attempt: int | None, unread: _Unread) -> bytes:
-    """What it has printed; nothing, and a word why, of an attempt that never ran or cannot be read any more. Raises
-    ClusterConnectionError: then it may be read later, and only the end of it is wanted all the same."""
-    from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, TaskSubmissionError
-
+def _read_so_far(service: Service, path: str, attempt: int | None, errors: _ReadErrors) -> bytes:
+    """The output until now; nothing, and a message, for an attempt that never ran or cannot be read any more. Raises
+    ClusterConnectionError if it may be readable later."""
     try:
         return service.fetch(path, attempt=attempt)
     except (ResultLostError, TaskSubmissionError, ConfigurationError) as error:
-        unread.tell(error)
+        errors.report(error)
         return b""
 
 
-class _Unread:
-    """Why something cannot be read is said, and not again and again."""
+class _ReadErrors:
+    """Prints why output cannot be read, once for each reason."""
 
     def __init__(self) -> None:
-        self._said = ""
+        self._last = ""
 
-    def tell(self, error: SchedulerError) -> None:
-        if error.message != self._said:
-            self._said = error.message
-            say(f"what it printed cannot be had: {error.message}")
+    def report(self, error: SchedulerError) -> None:
+        if error.message != self._last:
+            self._last = error.message
+            notify(f"the output cannot be read: {error.message}")
 
 
-class _Silence:
-    """How long nothing may come on a line before another one is made; no longer than somebody wants to wait."""
+class _StreamTimeout:
+    """After how long without data a stream is reopened; bounded by the deadline."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
-        self._now_s = self._next_s = FIRST_SILENCE_S
+        self._now_s = self._next_s = STREAM_TIMEOUT_S
 
-    def begins(self) -> None:
-        """On another line."""
-        self._now_s, self._next_s = self._next_s, min(2 * self._next_s, _LONGEST_SILENCE_S)
+    def next_stream(self) -> None:
+        self._now_s, self._next_s = self._next_s, min(2 * self._next_s, _MAX_STREAM_TIMEOUT_S)
 
-    def broken(self) -> None:
-        """By news: this line may be silent no longer than the first one."""
-        self._now_s = self._next_s = FIRST_SILENCE_S
+    def reset(self) -> None:
+        """New data arrived."""
+        self._now_s = self._next_s = STREAM_TIMEOUT_S
 
-    def bound_s(self) -> float:
+    def seconds(self) -> float:
         left = self._deadline.left()
         return self._now_s if left is None else max(0.1, min(self._now_s, left))
 
 
-def _why(service: Service, item: dict[str, Any], patience: float | None) -> str:
-    """In one line: what it waits for."""
-    story = patiently(lambda: service.get(path_of("items", item["id"], "explain")), patience)
-    sentence = str(story.get("sentence") or "").partition("\n")[0]
-    return f"{item['id']} is {item['state']}: {sentence}" if sentence else f"{item['id']} is {item['state']}"
+class LogFollower:
+    """Writes the output of an attempt. A reopened stream starts from the beginning; what was written is skipped.
+
+    The texts are compared, not only counted: a service that was killed may have lost the last seconds of a task's
+    output, so the new stream differs from some line on, and that line is written again."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write, self._number = write, -1
+        self._new_decoder = codecs.getincrementaldecoder("utf-8")
+        self._clear(0)
+        self.start_attempt(-1)
+
+    def start_attempt(self, number: int) -> None:
+        """The next data is the beginning of this attempt."""
+        if number != self._number:
+            self._number = number
+            self._clear(0)
+        self._written = "".join(self._pieces)
+        self._at, self._repeating = 0, bool(self._written)
+        self._decoder = self._new_decoder("replace")
+
+    def begin_with(self, data: bytes, lines: int) -> None:
+        """Write the last lines of this and treat all of it as written."""
+        text = data.decode(errors="replace")
+        last = last_lines(text, lines)
+        if last:
+            self._write(last)
+        self._remember(text)
+        self.start_attempt(self._number)
+
+    def feed(self, chunk: bytes) -> bool:
+        """Write what is new in it. Was there anything?"""
+        text = self._decoder.decode(chunk)
+        again = ""
+        if self._repeating:
+            again, text = self._split_new(text)
+        if text:
+            self._remember(text)
+            self._write(again + text)
+        return bool(text)
+
+    def _split_new(self, text: str) -> tuple[str, str]:
+        """The beginning of a line that has to be written again, and the new part of this text."""
+        forgotten = min(len(text), max(0, self._dropped - self._at))  # assumed to be unchanged
+        self._at, text = self._at + forgotten, text[forgotten:]
+        place = self._at - self._dropped
+        if self._written.startswith(text, place):
+            self._at += len(text)
+            self._repeating = place + len(text) < len(self._written)
+            return "", ""
+        pairs = zip(text, self._written[place : place + len(text)], strict=False)
+        same = next((at for at, (new, old) in enumerate(pairs) if new != old), len(self._written) - place)
+        place, self._repeating = place + same, False
+        if place == len(self._written):
+            return "", text[same:]
+        line = self._written[self._written.rfind("\n", 0, place) + 1 : place]
+        self._clear(self._dropped)
+        self._remember(self._written[:place])
+        return ("" if self._written.endswith("\n") else "\n") + line, text[same:]
+
+    def _clear(self, dropped: int) -> None:
+        """``dropped`` is the number of characters before those that are remembered."""
+        self._pieces: list[str] = []
+        self._size, self._dropped = 0, dropped
+
+    def _remember(self, text: str) -> None:
+        self._pieces.append(text)
+        self._size += len(text)
+        if self._size > 2 * _REMEMBERED:
+            joined, excess = "".join(self._pieces), self._size - _REMEMBERED
+            self._pieces, self._size, self._dropped = [joined[excess:]], _REMEMBERED, self._dropped + excess
 
 
-class Reason:
-    """A spinner on a terminal; elsewhere a line whenever the reason changes, by more than its numbers: it may tell
-    how many seconds are left."""
-
-    def __init__(self) -> None:
-        self._said, self._spinner = "", None if not is_terminal(stderr=True) else console(stderr=True).status("")
-        self._spins = False
-
-    def __enter__(self) -> Reason:
-        return self
-
-    def show(self, text: str) -> None:
-        from rich.text import Text
-
-        if text == self._said:
-            return
-        before, self._said = self._said, text
-        if self._spinner is None:
-            if _NUMBERS.sub("0", text) != _NUMBERS.sub("0", before):
-                say(text)
-            return
-        self._spinner.update(Text(text))
-        if not self._spins:
-            self._spinner.start()
-            self._spins = True
-
-    def __exit__(self, *_: object) -> None:
-        if self._spinner is not None and self._spins:
-            self._spinner.stop()
+def last_lines(text: str, lines: int | None) -> str:
+    """The last lines of a text; None: all."""
+    if lines is None:
+        return text
+    parts = re.findall(r"[^\n]*\n|[^\n]+", text)
+    return "".join(parts[max(0, len(parts) - lines) :])
 
 
-def patiently(ask: Callable[[], Any], patience: float | None = BACK_AGAIN_S) -> Any:
-    """A service that is away, as it is being started again, is waited for: so many seconds, or as long as it takes.
-    That is said once, and so is its end. What it refuses is not asked again."""
-    from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
-
-    deadline, told = Deadline(patience), False
-    while True:
-        try:
-            answer = ask()
-        except (ServiceUnavailableError, TimeoutError) as error:
-            if deadline.over:
-                raise
-            if not told:
-                say(away_words(error))
-                told = True
-            time.sleep(LOOK_AGAIN_S)
-            continue
-        if told:
-            say("the service answers again")
-        return answer
+def decoded_log(service: Service, item_id: str, log: bytes) -> str:
+    """The log as text; prints a message if it is empty because the item has not started."""
+    if not log:
+        item = service.get(api_path("items", item_id))
+        if item["attempt"] == 0:
+            notify(f"{item_id} has printed nothing: it is {item['state']}, and has not started")
+    return log.decode(errors="replace")
 
 
-def away_words(error: Exception) -> str:
-    """That it is away, why, and what happens then."""
-    why = str(getattr(error, "message", "")) or "the service says nothing any more."
-    return f"{why} This goes on when it is back; Ctrl+C ends it."
+def how_to_go_on(item_id: str, group: str = "task") -> str:
+    """How to follow and how to end an item that goes on; ``group`` is the group of the named commands."""
+    follow_it, end_it = f"`rmcs {group} logs -f {item_id}`", f"`rmcs {group} {_END[group]} {item_id}`"
+    return f"{item_id} continues; follow it with {follow_it}, end it with {end_it}"
 
 
-def to_stdout(text: str) -> None:
-    """At once: whoever follows wants to see it now."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+@contextmanager
+def interruptible(service: Service, item_id: str, *, cancel: bool, group: str = "task") -> Iterator[None]:
+    """Ctrl+C ends the wait; the item is cancelled, or it goes on and a message says how to follow it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if cancel:
+            answer = service.change(api_path("items", item_id, "cancel"), {"reason": "Ctrl+C at `rmcs`"})
+            notify(f"{item_id} {cancel_outcome(answer)}")
+        else:
+            notify(how_to_go_on(item_id, group))
+        raise typer.Exit(exit_codes.INTERRUPTED) from None

@@ -1,30 +1,31 @@
-"""What commands about items have in common."""
+"""Requests about items that several commands share: details, one change for many items, and retries."""
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from itertools import islice
+from typing import Any, TypeVar
 
 import typer
 
 from ray_multicluster_scheduler.cli import exit_codes
-from ray_multicluster_scheduler.cli.layout.output import Format, as_text, say
-from ray_multicluster_scheduler.cli.service.client import path_of
-from ray_multicluster_scheduler.cli.service.concurrent_requests import side_by_side
-from ray_multicluster_scheduler.cli.terminal.status_line import Meanwhile
+from ray_multicluster_scheduler.cli.layout.output import Format, Spinner, as_text, notify
+from ray_multicluster_scheduler.cli.service.client import Service, api_path
+from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError
 
-if TYPE_CHECKING:
-    from ray_multicluster_scheduler.cli.service.client import Service
-    from ray_multicluster_scheduler.common.exception import SchedulerError
-
-FEW = 100
-"""More than these are ordered side by side."""
+T = TypeVar("T")
+R = TypeVar("R")
+CONCURRENT = 8
+SEQUENTIAL_MAX = 100
+"""More items than these are changed concurrently, with a progress display."""
 
 
-def told_of(service: Service, item_id: str) -> dict[str, Any]:
-    """An item as it is now; the bytes of its value are left out."""
-    item: dict[str, Any] = service.get(path_of("items", item_id))
+def item_details(service: Service, item_id: str) -> dict[str, Any]:
+    """An item without the bytes of its value."""
+    item: dict[str, Any] = service.get(api_path("items", item_id))
     if item.get("outcome"):
         item["outcome"] = _without_value(item["outcome"])
     return item
@@ -37,62 +38,72 @@ def _without_value(outcome: dict[str, Any]) -> dict[str, Any]:
     return {**outcome, "result": kept or None, "origin": _without_value(origin) if origin else None}
 
 
-def how_it_ends(answer: dict[str, Any]) -> str:
-    """After a cancel: what waited is over at once, what runs a little later, and some were over before."""
+def cancel_outcome(answer: dict[str, Any]) -> str:
+    """What a cancel did: a waiting item is over at once, a running one a little later."""
     state = str(answer["state"])
     if not answer.get("changed", True):
         return f"is over already: {state}"
-    return "is cancelled" if state == "CANCELLED" else "was asked to end"
+    return "is cancelled" if state == "CANCELLED" else "was asked to stop"
 
 
-def each(
+def run_concurrently(ask: Callable[[T], R], inputs: Iterable[T]) -> Iterator[R]:
+    """The answers in the order of the inputs, a few requests at a time; leaves no request behind if the caller stops
+    iterating. Raises what ``ask`` raises."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    rest = iter(inputs)
+    with ThreadPoolExecutor(CONCURRENT) as pool:
+        while batch := list(islice(rest, CONCURRENT)):
+            yield from pool.map(ask, batch)
+
+
+def change_each(
     ids: Sequence[str],
-    order: Callable[[str], dict[str, Any]],
+    change: Callable[[str], dict[str, Any]],
     output: Format,
-    done: Callable[[dict[str, Any]], str],
-    none: str = "there is none to which that could be done",
-    count: Callable[[int], str] | None = None,
+    outcome: Callable[[dict[str, Any]], str],
+    none: str = "no item is in a state that allows this",
+    summary: Callable[[int], str] | None = None,
 ) -> None:
-    """Give an order for each. One that is refused is told, and does not stop the others; then it ends with 1. Nor does
-    it stop them that nobody reads which ids those were. Of many, those that are left are not ordered of a service that
-    is away, which is said.
+    """Change each item, print its id, and print a message with ``outcome`` of the answer.
 
-    The ids are data; what happened to them is said beside it: ``done`` says that of an answer, ``count`` of how many it
-    was done to, and ``none`` where there was nothing to do. Raises SchedulerError if it is the only one."""
-    from ray_multicluster_scheduler.common.exception import SchedulerError
-
-    refused, answered, left = 0, 0, 0
+    A refusal is printed and does not stop the others; the exit code is then NOT_DONE. A closed stdout does not
+    either. If the service goes away while many items are changed, the rest are skipped, and their number is printed.
+    Prints ``summary`` of the number of changed items at the end, or ``none`` if there was nothing to do. Raises
+    SchedulerError if the only item was refused."""
+    many, table = len(ids) > SEQUENTIAL_MAX, output is Format.table
+    refused = changed = skipped = 0
     unread: BrokenPipeError | None = None
     answers: list[dict[str, Any]] = []
-    if len(ids) > FEW and output is Format.table:
-        say(f"{len(ids):,} items; Ctrl+C ends it, and what was done until then stays done")
-    with Meanwhile() as reason:
-        for one, answer in zip(ids, _answers(ids, order), strict=True):
+    if many and table:
+        notify(f"{len(ids):,} items; Ctrl+C stops, and what was done until then stays done")
+    with Spinner() as progress:
+        for item_id, answer in zip(ids, _answers(ids, change, many=many), strict=True):
             if answer is None:
-                left += 1
+                skipped += 1
                 continue
             if isinstance(answer, SchedulerError):
                 if len(ids) == 1:
                     raise answer
                 refused += 1
-                say(f"{one}: {answer}")
+                notify(f"{item_id}: {answer}")
                 continue
-            answered += 1
-            if output is Format.table:
-                say(f"{one} {done(answer)}")
+            changed += 1
+            if table:
+                notify(f"{item_id} {outcome(answer)}")
                 unread = unread or _printed(str(answer["id"]))
             else:
                 answers.append(answer)
-            if len(ids) > FEW and output is not Format.table:
-                reason.show(f"{answered + refused:,} of {len(ids):,}")
-    if output is not Format.table:
+            if many and not table:
+                progress.show(f"{changed + refused:,} of {len(ids):,}")
+    if not table:
         typer.echo(as_text(answers, output))
-    if left:
-        say(f"{left:,} more are as they were: the service was not asked any more")
+    if skipped:
+        notify(f"{skipped:,} more are unchanged: the service went away")
     if not ids:
-        say(none)
-    elif count is not None:
-        say(count(answered))
+        notify(none)
+    elif summary is not None:
+        notify(summary(changed))
     if unread is not None:
         raise unread
     if refused:
@@ -100,7 +111,7 @@ def each(
 
 
 def _printed(text: str) -> BrokenPipeError | None:
-    """What there is to say where nobody reads any more: not before all orders are given, as in `… all | head -1`."""
+    """Print; a closed stdout, as in `… all | head -1`, is reported only after all changes."""
     try:
         typer.echo(text)
     except BrokenPipeError as error:
@@ -109,22 +120,50 @@ def _printed(text: str) -> BrokenPipeError | None:
 
 
 def _answers(
-    ids: Sequence[str], order: Callable[[str], dict[str, Any]]
+    ids: Sequence[str], change: Callable[[str], dict[str, Any]], *, many: bool
 ) -> Iterable[dict[str, Any] | SchedulerError | None]:
-    """What each was answered, or why it was refused. A few are done in the order in which they were named; many, whose
-    order nobody has chosen, side by side, and None for those that were not begun since the service was away by then."""
-    from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError
+    """The answer or the error of each. A few are changed in their order, many concurrently; then None stands for those
+    that were not tried since the service went away."""
+    away = threading.Event()
 
-    many, away = len(ids) > FEW, threading.Event()
-
-    def answer(one: str) -> dict[str, Any] | SchedulerError | None:
+    def answer(item_id: str) -> dict[str, Any] | SchedulerError | None:
         if many and away.is_set():
             return None
         try:
-            return order(one)
+            return change(item_id)
         except SchedulerError as error:
             if isinstance(error, ServiceUnavailableError):
                 away.set()
             return error
 
-    return side_by_side(answer, ids) if many else map(answer, ids)
+    return run_concurrently(answer, ids) if many else map(answer, ids)
+
+
+def earlier_retries(service: Service, ids: Sequence[str]) -> dict[str, str]:
+    """The latest retry of each item that was retried before. Lists do not have that: each item is fetched."""
+    found: dict[str, str] = {}
+    answers = run_concurrently(lambda one: service.get(api_path("items", one)).get("repeated_by"), ids)
+    with Spinner() as progress:
+        for number, (item_id, retries) in enumerate(zip(ids, answers, strict=True), start=1):
+            if retries:
+                found[item_id] = str(retries[-1])
+            if len(ids) > 1:
+                progress.show(f"checking which were retried before: {number:,} of {len(ids):,}")
+    return found
+
+
+def retry_key(item_id: str, latest: str | None) -> str:
+    """The idempotency key of the retry after the ``latest`` one: repeated or concurrent requests have the same."""
+    return f"rmcs-retry-{sha256(json.dumps([item_id, latest]).encode()).hexdigest()}"
+
+
+def already_retried(service: Service, item_id: str, retry: str) -> SchedulerError:
+    """The error for an item that was retried before, with the state of that retry."""
+    state = str(service.get(api_path("items", retry))["state"])
+    failed = exit_codes.exit_code_of(state) in (exit_codes.FAILED, exit_codes.CANCELLED)
+    step = f"retry that one: rmcs task retry {retry}" if failed else f"see that one: rmcs task show {retry}"
+    return SchedulerError(
+        f"{item_id} was already retried as {retry}, which is {state}.",
+        task_id=item_id,
+        next_step=f"{step}; or retry this one once more: --anyway",
+    )

@@ -1,23 +1,22 @@
-"""How `rmcs top` looks: four lines around one table, in as much room as there is."""
+"""TopScreen: draws `rmcs top`, four lines around one table, in the size of the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.cli.layout.cluster_load import GIB
+from ray_multicluster_scheduler.cli.layout.cluster_tables import GIB, load_table
 from ray_multicluster_scheduler.cli.layout.item_tables import items_table, waiting_table
-from ray_multicluster_scheduler.cli.layout.load_table import load_table
 from ray_multicluster_scheduler.cli.layout.table import FittingTable
-from ray_multicluster_scheduler.cli.layout.times import ago, length
-from ray_multicluster_scheduler.cli.top.state import MOST_ROWS, PANES, View, chosen, within
+from ray_multicluster_scheduler.cli.layout.times import ago, duration
+from ray_multicluster_scheduler.cli.top.state import MOST_ROWS, PANES, View, clamp_scroll, visible_rows
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.text import Text
 
-AROUND = 4
-"""Lines that are no rows: two above, the titles of the table, and the keys."""
+FRAME_LINES = 4
+"""Lines around the rows: two above, the titles of the table, and the keys."""
 _NODES = ("NODE", "CLUSTER", "CPU", "MEMORY GiB", "GPU", "OTHER")
 _HINTS = (
     ("q", "quit"),
@@ -30,28 +29,28 @@ _HINTS = (
     ("↑↓", "scroll"),
     ("1-4", "pane"),
 )
-"""The first ones stay longest where there is little room."""
+"""In a narrow terminal, only the first ones are shown."""
 _TYPING = (("enter", "keep"), ("esc", "no filter"))
 
 
-class TopPicture:
-    """``trouble``: why the service does not answer, and since when; None: it does."""
+class TopScreen:
+    """Renders one view of the data. ``problem``: why the service does not answer, and since when; None: it does."""
 
     def __init__(
-        self, view: View, seen: Mapping[str, Any], now: float, height: int, trouble: tuple[str, float] | None = None
+        self, view: View, data: Mapping[str, Any], now: float, height: int, problem: tuple[str, float] | None = None
     ) -> None:
-        self._seen, self._now, self._height, self._trouble = seen, now, height, trouble
-        self._moment: float = seen["at"] if view.paused else now  # of a pause also the times are those of one moment
-        self.rows = chosen(view, seen)
-        self.room = max(0, height - AROUND)
-        self._more = bool(seen["more"].get(view.pane))
-        self._whole = not self._more or seen["asked"][view.pane] >= MOST_ROWS
-        self.view = within(view, self._reach(view), self.room)
-        self._first = within(view, len(self.rows), self.room).first
+        self._data, self._now, self._height, self._problem = data, now, height, problem
+        self._shown_at: float = data["at"] if view.paused else now  # a pause also stops the ages
+        self.rows = visible_rows(view, data)
+        self.room = max(0, height - FRAME_LINES)
+        self._more = bool(data["more"].get(view.pane))
+        self._complete = not self._more or data["asked"][view.pane] >= MOST_ROWS
+        self.view = clamp_scroll(view, self._scrollable(view), self.room)
+        self._first = clamp_scroll(view, len(self.rows), self.room).first
 
-    def _reach(self, view: View) -> int:
-        """How many rows may be scrolled to: those that are asked for just now, too; they are shown when they come."""
-        if self._whole or view.filter or self._trouble is not None:
+    def _scrollable(self, view: View) -> int:
+        """How many rows may be scrolled to, also those that are being fetched."""
+        if self._complete or view.filter or self._problem is not None:
             return len(self.rows)
         count = self._count(view.pane)
         return max(len(self.rows), min(MOST_ROWS, int(count)) if count.isdecimal() else MOST_ROWS)
@@ -62,7 +61,7 @@ class TopPicture:
         width = options.max_width
         shown = self.rows[self._first : self._first + self.room]
         parts = [self._head(), self._tabs(width, styled=console.color_system is not None)]
-        table = self._table(shown) if shown else self._nothing()
+        table = self._table(shown) if shown else self._empty()
         lines = [line for one in parts for line in console.render_lines(one, options, pad=False)[:1]]
         lines += console.render_lines(table, options, pad=False)[: self.room + 1]
         lines = lines[: max(0, self._height - 1)]
@@ -78,17 +77,17 @@ class TopPicture:
 
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append("PAUSED  " if self.view.paused else "", style="bold yellow")
-        if self._trouble is not None:
-            why, since = self._trouble
-            lost = f"No answer for {length(self._now - since)}; it is asked again. {why}"
+        if self._problem is not None:
+            why, since = self._problem
+            lost = f"No answer for {duration(self._now - since)}; retrying. {why}"
             return head.append(lost, style="bold red")
-        return head.append(f"rmcs {self._seen['version']} at {self._seen['address']}", style="bold")
+        return head.append(f"rmcs {self._data['version']} at {self._data['address']}", style="bold")
 
     def _tabs(self, width: int, *, styled: bool) -> Text:
-        """The pane that is looked at is reversed; where there are no styles it stands in brackets."""
+        """The current pane is reversed; in brackets where there are no styles."""
         from rich.text import Text
 
-        view, rest = self.view, self._how()
+        view, rest = self.view, self._order()
         names = {pane: f"{pane.capitalize()} {self._count(pane)}" for pane in PANES}
         this = Text(f" {names[view.pane]} " if styled else f"[{names[view.pane]}]", style="reverse bold")
         tabs = Text(no_wrap=True, overflow="ellipsis")
@@ -99,22 +98,22 @@ class TopPicture:
             tabs.append(f" {PANES.index(view.pane) + 1}/{len(PANES)}", style="dim")
         return tabs.append_text(rest)
 
-    def _how(self) -> Text:
-        """Filtered, sorted, and which rows of how many."""
+    def _order(self) -> Text:
+        """Filter, shown rows and sort order."""
         from rich.text import Text
 
-        view, how = self.view, Text()
+        view, text = self.view, Text()
         if view.filter or view.typing:
-            how.append(f"  /{view.filter}{'▏' if view.typing else ''}", style="yellow")
+            text.append(f"  /{view.filter}{'▏' if view.typing else ''}", style="yellow")
         if len(self.rows) > self.room > 0:
-            total = len(self.rows) if self._whole or view.filter else self._count(view.pane)
-            how.append(f"  {self._first + 1}-{self._first + self.room} of {total}")
-        if view.pane == "queue" and self._seen["queue_at"] < self._seen["at"]:
-            how.append(f"  as of {ago(self._seen['queue_at'], self._moment)}", style="yellow")
-        return how.append(f"  by {view.sort}{', backwards' if view.backwards else ''}", style="dim")
+            total = len(self.rows) if self._complete or view.filter else self._count(view.pane)
+            text.append(f"  {self._first + 1}-{self._first + self.room} of {total}")
+        if view.pane == "queue" and self._data["queue_at"] < self._data["at"]:
+            text.append(f"  as of {ago(self._data['queue_at'], self._shown_at)}", style="yellow")
+        return text.append(f"  by {view.sort}{', reversed' if view.backwards else ''}", style="dim")
 
     def _count(self, pane: str) -> str:
-        return str(self._seen["counts"].get(pane, len(self._seen[pane])))
+        return str(self._data["counts"].get(pane, len(self._data[pane])))
 
     def _foot(self, width: int) -> Text:
         from rich.text import Text
@@ -127,19 +126,19 @@ class TopPicture:
             foot.append_text(hint)
         return foot
 
-    def _nothing(self) -> Text:
+    def _empty(self) -> Text:
         from rich.text import Text
 
-        return Text(self._why_nothing(), no_wrap=True, overflow="ellipsis")
+        return Text(self._empty_reason(), no_wrap=True, overflow="ellipsis")
 
-    def _why_nothing(self) -> str:
-        known, pane = len(self._seen[self.view.pane]), self.view.pane
+    def _empty_reason(self) -> str:
+        known, pane = len(self._data[self.view.pane]), self.view.pane
         if self.view.filter and not self._more:
-            return f"Nothing here has {self.view.filter!r} in it."
+            return f"No row contains {self.view.filter!r}."
         if self.view.filter and known:
-            return f"None of the first {known} has {self.view.filter!r} in it; there are {self._count(pane)}."
+            return f"None of the first {known} rows of {self._count(pane)} contains {self.view.filter!r}."
         if self._more:
-            return f"There are {self._count(pane)}, and none of them is known yet."
+            return f"There are {self._count(pane)}, and none was fetched yet."
         words = {"queue": "Nothing waits.", "running": "Nothing runs.", "nodes": "No nodes are known."}
         return words.get(pane, "There are no clusters.")
 
@@ -150,8 +149,8 @@ class TopPicture:
             case "nodes":
                 return _nodes_table(rows)
             case "queue":
-                return waiting_table(rows, self._moment)
-        return items_table(rows, self._moment)
+                return waiting_table(rows, self._shown_at)
+        return items_table(rows, self._shown_at)
 
 
 def _nodes_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:

@@ -1,4 +1,4 @@
-"""What a person looks at in `rmcs top`, and what each key makes of that. Pure."""
+"""The state of the screen of `rmcs top`, and how keys change it. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SORTS = {"c": "cluster", "s": "state", "a": "age"}
 PAGE = 10
 MOST_ROWS = 1000
 AHEAD = 100
-"""So many rows below the last one that is shown are known, for whoever scrolls fast."""
-_MOST_TYPED = 200
+"""So many rows below the last visible one are fetched ahead of scrolling."""
+_MAX_FILTER = 200
 _KEYS = {
     "\t": "next", "\x1b[Z": "previous", "\x1b[C": "next", "\x1b[D": "previous", "\x1bOC": "next", "\x1bOD": "previous",
     "\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down", "\x1b[5~": "page up", "\x1b[6~": "page down",
@@ -26,7 +26,7 @@ _STEPS = {"up": -1, "down": 1, "page up": -PAGE, "page down": PAGE, "home": -(10
 
 @dataclass(frozen=True)
 class View:
-    """``typing``: what is typed goes into the filter. ``first`` is the row at the top."""
+    """``typing``: keys go into the filter. ``first`` is the top row."""
 
     pane: str = PANES[0]
     sort: str = "cluster"
@@ -38,8 +38,8 @@ class View:
     over: bool = False
 
 
-def keys_of(text: str) -> list[str]:
-    """What a terminal sent, as keys: a letter, or a name such as ``page up``. Those that nobody knows are left out."""
+def parse_keys(text: str) -> list[str]:
+    """Keys in the input of a terminal: a letter, or a name such as ``page up``. Unknown ones are left out."""
     found = (_KEYS.get(one, one) for one in _KEY.findall(text))
     return [one for one in found if one in _KEYS.values() or (len(one) == 1 and one.isprintable())]
 
@@ -47,7 +47,7 @@ def keys_of(text: str) -> list[str]:
 def press(view: View, key: str) -> View:
     """The view after a key."""
     if view.typing:
-        return _typed(view, key)
+        return _edit_filter(view, key)
     if key in SORTS:
         again = view.sort == SORTS[key]
         return replace(view, sort=SORTS[key], backwards=again and not view.backwards, first=0)
@@ -70,7 +70,7 @@ def press(view: View, key: str) -> View:
     return view
 
 
-def _typed(view: View, key: str) -> View:
+def _edit_filter(view: View, key: str) -> View:
     match key:
         case "enter":
             return replace(view, typing=False)
@@ -81,13 +81,13 @@ def _typed(view: View, key: str) -> View:
         case "clear":
             return replace(view, filter="", first=0)
         case _ if len(key) == 1:
-            return replace(view, filter=(view.filter + key)[:_MOST_TYPED], first=0)
+            return replace(view, filter=(view.filter + key)[:_MAX_FILTER], first=0)
     return view
 
 
 def rows_needed(view: View, room: int) -> int:
-    """How many of those that wait have to be known to show what is looked at: they come in the order in which they are
-    shown, unless they are sorted or filtered here. In the other panes only their number is shown."""
+    """How many rows of the queue the view needs. They arrive in the default order; another order or a filter needs all
+    rows. The other panes show only their number."""
     if view.pane != "queue":
         return 0
     if view.filter or view.backwards or view.sort == "state":
@@ -96,19 +96,19 @@ def rows_needed(view: View, room: int) -> int:
 
 
 def rows_wanted(view: View, room: int) -> int:
-    """How many are asked for, when they are asked for."""
+    """How many rows of the queue to request."""
     needed = rows_needed(view, room)
     return min(MOST_ROWS, needed + AHEAD) if needed else 1
 
 
-def within(view: View, rows: int, room: int) -> View:
-    """The same, with no empty room below the last row."""
+def clamp_scroll(view: View, rows: int, room: int) -> View:
+    """The same view, scrolled so that no room is left empty below the last row."""
     return replace(view, first=max(0, min(view.first, rows - room)))
 
 
-def chosen(view: View, seen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of the pane, filtered and sorted; what has no such value comes last."""
-    rows = [row for row in seen[view.pane] if view.filter.lower() in _text(row)]
+def visible_rows(view: View, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the pane, filtered and sorted; rows without a value come last."""
+    rows = [row for row in data[view.pane] if view.filter.lower() in _text(row)]
     having = [row for row in rows if _value(view.sort, row) is not None]
     having.sort(key=lambda row: _order(view.sort, row), reverse=view.backwards)
     return having + [row for row in rows if _value(view.sort, row) is None]

@@ -153,7 +153,7 @@ def _serve(
                 asked = StopRequest(away_s=state.stop_request().away_s or asked.away_s)  # said while it drained
         finally:
             retention.stop()
-            runtime.soon(runtime.stop_acknowledging)
+            runtime.soon(runtime.acknowledge_no_more)
             runtime.soon(app.state.mailboxes.close)
             runtime.soon(runtime.event_publisher.close)
             server.should_exit = True

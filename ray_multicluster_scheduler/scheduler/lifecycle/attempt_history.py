@@ -1,4 +1,4 @@
-"""The attempts of an item, one row each, derived from its transitions."""
+"""The attempts of an item, one row each, read off its history."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _HOW = {
 
 @dataclass(slots=True)
 class AttemptRow:
-    """One attempt. ``ended_as`` is None while it may be alive; ``code`` and ``sentence`` are those of its newest
-    transition."""
+    """``ended_as`` is None while it may be alive; ``code`` and ``sentence`` are then those of its newest step."""
 
     attempt: int
     cluster: str | None
@@ -39,7 +38,7 @@ class AttemptRow:
 
 
 def attempts_of(history: Iterable[Transition], fences: Mapping[int, int]) -> list[AttemptRow]:
-    """The attempts of an item, oldest first. ``fences`` by attempt number, as far as they are known."""
+    """Oldest first. ``fences`` by the number of the attempt, as far as they are known."""
     rows: dict[int, AttemptRow] = {}
     for step in history:
         row = rows.get(step.attempt)

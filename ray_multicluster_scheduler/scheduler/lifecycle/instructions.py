@@ -1,4 +1,4 @@
-"""The instructions that SchedulerMachine returns: its only output."""
+"""What is to be done: the only way anything gets out of the machine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ Ahead = Literal["", "queue", "overlap"]
 
 
 class Transition(NamedTuple):
-    """One step of an item's history: legal by the state table, with a reason code and a time.
+    """One step of an item's history: legal by the table, with a reason code and a time.
 
-    This and the two that carry it are tuples, because every item makes many of them and tuples are created twice as
-    fast.
+    This and the two that carry it are tuples because every item makes many of them: they are made twice as fast.
     """
 
     task_id: str
@@ -36,7 +35,7 @@ class Transition(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """Make this transition durable before any outward effect of the same call.
+    """Make this durable before any outward effect of the same call.
 
     ``decision`` comes with the transition that placed the item; several items may share one.
     """
@@ -46,18 +45,17 @@ class Persist(NamedTuple):
 
 
 class Remember(NamedTuple):
-    """An item changed without a transition: make its row durable before any outward effect of the same call."""
+    """Something of this item has changed without a step: make its row durable, before any outward effect as well."""
 
     task_id: str
 
 
 class RememberFleet(NamedTuple):
-    """Operators' orders for clusters or owners changed: make those rows durable before any outward effect of the same
-    call."""
+    """What people said of clusters or owners has changed: make those rows durable, before any outward effect too."""
 
 
 class Publish(NamedTuple):
-    """Publish this transition to listeners after it is durable."""
+    """Tell whoever listens (after it was made durable)."""
 
     transition: Transition
 
@@ -66,12 +64,13 @@ class Publish(NamedTuple):
 class Dispatch:
     """Send this attempt to this cluster. ``fence`` only grows, over all items.
 
-    An attempt sent ``ahead`` has no slot there yet (see Call.ahead): it takes the slot of an attempt that ends
-    (PlaceMoved) or waits for StartAttempt. The start of a ``short`` one may be reported with its end.
+    One that is sent ``ahead`` has no place there yet (see Call.ahead): it gets that of another one that ends
+    (PlaceMoved), or StartAttempt says that there is one. Of one that is known to be ``short``, the start may be told
+    with the end.
 
-    ``again``: an earlier process may have sent it. A gateway that knows it answers as before and does not start it
-    anew; DispatchRefused is reported only once nothing of it can be alive. If it was prefetched then and is not now, a
-    StartAttempt follows.
+    ``again``: it may have been sent before, by a process that is no more. What knows it over there answers as it did
+    then, and does not begin anew; and nobody says DispatchRefused before it is sure that nothing of it is alive. If
+    it was sent ahead then and is not now, it has a place: a StartAttempt follows.
     """
 
     task_id: str
@@ -85,8 +84,8 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class AdoptAttempt:
-    """This attempt ran when the previous process ended: find it and report its end. It is never started anew; if the
-    cluster does not know it, it has failed with its cluster once nothing of it can be alive."""
+    """This attempt ran over there when the process before ours ended: say what becomes of it. It is never begun anew;
+    if nobody knows it there, and once nothing of it can be alive, it has failed with its cluster."""
 
     task_id: str
     attempt: int
@@ -96,7 +95,7 @@ class AdoptAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """A prefetched attempt has a slot now: start it."""
+    """There is a place now for this attempt that was sent ahead."""
 
     task_id: str
     attempt: int
@@ -105,7 +104,7 @@ class StartAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RecallAttempt:
-    """Take back a prefetched attempt that has not started; it then finishes as cancelled."""
+    """Take back this attempt that was sent ahead, if it has not begun; then it finishes as cancelled."""
 
     task_id: str
     attempt: int
@@ -114,7 +113,7 @@ class RecallAttempt:
 
 @dataclass(frozen=True, slots=True)
 class CancelAttempt:
-    """Cancel this attempt on its cluster; its AttemptFinished confirms the end."""
+    """End this attempt over there; its AttemptFinished says when it is over."""
 
     task_id: str
     attempt: int
@@ -124,21 +123,21 @@ class CancelAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RefreshSnapshot:
-    """Request a snapshot of this cluster; answered exactly once by SnapshotTaken or SnapshotFailed."""
+    """Ask this cluster what it has; answered by SnapshotTaken or SnapshotFailed, exactly once."""
 
     cluster: str
 
 
 @dataclass(frozen=True, slots=True)
 class CheckDashboard:
-    """Check whether the cluster's dashboard answers; answered exactly once by DashboardChecked."""
+    """See whether the cluster's dashboard answers; answered by DashboardChecked, exactly once."""
 
     cluster: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Fire TimerFired(key) at this time; replaces an earlier timer of the same key."""
+    """Fire TimerFired(key) at this time; a second one with the same key replaces the first."""
 
     key: str
     at: float
@@ -146,15 +145,15 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class ClearTimer:
-    """Cancel the timer."""
+    """The timer is no longer needed."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The item has ended. ``error`` names a class of the error tree; None with FAILED means that the answer of the last
-    attempt (the user's exception) is the error."""
+    """The item is over. ``error`` names a class of the error tree; None with FAILED means that the
+    last attempt's own answer (the user's exception) is the error."""
 
     task_id: str
     state: TaskState
@@ -167,7 +166,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Work is left: send Continued after other waiting events were handled."""
+    """There is more to do: feed Continued after other waiting events had their turn."""
 
 
 Instruction: TypeAlias = (

@@ -1,7 +1,7 @@
-"""Restore: writes the durable rows of a machine, and continues from them after a restart.
+"""Restore: a machine gives its rows away, and another one goes on from them.
 
-Load, run times and past use of owners are not stored; they are learnt again. Items keep their states. For every attempt
-that may be alive the cluster is asked, and nothing of it starts anew before there is an answer.
+What was learnt of clusters, of run times and of who has used how much is not kept: it is learnt again. Items are where
+they were. Of every attempt that may be alive somebody is asked, and until there is an answer nothing of it begins anew.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, Item
 
 
 class Restore:
-    """Both directions: the rows that one machine writes, the next one reads."""
+    """Both directions; what the one writes the other reads."""
 
     def __init__(
         self, machine: MachineState, admission: Admission, scheduling: SchedulingPass, prefetch: Prefetch
@@ -94,13 +94,15 @@ class Restore:
     # ---- and how it is taken up again
 
     def restored(self, event: Restored, now: float) -> None:
-        """Load the rows. Raises ValueError for a machine that has items already."""
+        """Raises ValueError for a machine that has items of its own."""
         if self._machine.records:
             raise ValueError("only a machine that has no items yet can be restored")
         self._machine.next_fence = max(self._machine.next_fence, event.next_fence)
         self._admission.set_next_number(event.next_number)
-        for one in event.clusters:
-            self._machine.clusters.restore(one.name, cordoned=one.cordoned, paused=one.paused, dead=one.dead)
+        for cluster in event.clusters:
+            state = self._machine.registry.find(cluster.name)
+            if state is not None:
+                state.cordoned, state.paused, state.dead = cluster.cordoned, cluster.paused, cluster.dead
         for owner in event.owners:
             if owner.limits is not None:
                 self._machine.owner_limits[owner.name] = owner.limits
@@ -168,7 +170,7 @@ class Restore:
         self._machine.clusters_to_refresh.add(state.name)
 
     def _restore_submission_times(self, rows: Iterable[ItemRow], over: Iterable[SentRow]) -> None:
-        """Restore when each cluster last got new work, for the submission interval."""
+        """When each cluster was last given something new, for the submission interval."""
         first = [next((step for step in row.history if step.state is TaskState.DISPATCHING), None) for row in rows]
         known = [
             SentRow(self._machine.records[step.task_id].task.ruled_as, step.cluster or "", step.at)

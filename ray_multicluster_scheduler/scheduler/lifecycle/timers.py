@@ -1,4 +1,4 @@
-"""Keys of the timers. The kind comes first, because ids may contain any character."""
+"""The names of timers. A key says what it is for; ids may hold any character, so the kind stands in front."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def start_key(task_id: str, attempt: int) -> str:
 
 
 def refresh_key(cluster: str) -> str:
-    """The next snapshot of the cluster is due."""
+    """Time to ask the cluster again."""
     return f"refresh:{cluster}"
 
 
 def lost_key(cluster: str) -> str:
-    """``lost_after_s`` of a link without contact."""
+    """``lost_after_s`` of a silent link."""
     return f"lost:{cluster}"
 
 
 def ahead_key(cluster: str) -> str:
-    """Prefetched attempts there have waited too long."""
+    """What was sent ahead there has waited long."""
     return f"ahead:{cluster}"
 
 

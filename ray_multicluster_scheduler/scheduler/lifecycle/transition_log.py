@@ -1,5 +1,4 @@
-"""TransitionLog: where transitions are written before they take effect; MemoryTransitionLog for an embedded control
-plane."""
+"""Where transitions are written before they have any effect: in memory for an embedded control plane."""
 
 from __future__ import annotations
 
@@ -12,25 +11,25 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 
 class TransitionLog(Protocol):
-    """The durable record, as the lifecycle manager uses it. Used on one event loop."""
+    """The durable record, as far as the lifecycle manager needs it. Used on one loop."""
 
     def append(self, entries: Sequence[Persist]) -> None:
-        """Write these transitions in order."""
+        """Write these steps, in this order."""
 
     def persist_item(self, task_id: str) -> None:
-        """Write the row of this item, which changed without a transition."""
+        """Write the row of this item: something of it has changed without a step."""
 
     def persist_fleet(self) -> None:
-        """Write the rows of clusters and owners."""
+        """Write what people said of clusters and owners."""
 
     def record_completion(self, completion: Complete) -> None:
-        """Write how an item ended."""
+        """Write how an item ended: its last word to whoever asks."""
 
-    def after_durable(self, action: Callable[[], object]) -> None:
-        """Run this when all earlier writes are durable, in the order of the calls; maybe at once."""
+    def after_durable(self, deed: Callable[[], object]) -> None:
+        """Do this when all that came before it is durable, and in the order in which it was said; maybe at once."""
 
     def flush(self) -> None:
-        """No more writes follow for now."""
+        """Nothing more comes for now."""
 
     def history(self, task_id: str) -> list[Transition]:
         """Every step of an item, oldest first."""
@@ -39,11 +38,11 @@ class TransitionLog(Protocol):
         """The newest placement decision."""
 
     def forget(self, task_id: str) -> None:
-        """Delete the item: its retention time is over."""
+        """Retention is over."""
 
 
 class MemoryTransitionLog:
-    """Keeps histories in memory only."""
+    """Lives and dies with the program."""
 
     def __init__(self) -> None:
         self._histories: dict[str, list[Transition]] = {}
@@ -56,19 +55,19 @@ class MemoryTransitionLog:
                 self._decisions[entry.transition.task_id] = entry.decision
 
     def persist_item(self, task_id: str) -> None:
-        """Nothing to write: state in memory ends with the program."""
+        """What lives with its program needs no rows."""
 
     def persist_fleet(self) -> None:
-        """Nothing to write."""
+        """Nor this."""
 
     def record_completion(self, completion: Complete) -> None:
-        """Nothing to write: the program holds a handle."""
+        """Whoever wants to know holds a handle."""
 
-    def after_durable(self, action: Callable[[], object]) -> None:
-        action()
+    def after_durable(self, deed: Callable[[], object]) -> None:
+        deed()
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Nothing waits here."""
 
     def history(self, task_id: str) -> list[Transition]:
         return list(self._histories.get(task_id, ()))

@@ -7,7 +7,7 @@ from typing import Any
 import typer.main
 
 from ray_multicluster_scheduler.cli.app import app
-from ray_multicluster_scheduler.cli.arguments.lazy_group import LateGroup, loaded
+from ray_multicluster_scheduler.cli.arguments.lazy_group import LazyGroup, load_all
 
 
 def leaves(command: Any, words: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -21,5 +21,5 @@ def leaves(command: Any, words: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def all_commands() -> dict[str, Any]:
     root = typer.main.get_group(app)
-    assert isinstance(root, LateGroup)
-    return leaves(loaded(root))
+    assert isinstance(root, LazyGroup)
+    return leaves(load_all(root))

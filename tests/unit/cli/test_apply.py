@@ -54,7 +54,7 @@ def test_added_changed_and_removed(service: HttpService, file: Path, capsys: pyt
     assert capsys.readouterr().out.splitlines() == ["mac: unchanged", "linux: unchanged"], "the same again"
     file.write_text(f"settings: {{max_queue: 5}}\nclusters:\n{LINUX.replace('x86_64', 'fast')}")
     assert main(["clusters", "apply", str(file), "--dry-run"]) == 0
-    settings = "settings that differ hold from the next start on: "
+    settings = "settings that differ take effect at the next start: "
     shown = capsys.readouterr().out.splitlines()
     assert shown[:2] == ["linux: would be changed", "mac: would be removed"]
     assert shown[2].startswith(settings)

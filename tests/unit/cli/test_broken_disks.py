@@ -34,7 +34,7 @@ def test_output_to_a_full_disk(service: HttpService, words: str) -> None:
         1,
         [
             "rmcs: error: The output cannot be written: No space left on device.",
-            "What to do: make room there, or have it written elsewhere",
+            "What to do: free space there, or write it elsewhere",
         ],
     )
 
@@ -165,7 +165,7 @@ def test_a_disk_that_is_full_is_no_wrong_command_line(service: HttpService, tmp_
         1,
         [
             f"rmcs: error: {file} cannot be written: File too large.",
-            "What to do: make room there, or have it written elsewhere",
+            "What to do: free space there, or write it elsewhere",
         ],
     )
     (tmp_path / "empty").touch()
@@ -183,7 +183,7 @@ def test_what_was_there_is_there_until_all_of_the_new_one_is_written(tmp_path: P
     assert code == 1, said
     assert said[-2:] == [
         f"rmcs: error: {file} cannot be written: File too large.",
-        "What to do: make room there, or have it written elsewhere",
+        "What to do: free space there, or write it elsewhere",
     ]
     assert file.read_text() == "old " * 10_000
     assert [one.name for one in tmp_path.iterdir()] == ["file"], "half of the new one is not left"

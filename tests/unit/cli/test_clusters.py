@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
 from ray_multicluster_scheduler.cli.commands.clusters import fleet_table
-from ray_multicluster_scheduler.cli.layout.cluster_load import load
+from ray_multicluster_scheduler.cli.layout.cluster_tables import load
 
 GIB = 1024**3
 UP = {

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ray_multicluster_scheduler.cli.commands import cluster_steering
-from ray_multicluster_scheduler.cli.commands.clusters import why_not
+from ray_multicluster_scheduler.cli.commands import cluster_changes
+from ray_multicluster_scheduler.cli.commands.clusters import rejection
 from ray_multicluster_scheduler.cli.service import item_wait
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
@@ -145,12 +145,12 @@ class TestCheck:
     def test_half_of_it_is_enough(self, concerns: list[str], code: str | None) -> None:
         troubles = [{"concerns": one, "code": "X", "sentence": "no"} for one in concerns]
         cluster = {"name": "mac", "cordoned": False, "paused": None, "troubles": troubles}
-        why = why_not({"answered": True, "reason": "", "cluster": cluster})
+        why = rejection({"answered": True, "reason": "", "cluster": cluster})
         assert (None if why is None else why[0]) == code
 
     def test_it_does_not_answer(self) -> None:
         cluster: dict[str, Any] = {"name": "mac", "cordoned": False, "paused": None, "troubles": []}
-        assert why_not({"answered": False, "reason": "no route", "cluster": cluster}) == (
+        assert rejection({"answered": False, "reason": "no route", "cluster": cluster}) == (
             "CLUSTER_UNREACHABLE",
             "no route",
         )
@@ -174,7 +174,7 @@ class TestSteering:
         assert (refused.code, refused.out) == (1, "")
         assert "was not declared dead" in refused.err
         done = rmcs("clusters", "declare-dead", "mac", "--force", "--reason", "sold")
-        assert (done.code, done.out) == (0, "mac is taken for dead; t1 was there (see `rmcs explain ID`)\n")
+        assert (done.code, done.out) == (0, "mac is declared dead; t1 was there (see `rmcs explain ID`)\n")
 
     def test_what_is_so_already_is_said_so(self, busy: HttpService, rmcs: Rmcs) -> None:
         for verb, told in (
@@ -210,7 +210,7 @@ class TestSteering:
 class TestDrain:
     @pytest.fixture(autouse=True)
     def _look_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cluster_steering, "LOOK_AGAIN_S", 0.05)
+        monkeypatch.setattr(cluster_changes, "POLL_S", 0.05)
 
     def test_an_empty_one(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("clusters", "drain", "mac", "-o", "json")
@@ -220,7 +220,7 @@ class TestDrain:
     def test_it_waits_and_says_what_is_there(
         self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        say, said = item_wait.say, threading.Event()
+        say, said = item_wait.notify, threading.Event()
 
         def heard(text: str) -> None:
             say(text)
@@ -231,7 +231,7 @@ class TestDrain:
             time.sleep(0.4)
             finish(busy, "t1")
 
-        monkeypatch.setattr(item_wait, "say", heard)
+        monkeypatch.setattr(item_wait, "notify", heard)
         other = threading.Thread(target=a_while_after_it_was_said)
         other.start()
         done = rmcs("clusters", "drain", "mac")
@@ -242,14 +242,14 @@ class TestDrain:
     def test_the_last_one_ends_between_two_questions(
         self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        ask = cluster_steering._items_on
+        ask = cluster_changes._items_on
 
         def asked_late(service: Any, name: str) -> list[str]:
             finish(busy, "t1")
             until(lambda: ask(service, name) == [], 30)
             return ask(service, name)
 
-        monkeypatch.setattr(cluster_steering, "_items_on", asked_late)
+        monkeypatch.setattr(cluster_changes, "_items_on", asked_late)
         done = rmcs("clusters", "drain", "mac")
         assert (done.code, done.out) == (0, "mac takes no new work; nothing is there any more\n")
         assert done.err == "rmcs: mac takes no new work; t1 is still there\n"
@@ -263,7 +263,7 @@ class TestDrain:
         def interrupted(_: object) -> Any:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(cluster_steering, "patiently", interrupted)
+        monkeypatch.setattr(cluster_changes, "retry_while_away", interrupted)
         done = rmcs("clusters", "drain", "mac")
         assert (done.code, done.out) == (130, "")
         assert "mac stays cordoned; open it again with `rmcs clusters uncordon mac`" in done.err
@@ -279,4 +279,4 @@ class TestDrain:
         done = rmcs("clusters", "drain", "mac")
         other.join()
         assert done.code == 1
-        assert "somebody opened it for new work again" in done.err
+        assert "it was opened for new work again" in done.err

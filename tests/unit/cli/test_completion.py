@@ -137,7 +137,7 @@ def test_a_token_that_is_refused_is_no_word(service: HttpService, offered: Offer
 
 def test_one_that_does_not_answer_is_not_waited_for_long(offered: Offer, tmp_path: Path) -> None:
     """It is listened to, so that it takes the question; nobody ever says a word."""
-    assert completion._PATIENCE_S <= 2
+    assert completion._ANSWER_S <= 2
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         assert offered("clusters", "drain", "", RMCS_HOME=str(tmp_path), RMCS_ADDRESS=address, RMCS_TOKEN="x") == []
@@ -169,13 +169,13 @@ class TestZsh:
 
 
 def test_words_of_others_are_plain() -> None:
-    assert completion._plain("RUNNING python train.py --out=x") == "RUNNING python train.py --out=x"
+    assert completion._SPECIAL.sub("·", "RUNNING python train.py --out=x") == "RUNNING python train.py --out=x"
     odd = "\\$()`'\"\n\t;|&<>{}[]*?~!#%^:"
-    assert completion._plain(f"a{odd}b") == f"a{'·' * len(odd)}b"
+    assert completion._SPECIAL.sub("·", f"a{odd}b") == f"a{'·' * len(odd)}b"
 
 
 def test_a_word_that_is_an_equals_sign_stays_one() -> None:
     environ = {"COMP_WORDS": "rmcs\njob\nsubmit\n--\ntest\n=\nx", "COMP_CWORD": "6"}
     before = dict(environ)
-    completion.as_one_word(environ)
+    completion.join_split_options(environ)
     assert environ == before

@@ -156,7 +156,7 @@ class TestWhichFile:
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         source = service.get("/api/v1/settings")["source"]
-        assert rmcs("config", "show").err == f"rmcs: the service {service.address} goes by {source}\n"
+        assert rmcs("config", "show").err == f"rmcs: the service {service.address} uses {source}\n"
         monkeypatch.setenv("RMCS_CONFIG", "other.yaml")
         said = rmcs("config", "show").err
         assert said.endswith("; RMCS_CONFIG names other.yaml, which is shown with --config other.yaml\n")

@@ -11,10 +11,10 @@ import pytest
 
 from ray_multicluster_scheduler.cli import app as cli_app
 from ray_multicluster_scheduler.cli import exit_codes
-from ray_multicluster_scheduler.cli.arguments.lazy_group import load
-from ray_multicluster_scheduler.cli.layout import times
+from ray_multicluster_scheduler.cli.arguments.lazy_group import load_command
+from ray_multicluster_scheduler.cli.layout import output, times
 from ray_multicluster_scheduler.cli.layout.table import FittingTable
-from ray_multicluster_scheduler.cli.service import client, item_wait
+from ray_multicluster_scheduler.cli.service import client
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.cli.commands import all_commands
@@ -23,7 +23,7 @@ from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
 ROOT = Path(__file__).resolve().parents[3]
-LATE = cli_app.Root.late
+LAZY = cli_app.Root.lazy_commands
 NEED_A_SERVICE = [
     "status",
     "task list",
@@ -64,10 +64,10 @@ ALL = all_commands()
 
 
 class TestCommands:
-    @pytest.mark.parametrize("name", LATE)
+    @pytest.mark.parametrize("name", LAZY)
     def test_the_list_says_what_the_command_says(self, name: str) -> None:
-        said = load(name, LATE[name]).get_short_help_str(1000)
-        assert said.rstrip(".") == LATE[name].help.rstrip(".")
+        said = load_command(name, LAZY[name]).get_short_help_str(1000)
+        assert said.rstrip(".") == LAZY[name].help.rstrip(".")
 
     @pytest.mark.parametrize("words", ALL)
     def test_each_has_help(self, rmcs: Rmcs, words: str) -> None:
@@ -114,11 +114,11 @@ class TestCommands:
         ("words", "said"),
         [
             ("task list", "no item is known"),
-            ("task list --state FAILED", "no item is like that"),
-            ("task list --since 1h", "no item is like that"),
+            ("task list --state FAILED", "no item matches"),
+            ("task list --since 1h", "no item matches"),
             ("job list", "no job is known"),
-            ("actor list", "no actor lives, or did lately"),
-            ("owner list", "nobody has items that are not over, or limits"),
+            ("actor list", "no actor is alive, or was lately"),
+            ("owner list", "no owner has unfinished items, or limits"),
         ],
     )
     def test_a_list_of_nothing_says_so(self, service: HttpService, rmcs: Rmcs, words: str, said: str) -> None:
@@ -167,7 +167,7 @@ class TestNoService:
 
     def test_it_answers_no_json(self, service: HttpService) -> None:
         with pytest.raises(Exception, match="see whether that is the address"):
-            _connect(client.address).get("/metrics")
+            _connect(service.address).get("/metrics")
 
 
 def _connect(address: str) -> client.Service:
@@ -198,16 +198,16 @@ class TestPipes:
         ],
     )
     def test_nobody_reads(self, service: HttpService, words: str) -> None:
-        client.submit("t1")
-        until(lambda: client.get("/api/v1/items/t1")["state"] == "RUNNING")
-        runtime = client.plane.runtime
+        service.submit("t1")
+        until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
+        runtime = service.plane.runtime
         runtime.ask(lambda: runtime.collector.output("mac", "t1", 1, "stdout", "a line\n"))
         ours, theirs = os.pipe()
         os.close(ours)
         command = [sys.executable, "-m", "ray_multicluster_scheduler", *words.split()]
         done = subprocess.run(command, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=60)
         os.close(theirs)
-        assert done.returncode == exit_codes.NOBODY_READS
+        assert done.returncode == exit_codes.BROKEN_PIPE
         assert [line for line in done.stderr.splitlines() if not line.startswith("rmcs: ")] == []
 
 
@@ -217,14 +217,14 @@ class TestTimes:
         [(0, "0s"), (59, "59s"), (90, "90s"), (5400, "90m"), (7200, "2h"), (200_000, "2d"), (-3, "0s")],
     )
     def test_length(self, seconds: float, text: str) -> None:
-        assert times.length(seconds) == text
+        assert times.duration(seconds) == text
 
     def test_ago(self) -> None:
         assert (times.ago(None, 5), times.ago(100, 280), times.ago(460, 100)) == ("–", "3m ago", "in 6m")
 
     @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("2h", 7200), ("x", None), ("-1d", None), ("", None)])
     def test_seconds_of(self, text: str, seconds: float | None) -> None:
-        assert times.seconds_of(text) == seconds
+        assert times.parse_duration(text) == seconds
 
     def test_moments_are_known_by_their_names_and_sizes(self) -> None:
         data = {"at": 1794700800.0, "x": [{"ended_at": None, "sent_at": 1794700800}], "look_at": 3.0, "number": 2e9}
@@ -239,7 +239,9 @@ class TestTimes:
 def test_exit_codes_by_state() -> None:
     over = {str(state) for state in TaskState if state.terminal}
     assert {state for state in map(str, TaskState) if exit_codes.is_over(state)} == over
-    codes = {state: exit_codes.code_of(state) for state in ("SUCCEEDED", "FAILED", "RUNNING", "CANCELLED", "EXPIRED")}
+    codes = {
+        state: exit_codes.exit_code_of(state) for state in ("SUCCEEDED", "FAILED", "RUNNING", "CANCELLED", "EXPIRED")
+    }
     assert list(codes.values()) == [0, 100, 101, 103, 102]
 
 
@@ -254,18 +256,18 @@ class TestSpinner:
         from rich.console import Console
 
         screen = Console(file=io.StringIO(), force_terminal=True, width=80)
-        monkeypatch.setattr(item_wait, "is_terminal", lambda **_: True)
-        monkeypatch.setattr(item_wait, "console", lambda **_: screen)
-        with item_wait.Reason() as reason:
-            reason.show("t1 is QUEUED: mac is full")
-            reason.show("t1 is QUEUED: mac is full")
+        monkeypatch.setattr(output, "is_terminal", lambda **_: True)
+        monkeypatch.setattr(output, "console", lambda **_: screen)
+        with output.ProgressLine() as progress:
+            progress.show("t1 is QUEUED: mac is full")
+            progress.show("t1 is QUEUED: mac is full")
         assert "mac is full" in screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO of above
 
     def test_elsewhere_it_does_not_count_down(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with item_wait.Reason() as reason:
+        with output.ProgressLine() as progress:
             for left in ("40 s", "39 s", "38.5 s"):
-                reason.show(f"t1 is QUEUED: the next in {left}")
-            reason.show("t1 is QUEUED: mac is full")
+                progress.show(f"t1 is QUEUED: the next in {left}")
+            progress.show("t1 is QUEUED: mac is full")
         assert capsys.readouterr().err.splitlines() == [
             "rmcs: t1 is QUEUED: the next in 40 s",
             "rmcs: t1 is QUEUED: mac is full",

@@ -15,7 +15,7 @@ import pytest
 
 from ray_multicluster_scheduler.cli.commands import debug_dump
 from ray_multicluster_scheduler.cli.debug import local_files
-from ray_multicluster_scheduler.cli.debug.secret_masking import Cover, secrets_here
+from ray_multicluster_scheduler.cli.debug.secret_masking import SecretMasker, local_secrets
 from ray_multicluster_scheduler.common.model import JobDescription
 from ray_multicluster_scheduler.control_plane.config import load_config
 from tests.unit.cli.conftest import Rmcs
@@ -199,7 +199,7 @@ class TestCover:
         ],
     )
     def test_text(self, text: str, shown: str) -> None:
-        cover = Cover(["hunter-22", "x"])
+        cover = SecretMasker(["hunter-22", "x"])
         assert cover.text(text) == shown
         assert cover.passes(shown)
         assert cover.passes(text) == (text == shown)
@@ -207,26 +207,26 @@ class TestCover:
     def test_a_log_of_json_lines(self) -> None:
         log = """{"message": "reason='token=abc'", "api_key": "abc"}\nplain hunter-22\n"""
         shown = """{"message": "reason='token=•••'", "api_key": "•••"}\nplain •••\n"""
-        assert Cover(["hunter-22"]).lines(log) == shown
+        assert SecretMasker(["hunter-22"]).lines(log) == shown
 
     def test_data(self) -> None:
         value = {"PASSWORD": 5, "auth": "token", "tokens": ["a", {"b": "c"}], "hunter-22": [True, None, 1.5]}
-        covered = Cover(["hunter-22"]).data(value)
+        covered = SecretMasker(["hunter-22"]).data(value)
         assert covered == {
             "PASSWORD": "•••",
             "auth": "token",
             "tokens": ["•••", {"b": "•••"}],
             "•••": [True, None, 1.5],
         }
-        assert Cover().data({"auth": "abc"}) == {"auth": "•••"}
+        assert SecretMasker().data({"auth": "abc"}) == {"auth": "•••"}
 
     def test_the_end_of_a_long_text_is_cut_off(self) -> None:
-        text = Cover().text("x " * 20_000 + "--token abc")
+        text = SecretMasker().text("x " * 20_000 + "--token abc")
         assert "abc" not in text
-        assert Cover().passes(text)
+        assert SecretMasker().passes(text)
 
     def test_what_slips_through_is_found_in_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        cover = Cover(['say "hi" to s3cret'])
+        cover = SecretMasker(['say "hi" to s3cret'])
         monkeypatch.setattr(cover, "data", lambda value, **_: value)
         monkeypatch.setattr(cover, "lines", lambda text: text)
         dump = debug_dump._Dump(cover)
@@ -254,7 +254,7 @@ class TestCover:
             "SSH_KEY": "/a/path",
             "USE_TOKEN": "true",
         }
-        found = {one.strip() for one in secrets_here(tmp_path, load_config(tmp_path / "c.yaml"), environ)}
+        found = {one.strip() for one in local_secrets(tmp_path, load_config(tmp_path / "c.yaml"), environ)}
         wanted = {"plain-one", "in-env", "by-name", "from-a-file", "of-a-variable", "the-key"}
         assert found - {""} == wanted
 
@@ -283,7 +283,7 @@ class TestLog:
             assert self.told(monkeypatch, tmp_path, stream) == "the last line\n"
 
     def test_no_file(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        with pytest.raises(OSError, match="to no file"):
+        with pytest.raises(OSError, match="not log to a file"):
             self.told(monkeypatch, tmp_path, subprocess.PIPE)
 
     def test_another_service(self, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ class TestLog:
 
 
 def test_a_long_listing_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(local_files, "MOST_FILES", 3)
+    monkeypatch.setattr(local_files, "MAX_FILES", 3)
     for number in range(5):
         (tmp_path / f"f{number}").touch()
     os.symlink("/nowhere", tmp_path / "f0-link")

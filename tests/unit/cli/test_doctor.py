@@ -57,7 +57,7 @@ def dashboard() -> Iterator[str]:
 
 
 def look(**entry: Any) -> list[Finding]:
-    return asyncio.run(cluster_checks.look((ClusterConfig(name="mac", **entry),), "ours"))
+    return asyncio.run(cluster_checks.check_clusters((ClusterConfig(name="mac", **entry),), "ours"))
 
 
 def troubles(found: list[Finding]) -> list[str]:
@@ -97,9 +97,15 @@ def test_one_cluster_under_several_names(dashboard: str) -> None:
     addresses = {"mac": dashboard, "again": dashboard, "by-name": other}
     clusters = tuple(ClusterConfig(name=name, dashboard=one) for name, one in addresses.items())
     for some, wanted in ((clusters[:2], 1), (clusters[1:], 1), (clusters, 1), (clusters[:1], 0)):
-        found = [one for one in asyncio.run(cluster_checks.look(some, "ours")) if one.verdict is Verdict.warning]
+        found = [
+            one for one in asyncio.run(cluster_checks.check_clusters(some, "ours")) if one.verdict is Verdict.warning
+        ]
         assert [one.code for one in found] == ["SAME_CLUSTER"] * wanted
-    (one,) = [one for one in asyncio.run(cluster_checks.look(clusters[1:], "ours")) if one.verdict is Verdict.warning]
+    (one,) = [
+        one
+        for one in asyncio.run(cluster_checks.check_clusters(clusters[1:], "ours"))
+        if one.verdict is Verdict.warning
+    ]
     assert one.about == "again, by-name"
     assert "Ray's session session_x" in one.says
 
@@ -110,7 +116,7 @@ def test_nobody_listens() -> None:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         found = look(dashboard=f"http://{address}", head_address=address)
     assert troubles(found) == ["warning ", "wrong DASHBOARD_DOWN"]
-    assert found[0].says == f"nobody listens at head_address {address}: Connection refused"
+    assert found[0].says == f"nothing listens at head_address {address}: Connection refused"
     assert all(one.mend for one in found)
 
 
@@ -135,7 +141,7 @@ def test_a_token_that_is_not_set(dashboard: str, monkeypatch: pytest.MonkeyPatch
 def test_a_home_folder_that_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_checks, "rmcs_home", lambda: Path("/" + "x" * 5000))
     (one,) = local_checks.home()
-    assert "cannot be looked at: File name too long" in one.says
+    assert "cannot be read: File name too long" in one.says
     assert one.mend == "set RMCS_HOME to a folder of yours"
 
 
@@ -146,7 +152,7 @@ def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "file" / "a" / "b"))
     (one,) = local_checks.home()
     assert one.verdict is Verdict.wrong
-    assert one.says.endswith(f"is not there yet, and cannot be made: {tmp_path / 'file'} cannot be written")
+    assert one.says.endswith(f"does not exist, and cannot be created: {tmp_path / 'file'} cannot be written")
     (tmp_path / "open").mkdir(mode=0o755)
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "open"))
     assert "chmod 700" in next(iter(local_checks.home())).mend
@@ -188,7 +194,7 @@ def test_with_a_service_and_a_cluster(
     done = rmcs("doctor", "--config", str(file))
     assert done.code == 0, done.out
     assert "it can accept work" in done.out
-    assert "0 wrong, 0 to look at" in done.out
+    assert "0 wrong, 0 warnings" in done.out
     for form, read in (("json", json.loads), ("yaml", yaml.safe_load)):
         told = read(rmcs("doctor", "--config", str(file), "-o", form).out)
         assert {one["verdict"] for one in told} == {"ok"}

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from ray_multicluster_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.cli.doctor import round_trip
-from ray_multicluster_scheduler.cli.service import item_wait
-from ray_multicluster_scheduler.cli.terminal.status_line import Meanwhile
+from ray_multicluster_scheduler.cli.layout import output
+from ray_multicluster_scheduler.cli.layout.output import Spinner
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ServiceUnavailableError
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from tests.unit.cli.conftest import Rmcs
@@ -38,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for long."""
-    monkeypatch.setattr(round_trip, "DEEP_S", 0.3)
+    monkeypatch.setattr(round_trip, "TASK_TIMEOUT_S", 0.3)
 
 
 def of(rmcs: Rmcs, about: str) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def test_a_task_goes_by_the_service(service: HttpService, rmcs: Rmcs) -> None:
     service.plane.works = True
     done = rmcs("doctor", "--deep")
     assert done.code == 0, done.out
-    assert "✓ mac: a task went there and back" in done.out
+    assert "✓ mac: a task ran there and returned" in done.out
     assert items(service) == ["doctor SUCCEEDED"]
     (placed,) = service.plane.placed
     assert service.plane.runtime._describe(placed.task_id).requirements == {}, "also where all CPUs are in use"
@@ -67,7 +67,7 @@ def test_the_service_comes_before_a_file_that_nobody_named(
 ) -> None:
     service.plane.works = True
     (home / "clusters.yaml").write_text(text)
-    assert [one["says"] for one in of(rmcs, "mac")] == ["a task went there and back"]
+    assert [one["says"] for one in of(rmcs, "mac")] == ["a task ran there and returned"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_who_may_not_submit_is_told(service: HttpService, rmcs: Rmcs, monkeypatc
 def test_one_that_does_not_come_back(service: HttpService, rmcs: Rmcs) -> None:
     (one,) = of(rmcs, "mac")
     assert (one["verdict"], bool(one["code"]), bool(one["mend"])) == ("wrong", True, True)
-    assert one["says"].startswith("a task could not go there and back: ")
+    assert one["says"].startswith("a task could not run there and return: ")
     until(lambda: items(service)[0] != "doctor RUNNING")
     assert rmcs("doctor", "--deep").code == 100
 
@@ -124,11 +124,11 @@ def test_one_that_waits_for_ever_is_cancelled(service: HttpService, rmcs: Rmcs) 
 
 
 def test_ctrl_c_leaves_nothing_behind(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: Meanwhile, text: str) -> None:
+    def interrupt(_: Spinner, text: str) -> None:
         if "on its way" in text:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Meanwhile, "show", interrupt)
+    monkeypatch.setattr(Spinner, "show", interrupt)
     assert rmcs("doctor", "--deep").code == 130
     until(lambda: items(service) == ["doctor CANCELLED"])
 
@@ -139,7 +139,7 @@ def test_what_was_found_is_told_if_the_tasks_cannot_be_sent(
     def away(*_: object) -> None:
         raise ServiceUnavailableError("It is away.", next_step="wait")
 
-    monkeypatch.setattr("ray_multicluster_scheduler.cli.doctor.service_round_trip._there_and_back", away)
+    monkeypatch.setattr("ray_multicluster_scheduler.cli.doctor.round_trip._send_tasks", away)
     done = rmcs("doctor", "--deep")
     assert done.code == 100
     assert "✓ service: it reaches mac" in done.out
@@ -166,8 +166,8 @@ def test_a_person_sees_why_it_takes_so_long(
     service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, soon: None
 ) -> None:
     seen = io.StringIO()
-    monkeypatch.setattr(item_wait, "is_terminal", lambda **_: True)
-    monkeypatch.setattr(item_wait, "console", lambda **_: Console(file=seen, force_terminal=True, width=200))
+    monkeypatch.setattr(output, "is_terminal", lambda **_: True)
+    monkeypatch.setattr(output, "console", lambda **_: Console(file=seen, force_terminal=True, width=200))
     done = rmcs("doctor", "--deep", "-o", "json")
     assert "a tiny task is on its way to mac and back: " in seen.getvalue()
     assert json.loads(done.out)[-1]["about"] == "mac", "data is where data belongs"

@@ -52,7 +52,7 @@ def test_all_is_well_without_a_configuration_of_ones_own(service: HttpService, r
         "✓ service: it can accept work",
         "✓ service: it reaches mac",
         "✓ configuration: none is here, and none is needed",
-        "GB are free where the service keeps its record",
+        "GB are free for the store of the service",
         "✓ store: 99 of 100 writes were durable within",
     ):
         assert words in done.out
@@ -76,7 +76,7 @@ def test_a_cluster_that_the_service_cannot_reach(service: HttpService, rmcs: Rmc
     assert troubles(rmcs) == [("mac", "wrong", "CLUSTER_UNREACHABLE")]
     done = rmcs("doctor")
     assert done.code == 100
-    assert "✗ mac: the service has trouble with it: " in done.out
+    assert "✗ mac: the service reports: " in done.out
     assert "mac: the switch\\x1b[2J is off.\n    What to do: press it; `rmcs clusters check mac` lets" in done.out
 
 
@@ -154,7 +154,7 @@ class TestNobodyToAsk:
         return one["verdict"], one["says"], one["mend"]
 
     def test_none_ever_ran(self, rmcs: Rmcs) -> None:
-        assert self.of_service(rmcs)[:2] == ("ok", "none runs here: programs bring their own scheduler along")
+        assert self.of_service(rmcs)[:2] == ("ok", "none runs here: programs use a scheduler of their own")
 
     def test_one_was_stopped_in_order(self, rmcs: Rmcs, home: Path) -> None:
         with StateFolder(home) as folder:
@@ -175,7 +175,7 @@ class TestNobodyToAsk:
         verdict, says, mend = self.of_service(rmcs)
         assert verdict == "wrong"
         assert f"a service (process {pid}) ran here at least until 2026-11-15T00:00:00Z" in says
-        assert says.endswith("and did not end in order")
+        assert says.endswith("and did not shut down properly")
         assert mend.startswith("start it again with `rmcs up`")
         asked = rmcs("status")
         assert (asked.code, asked.out) == (2, "")
@@ -185,8 +185,8 @@ class TestNobodyToAsk:
         _, says, mend = self.of_service(rmcs)
         assert "does not answer: Connection refused; a service" in says
         assert mend.startswith("start it again")
-        StateFolder(home).release()
-        assert "did not end in order" not in rmcs("doctor").out
+        StateFolder(home).leave()
+        assert "did not shut down properly" not in rmcs("doctor").out
 
 
 def killed_service(home: Path, address: str) -> int:

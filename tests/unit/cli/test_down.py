@@ -30,8 +30,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateFold
 def test_one_that_does_not_end_says_where_to_read(state: StateFolder, rmcs: Rmcs) -> None:
     done = rmcs("down", "--state", str(state.path), "--timeout", "0.1", "--drain", "0.1")
     assert done.code == 1
-    assert "was told to stop and is still there after 0.2 s." in done.err
-    assert "read what it wrote to its stderr, where `rmcs up` was typed" in done.err
+    assert "was asked to stop and still runs after 0.2 s." in done.err
+    assert "read the log of `rmcs up` on its stderr" in done.err
 
 
 @pytest.mark.parametrize("draining", [False, True])
@@ -45,7 +45,7 @@ def test_ctrl_c_without_a_wait_for_work(
     state.announce(draining=draining)
     done = rmcs("down", "--state", str(state.path), *(["--drain", "100"] if draining else []))
     assert done.code == 130
-    assert f"the service (process {os.getpid()}) was told to stop, and does; `rmcs status` says whether" in done.err
+    assert f"the service (process {os.getpid()}) was asked to stop; `rmcs status` shows whether" in done.err
     assert ("draining already" in done.err) == draining
     assert "waits up to" not in done.err
 
@@ -60,7 +60,7 @@ def test_ctrl_c_as_soon_as_the_service_was_told(
     monkeypatch.setattr(os, "kill", told_and_interrupted)
     done = rmcs("down", "--state", str(state.path), "--drain", "100")
     assert done.code == 130
-    assert "goes on draining, and then stops, within 100 s; look with `rmcs status`" in done.err
+    assert "continues to drain, and then stops, within 100 s; see `rmcs status`" in done.err
 
 
 def test_one_that_has_ended_meanwhile_has_stopped(
@@ -84,7 +84,7 @@ def test_one_of_another_user_says_whose_it_is(state: StateFolder, rmcs: Rmcs, mo
     monkeypatch.setattr(os, "kill", refused)
     done = rmcs("down", "--state", str(state.path), "--drain", "100")
     assert (done.code, done.out) == (1, "")
-    assert f"was told nothing: it runs as {getpass.getuser()}, and you may not stop it." in done.err
+    assert f"was not stopped: it runs as {getpass.getuser()}, and you may not stop it." in done.err
     assert f"or root: `sudo rmcs down --state {state.path}`" in done.err
     assert "waits up to" not in done.err
     assert not (state.path / "stop.json").exists(), "the next one who stops it does not want that"

@@ -86,7 +86,7 @@ class TestSinceATime:
         ]
         later = rmcs("events", "--since", "2100-01-01")
         assert (later.code, later.out) == (0, "")
-        assert "nothing came after number " in later.err
+        assert "there is no event after number " in later.err
 
     def test_it_is_found_by_few_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Also where most numbers are gone, and some events do not say when they came."""
@@ -97,7 +97,7 @@ class TestSinceATime:
             asked.append(begin)
             yield from ({"number": one, "at": known[one]} for one in range(begin + 1, newest + 1) if one in known)
 
-        monkeypatch.setattr(events, "past", past)
+        monkeypatch.setattr(events, "between", past)
         nobody: Any = None
         for moment in (0.0, 1.0, 500.5, 77_777.0, 99_999.5, 200_000.0):
             asked.clear()
@@ -117,16 +117,16 @@ class TestSinceATime:
 def test_where_nothing_is_told_this_is_said(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("events", "--since", "999999")
     assert (done.code, done.out) == (0, "")
-    assert "nothing came after number 999999: the newest event is number " in done.err
+    assert "there is no event after number 999999: the newest one is number " in done.err
     done = rmcs("events", "--state", "FAILED")
     assert (done.code, done.out) == (0, "")
-    assert "no such event is known" in done.err
+    assert "no event matches" in done.err
 
 
 def test_telemetry_alone_has_no_past(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("events", "--types", "telemetry")
     assert (done.code, done.out) == (0, "")
-    assert "no such event is known" in done.err
+    assert "no event matches" in done.err
 
 
 def test_what_came_while_the_past_was_read_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +163,8 @@ def test_a_service_that_stops_in_the_middle_has_not_told_all(
     monkeypatch.setattr(events, "_frames", slow)
     done = rmcs("events", "--id", "t1")
     assert (done.code, done.out) == (1, "")
-    assert "has told events up to number 2 of " in done.err
-    assert "ask for the others with --since 2" in done.err
+    assert "sent events up to number 2 of " in done.err
+    assert "get the others with --since 2" in done.err
 
 
 def test_a_service_that_begins_and_says_nothing(
@@ -187,7 +187,7 @@ def test_lines_for_people(service: HttpService, rmcs: Rmcs) -> None:
 
 
 def test_followed_until_ctrl_c(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = events._tell
+    tell = events._print
 
     def heard(event: dict[str, Any], output: Any) -> None:
         tell(event, output)
@@ -196,7 +196,7 @@ def test_followed_until_ctrl_c(service: HttpService, rmcs: Rmcs, monkeypatch: py
         if event["id"] == "t3":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(events, "_tell", heard)
+    monkeypatch.setattr(events, "_print", heard)
     done = rmcs("events", "-f", "--types", "transition", "--since", "0", "--owner", "", "-o", "json")
     assert done.code == 130
     assert told(done.out)[-1]["id"] == "t3"
@@ -216,7 +216,7 @@ def test_a_service_that_is_started_again_is_waited_for(
         if event.get("id") == "t3":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(events, "_tell", heard)
+    monkeypatch.setattr(events, "_print", heard)
     done = rmcs("events", "-f", "--since", "0")
     assert done.code == 130
     assert numbers == sorted(set(numbers))
@@ -244,7 +244,7 @@ def test_an_event_of_which_only_the_number_came_is_not_missed(
 
     numbers: list[int] = []
     monkeypatch.setattr(Service, "stream", broken)
-    monkeypatch.setattr(events, "_tell", heard)
+    monkeypatch.setattr(events, "_print", heard)
     assert rmcs("events", "-f", "--since", "0").code == 130
     assert cut
     assert numbers == [1, 2, 3, 4, 5, 6]
@@ -260,11 +260,11 @@ def test_a_token_that_is_revoked_meanwhile_ends_it(
             service.book.revoke(service.token.split("_")[1], force=True)
         heard.append(event)
 
-    monkeypatch.setattr(events, "_tell", tell)
+    monkeypatch.setattr(events, "_print", tell)
     done = rmcs("events", "-f", "--since", "0")
     assert done.code == 1
     assert "does not take the token" in done.err
-    assert "goes on when it is back" not in done.err
+    assert "continues when it is back" not in done.err
 
 
 @pytest.mark.parametrize(

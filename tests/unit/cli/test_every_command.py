@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from ray_multicluster_scheduler.cli.layout import output
-from ray_multicluster_scheduler.cli.terminal import stderr_messages
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
@@ -270,8 +269,7 @@ def stage(service: HttpService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rmcs:
     """Somebody watches stdout and stderr."""
-    for module in (stderr_messages, output):
-        monkeypatch.setattr(module, "watched", lambda _: True)
+    monkeypatch.setattr(output, "is_interactive", lambda _: True)
     monkeypatch.setenv("COLUMNS", "100")
 
     def run(*typed: str) -> Done:

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.cli.commands import task
-from ray_multicluster_scheduler.cli.service import item_wait, log_follower
-from ray_multicluster_scheduler.cli.service.log_follower import Printed, last_lines
+from ray_multicluster_scheduler.cli.service import item_wait
+from ray_multicluster_scheduler.cli.service.item_wait import LogFollower, last_lines
 from ray_multicluster_scheduler.common.exception import NotAllowedError, ServiceUnavailableError
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.support.eventually import until
@@ -29,7 +29,7 @@ from tests.unit.cli.terminal import Terminal
 from tests.unit.service.http_service import HttpService
 
 ROOT = Path(__file__).resolve().parents[3]
-AWAY = "This goes on when it is back; Ctrl+C ends it."
+AWAY = "This continues when it is back; Ctrl+C ends it."
 
 
 class Follower:
@@ -213,7 +213,7 @@ class TestLogs:
         self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         said: list[str] = []
-        monkeypatch.setattr(item_wait, "say", said.append)
+        monkeypatch.setattr(item_wait, "notify", said.append)
         self.submitted(service)
         prints(service, "step 1\n")
         service.plane.runtime.ask(service.plane.runtime._persistence.write_output)
@@ -237,7 +237,7 @@ class TestLogs:
         self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What is between the two has forgotten the line, and tells nobody: nothing comes on it any more."""
-        monkeypatch.setattr(item_wait, "FIRST_SILENCE_S", 0.5)
+        monkeypatch.setattr(item_wait, "STREAM_TIMEOUT_S", 0.5)
         self.submitted(service)
         prints(service, "one\n")
         with Forgetful(service.port) as between:
@@ -257,7 +257,7 @@ class TestLogs:
         self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It was made after a long silence, and would be left silent for as long again."""
-        monkeypatch.setattr(item_wait, "FIRST_SILENCE_S", 300.0)
+        monkeypatch.setattr(item_wait, "STREAM_TIMEOUT_S", 300.0)
         self.submitted(service)
         prints(service, "one\n")
         with Forgetful(service.port) as between:
@@ -265,7 +265,7 @@ class TestLogs:
             self.followed(
                 rmcs,
                 self.is_heard(heard, "one\n"),
-                lambda: monkeypatch.setattr(item_wait, "FIRST_SILENCE_S", 0.5),
+                lambda: monkeypatch.setattr(item_wait, "STREAM_TIMEOUT_S", 0.5),
                 lambda: prints(service, "two\n"),
                 self.is_heard(heard, "one\ntwo\n"),
                 between.forget,
@@ -298,7 +298,7 @@ class TestLogs:
 class TestPrinted:
     def told(self, *connections: str, size: int = 3, kept: int = 1000) -> str:
         out: list[str] = []
-        one = Printed(out.append)
+        one = LogFollower(out.append)
         for text in connections:
             one.attempt(1)
             data = text.encode()
@@ -323,7 +323,7 @@ class TestPrinted:
         assert self.told(*connections, size=size) == text
 
     def test_of_much_only_the_end_is_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(log_follower, "_KEPT", 20)
+        monkeypatch.setattr(item_wait, "_REMEMBERED", 20)
         text = "".join(f"line {number}\n" for number in range(50))
         assert self.told(text, text + "new\n", text + "new\n") == text + "new\n"
         other = text.removesuffix("line 49\n") + "line 50\n"
@@ -331,7 +331,7 @@ class TestPrinted:
 
     def test_another_attempt_is_another_text(self) -> None:
         out: list[str] = []
-        one = Printed(out.append)
+        one = LogFollower(out.append)
         for number in (1, 2):
             one.attempt(number)
             one.hear(b"same\n")
@@ -361,14 +361,14 @@ class TestPatience:
         monkeypatch.setattr(item_wait.time, "monotonic", lambda: now[0])
         monkeypatch.setattr(item_wait.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 3600))
         away = ServiceUnavailableError("It does not answer.")
-        assert item_wait.patiently(self.ask(away, away, TimeoutError(), "here"), None) == "here"
+        assert item_wait.retry_while_away(self.ask(away, away, TimeoutError(), "here"), None) == "here"
         assert capsys.readouterr().err == f"rmcs: It does not answer. {AWAY}\nrmcs: the service answers again\n"
         with pytest.raises(ServiceUnavailableError):
-            item_wait.patiently(self.ask(away, away, "here"))
+            item_wait.retry_while_away(self.ask(away, away, "here"))
 
     def test_what_is_refused_is_not_asked_again(self) -> None:
         with pytest.raises(NotAllowedError):
-            item_wait.patiently(self.ask(NotAllowedError("no"), "here"), None)
+            item_wait.retry_while_away(self.ask(NotAllowedError("no"), "here"), None)
 
 
 def test_status_on_a_terminal_says_that_the_service_is_away(service: HttpService) -> None:

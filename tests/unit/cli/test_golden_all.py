@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli import test_golden, test_golden_clusters, test_golden_sessions
+from tests.unit.cli import test_golden_clusters, test_golden_items, test_golden_sessions
 from tests.unit.cli.commands import all_commands
 from tests.unit.cli.golden import GOLDEN, SHOWN_IN_README, Picture, frames
 
 DRAWN: dict[str, Picture] = {
-    **test_golden.PICTURES,
+    **test_golden_items.PICTURES,
     **test_golden_clusters.PICTURES,
     **test_golden_sessions.PICTURES,
 }

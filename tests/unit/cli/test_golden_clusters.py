@@ -7,17 +7,21 @@ from typing import Any
 import pytest
 from rich.console import Group
 
-from ray_multicluster_scheduler.cli.commands.clusters import check_words, cluster_picture, clusters_picture
-from ray_multicluster_scheduler.cli.commands.clusters_apply import applied_lines
-from ray_multicluster_scheduler.cli.commands.doctor import doctor_picture
-from ray_multicluster_scheduler.cli.commands.fleet import local_table, to_do
+from ray_multicluster_scheduler.cli.commands.clusters import (
+    applied_lines,
+    check_verdict,
+    cluster_facts,
+    clusters_overview,
+)
+from ray_multicluster_scheduler.cli.commands.doctor import findings_text
+from ray_multicluster_scheduler.cli.commands.fleet import local_table, remedies
 from ray_multicluster_scheduler.cli.commands.owner import owners_table
 from ray_multicluster_scheduler.cli.commands.token import tokens_table
-from ray_multicluster_scheduler.cli.doctor.findings import doubtful, well, wrong
-from ray_multicluster_scheduler.cli.layout.lines import FittingLines
+from ray_multicluster_scheduler.cli.doctor.findings import ok, problem, warning
+from ray_multicluster_scheduler.cli.layout.lines import FoldedText
 from ray_multicluster_scheduler.local_fleet.fleet_home import ClusterStatus
 from tests.unit.cli.golden import NOW, USUAL, WIDE, Picture, check, frames
-from tests.unit.cli.golden_rows import STATUS
+from tests.unit.cli.golden_data import STATUS
 
 BOTH = (WIDE, USUAL)
 MORE: dict[str, dict[str, Any]] = {
@@ -81,22 +85,22 @@ CHECKED = [
     {"answered": False, "reason": "attic does not answer: no route to host", "cluster": {**ATTIC, "troubles": []}},
 ]
 FINDINGS = [
-    well("home", "/home/ann/.rmcs is yours alone"),
-    well("disk", "212 GB are free for /home/ann/.rmcs"),
-    well("service", "http://127.0.0.1:8000 answers; you are ann (admin, operator)"),
-    doubtful(
+    ok("home", "/home/ann/.rmcs is yours alone"),
+    ok("disk", "212 GB are free for /home/ann/.rmcs"),
+    ok("service", "http://127.0.0.1:8000 answers; you are ann (admin, operator)"),
+    warning(
         "service",
         "it runs version 0.1.0, and this is 0.2.0",
         "upgrade the older one: `rmcs down --away 600`, install, `rmcs up`",
     ),
-    wrong(
+    problem(
         "lab",
-        "the service has trouble with it: lab does not answer: connection refused",
+        "the service reports: lab does not answer: connection refused",
         "start its head, or correct the address; `rmcs clusters check lab` lets the service ask it again",
         "CLUSTER_UNREACHABLE",
     ),
-    doubtful("mac", "it is cordoned: it gets no new work", "`rmcs clusters uncordon mac`", "CORDONED"),
-    well("configuration", "clusters.yaml is right: centos, mac, lab"),
+    warning("mac", "it is cordoned: it gets no new work", "`rmcs clusters uncordon mac`", "CORDONED"),
+    ok("configuration", "clusters.yaml is right: centos, mac, lab"),
 ]
 APPLIED: dict[str, list[str]] = {
     "added": ["cloud"],
@@ -145,18 +149,16 @@ LOCAL = [
     ClusterStatus("cluster3", "down", "127.0.0.1:10003", "http://127.0.0.1:8267", [], []),
 ]
 PICTURES = {
-    "clusters": Picture(lambda: clusters_picture(CLUSTERS), ("clusters", "clusters list"), BOTH),
-    "clusters-show": Picture(lambda: cluster_picture(CENTOS, NOW), ("clusters show",)),
-    "clusters-show-lost": Picture(lambda: cluster_picture(ATTIC, NOW), ("clusters show",)),
-    "clusters-check": Picture(lambda: FittingLines("\n\n".join(map(check_words, CHECKED))), ("clusters check",)),
-    "clusters-apply": Picture(
-        lambda: FittingLines("\n".join(applied_lines(APPLIED, dry_run=True))), ("clusters apply",)
-    ),
-    "doctor": Picture(lambda: doctor_picture(FINDINGS), ("doctor",)),
+    "clusters": Picture(lambda: clusters_overview(CLUSTERS), ("clusters", "clusters list"), BOTH),
+    "clusters-show": Picture(lambda: cluster_facts(CENTOS, NOW), ("clusters show",)),
+    "clusters-show-lost": Picture(lambda: cluster_facts(ATTIC, NOW), ("clusters show",)),
+    "clusters-check": Picture(lambda: FoldedText("\n\n".join(map(check_verdict, CHECKED))), ("clusters check",)),
+    "clusters-apply": Picture(lambda: FoldedText("\n".join(applied_lines(APPLIED, dry_run=True))), ("clusters apply",)),
+    "doctor": Picture(lambda: findings_text(FINDINGS), ("doctor",)),
     "owner": Picture(lambda: owners_table(OWNERS), ("owner list", "owner show", "owner set"), BOTH),
     "token": Picture(lambda: tokens_table(TOKENS, NOW), ("token list",), BOTH),
     "fleet": Picture(
-        lambda: Group(local_table(LOCAL), *(f"rmcs: {words}" for words in to_do(LOCAL))), ("fleet status",), BOTH
+        lambda: Group(local_table(LOCAL), *(f"rmcs: {words}" for words in remedies(LOCAL))), ("fleet status",), BOTH
     ),
 }
 

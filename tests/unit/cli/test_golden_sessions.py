@@ -11,8 +11,8 @@ import pytest
 
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.cli.commands.replay import lines_of, summary
-from ray_multicluster_scheduler.cli.commands.simulate import figures_table
-from ray_multicluster_scheduler.cli.layout.lines import FittingLines, folded
+from ray_multicluster_scheduler.cli.commands.simulate import metrics_table
+from ray_multicluster_scheduler.cli.layout.lines import FoldedText, fold_text
 from ray_multicluster_scheduler.cli.layout.output import Format, as_text
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.config import load_config
@@ -66,8 +66,8 @@ SETTINGS = {
 }
 PICTURES = {
     "config-show": Picture(lambda: as_text(SETTINGS, Format.yaml), ("config show",)),
-    "simulate": Picture(lambda: figures_table(simulated(), several=False), ("simulate",)),
-    "replay": Picture(lambda: FittingLines(replayed()), ("replay",)),
+    "simulate": Picture(lambda: metrics_table(simulated(), several=False), ("simulate",)),
+    "replay": Picture(lambda: FoldedText(replayed()), ("replay",)),
 }
 SESSIONS = {
     "orders": (
@@ -91,7 +91,7 @@ def test_it_looks_as_it_did(name: str, width: int, request: pytest.FixtureReques
 
 
 class Session:
-    """Commands that are typed, and what each says: words first, then what it was asked for. Sentences are folded
+    """Commands that are typed, and what each says: words first, then what it was asked for. Sentences are fold_text
     before a person."""
 
     def __init__(self, rmcs: Rmcs, others: Sequence[tuple[str, str]] = ()) -> None:
@@ -107,7 +107,7 @@ class Session:
         return done.out.strip()
 
     def compare(self, name: str, request: pytest.FixtureRequest) -> None:
-        text = "\n".join(folded(self._shown(line), USUAL) for line in self._lines)
+        text = "\n".join(fold_text(self._shown(line), USUAL) for line in self._lines)
         compare(name, rendered(text.rstrip(), USUAL), request)
 
     def _shown(self, line: str) -> str:

@@ -14,7 +14,7 @@ import typer.main
 from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.cli.app import app
 from ray_multicluster_scheduler.cli.arguments.examples import EXAMPLES
-from ray_multicluster_scheduler.cli.arguments.lazy_group import LateGroup, loaded
+from ray_multicluster_scheduler.cli.arguments.lazy_group import LazyGroup, load_all
 from tests.support.typed_command import check_command
 from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Rmcs
@@ -37,9 +37,9 @@ OTHER_NAMES = {
 
 def groups() -> Iterator[str]:
     root = typer.main.get_group(app)
-    assert isinstance(root, LateGroup)
+    assert isinstance(root, LazyGroup)
     yield ""
-    yield from (name for name, one in loaded(root).commands.items() if hasattr(one, "commands"))
+    yield from (name for name, one in load_all(root).commands.items() if hasattr(one, "commands"))
 
 
 @pytest.fixture(autouse=True)
@@ -79,12 +79,12 @@ class TestEach:
         assert re.fullmatch(r"[A-Z][a-z]+ .*\.", first), first
 
     def test_every_option_says_what_it_is(self, words: str) -> None:
-        silent = [one.name for one in ALL[words].params if not said_of(one)]
+        silent = [one.name for one in ALL[words].params if not section_of(one)]
         assert silent == []
-        assert [said_of(one) for one in ALL[words].params if not re.match(r"[A-Z`0-9\"]", said_of(one))] == []
+        assert [section_of(one) for one in ALL[words].params if not re.match(r"[A-Z`0-9\"]", section_of(one))] == []
 
 
-def said_of(option: Any) -> str:
+def section_of(option: Any) -> str:
     """An example, such as NAME=4x{CPU:16}, is said first where it says more than words."""
     said = str(option.help or "")
     return said[:1].upper() + said[1:] if said.startswith(("none", "viewer")) else said

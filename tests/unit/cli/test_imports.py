@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from ray_multicluster_scheduler.cli import app as cli_app
-from ray_multicluster_scheduler.cli.arguments.lazy_group import load
+from ray_multicluster_scheduler.cli.arguments.lazy_group import load_command
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
@@ -74,13 +74,13 @@ def test_so_many_are_enough(service: HttpService, words: str, most: int, ours: i
 )
 def test_what_is_wrong_with_one_command_loads_no_others(words: str, rest: list[str]) -> None:
     loaded = loaded_by(*words.split())
-    assert [one for one in ("simulate", "doctor") if f"{OURS}.cli.{one}" in loaded] == rest
+    assert [one for one in ("simulate", "doctor") if f"{OURS}.cli.commands.{one}" in loaded] == rest
 
 
 @pytest.mark.parametrize("words", ["status --address http://127.0.0.1:9", "explain NO_CAPACITY", "status --foo"])
 def test_plain_words_in_a_pipe_need_no_rich(words: str) -> None:
     loaded = loaded_by(*words.split())
-    assert not [name for name in loaded if name.partition(".")[0] == "rich" or name.endswith(".fitting_columns")]
+    assert not [name for name in loaded if name.partition(".")[0] == "rich" or name.endswith(".text_table")]
 
 
 def options(command: Any) -> list[Any]:
@@ -88,7 +88,7 @@ def options(command: Any) -> list[Any]:
     return own + [one for below in getattr(command, "commands", {}).values() for one in options(below)]
 
 
-ALL = [(name, one) for name, late in cli_app.Root.late.items() for one in options(load(name, late))]
+ALL = [(name, one) for name, lazy in cli_app.Root.lazy_commands.items() for one in options(load_command(name, lazy))]
 
 
 def test_a_quick_option_means_what_typer_makes_of_it() -> None:

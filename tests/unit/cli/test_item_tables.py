@@ -11,12 +11,12 @@ from rich.console import Console
 from ray_multicluster_scheduler.cli.commands.clusters import fleet_table
 from ray_multicluster_scheduler.cli.commands.fleet import local_table
 from ray_multicluster_scheduler.cli.commands.owner import owners_table
-from ray_multicluster_scheduler.cli.commands.status import status_picture
+from ray_multicluster_scheduler.cli.commands.status import status_overview
 from ray_multicluster_scheduler.cli.commands.token import tokens_table
 from ray_multicluster_scheduler.cli.layout.item_tables import actors_table, items_table, jobs_table, waiting_table
 from ray_multicluster_scheduler.cli.layout.output import PIPE_WIDTH
 from ray_multicluster_scheduler.local_fleet.fleet_home import ClusterStatus
-from tests.unit.cli.golden_rows import STATUS, cluster
+from tests.unit.cli.golden_data import STATUS, cluster
 from tests.unit.cli.test_golden_clusters import owner, token
 
 NOW = 10_000.0
@@ -74,7 +74,7 @@ def test_an_endless_name_does_not_spoil_a_table_in_a_pipe() -> None:
     assert max(map(len, lines(owners_table([owner("ann", 0, 0, paused=long)]), PIPE_WIDTH))) < 400
     assert max(map(len, lines(tokens_table([token("k3", "ann", "viewer", 0, None, long)], NOW), PIPE_WIDTH))) < 400
     silent = {**STATUS, "clusters": [cluster("lab", "CLUSTER_UNREACHABLE", sentence=long)]}
-    assert max(map(len, lines(status_picture(silent, NOW), PIPE_WIDTH))) < 400
+    assert max(map(len, lines(status_overview(silent, NOW), PIPE_WIDTH))) < 400
 
 
 def test_who_looks_for_a_tag_or_an_owner_finds_it_in_a_pipe() -> None:

@@ -16,17 +16,16 @@ import pytest
 import typer
 
 from ray_multicluster_scheduler.cli.app import Root
-from ray_multicluster_scheduler.cli.arguments import ray_job_options
-from ray_multicluster_scheduler.cli.arguments.lazy_group import load
+from ray_multicluster_scheduler.cli.arguments import options
+from ray_multicluster_scheduler.cli.arguments.lazy_group import load_command
 from ray_multicluster_scheduler.cli.commands import job as job_command
-from ray_multicluster_scheduler.cli.layout import job_text
 from ray_multicluster_scheduler.cli.service.client import Service, connect
-from ray_multicluster_scheduler.cli.terminal.interrupts import interrupted_well
+from ray_multicluster_scheduler.cli.service.item_wait import interruptible
 from ray_multicluster_scheduler.common.exception import ResultLostError, ServiceUnavailableError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.client_api.control_plane import until
@@ -118,7 +117,7 @@ def end_when_it_is_followed(service: HttpService, job_id: str) -> threading.Thre
 
 @pytest.mark.parametrize("command", RAYS)
 def test_it_has_every_flag_of_ray_job(command: str) -> None:
-    group = load("job", Root.late["job"])
+    group = load_command("job", Root.lazy_commands["job"])
     known = {name for one in group.commands[command].params for name in one.opts}
     assert {f"--{name}" for name in RAYS[command].split()} <= known
 
@@ -202,7 +201,7 @@ class TestSubmit:
         assert done.code == 100
         assert "rmcs: j1 failed: No cluster can ever run job j1 (echo hi):\n  mac: " in done.err
         assert "\nrmcs: what to do: ask for less, " in done.err
-        assert "nothing of it has run, more: `rmcs explain j1`" in done.err
+        assert "it never started, more: `rmcs explain j1`" in done.err
         again = rmcs("job", "status", "j1")
         assert again.code == 100
         assert "Status message: No cluster can ever run job j1 (echo hi):\n  mac: " in again.out
@@ -212,9 +211,9 @@ class TestSubmit:
     def test_logs_are_not_announced_where_none_follow(self) -> None:
         said = "Job entrypoint command failed with exit code 3, last available logs (truncated to 20,000 chars):\n"
         info = {"job_id": "j1", "status": "FAILED", "attempt": 1, "message": said}
-        assert job_text.end_words(info) == "j1 failed: Job entrypoint command failed with exit code 3"
-        assert job_text.standing_words("j1", info, str).endswith("failed with exit code 3")
-        assert "chars):\nboom" in job_text.standing_words("j1", {**info, "message": f"{said}boom"}, str)
+        assert job_command.end_summary(info) == "j1 failed: Job entrypoint command failed with exit code 3"
+        assert job_command.status_text("j1", info, str).endswith("failed with exit code 3")
+        assert "chars):\nboom" in job_command.status_text("j1", {**info, "message": f"{said}boom"}, str)
 
     def test_paths_that_were_changed_for_the_cluster_are_told(self, service: HttpService, rmcs: Rmcs) -> None:
         """Else nobody understands why it does not find its file."""
@@ -282,9 +281,9 @@ class TestSubmit:
             (["--headers", '{"Cookie": "x"}'], "only header"),
             (["--resource", "tpu"], "NAME=AMOUNT"),
             (["--priority", "9999999"], "it is too high; give one from -1000000 to 1000000"),
-            (["--name", ""], "--name: it is empty; give something"),
-            (["--submission-id", ""], "--submission-id: it is empty; give something"),
-            (["--working-dir", " "], "--working-dir: it is empty; give something"),
+            (["--name", ""], "--name: it is empty; give a value"),
+            (["--submission-id", ""], "--submission-id: it is empty; give a value"),
+            (["--working-dir", " "], "--working-dir: it is empty; give a value"),
             (["--submission-id", "last"], "submission_id is 'last', by which commands mean other items"),
             (["--submission-id", "all"], "submission_id is 'all', by which commands mean other items"),
             (["--working-dir", "/nonexistent"], "--working-dir: there is no folder or archive '/nonexistent' here"),
@@ -312,7 +311,7 @@ class TestSubmit:
         done = rmcs("job", "submit", "--submission-id", "j1", "--timeout", "0.5", "--", "true")
         assert done.code == 101
         assert re.search("j1 is (PENDING|RUNNING), and not over", done.err), "it may not have begun within that time"
-        assert "j1 goes on; follow it with `rmcs job logs -f j1`, end it with `rmcs job stop j1`" in done.err
+        assert "j1 continues; follow it with `rmcs job logs -f j1`, end it with `rmcs job stop j1`" in done.err
 
 
 def silent(followed: threading.Event) -> Callable[[str], AsyncIterator[str]]:
@@ -343,7 +342,7 @@ class TestInterrupt:
         done = rmcs("job", "submit", "--submission-id", "j1", *words, "--", "true")
         thread.join()
         assert done.code == 130
-        how = "j1 goes on; follow it with `rmcs job logs -f j1`, end it with `rmcs job stop j1`"
+        how = "j1 continues; follow it with `rmcs job logs -f j1`, end it with `rmcs job stop j1`"
         assert (how in done.err) == (after == "RUNNING")
         assert ("j1 is cancelled" in done.err) == (after == "CANCELLED")
         until(lambda: state(service, "j1") == after)
@@ -353,9 +352,9 @@ class TestInterrupt:
     ) -> None:
         service.submit("t1", 1)
         until(lambda: state(service, "t1") == "RUNNING")
-        with pytest.raises(typer.Exit), interrupted_well(connect(), "t1", cancel=True):
+        with pytest.raises(typer.Exit), interruptible(connect(), "t1", cancel=True):
             raise KeyboardInterrupt
-        assert capsys.readouterr().err == "rmcs: t1 was asked to end\n"
+        assert capsys.readouterr().err == "rmcs: t1 was asked to stop\n"
 
 
 class TestOthers:
@@ -383,7 +382,7 @@ class TestOthers:
         shown = done.out.splitlines()
         assert shown[1].endswith("exit code 1, last available logs:")
         assert (shown[2], shown[-1], len(shown)) == ("line 80", "line 99", 22)
-        assert "all that it printed: `rmcs job logs j1`" in done.err
+        assert "all of its output: `rmcs job logs j1`" in done.err
         assert rmcs("job", "status", "j2").out.splitlines()[-1] == "a line"
 
         def gone(_: str) -> None:
@@ -392,15 +391,15 @@ class TestOthers:
         service.plane.runtime.clients.client = gone  # type: ignore[method-assign, assignment]  # it is away
         done = rmcs("job", "status", "j2")
         assert done.code == 100
-        assert "cannot be had: mac does not answer" in done.err
-        assert "rmcs: when its cluster answers again, all that it printed: `rmcs job logs j2`\n" in done.err
+        assert "cannot be read: mac does not answer" in done.err
+        assert "rmcs: when its cluster answers again, all of its output: `rmcs job logs j2`\n" in done.err
 
         def forgotten(_: str) -> None:
             raise ResultLostError("Ray on mac does not know of it any more.", cluster="mac")
 
         service.plane.runtime.clients.client = forgotten  # type: ignore[method-assign, assignment]  # started anew
         done = rmcs("job", "status", "j2")
-        assert "what it printed cannot be had: Ray on mac does not know of it any more." in done.err
+        assert "the output cannot be read: Ray on mac does not know of it any more." in done.err
         assert "job logs" not in done.err, "there they are as little"
         assert "rmcs: to run it once more: `rmcs task retry j2`\n" in done.err
 
@@ -454,14 +453,14 @@ class TestOthers:
         ("started", "said"),
         [
             (False, "is PENDING after 0.1 s: Ray on mac has not started its entrypoint yet, and ends it only once it"),
-            (True, "is RUNNING after 0.1 s: its cluster was told, and has not ended it yet"),
+            (True, "is RUNNING after 0.1 s: its cluster got the request, and has not ended it yet"),
         ],
     )
     def test_stop_does_not_wait_for_ever(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, started: bool, said: str
     ) -> None:
         """Ray ends a job that it has not started yet only once it has, which may take a quarter of an hour."""
-        monkeypatch.setattr(job_command, "STOPS_WITHIN_S", 0.1)
+        monkeypatch.setattr(job_command, "STOP_TIMEOUT_S", 0.1)
         monkeypatch.setattr(service.plane, "dispatch", lambda orders: None)
         monkeypatch.setattr(service.plane, "cancel", service.plane.cancelled.append)
         item = {"id": "j1", "kind": "job", "name": "j", "job": {"entrypoint": "true"}}
@@ -477,7 +476,7 @@ class TestOthers:
         assert "after 0 s" in rmcs("job", "stop", "j1", "--timeout", "0").err
 
     def test_why_a_lost_job_does_not_stop(self) -> None:
-        assert "is told when it does" in job_command.why_not_over({"job_id": "j1", "status": "LOST"})
+        assert "gets the request when it does" in job_command.why_not_over({"job_id": "j1", "status": "LOST"})
 
     def test_the_token_may_be_a_header(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("RMCS_TOKEN")
@@ -487,8 +486,8 @@ class TestOthers:
         assert rmcs("job", "submit", "--no-wait", "--headers", header, "--", "true").code == 0
 
     def test_whom_to_trust(self, tmp_path: Path) -> None:
-        assert ray_job_options.trusted("True") is None
-        assert ray_job_options.trusted(str(tmp_path)) == str(tmp_path)
+        assert options.trusted("True") is None
+        assert options.trusted(str(tmp_path)) == str(tmp_path)
 
 
 def test_delete_forgets_what_is_over(service: HttpService, rmcs: Rmcs) -> None:

@@ -96,7 +96,7 @@ class TestAttemptsThatNeverRan:
         for words in ((), ("--tail", "1")):
             done = rmcs("job", "logs", "-f", "j", *words)
             assert (done.code, done.out) == (100, "")
-            assert done.err == "rmcs: what it printed cannot be had: mac does not answer.\n"
+            assert done.err == "rmcs: the output cannot be read: mac does not answer.\n"
 
     def test_a_cluster_that_does_not_answer_while_the_job_runs_is_said_once(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -112,12 +112,12 @@ class TestAttemptsThatNeverRan:
             return {"status": "RUNNING"}
 
         monkeypatch.setattr(Dashboard, "job_info", late)
-        monkeypatch.setattr(item_wait, "READ_AGAIN_S", 0.2)
+        monkeypatch.setattr(item_wait, "REREAD_S", 0.2)
         ending = end_when_it_is_followed(service, job)
         done = rmcs("job", "logs", "-f", "j")
         ending.join()
         assert (done.code, done.out) == (0, "a line\n")
-        assert done.err == "rmcs: what it printed cannot be had: mac does not answer.\n"
+        assert done.err == "rmcs: the output cannot be read: mac does not answer.\n"
         assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
     def test_an_attempt_on_a_cluster_that_is_gone_does_not_hide_the_next(
@@ -138,8 +138,8 @@ class TestAttemptsThatNeverRan:
             return "a line\n"
 
         unread, printed = threading.Event(), threading.Event()
-        say, write = item_wait.say, job_command.to_stdout
-        monkeypatch.setattr(item_wait, "say", lambda text: (say(text), unread.set()))
+        say, write = item_wait.notify, job_command.to_stdout
+        monkeypatch.setattr(item_wait, "notify", lambda text: (say(text), unread.set()))
         monkeypatch.setattr(job_command, "to_stdout", lambda text: (write(text), printed.set()))
         monkeypatch.setattr(Dashboard, "job_info", gone_or_running)
         monkeypatch.setattr(Dashboard, "job_logs", gone_or_printed)
@@ -172,7 +172,7 @@ class TestAttemptsThatNeverRan:
             return "one\ntwo\nthree\n"
 
         monkeypatch.setattr(Dashboard, "job_logs", late)
-        monkeypatch.setattr(item_wait, "READ_AGAIN_S", 0.2)
+        monkeypatch.setattr(item_wait, "REREAD_S", 0.2)
         ending = end_when_it_is_followed(service, job)
         done = rmcs("job", "logs", "-f", "j", "--tail", "1")
         ending.join()

@@ -11,12 +11,12 @@ import pytest
 import typer
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli.arguments.selectors import find_several
+from ray_multicluster_scheduler.cli.arguments.selectors import find_items
+from ray_multicluster_scheduler.cli.layout import output
 from ray_multicluster_scheduler.cli.layout.output import Format
-from ray_multicluster_scheduler.cli.service import item_wait, items
+from ray_multicluster_scheduler.cli.service import items
 from ray_multicluster_scheduler.cli.service.client import Service, connect
-from ray_multicluster_scheduler.cli.service.items import each
-from ray_multicluster_scheduler.cli.service.retry_guard import repetitions
+from ray_multicluster_scheduler.cli.service.items import change_each, earlier_retries
 from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.cli.conftest import Rmcs
@@ -24,7 +24,7 @@ from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import BLOBS, a_task
 
-IDS = [f"t{number}" for number in range(items.FEW + 50)]
+IDS = [f"t{number}" for number in range(items.SEQUENTIAL_MAX + 50)]
 
 
 def submit(service: HttpService, ids: list[str]) -> None:
@@ -40,8 +40,8 @@ def done(one: str) -> dict[str, Any]:
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What a person sees who watches stderr."""
     seen = io.StringIO()
-    monkeypatch.setattr(item_wait, "is_terminal", lambda **_: True)
-    monkeypatch.setattr(item_wait, "console", lambda **_: Console(file=seen, force_terminal=True, width=80))
+    monkeypatch.setattr(output, "is_terminal", lambda **_: True)
+    monkeypatch.setattr(output, "console", lambda **_: Console(file=seen, force_terminal=True, width=80))
     return seen
 
 
@@ -49,14 +49,14 @@ def test_all_are_more_than_ten_thousand(service: HttpService) -> None:
     ids = [f"t{number}" for number in range(10_001)]
     submit(service, ids[:10_000])
     submit(service, ids[10_000:])
-    assert find_several(connect(), ["all"]) == ids[::-1]
+    assert find_items(connect(), ["all"]) == ids[::-1]
 
 
 def test_many_are_cancelled(service: HttpService, rmcs: Rmcs) -> None:
     submit(service, IDS)
     ended = rmcs("task", "cancel", "all")
     assert (ended.code, ended.out.splitlines()) == (0, IDS[::-1]), "newest first"
-    assert ended.err.splitlines()[0] == "rmcs: 150 items; Ctrl+C ends it, and what was done until then stays done"
+    assert ended.err.splitlines()[0] == "rmcs: 150 items; Ctrl+C stops, and what was done until then stays done"
     until(lambda: service.get("/api/v1/items?state=RUNNING,QUEUED")["items"] == [])
 
 
@@ -70,7 +70,7 @@ class TestSideBySide:
             two.wait()
             return done(one)
 
-        each(IDS, order, Format.json, str)
+        change_each(IDS, order, Format.json, str)
         shown = capsys.readouterr()
         assert [one["id"] for one in json.loads(shown.out)] == IDS
         assert shown.err == ""
@@ -83,8 +83,8 @@ class TestSideBySide:
             assert threading.current_thread() is threading.main_thread()
             return done(one)
 
-        each(IDS[: items.FEW], order, Format.json, str)
-        assert began == IDS[: items.FEW]
+        change_each(IDS[: items.SEQUENTIAL_MAX], order, Format.json, str)
+        assert began == IDS[: items.SEQUENTIAL_MAX]
 
     def test_what_was_repeated(self) -> None:
         two = threading.Barrier(2, timeout=30)
@@ -94,7 +94,7 @@ class TestSideBySide:
                 two.wait()
                 return {"repeated_by": ["a", "b"]} if path.endswith("/t3") else {}
 
-        assert repetitions(cast("Service", Answers()), ["t1", "t2", "t3", "t4"]) == {"t3": "b"}
+        assert earlier_retries(cast("Service", Answers()), ["t1", "t2", "t3", "t4"]) == {"t3": "b"}
 
 
 def test_one_of_many_that_is_refused_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +104,7 @@ def test_one_of_many_that_is_refused_stops_nothing(capsys: pytest.CaptureFixture
         return done(one)
 
     with pytest.raises(typer.Exit) as ended:
-        each(IDS, order, Format.json, str)
+        change_each(IDS, order, Format.json, str)
     shown = capsys.readouterr()
     assert ended.value.exit_code == 1
     assert len(json.loads(shown.out)) == len(IDS) - 1
@@ -121,23 +121,23 @@ def test_the_rest_of_many_is_not_asked_of_a_service_that_is_away(capsys: pytest.
         return done(one)
 
     with pytest.raises(typer.Exit) as ended:
-        each(IDS, order, Format.json, str)
+        change_each(IDS, order, Format.json, str)
     shown = capsys.readouterr()
     assert ended.value.exit_code == 1
     assert [one["id"] for one in json.loads(shown.out)] == IDS[:20], "what was done is told"
     assert len(asked) < 30
     left = len(IDS) - len(asked)
-    assert shown.err.splitlines()[-1] == f"rmcs: {left} more are as they were: the service was not asked any more"
+    assert shown.err.splitlines()[-1] == f"rmcs: {left} more are unchanged: the service went away"
     assert shown.err.count("It does not answer.") == len(asked) - 20
 
 
 def test_a_person_sees_how_far_it_is(screen: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
-    each(IDS, done, Format.json, str)
+    change_each(IDS, done, Format.json, str)
     assert "150 of 150" in screen.getvalue()
     assert len(json.loads(capsys.readouterr().out)) == 150, "data is where data belongs"
 
 
 def test_lines_of_a_table_are_not_drawn_into_a_spinner(screen: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
-    each(IDS, done, Format.table, lambda _: "is cancelled")
+    change_each(IDS, done, Format.table, lambda _: "is cancelled")
     assert screen.getvalue() == ""
     assert capsys.readouterr().out.splitlines() == IDS

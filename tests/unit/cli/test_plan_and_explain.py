@@ -52,7 +52,7 @@ class TestExplain:
         text = capsys.readouterr().out
         assert text.startswith("t2 (task t2) is QUEUED\n  NO_CAPACITY: ")
         assert "may start: unknown" in text
-        assert f"Told by process {os.getpid()}: " in text
+        assert f"Source: process {os.getpid()}: " in text
 
     def test_as_json(self, plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", "t1", "-o", "json"]) == 0
@@ -76,7 +76,7 @@ class TestExplain:
         assert main(["explain", "nobody"]) == 102
         error = capsys.readouterr().err
         assert f"None of your programs has an item 'nobody'; asked were: process {os.getpid()}." in error
-        assert "What to do: look at `rmcs explain --list`" in error
+        assert "What to do: see `rmcs explain --list`" in error
 
     def test_without_a_program(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", "nobody"]) == 102
@@ -121,10 +121,10 @@ class TestExplain:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         silent = {"error": "TimeoutError", "message": "timed out"}
-        monkeypatch.setattr(local_programs, "ask_all", lambda _: iter([(4711, silent)]))
+        monkeypatch.setattr(local_programs, "query_all", lambda _: iter([(4711, silent)]))
         assert main(["explain", "--list"]) == 0
         told = capsys.readouterr()
-        assert (told.out, told.err) == ("", "rmcs: process 4711 did not say what it has: timed out\n")
+        assert (told.out, told.err) == ("", "rmcs: process 4711 did not list its items: timed out\n")
         assert main(["explain", "--list", "-o", "json"]) == 0
         assert json.loads(capsys.readouterr().out) == []
 

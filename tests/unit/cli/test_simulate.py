@@ -143,7 +143,7 @@ def test_the_history(words: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*words, "--synthetic", "items=3 over=1s run=constant:1", "--record", str(path)]) == 0
     kinds = [json.loads(line)["line"] for line in path.read_text().splitlines()]
     assert kinds.count("Began") == kinds.count("Over") == 3
-    assert f"rmcs: wrote {path}; `rmcs replay {path}` feeds it to the scheduler once more\n" in capsys.readouterr().err
+    assert f"rmcs: wrote {path}; `rmcs replay {path}` replays it\n" in capsys.readouterr().err
     assert kinds[0] == "Setup"
     assert {"Fed", "Told", "Nodes"} <= set(kinds)
     capsys.readouterr()
@@ -164,8 +164,8 @@ def test_the_history(words: list[str], tmp_path: Path, capsys: pytest.CaptureFix
         (["--synthetic", SMALL, "--set", "ageing_s=-3"], "--set: settings.ageing_s"),
         (["--synthetic", SMALL, "--policy", "luck"], "settings.weights names 'luck', but there is no such score"),
         (["--synthetic", SMALL, "--policy", "load=much"], "'much' is not a number"),
-        (["--synthetic", SMALL, "--policy", "load", "--policy", "round_robin"], "round_robin is no score"),
-        (["--synthetic", SMALL, "--compare", "x: luck"], "'luck' is not understood"),
+        (["--synthetic", SMALL, "--policy", "load", "--policy", "round_robin"], "round_robin cannot be combined"),
+        (["--synthetic", SMALL, "--compare", "x: luck"], "'luck' is not valid"),
         (
             ["--synthetic", SMALL, "--compare", "x: policy:load", "--compare", "x: policy:headroom"],
             "have the same name",
@@ -198,7 +198,7 @@ def test_a_file_that_is_there_is_not_replaced(
     file.write_text("all my work")
     ask = [*words, "--synthetic", "items=3 over=1min run=constant:9", option, str(file)]
     assert main(ask) == 2
-    assert f"{file} is there already.\nWhat to do: give another name, or --force" in capsys.readouterr().err
+    assert f"{file} exists already.\nWhat to do: give another name, or --force" in capsys.readouterr().err
     assert file.read_text() == "all my work"
     assert main([*ask, "--force"]) == 0
     assert file.read_text() != "all my work"

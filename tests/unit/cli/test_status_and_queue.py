@@ -85,7 +85,7 @@ class TestStatus:
             return looks[-1]
 
         seen = status.look
-        monkeypatch.setattr(status, "look", look)
+        monkeypatch.setattr(status, "fetch_status", look)
         done = rmcs("status", "--watch", "--every", "0.2", *words)
         assert done.code == 130
         if words:

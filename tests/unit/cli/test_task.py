@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ray_multicluster_scheduler.cli.commands import task
 from ray_multicluster_scheduler.cli.layout import output
-from ray_multicluster_scheduler.cli.layout.item_tables import item_picture
+from ray_multicluster_scheduler.cli.layout.item_tables import item_facts
 from ray_multicluster_scheduler.cli.service import item_wait
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
@@ -142,7 +142,7 @@ class TestShow:
         done = {"task_id": "t2", "cluster": None, "message": "t1 failed", "next_step": "look at t1"}
         told = {"id": "t2", "state": "FAILED", "outcome": {"completion": done, "result": None, "origin": end}}
         screen = Console(width=80, color_system=None, file=io.StringIO())
-        screen.print(item_picture(told, 0.0), crop=False)
+        screen.print(item_facts(told, 0.0), crop=False)
         shown = screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO of above
         facts = [" ".join(line.split()) for line in shown.splitlines()]
         assert facts[2:4] == ["error t1 failed", "what to do look at t1"]
@@ -251,9 +251,9 @@ class TestOrders:
             assert "rmcs task retry" in done.err
 
     def test_what_runs_is_neither_held_nor_does_it_wait(self, two: HttpService, rmcs: Rmcs) -> None:
-        goes_on = "rmcs: alpha-1 is RUNNING and goes on; if it is tried again, it is held\n"
+        goes_on = "rmcs: alpha-1 is RUNNING and continues; if it is retried, it is held\n"
         assert rmcs("task", "hold", "alpha-1").err == goes_on
-        counts = "rmcs: alpha-1 has priority 5 now, which counts if it is tried again: it is RUNNING\n"
+        counts = "rmcs: alpha-1 has priority 5 now, which counts if it is retried: it is RUNNING\n"
         assert rmcs("task", "priority", "alpha-1", "5").err == counts
 
     @pytest.mark.parametrize("name", ["../../tokens", "..", "a/b", "x" * 100_000])
@@ -297,7 +297,7 @@ class TestRetry:
         again = rmcs("task", "retry", "t1")
         assert again.code == 0
         assert state(service, again.out.strip()) in ("PENDING", "QUEUED", "DISPATCHING", "RUNNING")
-        assert again.err == f"rmcs: t1 is repeated as {again.out.strip()}\n"
+        assert again.err == f"rmcs: t1 is retried as {again.out.strip()}\n"
 
     def test_not_twice_by_mistake(self, service: HttpService, rmcs: Rmcs) -> None:
         self.failed(service, "t1")
@@ -305,11 +305,11 @@ class TestRetry:
         until(lambda: state(service, second) == "RUNNING")
         done = rmcs("task", "retry", "t1")
         assert (done.code, done.out) == (1, "")
-        assert f"t1 was repeated already, as {second}, which is RUNNING." in done.err
+        assert f"t1 was already retried as {second}, which is RUNNING." in done.err
         assert f"rmcs task show {second}" in done.err
         end(service, second, "failed")
         done = rmcs("task", "retry", "t1")
-        assert f"which is FAILED.\nWhat to do: repeat that one: rmcs task retry {second}" in done.err
+        assert f"which is FAILED.\nWhat to do: retry that one: rmcs task retry {second}" in done.err
         third = rmcs("task", "retry", "t1", "--anyway")
         assert third.code == 0
         until(lambda: state(service, third.out.strip()) == "RUNNING")
@@ -320,11 +320,11 @@ class TestRetry:
     ) -> None:
         """Each has looked before the other one gave the order; or one does it again, as its answer was lost."""
         self.failed(service, "t1")
-        monkeypatch.setattr(task, "repetitions", lambda *_: {})
+        monkeypatch.setattr(task, "earlier_retries", lambda *_: {})
         first, second = rmcs("task", "retry", "t1"), rmcs("task", "retry", "t1")
         assert (first.code, second) == (0, first)
         assert service.get("/api/v1/items/t1")["repeated_by"] == [first.out.strip()]
-        monkeypatch.setattr(task, "repetitions", lambda *_: {"t1": first.out.strip()})
+        monkeypatch.setattr(task, "earlier_retries", lambda *_: {"t1": first.out.strip()})
         third, fourth = rmcs("task", "retry", "t1", "--anyway"), rmcs("task", "retry", "t1", "--anyway")
         assert (third.code, fourth) == (0, third)
         assert service.get("/api/v1/items/t1")["repeated_by"] == [first.out.strip(), third.out.strip()]
@@ -335,10 +335,10 @@ class TestRetry:
         """After we looked, and by no command: without the key that a command would use."""
         self.failed(service, "t1")
         other = service.post("/api/v1/items/t1/retry")["id"]
-        monkeypatch.setattr(task, "repetitions", lambda *_: {})
+        monkeypatch.setattr(task, "earlier_retries", lambda *_: {})
         done = rmcs("task", "retry", "t1")
         assert (done.code, done.out) == (1, "")
-        assert f"t1 was repeated already, as {other}, which is " in done.err
+        assert f"t1 was already retried as {other}, which is " in done.err
         assert service.get("/api/v1/items/t1")["repeated_by"] == [other]
 
     def test_what_succeeded(self, service: HttpService, rmcs: Rmcs) -> None:
@@ -353,17 +353,17 @@ class TestRetry:
 
     def test_all(self, service: HttpService, rmcs: Rmcs) -> None:
         none = rmcs("task", "retry", "all")
-        assert (none.code, none.out, none.err) == (0, "", "rmcs: nothing is repeated: nothing has failed\n")
+        assert (none.code, none.out, none.err) == (0, "", "rmcs: nothing is retried: nothing has failed\n")
         self.failed(service, "t1", "t2")
         done = rmcs("task", "retry", "all")
         assert (done.code, len(done.out.splitlines())) == (0, 2)
         assert done.err.splitlines()[-1] == "rmcs: 2 are repeated"
         again = rmcs("task", "retry", "all", "-o", "json")
         assert (again.code, json.loads(again.out)) == (0, [])
-        assert "nothing is repeated: what failed (2) was repeated before; --anyway" in again.err
+        assert "nothing is retried: what failed (2) was retried before; --anyway" in again.err
         self.failed(service, "t3")
         assert rmcs("task", "retry", "all").err.splitlines()[-1] == (
-            "rmcs: 1 is repeated; 2 of those that failed were before"
+            "rmcs: 1 is retried; 2 of those that failed were before"
         )
         assert rmcs("task", "retry", "all", "--anyway").err.splitlines()[-1] == "rmcs: 3 are repeated"
 
@@ -407,7 +407,7 @@ class TestLogs:
         assert (done.code, done.out) == (code, "one\ntwo ü\n")
 
     def test_what_waits_says_why(self, two: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
-        say, said = item_wait.say, threading.Event()
+        say, said = item_wait.notify, threading.Event()
 
         def heard(text: str) -> None:
             say(text)
@@ -420,7 +420,7 @@ class TestLogs:
             until(lambda: state(two, "alpha-2") == "RUNNING")
             end(two, "alpha-2")
 
-        monkeypatch.setattr(item_wait, "say", heard)
+        monkeypatch.setattr(item_wait, "notify", heard)
         later = threading.Thread(target=go)
         later.start()
         done = rmcs("task", "logs", "-f", "alpha-2")

@@ -8,18 +8,18 @@ from typing import Any, Literal
 import pytest
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli.top.screen import TopPicture
+from ray_multicluster_scheduler.cli.top.screen import TopScreen
 from ray_multicluster_scheduler.cli.top.state import (
     AHEAD,
     View,
-    chosen,
-    keys_of,
+    clamp_scroll,
+    parse_keys,
     press,
-    within,
+    visible_rows,
 )
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.golden import NOW, compare
-from tests.unit.cli.golden_rows import GIB, HELD, STATUS, row, waiting
+from tests.unit.cli.golden_data import GIB, HELD, STATUS, row, waiting
 from tests.unit.service.http_service import HttpService
 
 SEEN: dict[str, Any] = {
@@ -53,7 +53,7 @@ SEEN: dict[str, Any] = {
 
 
 def pressed(keys: str, view: View | None = None) -> View:
-    for key in keys_of(keys):
+    for key in parse_keys(keys):
         view = press(view or View(), key)
     return view or View()
 
@@ -72,7 +72,7 @@ class TestKeys:
         ],
     )
     def test_what_a_terminal_sends(self, sent: str, keys: list[str]) -> None:
-        assert keys_of(sent) == keys
+        assert parse_keys(sent) == keys
 
     def test_panes(self) -> None:
         assert [pressed("\t" * times).pane for times in range(5)] == [
@@ -108,14 +108,14 @@ class TestKeys:
     def test_scrolling_ends_at_both_ends(self) -> None:
         assert pressed("\x1b[A").first == 0
         assert pressed("\x1b[B\x1b[6~").first == 11
-        assert within(pressed("\x1b[F"), 22, 10).first == 12
-        assert within(pressed("\x1b[B"), 3, 10).first == 0
+        assert clamp_scroll(pressed("\x1b[F"), 22, 10).first == 12
+        assert clamp_scroll(pressed("\x1b[B"), 3, 10).first == 0
         assert pressed("\x1b[B\t").first == 0
 
 
 class TestRows:
     def ids(self, keys: str) -> list[str]:
-        found = chosen(pressed(keys), SEEN)
+        found = visible_rows(pressed(keys), SEEN)
         return [str(one.get("id") or one.get("name") or one["NodeID"]) for one in found]
 
     def test_by_cluster_state_and_age(self) -> None:
@@ -154,7 +154,7 @@ class TestPicture:
             color_system=colours,
             highlight=False,
         )
-        screen.print(TopPicture(pressed(keys), SEEN, NOW + later_s, height, trouble), end="")
+        screen.print(TopScreen(pressed(keys), SEEN, NOW + later_s, height, trouble), end="")
         return screen
 
     @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ class TestPicture:
     def test_a_service_that_is_lost(self) -> None:
         for keys, pause in (("", ""), ("p", "PAUSED  ")):
             first = self.drawn(keys, 110, 10, ("it does not answer: refused", NOW - 12)).export_text().splitlines()[0]
-            assert first.rstrip() == f"{pause}No answer for 12s; it is asked again. it does not answer: refused"
+            assert first.rstrip() == f"{pause}No answer for 12s; retrying. it does not answer: refused"
 
     def test_where_there_is_little_room_the_pane_and_the_pause_are_seen(self) -> None:
         lines = self.drawn("4p", 24, 8).export_text().splitlines()
@@ -211,7 +211,7 @@ class TestPicture:
 
     def test_where_one_is(self) -> None:
         assert "13-22 of 22" in self.drawn("3\x1b[F", 110, 14).export_text()
-        assert "Nothing here has 'xyz' in it." in self.drawn("3/xyz", 110, 14).export_text()
+        assert "No row contains 'xyz'." in self.drawn("3/xyz", 110, 14).export_text()
 
 
 def test_without_a_terminal(service: HttpService, rmcs: Rmcs) -> None:

@@ -32,7 +32,7 @@ class TestInATerminal:
         terminal.type("\x1b[D")
         terminal.until("alpha-1")
         terminal.type("/zzz")
-        terminal.until("Nothing here has 'zzz' in it.")
+        terminal.until("No row contains 'zzz'.")
         terminal.type("\x1b")
         terminal.until("alpha-1")
         terminal.type("p")

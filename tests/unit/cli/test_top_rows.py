@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli.commands.top import Wanted, _Looker, lacks, look
+from ray_multicluster_scheduler.cli.commands.top import RowCounts, _Poller, fetch, lacks_rows
 from ray_multicluster_scheduler.cli.service.client import connect
-from ray_multicluster_scheduler.cli.top.screen import TopPicture
+from ray_multicluster_scheduler.cli.top.screen import TopScreen
 from ray_multicluster_scheduler.cli.top.state import AHEAD, MOST_ROWS, rows_needed, rows_wanted
 from ray_multicluster_scheduler.control_plane.admin_api.metrics import queue_counts as counted_waiting
 from tests.unit.cli.golden import NOW
-from tests.unit.cli.golden_rows import waiting
+from tests.unit.cli.golden_data import waiting
 from tests.unit.cli.test_top import SEEN, pressed
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -34,7 +34,7 @@ def queue_of(depth: int, known: int, asked: int) -> dict[str, Any]:
     }
 
 
-def text_of(picture: TopPicture, height: int = 20) -> str:
+def text_of(picture: TopScreen, height: int = 20) -> str:
     screen = Console(file=io.StringIO(), record=True, width=110, height=height)
     screen.print(picture, end="")
     return screen.export_text()
@@ -45,13 +45,13 @@ def test_what_there_is_to_see(service: HttpService) -> None:
     until(lambda: service.get("/api/v1/items/t0")["state"] == "RUNNING")
     service.submit("t1", 8)
     until(lambda: service.get("/api/v1/queue")["depth"] == 1)
-    seen = look(connect(service.address))
+    seen = fetch(connect(service.address))
     assert [one["id"] for one in seen["running"]] == ["t0"]
     assert [one["id"] for one in seen["queue"]] == ["t1"]
     assert [one["name"] for one in seen["clusters"]] == ["mac"]
     screen = Console(file=io.StringIO(), width=100, height=10)
     for pane in "1234":
-        screen.print(TopPicture(pressed(pane), seen, time.time(), 10))
+        screen.print(TopScreen(pressed(pane), seen, time.time(), 10))
 
 
 class TestWhatIsAskedFor:
@@ -76,21 +76,21 @@ class TestWhatIsAskedFor:
     def test_what_is_known_below_the_screen_is_not_asked_for_again_while_it_is_paused(self) -> None:
         seen = queue_of(5000, 116, 116)
         for keys, missing in (("3", False), ("3" + "\x1b[6~" * 10, False), ("3" + "\x1b[6~" * 11, True), ("4", False)):
-            assert lacks(seen, Wanted(rows_needed(pressed(keys), 16), 0)) is missing, keys
-        assert lacks(seen, Wanted(rows_needed(pressed("3/bob"), 16), 0))
-        assert not lacks(queue_of(5000, 999, 1000), Wanted(rows_needed(pressed("3/bob"), 16), 0))
+            assert lacks_rows(seen, RowCounts(rows_needed(pressed(keys), 16), 0)) is missing, keys
+        assert lacks_rows(seen, RowCounts(rows_needed(pressed("3/bob"), 16), 0))
+        assert not lacks_rows(queue_of(5000, 999, 1000), RowCounts(rows_needed(pressed("3/bob"), 16), 0))
 
     def test_the_number_is_told_all_the_same(self, service: HttpService) -> None:
         for number in range(7):
             service.submit(f"t{number}", 3)
         until(lambda: service.get("/api/v1/queue")["depth"] == 5)
-        seen = look(connect(service.address), Wanted(waiting=2, running=1))
+        seen = fetch(connect(service.address), RowCounts(waiting=2, running=1))
         assert (len(seen["queue"]), seen["counts"]) == (2, {"queue": 5, "running": "2"})
         assert seen["more"] == {"queue": True, "running": True}
-        shown = text_of(TopPicture(pressed("3"), seen, time.time(), 5), 5)
+        shown = text_of(TopScreen(pressed("3"), seen, time.time(), 5), 5)
         assert "1-1 of 5" in shown
         assert " Running 2 " in shown
-        all_of_it = look(connect(service.address), Wanted(waiting=5, running=2))
+        all_of_it = fetch(connect(service.address), RowCounts(waiting=5, running=2))
         assert all_of_it["more"] == {"queue": False, "running": False}
 
     def test_an_older_service_does_not_count_what_runs(
@@ -106,18 +106,18 @@ class TestWhatIsAskedFor:
             service.submit(f"t{number}")
         until(lambda: len(service.get("/api/v1/items?state=RUNNING")["items"]) == 2)
         for most, told in ((2, "2+"), (3, "2")):
-            assert look(connect(service.address), Wanted(running=most))["counts"]["running"] == told
+            assert fetch(connect(service.address), RowCounts(running=most))["counts"]["running"] == told
 
 
 class TestALongQueue:
     END, UP, PAGE_UP = "\x1b[F", "\x1b[A", "\x1b[5~"
     AWAY = ("refused", NOW - 12)
 
-    def scrolled(self, seen: dict[str, Any], *keys: str, trouble: tuple[str, float] | None = None) -> TopPicture:
+    def scrolled(self, seen: dict[str, Any], *keys: str, problem: tuple[str, float] | None = None) -> TopScreen:
         """The picture after these keys, each of which was seen before the next."""
-        picture = TopPicture(pressed("3"), seen, NOW, 20, trouble)
+        picture = TopScreen(pressed("3"), seen, NOW, 20, problem)
         for key in keys:
-            picture = TopPicture(pressed(key, picture.view), seen, NOW, 20, trouble)
+            picture = TopScreen(pressed(key, picture.view), seen, NOW, 20, problem)
         return picture
 
     @pytest.mark.parametrize(("depth", "last"), [(161, 161), (5000, 1000)])
@@ -126,12 +126,12 @@ class TestALongQueue:
         assert self.scrolled(seen, self.END).view.first == last - 16
         assert self.scrolled(seen, self.END, self.UP).view.first == last - 17
         assert f"85-100 of {depth}" in text_of(self.scrolled(seen, self.END)), "as far as it is known"
-        assert lacks(seen, Wanted(rows_needed(self.scrolled(seen, self.END).view, 16), 0))
+        assert lacks_rows(seen, RowCounts(rows_needed(self.scrolled(seen, self.END).view, 16), 0))
 
     def test_while_the_service_is_away_one_scrolls_in_what_is_known(self) -> None:
         seen = queue_of(5000, 100, 116)
-        assert self.scrolled(seen, self.END, trouble=self.AWAY).view.first == 84
-        up = self.scrolled(seen, self.END, self.PAGE_UP, trouble=self.AWAY)
+        assert self.scrolled(seen, self.END, problem=self.AWAY).view.first == 84
+        up = self.scrolled(seen, self.END, self.PAGE_UP, problem=self.AWAY)
         assert "75-90 of 5000" in text_of(up)
 
     def test_some_have_begun_meanwhile(self) -> None:
@@ -141,19 +141,19 @@ class TestALongQueue:
 
     def test_a_filter_does_not_say_what_is_not_known(self) -> None:
         for known, asked in ((100, 116), (1000, 1000)):
-            said = text_of(TopPicture(pressed("3/t4999"), queue_of(5000, known, asked), NOW, 20))
+            said = text_of(TopScreen(pressed("3/t4999"), queue_of(5000, known, asked), NOW, 20))
             assert f"None of the first {known} has 't4999' in it; there are 5000." in said
             assert "Nothing here" not in said
-        assert "1-16 of 100" in text_of(TopPicture(pressed("3/full"), queue_of(5000, 100, 116), NOW, 20))
+        assert "1-16 of 100" in text_of(TopScreen(pressed("3/full"), queue_of(5000, 100, 116), NOW, 20))
 
     def test_rows_of_another_time_say_so(self) -> None:
         seen = {**queue_of(5000, 100, 1), "queue_at": NOW - 600}
-        assert "  as of 10m ago  by cluster" in text_of(TopPicture(pressed("3"), seen, NOW, 20))
-        assert " ago" not in text_of(TopPicture(pressed("1"), seen, NOW, 20)).splitlines()[1]
+        assert "  as of 10m ago  by cluster" in text_of(TopScreen(pressed("3"), seen, NOW, 20))
+        assert " ago" not in text_of(TopScreen(pressed("1"), seen, NOW, 20)).splitlines()[1]
 
     def test_none_of_them_is_known(self) -> None:
-        said = text_of(TopPicture(pressed("3"), queue_of(5000, 0, 1), NOW, 20))
-        assert "There are 5000, and none of them is known yet." in said
+        said = text_of(TopScreen(pressed("3"), queue_of(5000, 0, 1), NOW, 20))
+        assert "There are 5000, and none was fetched yet." in said
 
 
 def test_while_it_is_paused_no_pane_loses_what_it_had(service: HttpService) -> None:
@@ -161,18 +161,18 @@ def test_while_it_is_paused_no_pane_loses_what_it_had(service: HttpService) -> N
         service.submit(f"t{number}", 3)
     until(lambda: service.get("/api/v1/queue")["depth"] == 5)
     asked = connect(service.address)
-    looker = _Looker(asked, 60, look(asked, Wanted(waiting=1, running=1)))
+    poller = _Poller(asked, 60, fetch(asked, RowCounts(waiting=1, running=1)))
     try:
-        looker.paused = True
-        assert not looker._is_due()
+        poller.paused = True
+        assert not poller._is_due()
         for pane, wanted in (("4", (1, MOST_ROWS)), ("3", (AHEAD + 16, MOST_ROWS))):
-            looker.want(pressed(pane), 16)
-            assert looker._is_due()
-            looker._look()
-            assert tuple(looker.seen["asked"].values()) == wanted
-        assert len(looker.seen["queue"]) == 5
-        looker.want(pressed("4"), 16)
-        assert not looker._is_due()
+            poller.want(pressed(pane), 16)
+            assert poller._is_due()
+            poller._poll()
+            assert tuple(poller.data["asked"].values()) == wanted
+        assert len(poller.data["queue"]) == 5
+        poller.want(pressed("4"), 16)
+        assert not poller._is_due()
     finally:
-        os.close(looker.news)
-        os.close(looker._tell)
+        os.close(poller.updated)
+        os.close(poller._update)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ray_multicluster_scheduler.cli.troubleshooting import _other_words, _plain, codes, said_of
+from ray_multicluster_scheduler.cli.troubleshooting import _plain, _synonyms, codes, section_of
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.main import main
 
@@ -73,16 +73,16 @@ def test_another_word_for_a_code_is_answered_with_what_may_be_meant(capsys: pyte
 
 def test_other_words_are_no_codes_and_lead_to_some() -> None:
     known = set(codes())
-    assert known.isdisjoint(_other_words())
-    assert {one for meant in _other_words().values() for one in meant} <= known
+    assert known.isdisjoint(_synonyms())
+    assert {one for meant in _synonyms().values() for one in meant} <= known
 
 
 @pytest.mark.parametrize("state", TaskState)
 def test_something_is_said_of_every_state(state: TaskState) -> None:
-    assert said_of(state)
+    assert section_of(state)
 
 
 def test_a_job_whose_files_are_not_there_is_told_how_to_send_them() -> None:
-    said = said_of("JOB_FAILED") or ""
+    said = section_of("JOB_FAILED") or ""
     for word in ("can't open file", "ModuleNotFoundError", "--working-dir .", "working_dir", "pip"):
         assert word in said

@@ -241,7 +241,7 @@ class TestCommand:
     ) -> None:
         items = [f"t{number}" for number in range(12)]
         answers = [(1, {"error": "TimeoutError"}), (2, {"items": items, "program": {"command": "python x.py"}})]
-        monkeypatch.setattr(local_programs, "ask_all", lambda _: iter(answers))
+        monkeypatch.setattr(local_programs, "query_all", lambda _: iter(answers))
         assert main(["clusters", "declare-dead", "mac"]) == 1
         told = capsys.readouterr()
         assert "process 1: no answer" in told.err

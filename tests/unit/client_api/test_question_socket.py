@@ -41,7 +41,7 @@ def plane(home: Path) -> Iterator[ActorPlane]:
 def ask(plane: ControlPlane, question: object) -> dict[str, Any]:
     path = plane.runtime.questions.path
     assert path is not None
-    answer = local_programs.ask(path, question)  # type: ignore[arg-type]  # some are wrong on purpose
+    answer = local_programs.query_program(path, question)  # type: ignore[arg-type]  # some are wrong on purpose
     assert answer is not None
     return answer
 
@@ -166,7 +166,7 @@ class TestAsking:
         path = run_folder.make_run_folder() / f"{os.getpid()}-9999.sock"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
-        assert local_programs.ask(path, {"list": True}) is None
+        assert local_programs.query_program(path, {"list": True}) is None
         assert not path.exists()
 
     def test_an_answer_that_does_not_come_or_makes_no_sense(self, home: Path) -> None:
@@ -174,6 +174,6 @@ class TestAsking:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen()
-            answer = local_programs.ask(path, {"list": True}, patience=0.05)
+            answer = local_programs.query_program(path, {"list": True}, timeout=0.05)
         assert answer is not None
         assert "timed out" in answer["message"]

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from ray_multicluster_scheduler.cli.layout.output import console, plain_table, say
+from ray_multicluster_scheduler.cli.layout.output import console, notify, plain_table
 from ray_multicluster_scheduler.common import logging as ours
 from ray_multicluster_scheduler.common.control_characters import check_identifiers, escaped, escaped_lines, is_one_line
 from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -76,7 +76,7 @@ def test_its_name_may_be_a_command_of_several_lines() -> None:
 
 def test_commands_print_it_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
     console().print(plain_table(("NAME",), [[FORGED]]))
-    say(f"{FORGED}")
+    notify(f"{FORGED}")
     story = {"id": "t", "kind": "task", "name": FORGED, "state": "FAILED", "code": "X", "sentence": f"a\n{FORGED}"}
     print(explanation_text(story))
     said = capsys.readouterr().out

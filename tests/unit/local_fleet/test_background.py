@@ -144,7 +144,7 @@ def test_a_second_up_starts_again_what_died_and_nothing_else(rmcs: Rmcs) -> None
 
     text = rmcs("up")
 
-    assert "the local fleet is up, but mac died: starting again" in text
+    assert "the local fleet is up, but mac died: restarting" in text
     assert "mac: ready after" in text
     assert "linux: " not in text
     after = {cluster["name"]: cluster for cluster in rmcs.json()["clusters"]}
@@ -173,7 +173,7 @@ def test_one_whose_supervisor_was_killed_needs_a_person(rmcs: Rmcs) -> None:
     os.kill(json.loads(record.read_text())["supervisor"]["pid"], signal.SIGKILL)
     _until(rmcs, linux="lost")
     text = rmcs("up", status=1)
-    assert "linux is lost: the process that looked after it was killed; `rmcs fleet down`, then `rmcs fleet up`" in text
+    assert "linux is lost: its supervisor process was killed; `rmcs fleet down`, then `rmcs fleet up`" in text
 
 
 def test_whoever_asks_nonsense_or_goes_away_ends_nothing(rmcs: Rmcs) -> None:
@@ -188,7 +188,7 @@ def test_whoever_asks_nonsense_or_goes_away_ends_nothing(rmcs: Rmcs) -> None:
                 assert json.loads(line.makefile().readline())["event"] == "failed"
     psutil.Process(min(_pids(rmcs.json()))).kill()
     _until(rmcs, linux="down")
-    assert "started again" in rmcs("up")
+    assert "restarted" in rmcs("up")
 
 
 def _states(rmcs: Rmcs) -> dict[str, str]:
@@ -248,7 +248,7 @@ def test_up_interrupted_while_it_starts_leaves_nothing(rmcs: Rmcs, base: Path, h
     _, said = process.communicate(timeout=60)
     assert process.returncode != 0
     if how is signal.SIGINT:
-        assert "rmcs: what had started of the local fleet is stopped again: nothing of it is left" in said
+        assert "rmcs: the clusters that had started are stopped again: nothing is left" in said
     assert _left([], base) == []
     deadline = time.monotonic() + 60
     while rmcs.json()["up"] and time.monotonic() < deadline:
@@ -291,5 +291,5 @@ def test_what_was_asked_of_a_fleet_that_is_up_and_not_done_is_said(rmcs: Rmcs) -
         assert use in text
     assert use in rmcs("status")
     text = rmcs("up", "--foreground")
-    assert "rmcs: --foreground is not applied: the fleet that is up does not end with this command; for one" in text
+    assert "rmcs: --foreground is ignored: the fleet is already up in the background" in text
     assert "`rmcs fleet down` first" in text

@@ -183,7 +183,7 @@ def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
     until(lambda: "draining: 1 items are not over; at most 600 s" in log.read_text(), 30)
     first.send_signal(signal.SIGINT)
     assert first.wait(60) == 130
-    assert "goes on draining, and then stops, within 600 s; look with `rmcs status`" in folder.said(first)
+    assert "continues to drain, and then stops, within 600 s; see `rmcs status`" in folder.said(first)
     asked = [sys.executable, "-m", "ray_multicluster_scheduler", "status", "--address", address]
     known = {**os.environ, "RMCS_HOME": str(folder.state)}
     status = subprocess.run(asked, cwd=ROOT, env=known, capture_output=True, text=True, timeout=60, check=True)
@@ -191,7 +191,7 @@ def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
     second = folder.rmcs("down", "--drain", "600")
     assert (second.wait(60), process.wait(60)) == (0, 0)
     said = folder.said(second)
-    assert "the service is draining already; told a second time, it stops at once" in said
+    assert "the service is draining already; the second request stops it at once" in said
     assert "waits up to" not in said
     assert "rmcs: stopped; 1 item not over, which the next start takes up" in folder.said(process)
 

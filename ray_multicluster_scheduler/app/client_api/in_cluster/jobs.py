@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
-from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeHandle, explain_child
+from ray_multicluster_scheduler.app.client_api.in_cluster.handle import child_story
 from ray_multicluster_scheduler.app.client_api.in_cluster.options import check_place, refuse
+from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import HandleWithoutQueue
 from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.exception import (
     ClusterConnectionError,
@@ -32,11 +33,11 @@ from ray_multicluster_scheduler.common.model.submit_options import options_of
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED, JOB_STATUS
 
 PARENT = "rmcs_parent"
-"""Key of a job's metadata: its parent item."""
+"""In a job's metadata: the item whose child it is."""
 POLL_S = 0.5
 
 _NO_RETRIES = "Ray does not repeat jobs; wait for it and submit it again"
-_UNSUPPORTED = {
+_NOT_HERE = {
     "require_tags": "the tags of clusters are not known there; submit from outside to choose a cluster",
     "queue_timeout": "Ray starts it itself; look at get_job_status and use stop_job",
     "run_timeout": "use wait_for_all_jobs(…, timeout=…) and stop_job",
@@ -47,23 +48,23 @@ _UNSUPPORTED = {
 
 
 class NativeJobs:
-    """Submits and queries jobs whose parent is the item that this code runs for."""
+    """Jobs that are children of the item that this code runs for."""
 
     def __init__(self) -> None:
         self._client: Any = None
 
     def submit(self, entrypoint: str, options: Mapping[str, Any]) -> str:
-        """Submit a job; returns Ray's id. An equal ``submission_id`` or ``idempotency_key`` means the same job."""
+        """Post a job; returns Ray's id of it. The same ``submission_id`` or ``idempotency_key`` is the same job."""
         parent = runtime_context.item()
-        refuse(options, "job", parent.cluster, _UNSUPPORTED)
+        refuse(options, "job", parent.cluster, _NOT_HERE)
         check_place(options, parent.cluster)
         if not isinstance(entrypoint, str) or not entrypoint.strip():
             raise ConfigurationError(
                 f"The entrypoint is {entrypoint!r}.", next_step='give a shell command, for example "python train.py"'
             )
-        parse_resources(options.get("resource_requirements"))  # only checked: a job inside a cluster is not placed
+        parse_resources(options.get("resource_requirements"))  # a footprint is for placement, which is over
         job_id = options.get("submission_id") or _new_id(parent, options.get("idempotency_key"))
-        with _translated_errors(parent.cluster, job_id):
+        with _told(parent.cluster, job_id):
             try:
                 return str(
                     self._jobs().submit_job(
@@ -80,9 +81,9 @@ class NativeJobs:
                 raise
 
     def info(self, job_id: str) -> dict[str, Any]:
-        """The state of a job. Raises UnknownItemError for one that is not of this item."""
+        """What is known of a job. Raises UnknownItemError for one that is not of this item."""
         parent = runtime_context.item()
-        with _translated_errors(parent.cluster, job_id):
+        with _told(parent.cluster, job_id):
             details = self._jobs().get_job_info(job_id)
         if (details.metadata or {}).get(PARENT) != parent.id:
             raise _unknown(job_id, parent.cluster)
@@ -91,7 +92,7 @@ class NativeJobs:
     def rows(self) -> list[dict[str, Any]]:
         """The jobs of this item, oldest first."""
         parent = runtime_context.item()
-        with _translated_errors(parent.cluster, "the list of jobs"):
+        with _told(parent.cluster, "the list of jobs"):
             jobs = self._jobs().list_jobs()
         ours = [job for job in jobs if (job.metadata or {}).get(PARENT) == parent.id]
         return [_row(job, parent) for job in sorted(ours, key=lambda job: job.start_time or 0)]
@@ -99,14 +100,14 @@ class NativeJobs:
     def logs(self, job_id: str) -> str:
         """Its output so far."""
         self.info(job_id)
-        with _translated_errors(runtime_context.item().cluster, job_id):
+        with _told(runtime_context.item().cluster, job_id):
             return str(self._jobs().get_job_logs(job_id))
 
     def follow(self, job_id: str) -> Iterator[str]:
         """Its output as it comes, until it is over."""
         seen = 0
         while True:
-            over = self.info(job_id)["status"] in ENDED  # before the logs, or what it prints in between would be lost
+            over = self.info(job_id)["status"] in ENDED  # first, or what it prints in between would be missed
             text = self.logs(job_id)
             if len(text) > seen:
                 yield text[seen:]
@@ -116,16 +117,16 @@ class NativeJobs:
             time.sleep(POLL_S)
 
     def stop(self, job_id: str) -> None:
-        """Stop a job."""
+        """Ask for its end."""
         self.info(job_id)
-        with _translated_errors(runtime_context.item().cluster, job_id):
+        with _told(runtime_context.item().cluster, job_id):
             self._jobs().stop_job(job_id)
 
     def _is_ours(self, job_id: str, parent: CurrentItem) -> bool:
         return (self._jobs().get_job_info(job_id).metadata or {}).get(PARENT) == parent.id
 
     def _jobs(self) -> Any:
-        """Ray's client, which finds the dashboard and the token of this cluster by itself."""
+        """Ray's client; it finds the dashboard and the token of this cluster by itself."""
         if self._client is None:
             ray = runtime_context.connected_ray()
             from ray.job_submission import JobSubmissionClient  # noqa: PLC0415 - inside a cluster only
@@ -135,23 +136,23 @@ class NativeJobs:
 
 
 def _new_id(parent: CurrentItem, key: str | None) -> str:
-    """Derived from the key, if there is one; else random, in Ray's format. The job gets it as a variable."""
+    """With a key always the same; without one, as Ray would make it: the job is to be told it."""
     if key is None:
         return f"raysubmit_{secrets.token_hex(8)}"
     return f"rmcs-{hashlib.sha256(f'{parent.id}/{key}'.encode()).hexdigest()[:16]}"
 
 
 def _environment(given: Mapping[str, Any], job_id: str, parent: CurrentItem) -> dict[str, Any]:
-    """The caller's environment, with our package and the variables that tell the job where it runs."""
+    """The caller's, with our package, and with the marks by which the job knows that it runs inside."""
     env = dict(given)
     env["py_modules"] = list(dict.fromkeys([runtime_context.own_package(), *map(str, env.get("py_modules") or ())]))
-    variables = {
+    marks = {
         "RMCS_CLUSTER": parent.cluster,
         "RMCS_TASK_ID": job_id,
         "RMCS_ATTEMPT": "1",
         "RMCS_FENCE": str(parent.fence),
     }
-    env["env_vars"] = {**(env.get("env_vars") or {}), **variables}
+    env["env_vars"] = {**(env.get("env_vars") or {}), **marks}
     return env
 
 
@@ -194,8 +195,8 @@ def _unknown(job_id: str, cluster: str) -> UnknownItemError:
 
 
 @contextmanager
-def _translated_errors(cluster: str, what: str) -> Iterator[None]:
-    """Translate errors of Ray's client. Raises UnknownItemError, TaskSubmissionError, ClusterConnectionError."""
+def _told(cluster: str, what: str) -> Iterator[None]:
+    """Errors of Ray's client as ours. Raises UnknownItemError, TaskSubmissionError, ClusterConnectionError."""
     try:
         yield
     except RuntimeError as error:
@@ -218,19 +219,34 @@ _log = get_logger(__name__)
 _STATES = {word: state for state, word in JOB_STATUS.items()}
 
 
-class NativeJobHandle(NativeHandle):
+class NativeJobHandle(HandleWithoutQueue):
     """A Ray job of the cluster where this code runs; its value is its last status word. Awaitable."""
 
     def __init__(self, job_id: str, jobs: NativeJobs, parent: CurrentItem) -> None:
-        self.id, self._jobs, self.parent = job_id, jobs, parent
+        self.id, self._jobs, self._parent = job_id, jobs, parent
+
+    @property
+    def accepted(self) -> bool:
+        """The dashboard took it when it was made."""
+        return True
 
     @property
     def state(self) -> TaskState:
-        """Its status, read now."""
+        """As its status says, asked now."""
         return _STATES[str(self._jobs.info(self.id)["status"])]
 
+    @property
+    def cluster(self) -> str:
+        """The one that this code runs on."""
+        return self._parent.cluster
+
+    @property
+    def attempt(self) -> int:
+        """1: Ray does not repeat jobs."""
+        return 1
+
     def done(self) -> bool:
-        """True if it has succeeded, failed or been stopped."""
+        """Is it over, one way or another?"""
         return self._jobs.info(self.id)["status"] in ENDED
 
     def result(self, timeout: float | None = None) -> str:
@@ -263,26 +279,26 @@ class NativeJobHandle(NativeHandle):
         )
 
     def cancel(self, *, force: bool = False) -> None:
-        """Stop it. Ray kills a job that does not stop, so ``force`` changes nothing."""
+        """Ask for its end. Ray forces it by itself when asking does not help, so ``force`` changes nothing."""
         if not self.done():
             self._jobs.stop(self.id)
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Call ``callback(handle)`` on a new thread when it is over."""
+        """Call ``callback(handle)`` when it is over, on a thread of its own."""
 
         def watch() -> None:
             try:
                 self.exception()
                 callback(self)
-            except Exception:  # noqa: BLE001 - nothing joins this thread: log its error
+            except Exception:  # noqa: BLE001 - nobody waits for this thread: its error goes to the log
                 _log.exception("a callback of %s failed", self.id)
 
         threading.Thread(target=watch, name="rmcs-callback", daemon=True).start()
 
     def explain(self) -> dict[str, Any]:
-        """Its parent item, cluster and state."""
+        """Whose child it is, where, and in what state."""
         info = self._jobs.info(self.id)
-        return explain_child(self.id, "job", str(info["entrypoint"]), _STATES[str(info["status"])], self.parent)
+        return child_story(self.id, "job", str(info["entrypoint"]), _STATES[str(info["status"])], self._parent)
 
     def logs(self) -> str:
         """Its output so far."""
@@ -299,7 +315,7 @@ class NativeJobHandle(NativeHandle):
         return f"<{type(self).__name__} {self.id} on {self.cluster!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.id, self.parent)
+        return _rebuild, (self.id, self._parent)
 
 
 def _rebuild(job_id: str, parent: CurrentItem) -> NativeJobHandle:

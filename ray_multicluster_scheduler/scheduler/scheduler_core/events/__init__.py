@@ -1,4 +1,1 @@
-"""Events of a control plane: their published form and filters (``event.py``), and delivery (``event_hub.py``).
-
-The runtime publishes to the hub; the REST service and client programs subscribe.
-"""
+"""What happens in a control plane, told to whoever wants to hear it."""
