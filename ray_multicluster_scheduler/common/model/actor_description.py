@@ -30,36 +30,27 @@ class ActorDescription:
     ray_name: Annotated[Name, About("Its name in our namespace of Ray, in the cluster.")]
     placement: Annotated[
         ResourceAmounts,
-        About(
-            "What must be free where it is placed; once it is ready it holds its requirements, by default nothing.",
-            group="placement",
-        ),
+        About("What must be free where it is placed; once it is ready it holds its requirements, by default nothing."),
     ] = field(default_factory=dict)
     public_name: Annotated[
         Name | None, About("The name by which `get_actor` finds it; unique among living actors.")
     ] = None
     max_restarts: Annotated[
-        Restarts,
-        About("How often it is made anew, without its state, after it died; -1: always.", _ACTOR, group="retries"),
+        Restarts, About("How often it is made anew, without its state, after it died; -1: always.", _ACTOR)
     ] = 0
-    restart_elsewhere: Annotated[
-        Flag, About("It may be restarted on any cluster, not only on its own.", _ACTOR, group="retries")
-    ] = False
-    lifetime: Annotated[Lifetime | None, About("detached: it outlives its program.", _ACTOR, group="limits")] = None
+    restart_elsewhere: Annotated[Flag, About("It may be restarted on any cluster, not only on its own.", _ACTOR)] = (
+        False
+    )
+    lifetime: Annotated[Lifetime | None, About("detached: it outlives its program.", _ACTOR)] = None
     max_concurrency: Annotated[
-        Concurrency | None,
-        About("The most calls at once, in threads (in coroutines for async methods).", _ACTOR, group="environment"),
+        Concurrency | None, About("The most calls at once, in threads (in coroutines for async methods).", _ACTOR)
     ] = None
     ready_timeout: Annotated[
         Seconds | None,
-        About(
-            "Seconds from when a cluster took it until its constructor is done; then it is ended.",
-            _ACTOR,
-            group="limits",
-        ),
+        About("Seconds from when a cluster took it until its constructor is done; then it is ended.", _ACTOR),
     ] = 300.0
     adopt: Annotated[Flag, About("It exists already, detached, and is only looked up.")] = False
-    asynchronous: Annotated[Flag, About("Its class has `async def` methods.", group="environment")] = False
+    asynchronous: Annotated[Flag, About("Its class has `async def` methods.")] = False
 
     def __post_init__(self) -> None:
         if self.lifetime not in (None, "detached"):

@@ -31,15 +31,12 @@ class MemberDescription:
     """One task or actor of a gang: a bundle of its placement group, and what runs in there."""
 
     name: Annotated[Text, About("Its name, for people.")]
-    requirements: Annotated[ResourceAmounts, About("Its bundle of the placement group.", group="placement")]
-    function_digest: Annotated[Text, About("The payload that holds its pickled code.", group="environment")]
-    arguments_digest: Annotated[Text, About("The payload that holds its pickled arguments.", group="environment")]
-    arguments_bytes: Annotated[Count, About("How large its pickled arguments are.", group="environment")] = 0
-    objects: Annotated[
-        Count,
-        About("How many of the item's values are its own, in the order of the members.", group="environment"),
-    ] = 0
-    asynchronous: Annotated[Flag, About("The class of an actor has `async def` methods.", group="environment")] = False
+    requirements: Annotated[ResourceAmounts, About("Its bundle of the placement group.")]
+    function_digest: Annotated[Text, About("The payload that holds its pickled code.")]
+    arguments_digest: Annotated[Text, About("The payload that holds its pickled arguments.")]
+    arguments_bytes: Annotated[Count, About("How large its pickled arguments are.")] = 0
+    objects: Annotated[Count, About("How many of the item's values are its own, in the order of the members.")] = 0
+    asynchronous: Annotated[Flag, About("The class of an actor has `async def` methods.")] = False
 
     def __post_init__(self) -> None:
         if not any(amount > 0 for amount in self.requirements.values()):
@@ -58,15 +55,11 @@ class GangDescription:
     """The part of an item that only a gang has. It is all tasks or all actors."""
 
     members: Annotated[tuple[MemberDescription, ...], About("The tasks or actors that start together.")]
-    strategy: Annotated[Strategy, About("How Ray spreads the members over nodes.", group="placement")] = "PACK"
+    strategy: Annotated[Strategy, About("How Ray spreads the members over nodes.")] = "PACK"
     of: Annotated[Literal["task", "actor"], About("What its members are.")] = "task"
     ready_timeout: Annotated[
         Seconds | None,
-        About(
-            "Of a gang of actors: seconds from when a cluster took it until all constructors are done.",
-            ("gang",),
-            group="limits",
-        ),
+        About("Of a gang of actors: seconds from when a cluster took it until all constructors are done.", ("gang",)),
     ] = 300.0
 
     def __post_init__(self) -> None:

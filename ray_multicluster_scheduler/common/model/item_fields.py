@@ -50,7 +50,6 @@ class Values:
     lone_surrogates: bool = False
 
 
-Group = Literal["identity", "placement", "start", "retries", "limits", "environment"]
 ALL_KINDS: tuple[str, ...] = KINDS
 NOT_ACTORS: tuple[str, ...] = ("task", "job", "gang")
 
@@ -67,7 +66,6 @@ class About:
     options: tuple[str, ...] = ()
     keyword: str = ""
     setting: bool = False
-    group: Group = "identity"
     internal: bool = False
 
 

@@ -20,9 +20,7 @@ class JobDescription:
     entrypoint_resources: Annotated[
         ResourceAmounts,
         About(
-            "What Ray holds for the process of the entrypoint itself, on one node; a part of the requirements.",
-            _JOB,
-            group="placement",
+            "What Ray holds for the process of the entrypoint itself, on one node; a part of the requirements.", _JOB
         ),
     ] = field(default_factory=dict)
 

@@ -56,35 +56,22 @@ class TaskDescription:
             "Resources that are reserved for it: on one node; for a job, on its cluster.",
             ("task", "actor", "job"),
             "resource_requirements",
-            group="placement",
         ),
     ] = field(default_factory=dict)
-    tags: Annotated[Texts, About("Clusters with these tags are preferred.", ALL_KINDS, group="placement")] = ()
-    require_tags: Annotated[
-        Texts, About("Only clusters with all of these tags are considered.", ALL_KINDS, group="placement")
-    ] = ()
-    preferred_cluster: Annotated[
-        Text | None, About("The cluster to be used if it can be.", ALL_KINDS, group="placement")
-    ] = None
+    tags: Annotated[Texts, About("Clusters with these tags are preferred.", ALL_KINDS)] = ()
+    require_tags: Annotated[Texts, About("Only clusters with all of these tags are considered.", ALL_KINDS)] = ()
+    preferred_cluster: Annotated[Text | None, About("The cluster to be used if it can be.", ALL_KINDS)] = None
     fallback: Annotated[
-        Fallback,
-        About(
-            "any: other clusters are used if the preferred one has no room; wait: none is.",
-            ALL_KINDS,
-            group="placement",
-        ),
+        Fallback, About("any: other clusters are used if the preferred one has no room; wait: none is.", ALL_KINDS)
     ] = "any"
-    allow_clusters: Annotated[
-        Texts | None, About("Only these clusters are considered.", ALL_KINDS, group="placement")
-    ] = None
-    deny_clusters: Annotated[Texts, About("These clusters are not considered.", ALL_KINDS, group="placement")] = ()
-    priority: Annotated[Priority, About("Higher numbers go first.", ALL_KINDS, group="start")] = 0
+    allow_clusters: Annotated[Texts | None, About("Only these clusters are considered.", ALL_KINDS)] = None
+    deny_clusters: Annotated[Texts, About("These clusters are not considered.", ALL_KINDS)] = ()
+    priority: Annotated[Priority, About("Higher numbers go first.", ALL_KINDS)] = 0
     owner: Annotated[
         Text, About("Whose it is: for fair shares, limits and access; by default the user who submits it.", ALL_KINDS)
     ] = ""
     retries: Annotated[
-        Count,
-        About("How often it is repeated after its own code failed.", NOT_ACTORS, setting=True, group="retries"),
+        Count, About("How often it is repeated after its own code failed.", NOT_ACTORS, setting=True)
     ] = 0
     crash_retries: Annotated[
         Count,
@@ -92,7 +79,6 @@ class TaskDescription:
             "How often it is repeated after its worker or node died; of an actor, until it is ready.",
             ALL_KINDS,
             setting=True,
-            group="retries",
         ),
     ] = 3
     lost_retries: Annotated[
@@ -101,26 +87,21 @@ class TaskDescription:
             "How often it is repeated after its cluster was lost; of an actor, until it is ready.",
             ALL_KINDS,
             setting=True,
-            group="retries",
         ),
     ] = 3
     retry_on: Annotated[
-        ClassNames | None,
-        About("Only these exceptions of its code are retried: classes, or their names.", NOT_ACTORS, group="retries"),
+        ClassNames | None, About("Only these exceptions of its code are retried: classes, or their names.", NOT_ACTORS)
     ] = None
-    no_retry_on: Annotated[
-        ClassNames, About("These exceptions of its code are not retried.", NOT_ACTORS, group="retries")
-    ] = ()
+    no_retry_on: Annotated[ClassNames, About("These exceptions of its code are not retried.", NOT_ACTORS)] = ()
     retry_lost: Annotated[
-        Flag,
-        About("Run it once more if its cluster is lost, though it may still run there.", ("job",), group="retries"),
+        Flag, About("Run it once more if its cluster is lost, though it may still run there.", ("job",))
     ] = False
     run_timeout: Annotated[
-        Seconds | None, About("The most seconds that an attempt may run; then it is ended.", NOT_ACTORS, group="limits")
+        Seconds | None, About("The most seconds that an attempt may run; then it is ended.", NOT_ACTORS)
     ] = None
-    queue_timeout: Annotated[
-        Seconds | None, About("The most seconds that it may wait; then it fails.", ALL_KINDS, group="limits")
-    ] = None
+    queue_timeout: Annotated[Seconds | None, About("The most seconds that it may wait; then it fails.", ALL_KINDS)] = (
+        None
+    )
     idempotency_key: Annotated[
         Text | None, About("Submitting it again with the same key of the same owner is the same item.", NOT_ACTORS)
     ] = None
@@ -130,45 +111,30 @@ class TaskDescription:
         About(
             "Items that have to succeed first, by id; programs may give handles. One that fails, fails this one.",
             ALL_KINDS,
-            group="start",
         ),
     ] = ()
     start_after: Annotated[
         Time | None,
-        About(
-            "The time before which it is not queued; programs may give seconds from now, or a datetime.",
-            ALL_KINDS,
-            group="start",
-        ),
+        About("The time before which it is not queued; programs may give seconds from now, or a datetime.", ALL_KINDS),
     ] = None
-    runtime_env: Annotated[
-        RuntimeEnv, About("Ray's runtime environment: packages, folders, variables.", ALL_KINDS, group="environment")
-    ] = field(default_factory=dict)
-    function_digest: Annotated[Text | None, About("The payload that holds its pickled code.", group="environment")] = (
-        None
+    runtime_env: Annotated[RuntimeEnv, About("Ray's runtime environment: packages, folders, variables.", ALL_KINDS)] = (
+        field(default_factory=dict)
     )
-    arguments_digest: Annotated[
-        Text | None, About("The payload that holds its pickled arguments.", group="environment")
-    ] = None
-    arguments_bytes: Annotated[Count, About("How large its pickled arguments are.", group="environment")] = 0
+    function_digest: Annotated[Text | None, About("The payload that holds its pickled code.")] = None
+    arguments_digest: Annotated[Text | None, About("The payload that holds its pickled arguments.")] = None
+    arguments_bytes: Annotated[Count, About("How large its pickled arguments are.")] = 0
     home_paths: Annotated[
-        Paths,
-        About("Arguments that begin with a home directory, which is another one on its cluster.", group="environment"),
+        Paths, About("Arguments that begin with a home directory, which is another one on its cluster.")
     ] = ()
     job: Annotated[JobDescription | None, About("What only a job has.")] = None
     actor: Annotated[ActorDescription | None, About("What only an actor has.")] = None
     gang: Annotated[GangDescription | None, About("What only a gang has.")] = None
-    submitted_at: Annotated[Time, About("When it was submitted.", group="start")] = 0.0
+    submitted_at: Annotated[Time, About("When it was submitted.")] = 0.0
     program: Annotated[
-        Text | None, About("The program with whose end it ends, where that is not the control plane's.", group="limits")
+        Text | None, About("The program with whose end it ends, where that is not the control plane's.")
     ] = None
     keep: Annotated[
-        Keep | None,
-        About(
-            "cluster: a value of more than 1 MiB stays on its cluster until it is asked for.",
-            ("task",),
-            group="environment",
-        ),
+        Keep | None, About("cluster: a value of more than 1 MiB stays on its cluster until it is asked for.", ("task",))
     ] = None
     repeats: Annotated[
         Text | None, About("The item that it is a retry of; the route retry sets it.", internal=True)

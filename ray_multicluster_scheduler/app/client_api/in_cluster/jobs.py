@@ -41,7 +41,7 @@ _NOT_HERE = {
     "require_tags": "the tags of clusters are not known there; submit from outside to choose a cluster",
     "queue_timeout": "Ray starts it itself; look at get_job_status and use stop_job",
     "run_timeout": "use wait_for_all_jobs(…, timeout=…) and stop_job",
-    **{one.name: _NO_RETRIES for one in options_of("job").values() if one.about.group == "retries"},
+    **{name: _NO_RETRIES for name in options_of("job") if "retr" in name},
     "after": "wait for them with wait_for_all_jobs, and then submit it",
     "start_after": "Ray starts it as soon as it can; wait, and then submit it",
 }
