@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, get_origin
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskDescription, item_fields, parse_resources
-from ray_multicluster_scheduler.common.model.checks import priority_of, whole
+from ray_multicluster_scheduler.common.model.checks import valid_integer, valid_priority
 from ray_multicluster_scheduler.common.model.item_fields import LONGEST_S, ItemField, Values, fields_of
 from ray_multicluster_scheduler.common.model.submit_options import SubmitOptions, options_of
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config import Settings
 
 _FIRST_EPOCH = 1e9
-"""A ``start_after`` from here on is a moment (2001 or later), below it is a number of seconds from now."""
-_MEANT = {"cluster": "preferred_cluster", "cluster_name": "preferred_cluster", "clusters": "allow_clusters"}
-"""What people write, and what it is called: not always the most similar name."""
+"""A ``start_after`` of this or more is a time (2001 or later), below it seconds from now."""
+_SYNONYMS = {"cluster": "preferred_cluster", "cluster_name": "preferred_cluster", "clusters": "allow_clusters"}
+"""Names that people try, and the option that is meant where it is not the most similar name."""
 _AMOUNTS = {
     **dict.fromkeys(("num_cpus", "num_cpu", "cpus", "cpu", "entrypoint_num_cpus"), '{"CPU": 2}'),
     **dict.fromkeys(("num_gpus", "num_gpu", "gpus", "gpu", "entrypoint_num_gpus"), '{"GPU": 1}'),
     **dict.fromkeys(("memory", "mem", "entrypoint_memory"), '{"memory": "1GiB"}'),
     "resources": '{"CPU": 2, "tpu": 1}',
 }
-"""What other verbs, Ray's own and the command line call what is an amount here."""
+"""Names of resource amounts in Ray and on the command line, and how an amount is given here."""
 
 
 class ItemOptions(TypedDict, total=False):
@@ -100,7 +100,7 @@ class GangOptions(ItemOptions, total=False):
 
 
 class LimitOptions(TypedDict, total=False):
-    """What an owner may have. ``weight`` is its share at equal priority; of the others, None is no limit."""
+    """Keyword arguments of set_owner_limits. ``weight`` is its share at equal priority; None is no limit."""
 
     weight: float
     max_queued: int | None
@@ -113,7 +113,7 @@ def common_fields(options: Mapping[str, Any], kind: str, settings: Settings, tag
     """Fields of the TaskDescription that all verbs fill alike. Raises ConfigurationError."""
     refuse_unknown(options, option_names(kind))
     check_dedup(options.get("dedup"))
-    begins_at(options.get("start_after"), 0.0)
+    start_time(options.get("start_after"), 0.0)
     _text(options.get("name"), "name")
     made = fields_from(TaskDescription, {**options, "tags": tags}, settings)
     made["preferred_cluster"] = made["preferred_cluster"] or ClusterContextManager.get()
@@ -154,8 +154,8 @@ def _read(field: ItemField, value: Any) -> Any:
     return value
 
 
-def begins_at(given: object, now: float) -> float | None:
-    """The moment that ``start_after`` means, by a clock that shows ``now``. Raises ConfigurationError."""
+def start_time(given: object, now: float) -> float | None:
+    """Convert ``start_after`` to a time of a clock that shows ``now``. Raises ConfigurationError."""
     if given is None:
         return None
     if isinstance(given, timedelta):
@@ -169,8 +169,8 @@ def begins_at(given: object, now: float) -> float | None:
     return now + given - time.time() if given >= _FIRST_EPOCH else now + given
 
 
-def is_joined(options: Mapping[str, Any], settings: Settings) -> bool:
-    """Shall it be joined to an equal item? One with an id or key of its own is told apart by that.
+def joins_equal_item(options: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether it is joined to an equal item. An item with an id or key of its own is not.
 
     Raises ConfigurationError when both are asked for.
     """
@@ -184,7 +184,7 @@ def is_joined(options: Mapping[str, Any], settings: Settings) -> bool:
 
 
 def absolute_paths(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-    """Relative folders in a caller's runtime_env are relative to where the program runs now."""
+    """Resolve relative folders of a runtime_env against the working directory of the program."""
     if not isinstance(runtime_env, Mapping):
         raise ConfigurationError(
             f"runtime_env is {type(runtime_env).__name__}, not a mapping.",
@@ -210,14 +210,14 @@ def _absolute(path: object) -> object:
     full = os.path.abspath(Path(path).expanduser())
     if not os.path.exists(full):
         raise TaskSubmissionError(
-            f"The runtime_env names {path!r}, which is not there (looked for {full}).",
+            f"The runtime_env names {path!r}, which does not exist (looked for {full}).",
             next_step="correct the path; a relative one starts where the program runs",
         )
     return full
 
 
 def _as_text(value: object) -> object:
-    """A Path is as good as its text, alone or in a list."""
+    """Convert a Path, alone or in a list, to text."""
     if isinstance(value, (list, tuple)):
         return [_as_text(item) for item in value]
     return str(value) if isinstance(value, Path) else value
@@ -236,7 +236,7 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
             raise ConfigurationError(f"There is no option {key!r}.", next_step=hint)
         if key not in names:
             near = difflib.get_close_matches(key, names, 1)
-            close = [_MEANT[key]] if _MEANT.get(key) in names else near
+            close = [_SYNONYMS[key]] if _SYNONYMS.get(key) in names else near
             hint = f"did you mean {close[0]}?" if close else f"known options: {', '.join(sorted(names))}"
             raise ConfigurationError(f"There is no option {key!r}.", next_step=hint)
 
@@ -327,10 +327,10 @@ _READERS: Mapping[Values, Callable[[Any, str], Any]] = {
     item_fields.ITEM_IDS: _ids,
     item_fields.TEXT_BY_NAME: _text_by_name,
     item_fields.FLAG: lambda value, _: bool(value),
-    item_fields.COUNT: whole,
-    item_fields.CONCURRENCY: whole,
-    item_fields.RESTARTS: whole,
-    item_fields.PRIORITY: lambda value, _: priority_of(value),
+    item_fields.COUNT: valid_integer,
+    item_fields.CONCURRENCY: valid_integer,
+    item_fields.RESTARTS: valid_integer,
+    item_fields.PRIORITY: lambda value, _: valid_priority(value),
     item_fields.SECONDS: _seconds,
     item_fields.RESOURCES: lambda value, what: parse_resources(value, what=what),
     item_fields.RUNTIME_ENV: lambda value, _: absolute_paths(value or {}),

@@ -54,7 +54,7 @@ from ray_multicluster_scheduler.app.client_api.submission.submission import (
 from ray_multicluster_scheduler.app.client_api.submit_actor import kill
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.common.model.checks import priority_of
+from ray_multicluster_scheduler.common.model.checks import valid_priority
 from ray_multicluster_scheduler.common.model.gang_description import Strategy
 from ray_multicluster_scheduler.control_plane.config import (
     ClusterConfig,
@@ -416,7 +416,7 @@ class UnifiedScheduler(JobVerbs):
     def set_priority(self, item: ItemRef, priority: int) -> None:
         """Change the priority with which an item waits; higher numbers go first. Raises UnknownItemError."""
         runtime, task_id = self._item(item, "set_priority")
-        runtime.tell(scheduler_events.PriorityChanged(task_id, priority_of(priority)))
+        runtime.tell(scheduler_events.PriorityChanged(task_id, valid_priority(priority)))
 
     def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
         """Start nothing new on a cluster, or of an owner, until :meth:`resume_queue`; running items go on.

@@ -1,4 +1,9 @@
-"""What the parts say to each other: frozen, validated, each with to_dict / from_dict."""
+"""The data that all parts exchange: frozen, validated dataclasses, each with to_dict and from_dict.
+
+Items (TaskDescription and its parts for actors, jobs and gangs), clusters (ClusterMetadata, ResourceSnapshot),
+decisions, states. item_fields.py is the vocabulary in which the fields of items are defined; start reading in
+task_description.py. Standard library only, since it is shipped into clusters; everything may import it.
+"""
 
 from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
 from ray_multicluster_scheduler.common.model.cluster_metadata import ClusterMetadata

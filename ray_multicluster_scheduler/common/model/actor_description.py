@@ -1,4 +1,4 @@
-"""What is special about an actor."""
+"""ActorDescription: the fields of an item that only an actor has."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class ActorDescription:
         if self.detached and self.restart_elsewhere:
             raise ConfigurationError(
                 'lifetime="detached" and restart_elsewhere=True exclude each other: a detached actor may live on in a '
-                "cluster that nobody can reach, so another one must not be made elsewhere.",
+                "cluster that cannot be reached, so another one must not be made elsewhere.",
                 next_step="drop one of the two",
             )
         if self.detached and self.public_name is None:
             raise ConfigurationError(
-                "A detached actor has no name, so nobody could find it again.", next_step="give it a name"
+                "A detached actor needs a name, by which it is found again.", next_step="give it a name"
             )
         if self.ready_timeout is not None and not self.ready_timeout > 0:
             raise ConfigurationError(
@@ -78,7 +78,7 @@ class ActorDescription:
 
     @property
     def detached(self) -> bool:
-        """Does it outlive its program?"""
+        """Whether it outlives its program."""
         return self.lifetime == "detached"
 
     def to_dict(self) -> dict[str, Any]:

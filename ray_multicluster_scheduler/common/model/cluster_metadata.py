@@ -1,4 +1,4 @@
-"""What placement needs to know of a cluster that does not change by itself."""
+"""ClusterMetadata: what placement knows of a cluster from its configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Carrier = Literal["auto", "agent", "dial_in", "ray_client"]
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """The static face of one cluster; no secret is in it, so it may be stored and shown."""
+    """The configuration of one cluster without secrets, so that it may be stored and shown."""
 
     name: str
     head_address: str | None = None

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.common.tables import compare_to_others, decision
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why one filter said no. ``permanent``: no amount of waiting helps."""
+    """Why a filter rejected a cluster. ``permanent``: no amount of waiting helps."""
 
     code: str
     sentence: str
@@ -24,7 +24,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class CandidateReport:
-    """One row of the table: a cluster, what each filter said, its ranks and scores."""
+    """One row of the table: a cluster, the rejections of the filters, its ranks and scores."""
 
     cluster: str
     rejections: tuple[Rejection, ...] = ()
@@ -44,8 +44,8 @@ class CandidateReport:
 
 
 class CandidateTable(Sequence[CandidateReport]):
-    """The rows, made when somebody reads them. ``make`` has all that it needs in frozen form, so what it makes is what
-    was true at the decision, however much later that is."""
+    """The rows of a decision, made when they are first read. ``make`` holds immutable data only, so that the rows are
+    as of the decision, however late they are made."""
 
     __slots__ = ("_make", "_rows")
 
@@ -105,8 +105,7 @@ class SchedulingDecision:
         return decision_html(self)
 
     def in_full(self) -> Self:
-        """With what became of the other clusters. Only for people: the table, else made when somebody reads it, has to
-        be made for it."""
+        """With a comparison to the other clusters in its sentence. For people only: it needs the whole table."""
         if self.cluster is None or len(self.candidates) < 2:
             return self
         if any(row.cluster == self.cluster and row.rejections for row in self.candidates):

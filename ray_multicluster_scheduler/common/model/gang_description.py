@@ -1,4 +1,4 @@
-"""What is special about a gang: several tasks, or several actors, that start together on one cluster or not at all."""
+"""GangDescription: a gang is several tasks, or several actors, that start together on one cluster or not at all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ray_multicluster_scheduler.common.model.item_fields import (
 from ray_multicluster_scheduler.common.model.resources import ResourceShape, describe, plus, shape_of
 
 Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
-"""Ray's words for how a placement group's bundles lie: on few nodes, on many, on one, on as many as there are."""
+"""Ray's strategies of placement groups: on few nodes, on many, on one, each member on a node of its own."""
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 MOST_MEMBERS = 500
 GangShape: TypeAlias = tuple[str, str, tuple[ResourceShape, ...]]
-"""Tasks or actors, the strategy, and what each member takes, in no order: all that placement looks at."""
+"""Tasks or actors, the strategy, and what each member takes, sorted: all that placement uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class GangDescription:
 
     @property
     def shape(self) -> GangShape:
-        """Gangs of one shape can take each other's places."""
+        """Gangs of one shape are interchangeable for placement."""
         return self.of, self.strategy, tuple(sorted(shape_of(member.requirements) for member in self.members))
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""What is special about a Ray job."""
+"""JobDescription: the fields of an item that only a Ray job has."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def parse_resources(given: Mapping[str, object] | None, *, what: str = "resource
 
 
 def mentions_cpu(given: Mapping[str, object] | None) -> bool:
-    """Does what a user gave say anything of CPUs, be it that none is needed?"""
+    """Whether the requirements name CPUs, be it 0."""
     return any(_CANONICAL.get(str(key).lower()) == "CPU" for key in given or ())
 
 
@@ -85,7 +85,7 @@ def _amount(name: str, key: str, value: object, what: str) -> float:
 
 
 def fits(need: Resources, free: Resources) -> bool:
-    """Is there room for ``need``? Tolerates the rounding of Ray's fixed-point amounts."""
+    """Whether ``free`` covers ``need``. Tolerates the rounding of Ray's fixed-point amounts."""
     for name, amount in need.items():  # noqa: SIM110 - placement asks this more often than anything else
         if amount > free.get(name, 0.0) + _HALF_STEP:
             return False
@@ -117,7 +117,7 @@ def at_least(left: Resources, right: Resources) -> dict[str, float]:
 
 
 def shape_of(resources: Resources) -> ResourceShape:
-    """Equal amounts, equal shape: items of one shape can take each other's places."""
+    """A hashable form of the amounts: items of one shape are interchangeable for placement."""
     return tuple(sorted(resources.items()))
 
 

@@ -1,4 +1,4 @@
-"""What was seen of a cluster at one moment."""
+"""ResourceSnapshot: total and free resources of a cluster, per node, at one moment."""
 
 from __future__ import annotations
 

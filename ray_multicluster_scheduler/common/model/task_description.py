@@ -1,4 +1,4 @@
-"""One item of work, as accepted: a task, an actor, a job or a gang."""
+"""TaskDescription: one item of work as it was submitted, be it a task, an actor, a job or a gang."""
 
 from __future__ import annotations
 
@@ -148,9 +148,9 @@ class TaskDescription:
                 next_step='give a shell command: {"job": {"entrypoint": "python train.py"}}',
             )
         if (self.kind == "actor") != (self.actor is not None):
-            raise self._half("actor", '{"actor": {"ray_name": "…"}}')
+            raise self._part_mismatch("actor", '{"actor": {"ray_name": "…"}}')
         if (self.kind == "gang") != (self.gang is not None):
-            raise self._half("gang", '{"gang": {"members": […]}}')
+            raise self._part_mismatch("gang", '{"gang": {"members": […]}}')
         if self.keep is not None and self.kind != "task":
             raise ConfigurationError(
                 f"{self.kind} {self.id} was given keep={self.keep!r}, which only a task can have.",
@@ -173,69 +173,68 @@ class TaskDescription:
                     f"{key} is {value!r}.", task_id=self.id, next_step="give seconds above 0, or None for no limit"
                 )
 
-    def _half(self, what: str, how: str) -> ConfigurationError:
-        if self.kind == what:
-            article = "an" if what == "actor" else "a"
-            said, step = f"does not say what {article} {what} has to say", f"give it: {how}"
+    def _part_mismatch(self, part: str, example: str) -> ConfigurationError:
+        if self.kind == part:
+            sentence, step = f'has no field "{part}", which describes it', f"give it: {example}"
         else:
-            said, step = f'says what only a {what} can: "{what}"', f'leave "{what}" out, or give the kind {what}'
-        return ConfigurationError(f"{self.kind} {self.id} {said}.", task_id=self.id, next_step=step)
+            sentence, step = f'has the field "{part}" of another kind', f'leave "{part}" out, or give the kind {part}'
+        return ConfigurationError(f"{self.kind} {self.id} {sentence}.", task_id=self.id, next_step=step)
 
     @property
     def placement(self) -> Resources:
-        """What must be free where it is placed; an actor may hold less once it is ready, a job's entrypoint is a part
-        of the job."""
+        """What must be free where it is placed: an actor may hold less once it is ready; a job's requirements include
+        its entrypoint's."""
         if self.job is not None and self.job.entrypoint_resources:
             return at_least(self.requirements, self.job.entrypoint_resources)
         return self.requirements if self.actor is None else self.actor.placement
 
     @property
     def entrypoint_resources(self) -> Resources:
-        """Of a job: what of it must be free on one node, as Ray holds it for one process; of others nothing."""
+        """Of a job: the part that must be free on one node, for the process of its entrypoint. Of others: nothing."""
         return {} if self.job is None else self.job.entrypoint_resources
 
     @property
-    def ruled_as(self) -> str:
-        """The kind whose rules hold for it: a gang of tasks is one task to them, a gang of actors one actor."""
+    def base_kind(self) -> str:
+        """Its kind, where a gang counts as what its members are: task or actor."""
         return self.kind if self.gang is None else self.gang.of
 
     @property
-    def one_of_its_kind(self) -> str:
-        """For the middle of a sentence: a task, an actor, a job, a gang."""
+    def kind_with_article(self) -> str:
+        """For sentences: a task, an actor, a job, a gang."""
         return f"{'an' if self.kind == 'actor' else 'a'} {self.kind}"
 
     @property
-    def serves(self) -> bool:
-        """Is it an actor, or a gang of them? Then it runs from when it is ready until its end, and others call it."""
-        return self.ruled_as == "actor"
+    def runs_actors(self) -> bool:
+        """Whether it is an actor or a gang of actors: it runs until it is ended, and others call it."""
+        return self.base_kind == "actor"
 
     @property
     def ready_timeout(self) -> float | None:
-        """Of what serves: seconds from when a cluster took it until it is ready."""
+        """Of actors: seconds from when a cluster took them until they are ready."""
         if self.gang is not None:
             return self.gang.ready_timeout
         return None if self.actor is None else self.actor.ready_timeout
 
     @property
-    def bundles(self) -> GangShape | None:
-        """What makes gangs differ for placement, beside what makes any two items differ; None for what is no gang."""
+    def gang_shape(self) -> GangShape | None:
+        """What placement needs to know of a gang; None for other kinds."""
         return None if self.gang is None else self.gang.shape
 
     @property
-    def payloads(self) -> tuple[str | None, ...]:
-        """The digests of all that the payload cache holds for it, one for each time that it does."""
+    def payload_digests(self) -> tuple[str | None, ...]:
+        """The digests of its payloads, each as often as it is used."""
         if self.gang is None:
             return self.function_digest, self.arguments_digest
         return tuple(one for member in self.gang.members for one in (member.function_digest, member.arguments_digest))
 
     def to_dict(self) -> dict[str, Any]:
-        said = {name: getattr(self, name) for name in _FIELDS}
+        data = {name: getattr(self, name) for name in _FIELDS}
         for name in ("requirements", "runtime_env"):
-            said[name] = dict(said[name])
+            data[name] = dict(data[name])
         for name in ("job", "actor", "gang"):
-            if said[name] is not None:
-                said[name] = asdict(said[name])
-        return said
+            if data[name] is not None:
+                data[name] = asdict(data[name])
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

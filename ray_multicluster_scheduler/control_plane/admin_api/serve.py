@@ -176,7 +176,7 @@ def _who_goes_on(clusters: list[str], away_s: float) -> str:
 
 def _drain(runtime: ServiceRuntime, limit_s: float, stop: _Stop, say: Callable[[str], object]) -> None:
     runtime.refuse("is draining and takes nothing new")
-    waiting = [item for item in runtime.unfinished() if not item.task.serves]  # an actor is not over by itself
+    waiting = [item for item in runtime.unfinished() if not item.task.runs_actors]  # an actor is not over by itself
     if not waiting:
         return
     say(f"rmcs: draining: {len(waiting)} items are not over; at most {limit_s:g} s (again to stop at once)")

@@ -319,7 +319,7 @@ def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
 
     def all_rows() -> list[dict[str, Any]]:
         reasons = current_wait_reasons(runtime)
-        return [one for record in runtime.machine.records() if record.task.serves for one in rows(record, reasons)]
+        return [one for record in runtime.machine.records() if record.task.runs_actors for one in rows(record, reasons)]
 
     return runtime.ask(all_rows)
 

@@ -45,7 +45,7 @@ def check_same(asked: TaskDescription, first: TaskDescription, *, adopted: bool 
 
 
 def taken_by(asked: TaskDescription, first: TaskDescription) -> ConfigurationError:
-    has = f"{first.one_of_its_kind} has: {first.id}."
+    has = f"{first.kind_with_article} has: {first.id}."
     return ConfigurationError(
         f"{asked.kind} {mask_text(asked.name)} was given an id or a key that {has}",
         task_id=asked.id,

@@ -139,7 +139,7 @@ class Runtime(LoopThread, ControlPlane):
                 self._release(task)
 
     def _release(self, task: TaskDescription) -> None:
-        for digest in task.payloads:
+        for digest in task.payload_digests:
             self.payload_cache.release(digest)
 
     def let_catch_up(self) -> None:

@@ -44,13 +44,13 @@ def drain(runtime: Runtime) -> None:
             patience_s = max(0.0, say_at - time.monotonic())
             wait_for(waiting, len(waiting), min(patience_s, _LOOK_AGAIN_S) if leaving else patience_s)
     except KeyboardInterrupt:
-        stop(runtime, [item for item in runtime.unfinished() if not item.task.serves], _INTERRUPTED)
+        stop(runtime, [item for item in runtime.unfinished() if not item.task.runs_actors], _INTERRUPTED)
 
 
 def cancel_all(runtime: Runtime, *, interrupted: bool = False) -> None:
     """Cancel what is left, silently if there is nothing; only detached actors are left alone."""
     items = runtime.unfinished()
-    left = [item for item in items if not item.task.serves]
+    left = [item for item in items if not item.task.runs_actors]
     if left:
         stop(runtime, left, _INTERRUPTED if interrupted else _SHUT_DOWN)
     detached = [item for item in items if _lives_on(item)]
@@ -61,7 +61,7 @@ def cancel_all(runtime: Runtime, *, interrupted: bool = False) -> None:
         notify(
             f"not waited for, they go on there: {shorten([f'{one.id} ({one.name}) on {one.sent_to}' for one in calls])}"
         )
-    actors = [item for item in items if item.task.serves and item not in detached]
+    actors = [item for item in items if item.task.runs_actors and item not in detached]
     if actors:
         notify(f"ended with the program: {_actors(actors)}")
         for item in actors:
@@ -97,7 +97,7 @@ def stop(runtime: ControlPlane, items: Iterable[Item], why: str) -> None:
 
 def _work(runtime: Runtime) -> list[Promise]:
     """What is worth waiting for: tasks, jobs, calls, and detached actors that are still being made."""
-    items = [item for item in runtime.unfinished() if not item.task.serves or _is_being_left(item)]
+    items = [item for item in runtime.unfinished() if not item.task.runs_actors or _is_being_left(item)]
     return [*items, *(call for call in runtime.method_calls.unanswered() if not _goes_on(call))]
 
 

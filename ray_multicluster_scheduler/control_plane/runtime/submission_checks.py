@@ -22,7 +22,7 @@ def _refuse_to_wait_for_actors(runtime: ControlPlane, task: TaskDescription) -> 
     """Nothing can wait for the success of an actor: it succeeds only when it leaves by itself, which most never do."""
     for one in task.after:
         known = runtime.item(one) or runtime.item(one.rpartition(".")[0])  # the latter for a member of a gang
-        if known is not None and known.task.serves:
+        if known is not None and known.task.runs_actors:
             what = "an actor" if known.task.gang is None else "a gang of actors"
             raise ConfigurationError(
                 f"after names {one}, which is {what}: that is not over when it is ready, but when it has left.",

@@ -144,7 +144,7 @@ class ClusterState:
         parts = find_placement(task, self.ledger.nodes() if nodes is None else nodes, new_node) or {}
         self.ledger.reserve(task.id, parts, now, spreads=may_spread(task))
         self.slots.assign(task, short=short and NEW_NODE not in parts)  # its place is not soon free
-        if begun and task.serves:
+        if begun and task.runs_actors:
             self.actor_ready(task, now)
 
     def release(self, task_id: str, now: float) -> None:

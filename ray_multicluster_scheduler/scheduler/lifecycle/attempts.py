@@ -50,7 +50,7 @@ class Attempts:
         record.accepted = True
         if record.started_at is not None or record.task.kind == "job":  # of jobs only the cluster knows when they do
             return
-        if not record.task.serves:
+        if not record.task.runs_actors:
             state = self._machine.registry.find(record.cluster)
             waits = state is not None and state.ledger.waits_for_node(record.task.id)
             self._machine.start_timeouts.add(record, now, new_node=waits)
@@ -183,7 +183,7 @@ class Attempts:
 
     def _record_start(self, record: TaskRecord, at: float, node_id: str | None, now: float) -> None:
         """It was seen to start. An actor stays where it is, also when it has to be made anew."""
-        is_actor = record.task.serves
+        is_actor = record.task.runs_actors
         self._drop_take_back(record)
         self._set_running(
             record, at, f"is ready on {record.cluster}" if is_actor else f"started on {record.cluster}", now
@@ -221,9 +221,9 @@ class Attempts:
 
     def _set_running(self, record: TaskRecord, started_at: float, sentence: str, now: float) -> None:
         record.started_at = started_at
-        if record.task.serves:
+        if record.task.runs_actors:
             self._machine.output.clear_timer(timers.start_key(record.task.id, record.attempt))
-        code = codes.READY if record.task.serves else codes.STARTED
+        code = codes.READY if record.task.runs_actors else codes.STARTED
         self._machine.transition(record, TaskState.RUNNING, code, sentence, now)
         if record.task.run_timeout is not None:
             key = timers.run_key(record.task.id, record.attempt)
@@ -261,7 +261,7 @@ class Attempts:
             return
         if failure is FailureClass.CLUSTER and state.link_problem(now) is None:
             state.breaker.record_failure(
-                now, f"with {record.task.one_of_its_kind}: {codes.failure_text(code or codes.FAILED[failure])}"
+                now, f"with {record.task.kind_with_article}: {codes.failure_text(code or codes.FAILED[failure])}"
             )
         elif failure is not FailureClass.CLUSTER and state.breaker.failures_in_a_row:
             state.breaker.record_success()
@@ -328,7 +328,7 @@ class Attempts:
         if actor is not None and was_ready and failure in (FailureClass.CRASH, FailureClass.CLUSTER):
             record.restarts += 1
             return record.restarts <= retry.restarts(actor), record.restarts
-        if record.task.gang is not None and record.task.serves and was_ready:
+        if record.task.gang is not None and record.task.runs_actors and was_ready:
             return False, 1  # whoever calls its members would not know that they begin anew
         failures = record.failures = {**record.failures, failure: record.failures.get(failure, 0) + 1}
         again = retry.wants_retry(record.task, failure, error_type, failures, ran=not refused)
@@ -369,5 +369,5 @@ class Attempts:
 def _has_run(event: AttemptFinished, record: TaskRecord) -> bool:
     """Does this end prove that user code began? An actor whose constructor failed was never ready."""
     if event.status == "failed":
-        return event.failure is FailureClass.USER and not record.task.serves
+        return event.failure is FailureClass.USER and not record.task.runs_actors
     return event.status == "succeeded"

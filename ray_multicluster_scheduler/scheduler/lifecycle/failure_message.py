@@ -30,10 +30,10 @@ def _of_class(
         return None, message, ""
     if failure is FailureClass.CRASH and task.kind == "actor" and record.started_at is not None:
         return "ActorDiedError", message, "look at its output; with max_restarts it is made anew, without its state"
-    if failure is FailureClass.CRASH and task.gang is not None and task.serves and record.started_at is not None:
+    if failure is FailureClass.CRASH and task.gang is not None and task.runs_actors and record.started_at is not None:
         return "ActorDiedError", message, "look at its output, and submit the gang again: one dead member ends it"
     if failure is FailureClass.CRASH:
-        error = "ActorDiedError" if task.serves else "WorkerCrashedError"
+        error = "ActorDiedError" if task.runs_actors else "WorkerCrashedError"
         return error, message, "look at its output; it may need more memory, or a higher crash_retries"
     if failure is FailureClass.PERMANENT:
         return "TaskSubmissionError", message, "mend what the message names and submit it again"

@@ -168,7 +168,7 @@ class MachineState:
         assert record.holding is not None, f"{record.task.id} has no attempt"
         self.queue.refund(record.task.owner, record.holding, now)
         record.holding = None
-        if record.task.serves:
+        if record.task.runs_actors:
             self.output.clear_timer(timers.start_key(record.task.id, record.attempt))
         if record.task.run_timeout is not None:
             self.output.clear_timer(timers.run_key(record.task.id, record.attempt))

@@ -165,7 +165,7 @@ class Restore:
             state.slots.assign(task)
             if record.started_at is not None:
                 state.ledger.reservations[task.id].started_at = record.started_at
-                if task.serves:
+                if task.runs_actors:
                     state.slots.actor_ready(task.id)
         self._machine.clusters_to_refresh.add(state.name)
 
@@ -173,7 +173,7 @@ class Restore:
         """When each cluster was last given something new, for the submission interval."""
         first = [next((step for step in row.history if step.state is TaskState.DISPATCHING), None) for row in rows]
         known = [
-            SentRow(self._machine.records[step.task_id].task.ruled_as, step.cluster or "", step.at)
+            SentRow(self._machine.records[step.task_id].task.base_kind, step.cluster or "", step.at)
             for step in first
             if step is not None
         ]

@@ -25,7 +25,7 @@ class ClusterSubmissionHistory:
     def record(self, task: TaskDescription, cluster: str, now: float, *, retry: bool) -> None:
         """It was sent there."""
         if not retry:
-            self.record_at(task.ruled_as, cluster, now)
+            self.record_at(task.base_kind, cluster, now)
 
     def record_at(self, kind: str, cluster: str, at: float) -> None:
         """Something of this kind was sent there then, maybe by a process before this one."""

@@ -22,7 +22,7 @@ class Filter(Protocol):
     """May this item go to this cluster now?
 
     A filter may have the class attribute ``by_kind = True``. It promises that the verdict depends only on the item's
-    ``kind`` and ``ruled_as``, on whether it is a retry, and on the cluster, so that one answer does for all such items.
+    ``kind`` and ``base_kind``, on whether it is a retry, and on the cluster: one answer does for all such items.
     """
 
     name: str

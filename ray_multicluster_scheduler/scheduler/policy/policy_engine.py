@@ -209,7 +209,7 @@ class PolicyEngine:
 
     def _kind_rejections(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> dict[str, Rejection]:
         """What the filters that look only at its kind say, by their names."""
-        key = (self, task.kind, task.ruled_as, retry)
+        key = (self, task.kind, task.base_kind, retry)
         known: dict[str, Rejection] | None = view.cache.get(key)
         if known is None:
             lasting: dict[str, Rejection] | None = view.stable_cache.get(key)

@@ -81,6 +81,6 @@ def shape_of(task: TaskDescription, *, retry: bool) -> Shape:
         task.deny_clusters,
         task.owner,
         retry,
-        task.bundles,
+        task.gang_shape,
         resource_shape(task.entrypoint_resources),
     )

@@ -106,7 +106,7 @@ class ItemState:
             task.allow_clusters,
             task.deny_clusters,
             self.attempt > 0,
-            task.bundles,
+            task.gang_shape,
         )
 
 
@@ -501,5 +501,5 @@ class HistoryState:
         cluster = self.clusters.get(item.cluster)
         if cluster is not None:
             cluster.live[item.task.id] = item
-            if first and item.task.ruled_as in self.settings.submission_interval_kinds:
+            if first and item.task.base_kind in self.settings.submission_interval_kinds:
                 cluster.last_submission = at

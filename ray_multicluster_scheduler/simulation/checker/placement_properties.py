@@ -126,7 +126,7 @@ class RulesNeverBroken(StateProperty):
 
     def _check_interval(self, at: float, item: ItemState, cluster: ClusterState, state: HistoryState) -> str | None:
         settings = state.settings
-        if item.attempt > 0 or item.task.ruled_as not in settings.submission_interval_kinds:
+        if item.attempt > 0 or item.task.base_kind not in settings.submission_interval_kinds:
             return None
         since = at - cluster.last_submission
         if since < settings.submission_interval_s - _TOLERANCE:
@@ -136,7 +136,7 @@ class RulesNeverBroken(StateProperty):
     def _check_serial(self, cluster: ClusterState, state: HistoryState) -> str | None:
         if state.settings.execution_mode != "serial":
             return None
-        busy = [one.task.id for one in cluster.live.values() if not (one.task.serves and one.started)]
+        busy = [one.task.id for one in cluster.live.values() if not (one.task.runs_actors and one.started)]
         return f"{busy[0]} runs there, and execution_mode is serial" if busy else None
 
     def _check_threshold(self, item: ItemState, cluster: ClusterState, state: HistoryState) -> str | None:

@@ -128,13 +128,13 @@ def _above_threshold(candidate: _Candidate) -> bool:
 
 
 def _serial(candidate: _Candidate) -> bool:
-    busy = any(not (one.task.serves and one.started) for one in candidate.cluster.live.values())
+    busy = any(not (one.task.runs_actors and one.started) for one in candidate.cluster.live.values())
     return candidate.state.settings.execution_mode == "serial" and busy
 
 
 def _submission_interval(candidate: _Candidate) -> bool:
     settings, item = candidate.state.settings, candidate.item
-    ruled = item.attempt == 0 and item.task.ruled_as in settings.submission_interval_kinds
+    ruled = item.attempt == 0 and item.task.base_kind in settings.submission_interval_kinds
     since = candidate.at - candidate.cluster.last_submission
     return ruled and since < settings.submission_interval_s + _ROUNDING
 

@@ -103,7 +103,7 @@ def _run_time(task: TaskDescription, code: str, rng: Random) -> float:
         return 0.1
     if code.startswith("short"):
         return rng.choice(_SHORT) if rng.random() < 0.97 else 3.0
-    if task.serves:
+    if task.runs_actors:
         return rng.choice([5.0, 30.0])
     return rng.choice([0.1, 1.0, 2.0, 5.0, 10.0, 20.0])
 

@@ -186,7 +186,7 @@ class FaultyExecutor:
     def on_began(self, attempt: Attempt, cluster: FaultyCluster) -> None:
         """Report the start, unless that report is lost, and schedule the end."""
         if not attempt.short and not self.driver.draw_fault(attempt.rng, 0.04):
-            ready = attempt.rng.uniform(0.05, 1.0) if attempt.task.serves else 0.0
+            ready = attempt.rng.uniform(0.05, 1.0) if attempt.task.runs_actors else 0.0
             self.driver.after(ready, self._report_started, attempt, cluster)
         self.driver.after(attempt.outcome.run_s, cluster.end, attempt, attempt.outcome.how)
 

@@ -87,7 +87,7 @@ class TestWhatIsDescribed:
             ({"dedup": "content"}, "get_if_exists=True"),
             ({"run_timeout": 5}, "ready_timeout"),
             ({"idempotency_key": "k"}, "get_if_exists=True"),
-            ({"lifetime": "detached"}, "no name"),
+            ({"lifetime": "detached"}, "needs a name"),
             ({"lifetime": "forever"}, "lifetime is 'forever'"),
             ({"name": "x", "lifetime": "detached", "restart_elsewhere": True}, "exclude each other"),
             ({"max_restarts": -2}, "max_restarts is -2"),

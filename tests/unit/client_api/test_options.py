@@ -17,10 +17,10 @@ from ray_multicluster_scheduler.app.client_api.options import (
     JobOptions,
     TaskOptions,
     absolute_paths,
-    begins_at,
     common_fields,
-    is_joined,
+    joins_equal_item,
     option_names,
+    start_time,
 )
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
@@ -188,23 +188,23 @@ def test_dedup_is_one_of_two_words(kind: str) -> None:
 
 def test_who_is_joined_to_an_equal_item() -> None:
     content = Settings(dedup="content")
-    assert not is_joined({}, Settings())
-    assert is_joined({"dedup": "content"}, Settings())
-    assert is_joined({}, content)
-    assert not is_joined({"dedup": "none"}, content)
+    assert not joins_equal_item({}, Settings())
+    assert joins_equal_item({"dedup": "content"}, Settings())
+    assert joins_equal_item({}, content)
+    assert not joins_equal_item({"dedup": "none"}, content)
     for own in ({"idempotency_key": "k"}, {"submission_id": "job-7"}):
-        assert not is_joined(own, content)
+        assert not joins_equal_item(own, content)
         with pytest.raises(ConfigurationError, match="exclude each other"):
-            is_joined({**own, "dedup": "content"}, Settings())
+            joins_equal_item({**own, "dedup": "content"}, Settings())
 
 
 def test_start_after_is_a_time_from_now_or_a_moment() -> None:
     soon = time.time() + 60
-    assert begins_at(None, 1000.0) is None
-    assert begins_at(60, 1000.0) == 1060.0
-    assert begins_at(timedelta(minutes=1), 1000.0) == 1060.0
+    assert start_time(None, 1000.0) is None
+    assert start_time(60, 1000.0) == 1060.0
+    assert start_time(timedelta(minutes=1), 1000.0) == 1060.0
     for moment in (soon, datetime.fromtimestamp(soon, UTC), datetime.fromtimestamp(soon)):  # noqa: DTZ006 - local time
-        assert begins_at(moment, 1000.0) == pytest.approx(1060.0, abs=5)
+        assert start_time(moment, 1000.0) == pytest.approx(1060.0, abs=5)
     for wrong in ("tomorrow", -1, True, float("nan"), timedelta(days=-1), 10**400):
         with pytest.raises(ConfigurationError, match="start_after"):
             fields(start_after=wrong)

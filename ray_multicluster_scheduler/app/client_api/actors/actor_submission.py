@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
     prepare_arguments,
     runtime_env_for,
 )
-from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields, fields_from
+from ray_multicluster_scheduler.app.client_api.options import common_fields, fields_from, start_time
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -79,7 +79,7 @@ class ActorSubmission:
             home_paths=find_in_arguments(positional, named, self._homes),
             actor=actor,
             submitted_at=now,
-            start_after=begins_at(options.get("start_after"), now),
+            start_after=start_time(options.get("start_after"), now),
             **{**fields, "retries": 0},
         )
         return NewActorItem(task, payload, arguments)

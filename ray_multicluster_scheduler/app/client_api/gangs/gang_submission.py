@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
     source_names,
 )
 from ray_multicluster_scheduler.app.client_api.gangs.member import GangMember, as_member
-from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields, fields_from, is_joined
+from ray_multicluster_scheduler.app.client_api.options import common_fields, fields_from, joins_equal_item, start_time
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import is_class, make_remote_class
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.app.client_api.submission.task_template import PickledFunction, make_template
@@ -104,10 +104,10 @@ class GangSubmission:
             home_paths=tuple(dict.fromkeys(path for part in parts for path in part.home_paths)),
             gang=gang,
             submitted_at=now,
-            start_after=begins_at(options.get("start_after"), now),
+            start_after=start_time(options.get("start_after"), now),
             **({**fields, "retries": 0} if of == "actor" else fields),
         )
-        if of == "task" and is_joined(options, self._settings):
+        if of == "task" and joins_equal_item(options, self._settings):
             task = replace(task, content_key=content_key(task, source_names(arguments)))
         return NewGangItem(task, parts, arguments)
 

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.common.exception import (
     TaskTimeoutError,
 )
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.common.model.checks import priority_of
+from ray_multicluster_scheduler.common.model.checks import valid_priority
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.common.several_returns import wrong_number
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
@@ -206,7 +206,7 @@ class QueuedHandle(Handle):
 
     def set_priority(self, priority: int) -> None:
         """From now on it waits with this priority; higher numbers go first."""
-        self._runtime.tell(PriorityChanged(item_id_of(self, "set_priority"), priority_of(priority)))
+        self._runtime.tell(PriorityChanged(item_id_of(self, "set_priority"), valid_priority(priority)))
 
 
 class TaskHandle(QueuedHandle):

@@ -124,15 +124,15 @@ class RemoteRuntime(RemoteKnown):
 
     def submit(self, task: TaskDescription, arguments: Arguments | None = None, *, get_if_exists: bool = False) -> Item:
         actor = task.actor
-        if task.serves and not (actor is not None and actor.detached):
+        if task.runs_actors and not (actor is not None and actor.detached):
             task = replace(task, program=self.control_plane)
         task = self.owned(task)
         if self._runtime_env:
             task = replace(task, runtime_env=merge_runtime_env(self._runtime_env, task.runtime_env))
         check_identifiers(task)
         check_own(arguments, self, task.id)
-        blobs = {digest: self.payload_cache.get(digest) for digest in task.payloads if digest is not None}
-        for digest in task.payloads:
+        blobs = {digest: self.payload_cache.get(digest) for digest in task.payload_digests if digest is not None}
+        for digest in task.payload_digests:
             self.payload_cache.release(digest)
         check_priority(self, task)
         item = Item(task)
@@ -267,7 +267,7 @@ class RemoteRuntime(RemoteKnown):
         """What was accepted goes on; with ``drain`` it is waited for. Where the program asked for it (the decorator,
         wait_for_all_jobs), what it submitted itself is cancelled after Ctrl+C."""
         unfinished = self.unfinished()
-        items = [item for item in unfinished if not item.task.serves]
+        items = [item for item in unfinished if not item.task.runs_actors]
         if program.stopping():
             shutdown_report.stop(self, [item for item in items if item.id in self._own], _INTERRUPTED)
         elif drain:

@@ -18,10 +18,10 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
 from ray_multicluster_scheduler.app.client_api.options import (
     JobOptions,
     TaskOptions,
-    begins_at,
     common_fields,
     fields_from,
-    is_joined,
+    joins_equal_item,
+    start_time,
 )
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
 from ray_multicluster_scheduler.app.client_api.submission.task_template import TaskTemplate, make_template
@@ -104,7 +104,7 @@ class Submission:
             arguments_bytes=len(arguments.data),
             home_paths=find_in_arguments(args, kwargs, self._homes),
             submitted_at=now,
-            start_after=None if template.start_after is None else begins_at(template.start_after, now),
+            start_after=None if template.start_after is None else start_time(template.start_after, now),
             **template.fields,
         )
         if template.joined:
@@ -131,10 +131,10 @@ class Submission:
             requirements=parse_resources(options.get("resource_requirements")),
             job=job,
             submitted_at=now,
-            start_after=begins_at(options.get("start_after"), now),
+            start_after=start_time(options.get("start_after"), now),
             **fields,
         )
-        return replace(task, content_key=content_key(task)) if is_joined(options, self._settings) else task
+        return replace(task, content_key=content_key(task)) if joins_equal_item(options, self._settings) else task
 
     def new_id(self, kind: str) -> str:
         """One that was never given before, also not by another control plane."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickled
 from ray_multicluster_scheduler.app.client_api.modules.function_pickle_cache import SteadyFunctions
-from ray_multicluster_scheduler.app.client_api.options import common_fields, is_joined
+from ray_multicluster_scheduler.app.client_api.options import common_fields, joins_equal_item
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -77,7 +77,7 @@ def make_template(
     preferred, runtime_env = options.get("preferred_cluster"), fields.pop("runtime_env")
     del fields["preferred_cluster"]  # may be another one at each call
     fields |= {"kind": "task", "name": name, "requirements": amounts}
-    function, joined = _pickled_function(fn, name, number), is_joined(options, settings)
+    function, joined = _pickled_function(fn, name, number), joins_equal_item(options, settings)
     return TaskTemplate(
         name, function, fields, preferred, runtime_env, number, options.get("start_after"), joined=joined
     )

@@ -10,13 +10,13 @@ from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, SchedulerError
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
-from ray_multicluster_scheduler.common.model.checks import priority_of
+from ray_multicluster_scheduler.common.model.checks import valid_priority
 from ray_multicluster_scheduler.common.model.item_fields import ID
 from ray_multicluster_scheduler.control_plane.admin_api.access import ownership
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
-from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_key, key_of, new_id
+from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_key, idempotency_key_of, new_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as items_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
@@ -74,7 +74,7 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
 async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     """``{"priority": 5}``: from now on it waits with this."""
     said, runtime = await json_of(request), runtime_of(request)
-    priority = priority_of(said.get("priority"))
+    priority = valid_priority(said.get("priority"))
     item = await _waiting(request, item_id)
     if not caller_of(request).steers_all:
         limits = runtime.machine.limits_of(item.task.owner)
@@ -125,7 +125,7 @@ async def retry(request: Request, item_id: str) -> Response:
     with the same code, arguments and wishes; ``anyway`` is for one that succeeded, or was repeated already. Whoever
     names the new one says that it is to be another; a key that was used before is answered with what it made. It is its
     own: no program's end is its end."""
-    said, runtime, key = await json_of(request), runtime_of(request), key_of(request)
+    said, runtime, key = await json_of(request), runtime_of(request), idempotency_key_of(request)
     made = said.get("id")
     if made is not None and not is_id(made):
         raise ConfigurationError(f"id is {str(made)[:100]!r}.", next_step=f"give {ID.words}")

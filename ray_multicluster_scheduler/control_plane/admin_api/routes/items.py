@@ -34,8 +34,8 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import BYTE
 from ray_multicluster_scheduler.control_plane.admin_api.routes.item_actions import there
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import (
     check_key,
-    key_of,
-    no_task,
+    idempotency_key_of,
+    missing_task_error,
     with_id,
     with_key,
 )
@@ -106,7 +106,7 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
     client = said.get("client")
     if client is not None and not isinstance(client, str):
         raise ConfigurationError(f"client is {str(client)[:100]!r}.", next_step="give the name of a mailbox, or none")
-    blobs, key = blobs_of(said), key_of(request)
+    blobs, key = blobs_of(said), idempotency_key_of(request)
     wanted: list[SubmitRequest | SchedulerError] = []
     runtime, caller = runtime_of(request), caller_of(request)
     for number, entry in enumerate(entries):
@@ -165,7 +165,7 @@ def _wanted(entry: object, user: str) -> SubmitRequest:
     if isinstance(entry, ConfigurationError):
         raise entry
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
-        raise no_task()
+        raise missing_task_error()
     check_fields(entry, _OF_ONE, "An item")
     said = with_id(entry["task"])
     task = item_from({**said, "owner": user} if said.get("owner", "") == "" else said)

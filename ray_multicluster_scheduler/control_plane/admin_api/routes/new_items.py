@@ -1,4 +1,4 @@
-"""Names of what is submitted: ids that we make, and keys from a header, so that a repeat is harmless."""
+"""Ids and idempotency keys of submitted items: a repeated submission makes no second item."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _LONGEST = 255
 
 
 def new_id(kind: object) -> str:
-    """One that nobody has."""
+    """A new unique id."""
     return f"{kind}-{uuid.uuid4().hex}"
 
 
 def with_id(task: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same with an id, if it has none. Without one, a repeat is another item, unless it has a key."""
+    """Adds an id where there is none. A repeat is then another item, unless it has an idempotency key."""
     return task if "id" in task else {**task, "id": new_id(str(task.get("kind"))[:20].replace("/", ""))}
 
 
-def no_task() -> ConfigurationError:
+def missing_task_error() -> ConfigurationError:
     return ConfigurationError(
         "There is no task in it.", next_step='send {"task": {"kind": "job", "name": …, "job": {"entrypoint": …}}}'
     )
 
 
-def key_of(request: Request) -> str | None:
-    """What the header Idempotency-Key says. Raises ConfigurationError."""
+def idempotency_key_of(request: Request) -> str | None:
+    """The value of the header Idempotency-Key. Raises ConfigurationError for one that is no key."""
     for name, value in request.scope["headers"]:
         if name == _HEADER:
             key: str = value.decode("latin-1")

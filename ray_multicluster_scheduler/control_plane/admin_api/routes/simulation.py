@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 )
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.history_trace import history_trace
-from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import no_task, with_id
+from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import missing_task_error, with_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
     json_of,
     runtime_of,
@@ -46,7 +46,7 @@ async def plan(request: Request) -> Response:
     would be refused as somebody else's, or for its priority, is refused here, too."""
     said, runtime, caller = await json_of(request), runtime_of(request), caller_of(request)
     if not isinstance(said.get("task"), Mapping):
-        raise no_task()
+        raise missing_task_error()
     wanted = ownership.with_owner(caller, runtime.machine.limits_of, SubmitRequest(item_from(with_id(said["task"]))))
     await runtime.health.check_all()
     return JsonResponse(runtime.machine.plan(wanted.task, runtime.clock.now()).to_dict())

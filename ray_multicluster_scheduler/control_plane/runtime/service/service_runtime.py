@@ -278,8 +278,12 @@ class ServiceRuntime(Runtime):
             task = replace(task, submitted_at=self.clock.now())
         if "." in task.id or task.gang is not None:
             self.check_member_ids(task)
-        own = {name: blobs[name] for name in (*task.payloads, *request.objects) if name is not None and name in blobs}
-        named = (*task.payloads, *filter(is_put, request.objects), *package_digests_in(task.runtime_env))
+        own = {
+            name: blobs[name]
+            for name in (*task.payload_digests, *request.objects)
+            if name is not None and name in blobs
+        }
+        named = (*task.payload_digests, *filter(is_put, request.objects), *package_digests_in(task.runtime_env))
         absent = [one for one in named if one is not None and one not in own]
         missing = await self.payload_ownership.missing(request.user, absent)
         if missing:
@@ -494,7 +498,7 @@ class ServiceRuntime(Runtime):
 
     def kill(self, item: Item, reason: str, *, force: bool) -> None:
         """Cancel an item. Calls of an actor that were not sent yet fail."""
-        if item.task.serves:
+        if item.task.runs_actors:
             self.actor_names.killed(item.id)
             self.calls.no_more(item.id)
         self.cancel(item.id, reason, force=force)

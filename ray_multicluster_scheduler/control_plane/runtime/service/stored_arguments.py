@@ -79,7 +79,7 @@ class StoredArguments:
         if named is not None and check is not None:
             check(named.owner, actor_id)
         item = None if named is None else await self._runtime.find_item(named.id)
-        if named is not None and named.at is not None and item is not None and item.task.serves:
+        if named is not None and named.at is not None and item is not None and item.task.runs_actors:
             return self._member(item, named.at)
         if item is None or item.task.actor is None:
             raise UnknownItemError(

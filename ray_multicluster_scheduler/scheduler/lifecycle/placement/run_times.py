@@ -83,7 +83,7 @@ def code_key(task: TaskDescription) -> str | None:
 
 def size_key(task: TaskDescription) -> str | None:
     """Kind and size of what comes to an end by itself."""
-    if task.serves:
+    if task.runs_actors:
         return None
     needs = task.requirements
     return f"{task.kind}:{needs.get('CPU', 0)}:{needs.get('GPU', 0)}"

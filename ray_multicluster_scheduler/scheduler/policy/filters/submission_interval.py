@@ -21,7 +21,7 @@ class SubmissionIntervalFilter:
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         next_at = cluster.next_submission_at
-        if task.ruled_as not in self._kinds or next_at is None or cluster.at >= next_at:
+        if task.base_kind not in self._kinds or next_at is None or cluster.at >= next_at:
             return None
         wait = next_at - cluster.at
         sentence = f"it takes one {task.kind} per {self._interval_s:g} s; the next in {wait:.0f} s"

@@ -96,7 +96,7 @@ class DurableLog:
                 next_step="use only text, numbers, lists and mappings in its options and its runtime_env",
             ) from error
         others = (*_digests(objects), *package_digests_in(task.runtime_env))
-        named = [one for one in (*task.payloads, *others) if one is not None and one not in blobs]
+        named = [one for one in (*task.payload_digests, *others) if one is not None and one not in blobs]
         missing = self._store.pin_blobs(named)
         if missing:
             raise TaskSubmissionError(
@@ -207,7 +207,7 @@ class DurableLog:
         for item_id, cluster, at in self._store.last_dispatches_since(since):
             stored = self._store.item(item_id)
             if stored is not None:
-                yield SentRow(stored_rows.task_of(stored)[0].ruled_as, cluster, at)
+                yield SentRow(stored_rows.task_of(stored)[0].base_kind, cluster, at)
 
     def _row(self, stored: StoredItem) -> ItemRow:
         completion = completion_of(stored)

@@ -96,7 +96,7 @@ class StoredPayloads(PayloadCache):
 
     def _digests(self, task: TaskDescription) -> list[str]:
         values: Iterable[tuple[str, str | bytes]] = self._values.get(task.id, ())
-        named = [digest for digest in task.payloads if digest]
+        named = [digest for digest in task.payload_digests if digest]
         return [*named, *(value for _, value in values if isinstance(value, str))]
 
     def _read(self, digest: str) -> bytes:

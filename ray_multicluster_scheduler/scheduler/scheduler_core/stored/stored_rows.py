@@ -97,7 +97,7 @@ def new_item(task: TaskDescription, number: int, description: bytes, objects: Se
         description=description,
         key=task.idempotency_key,
         repeats=task.repeats,
-        blobs=tuple(dict.fromkeys(one for one in (*task.payloads, *objects, *packages) if one is not None)),
+        blobs=tuple(dict.fromkeys(one for one in (*task.payload_digests, *objects, *packages) if one is not None)),
     )
 
 
