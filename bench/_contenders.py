@@ -1,4 +1,4 @@
-"""The contenders: one child process each, kept alive over all rounds and driven over a pipe."""
+"""The contenders of the benchmark: one child process each, kept alive over all rounds and driven over a pipe."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import yaml
 
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from ray_multicluster_scheduler.local_fleet.interpreter import find_ray_python
-from ray_multicluster_scheduler.local_fleet.launch import cluster_environment
 from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK
+from ray_multicluster_scheduler.local_fleet.ray_head import cluster_environment
 
 PROGRAM = Path(__file__).with_name("_program.py")
 _START_TIMEOUT_S = 120.0
@@ -28,11 +28,11 @@ _TAIL_LINES = 15
 
 
 class ContenderFailed(Exception):
-    """What a contender could not do, with the end of what it printed."""
+    """The error of a contender, with the end of its output."""
 
 
 class Contender:
-    """One child process. Whoever starts it has to end it, whatever happens in between."""
+    """One child process. Its creator must call :meth:`end` in any case."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Contender:
         self._printed: IO[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it is connected; harmless when it is up. Raises ContenderFailed."""
+        """Start it and wait until it is connected; does nothing if it is running. Raises ContenderFailed."""
         if self._process is not None:
             return
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
@@ -54,7 +54,7 @@ class Contender:
             stdout=subprocess.PIPE,
             stderr=self._printed,
             text=True,
-            start_new_session=True,  # Ctrl+C is for us; a contender ends when its input does
+            start_new_session=True,  # Ctrl+C must not reach it; a contender ends when its input does
         )
         self.version = str(self._answer("start", _START_TIMEOUT_S))
 
@@ -63,7 +63,7 @@ class Contender:
         return self._running().pid
 
     def ask(self, do: str, /, **numbers: int) -> Any:
-        """Have it carry out a request of ``_program.Workloads``. Raises ContenderFailed."""
+        """Carry out a request of ``_program.Workloads``. Raises ContenderFailed."""
         process = self._running()
         assert process.stdin is not None
         try:
@@ -74,7 +74,7 @@ class Contender:
         return self._answer(do, _REQUEST_TIMEOUT_S)
 
     def end(self) -> None:
-        """Ask it to end, then make it; harmless when repeated."""
+        """Ask it to end, then kill it; safe to call again."""
         process, self._process = self._process, None
         printed, self._printed = self._printed, None
         if process is None:
@@ -82,7 +82,7 @@ class Contender:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            with suppress(OSError):  # it may be gone already
+            with suppress(OSError):  # it may have ended already
                 process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_END_TIMEOUT_S)
@@ -101,7 +101,7 @@ class Contender:
     def _answer(self, do: str, timeout_s: float) -> Any:
         process = self._running()
         assert process.stdout is not None
-        # One request, one line: nothing can wait in the buffer of a text stream while the pipe is empty.
+        # One request, one line: nothing stays in the buffer of a text stream while the pipe is empty.
         ready, _, _ = select.select([process.stdout], [], [], timeout_s)
         if not ready:
             raise self._failed(f"did not answer {do} within {timeout_s:g} s")
@@ -114,7 +114,7 @@ class Contender:
         return answer["value"]
 
     def _failed(self, what: str) -> ContenderFailed:
-        """It cannot be used any more: a late answer would be taken for that of the next request."""
+        """End the process after a failure: a late answer would be taken for that of the next request."""
         lines: list[str] = []
         if self._printed is not None:
             self._printed.seek(0)
@@ -124,8 +124,9 @@ class Contender:
 
 
 def contenders(fleet: LocalFleet, cluster: str, folder: Path) -> dict[str, Contender]:
-    """All of them, none started yet, in the order in which they take turns. What they are configured by is in
-    ``folder``, which has to be there as long as they are."""
+    """All contenders, not started yet, in the order of their turns. Their configuration is in ``folder``, which must
+    exist
+    as long as they do."""
     ray_python = find_ray_python()
     ports = fleet.direct_ports(cluster)
     inside = cluster_environment(
@@ -137,7 +138,7 @@ def contenders(fleet: LocalFleet, cluster: str, folder: Path) -> dict[str, Conte
         tmp=fleet.folder(cluster).tmp,
         token_path=fleet.folder(cluster).token,
     )
-    # Past the fleet's forwarders: they are there to be impaired by tests, and would cost the others time.
+    # Bypass the fleet's forwarders, which exist for fault injection and would slow the other contenders down.
     client, gcs = f"ray://{LOOPBACK}:{ports.client}", f"{LOOPBACK}:{ports.gcs}"
     config = str(fleet.config_path)
     ours = {name: value for name, value in os.environ.items() if not name.startswith("RMCS_")}
@@ -162,7 +163,7 @@ def contenders(fleet: LocalFleet, cluster: str, folder: Path) -> dict[str, Conte
 
 
 def config_with(original: Path, path: Path, keys: Mapping[str, str]) -> Path:
-    """Write that configuration anew, with these keys for each of its clusters."""
+    """Write a copy of the configuration, with these keys for each of its clusters."""
     document = yaml.safe_load(original.read_text(encoding="utf-8"))
     for entry in document["clusters"]:
         entry.update(keys)

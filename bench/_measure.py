@@ -1,4 +1,4 @@
-"""Taking turns: every contender once per round, so that what disturbs the machine disturbs them all."""
+"""Measure all contenders in turns, once per round each, so that disturbances of the machine affect all of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from bench._contenders import ContenderFailed
 from bench._parts import Part, Request
 
 
-class Asked(Protocol):
-    """What can be asked to carry out a request; see ``_contenders.Contender``."""
+class Measurable(Protocol):
+    """Carries out requests; see ``_contenders.Contender``."""
 
     def start(self) -> None: ...
     def ask(self, do: str, /, **numbers: int) -> Any: ...
@@ -19,16 +19,17 @@ class Asked(Protocol):
 
 @dataclass
 class Figures:
-    """What came out of one part: a figure per contender and round, and why some have fewer."""
+    """The results of one part: a figure per contender and round, and the errors of contenders that have fewer."""
 
     part: Part
     rounds: dict[str, list[float]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
 
-def measure(part: Part, contenders: Mapping[str, Asked], rounds: int, say: Callable[[str], None]) -> Figures:
-    """A B C D, D C B A, …: nobody always follows the same one, who may leave the machine busy for a moment. One that
-    fails is out for the rest of this part, and the reason is kept."""
+def measure(part: Part, contenders: Mapping[str, Measurable], rounds: int, say: Callable[[str], None]) -> Figures:
+    """Measure in the order A B C D, D C B A, …, since a contender may leave the machine busy for a moment. One that
+    fails is
+    left out for the rest of this part, and its error is recorded."""
     figures = Figures(part, {name: [] for name in part.turns})
     for number in range(1, rounds + 1):
         turns = list(part.turns.items())
@@ -47,24 +48,24 @@ def measure(part: Part, contenders: Mapping[str, Asked], rounds: int, say: Calla
     return figures
 
 
-def _turn(contender: Asked, part: Part, request: Request) -> float:
-    contender.start()  # the first time, or again after it failed in another part
+def _turn(contender: Measurable, part: Part, request: Request) -> float:
+    contender.start()  # at first, and again after it failed in another part
     for step in part.warm_up:
         _ask(contender, step)
     return float(_ask(contender, request))
 
 
-def _finish(part: Part, contenders: Mapping[str, Asked], figures: Figures) -> None:
+def _finish(part: Part, contenders: Mapping[str, Measurable], figures: Figures) -> None:
     if part.finish is None:
         return
     for name in part.turns:
         if name in figures.errors:
-            continue  # whoever failed may be gone, and says so once
+            continue  # a contender that failed may have ended, and reports that once
         try:
             _ask(contenders[name], part.finish)
         except ContenderFailed as error:
             figures.errors[name] = f"at its end: {error}"
 
 
-def _ask(contender: Asked, request: Request) -> Any:
+def _ask(contender: Measurable, request: Request) -> Any:
     return contender.ask(request.do, **request.numbers)

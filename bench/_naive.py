@@ -1,8 +1,8 @@
-"""The rules of placement once more, as slowly and plainly as they are written down: what the fast ones are checked by.
+"""A naive evaluator of the placement rules, slow and plain, that checks the decisions of the real policies.
 
-Nothing here is shared with the policies that it checks: it reads the frozen views of the clusters, the item and the
-settings. Filters, then ranks, then scores, then round robin among equals. Out of its scope: a cluster that was never
-heard of (an item may wait for its answer), gangs, room that is kept for wide items, and policies that users add.
+It shares no code with the policies that it checks: it reads the frozen views of the clusters, the item and the
+settings, and applies filters, ranks, scores, and round robin among equals. Not covered: clusters without a snapshot (an
+item may wait for it), gangs, reservations for wide items, and policies that users add.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDesc
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 
-_ROUNDING = 0.00005  # half of the fourth decimal, which is the last that Ray keeps
+_ROUNDING = 0.00005  # half of the fourth decimal, the last one that Ray keeps
 _GIB = 1024**3
 
 
 @dataclass(frozen=True)
 class Row:
-    """One cluster: the codes of all that speaks against it, or what speaks for it."""
+    """One cluster: the codes of its rejections, or its ranks and scores."""
 
     cluster: str
     codes: tuple[str, ...]
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Answer:
-    """Where the item goes (None: nowhere now), and the row of each cluster."""
+    """The chosen cluster (None: none now), and the row of each cluster."""
 
     winner: str | None
     rows: tuple[Row, ...]
@@ -45,7 +45,10 @@ def evaluate(
     local_python: str = "3.11",
     retry: bool = False,
 ) -> Answer:
-    """``last_placed`` numbers the placements so far: among equals the cluster whose last one is oldest is next."""
+    """Evaluate all rules. ``last_placed`` numbers the placements so far:
+
+    among equals, the least recent cluster is next.
+    """
     rows = tuple(_row(task, view, settings, local_python, retry=retry) for view in views)
     feasible = [row for row in rows if not row.codes]
     if not feasible:
@@ -56,7 +59,7 @@ def evaluate(
 
 
 def differences(decision: SchedulingDecision, answer: Answer) -> list[str]:
-    """How a decision and its table differ from the naive ones, in words; nothing when they agree."""
+    """How a decision and its table differ from the naive ones, as sentences; empty if they agree."""
     found = []
     if decision.cluster != answer.winner:
         found.append(f"placed on {decision.cluster}, naively {answer.winner}")
@@ -130,19 +133,19 @@ def _of_room(task: TaskDescription, view: ClusterView, settings: Settings) -> li
     if not _fits_now(task, view) and not (every_node_tells and _fits_a_new_node(task, view)):
         codes.append("NO_CAPACITY" if every_node_tells else "CAPACITY_UNKNOWN")
     if _needs_a_new_node(task, view):
-        return codes  # it adds nothing to the use of the nodes that are there
+        return codes  # it does not add to the use of existing nodes
     return codes + _of_threshold(task, view, settings)
 
 
 def _fits_now(task: TaskDescription, view: ClusterView) -> bool:
-    """On one node; a job on all of them together, as its own tasks are placed by Ray."""
+    """Does it fit one node? A job may use all nodes together, because Ray places its own tasks."""
     free = [node.free for node in view.nodes if node.free is not None]
     need = task.placement
     return not need or any(_fits(need, one) for one in free) or (task.kind == "job" and _fits(need, _sum(free)))
 
 
 def _fits_a_new_node(task: TaskDescription, view: ClusterView) -> bool:
-    """Never more than one new node's worth is on its way; a job that needs several of them goes alone."""
+    """Does it fit the one node that may be starting? A job that needs several new nodes must be alone."""
     new = view.new_node
     if new is None:
         return False
@@ -247,7 +250,7 @@ def _free(view: ClusterView, name: str) -> float:
 
 
 def _use(view: ClusterView, name: str) -> float | None:
-    """The share that anybody uses, over the nodes that tell."""
+    """The share in use by anybody, over the nodes that report it."""
     telling = [node for node in view.nodes if node.free is not None]
     total = sum(node.total.get(name, 0.0) for node in telling)
     return 1 - min(1.0, _free(view, name) / total) if total > 0 else None

@@ -1,4 +1,4 @@
-"""What is measured, for whom, and what was promised about it."""
+"""The parts of the benchmark: what is measured, for which contenders, and the floors and aims of the ratios."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Part:
-    """One kind of figure. Each turn of a contender is its warm-up, which is not measured, then its request."""
+    """One kind of figure. Each turn is a warm-up, which is not measured, and then a request."""
 
     name: str
     title: str
@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Promise:
-    """A bound on ratios inside one run. A floor has to be met, an aim is where we want to get."""
+    """A bound on a ratio inside one run. A floor must be met; an aim is a goal."""
 
     kind: str
     part: str
@@ -42,7 +42,7 @@ class Promise:
     contender: str = "rmcs"
 
     def kept(self, ratio: float | None) -> bool:
-        """Whether this ratio will do; none never does."""
+        """Is this ratio within the bound? A missing one is not."""
         if ratio is None:
             return False
         return ratio >= self.factor if self.higher_is_better else ratio <= self.factor

@@ -1,7 +1,7 @@
-"""A fleet on paper, and items for it: all of one run follow from its numbers, nothing from chance.
+"""A synthetic fleet and its items: everything follows from their numbers, nothing is random.
 
-Clusters differ in nodes, GPUs, weights and tags; of twenty, two are cordoned and one's link is silent. Their snapshots
-come over links, as those of clusters with an agent do, so nothing is polled.
+Clusters differ in nodes, GPUs, weights and tags; of twenty, two are cordoned and one has no link. Their snapshots are
+pushed over links, as by agents, so nothing is polled.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _WISHES = 5
 
 
 @dataclass(frozen=True)
-class PaperCluster:
-    """One cluster of the fleet, and how it is doing."""
+class SyntheticCluster:
+    """One cluster of the fleet, and its health."""
 
     metadata: ClusterMetadata
     nodes: tuple[dict[str, float], ...]
@@ -40,13 +40,13 @@ class PaperCluster:
         return not self.cordoned and not self.silent
 
 
-def fleet(count: int) -> list[PaperCluster]:
-    """So many clusters; the first two are always healthy."""
+def fleet(count: int) -> list[SyntheticCluster]:
+    """The clusters; the first two are always healthy."""
     return [_cluster(number) for number in range(count)]
 
 
-def introductions(clusters: list[PaperCluster], now: float) -> Iterator[events.Event]:
-    """What the machine is told of them before the first item."""
+def introductions(clusters: list[SyntheticCluster], now: float) -> Iterator[events.Event]:
+    """The events that make the clusters known before the first item."""
     for one in clusters:
         name = one.metadata.name
         yield events.LinkUp(name, PYTHON, "2.60.0", f"session of {name}")
@@ -57,8 +57,8 @@ def introductions(clusters: list[PaperCluster], now: float) -> Iterator[events.E
             yield events.LinkDown(name, "no heartbeat")
 
 
-def snapshot(one: PaperCluster, now: float, free: list[dict[str, float]]) -> ResourceSnapshot:
-    """What its agent would tell."""
+def snapshot(one: SyntheticCluster, now: float, free: list[dict[str, float]]) -> ResourceSnapshot:
+    """The snapshot that its agent would push."""
     name = one.metadata.name
     nodes = tuple(
         NodeSnapshot(f"{name}-n{number}", total, rest)
@@ -67,10 +67,10 @@ def snapshot(one: PaperCluster, now: float, free: list[dict[str, float]]) -> Res
     return ResourceSnapshot(name, now, nodes, "agent", session_id=f"session of {name}", python_version=PYTHON)
 
 
-def item(task_id: str, shape: int, clusters: list[PaperCluster], now: float) -> TaskDescription:
+def item(task_id: str, shape: int, clusters: list[SyntheticCluster], now: float) -> TaskDescription:
     """A task of 1 CPU in one of :data:`SHAPES` shapes: ten owners, five wishes, twenty sizes of memory.
 
-    All of them need one CPU, so that the end of any one makes room for any other.
+    All need one CPU, so that the end of any item makes room for any other.
     """
     owner, wish, size = shape % _OWNERS, shape // _OWNERS % _WISHES, shape // (_OWNERS * _WISHES)
     values: dict[str, object] = {}
@@ -97,7 +97,7 @@ def item(task_id: str, shape: int, clusters: list[PaperCluster], now: float) -> 
 
 
 def new_shape(task_id: str, number: int, now: float) -> TaskDescription:
-    """An item of a shape that never was before: its memory is its own. One in ten is a job, one in 40 needs a GPU."""
+    """An item of a new shape, by its amount of memory. One in ten is a job, one in 40 needs a GPU."""
     requirements = {"CPU": 1.0 + number % 2, "memory": 64 * _MIB + number * 1024.0}
     if number % 40 == 5:
         requirements["GPU"] = 1.0
@@ -115,7 +115,7 @@ def new_shape(task_id: str, number: int, now: float) -> TaskDescription:
     )
 
 
-def _cluster(number: int) -> PaperCluster:
+def _cluster(number: int) -> SyntheticCluster:
     cpus = (16.0, 32.0, 48.0)[number % 3]
     node = {"CPU": cpus, "memory": cpus * 4 * _GIB}
     if number % 4 == 1:
@@ -128,7 +128,7 @@ def _cluster(number: int) -> PaperCluster:
         tags=(f"zone-{number % 2}", ("x86_64", "arm64")[number % 2]),
         max_running_jobs=1000,
     )
-    return PaperCluster(
+    return SyntheticCluster(
         metadata,
         nodes=tuple(dict(node) for _ in range(1 + number % 3)),
         cordoned=number % 10 == 7,

@@ -1,7 +1,7 @@
-"""The loops that are timed, and what comes out of them.
+"""The timed loops of the placement benchmark, and their figures.
 
-Only calls of ``SchedulerMachine.handle`` are timed, one by one; what is around them (inventing items, looking at
-views) is not. Iterations whose decision is re-checked are not timed at all: looking may warm what a decision needs.
+Only calls of ``SchedulerMachine.handle`` are timed, one by one; generating items and reading views is not. Iterations
+whose decision is checked are not timed at all, because reading views may warm caches.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import psutil
 
 from bench._naive import evaluate
 from bench._placement_fleet import PYTHON, SHAPES, item, new_shape, snapshot
-from bench._placement_world import Clock, Placed, Sample, World
+from bench._placement_harness import Clock, Placed, PlacementHarness, Sample
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 
 _SLICES = 5
-_FULL_AFTER = 100  # so many in a row found no place
+_FULL_AFTER = 100  # this many consecutive items were not placed
 
 Turn = Callable[[bool], Sample | None]
-"""One iteration; when told so, it also keeps its decision and what that was made from."""
+"""One iteration; if asked to, it also keeps a sample of its decision and its input."""
 
 
 def cold(clusters: int, seconds: float, samples: int, clock: Clock = time.perf_counter_ns) -> dict[str, Any]:
@@ -35,32 +35,32 @@ def cold(clusters: int, seconds: float, samples: int, clock: Clock = time.perf_c
     In each iteration: AttemptFinished of some item; in each fourth also SnapshotTaken of some cluster; then Submitted,
     which places the item, and its DispatchAccepted. All of them count.
     """
-    world = World(clusters, Settings(submission_interval_s=0), clock)
+    harness = PlacementHarness(clusters, Settings(submission_interval_s=0), clock)
     chance = random.Random(clusters)
     numbers = iter(range(10**9))
 
     def submit() -> None:
         number = next(numbers)
-        world.submit(new_shape(f"t{number}", number, world.now))
+        harness.submit(new_shape(f"t{number}", number, harness.now))
 
     def turn(sampled: bool) -> Sample | None:
-        ended = world.take_out(chance.randrange(len(world.running)))
-        world.finish(ended)
-        world.take_in()
-        if world.placements % 4 == 0:
-            _others_change(world, chance)
-        views, last_placed = (world.views(), dict(world.last_placed)) if sampled else ([], {})
+        ended = harness.pop_running(chance.randrange(len(harness.running)))
+        harness.finish(ended)
+        harness.accept_dispatches()
+        if harness.placements % 4 == 0:
+            _change_other_usage(harness, chance)
+        views, last_placed = (harness.views(), dict(harness.last_placed)) if sampled else ([], {})
         number = next(numbers)
-        world.submitted += 1
-        world.feed(events.Submitted(new_shape(f"t{number}", number, world.now)))
-        sample = world.sample(views, last_placed) if sampled else None
-        world.take_in()
-        world.forget(ended)
+        harness.submitted += 1
+        harness.feed(events.Submitted(new_shape(f"t{number}", number, harness.now)))
+        sample = harness.sample(views, last_placed) if sampled else None
+        harness.accept_dispatches()
+        harness.forget(ended)
         return sample
 
-    for _ in range(_cpus(world) // 4):
+    for _ in range(_cpus(harness) // 4):
         submit()
-    return {"clusters": clusters, **_figures(world, turn, seconds, samples)}
+    return {"clusters": clusters, **_figures(harness, turn, seconds, samples)}
 
 
 def steady(
@@ -71,38 +71,38 @@ def steady(
     In each iteration: AttemptFinished (with its start, so no Started), which dispatches another item; that one's
     DispatchAccepted; and Submitted of a new one of the same shape. All of them count.
     """
-    world = World(clusters, Settings(max_queue=10 * queued), clock)
+    harness = PlacementHarness(clusters, Settings(max_queue=10 * queued), clock)
     chance = random.Random(clusters)
     numbers = iter(range(10**9))
 
     def one_of(shape: int) -> Any:
-        return item(f"t{next(numbers)}/{shape}", shape, world.clusters, world.now)
+        return item(f"t{next(numbers)}/{shape}", shape, harness.clusters, harness.now)
 
     def refill(placed: Iterable[Placed]) -> None:
         for one in placed:
-            refill(world.submit(one_of(int(one.task.id.split("/")[1]))))
+            refill(harness.submit(one_of(int(one.task.id.split("/")[1]))))
 
     def turn(sampled: bool) -> Sample | None:
-        ended = world.take_out(chance.randrange(len(world.running)))
-        views, last_placed = (world.views(ended), dict(world.last_placed)) if sampled else ([], {})
-        world.finish(ended)
-        sample = world.sample(views, last_placed) if sampled else None
-        refill(world.take_in())
-        world.forget(ended)
+        ended = harness.pop_running(chance.randrange(len(harness.running)))
+        views, last_placed = (harness.views(ended), dict(harness.last_placed)) if sampled else ([], {})
+        harness.finish(ended)
+        sample = harness.sample(views, last_placed) if sampled else None
+        refill(harness.accept_dispatches())
+        harness.forget(ended)
         return sample
 
-    _fill_the_fleet(world, one_of)
-    size = _fill_the_queue(world, [one_of(number % SHAPES) for number in range(queued - world.queued)])
-    while world.queued < queued:  # some of them still found a place
-        world.submit(one_of(world.queued % SHAPES))
-    figures = _figures(world, turn, seconds, samples)
+    _fill_the_fleet(harness, one_of)
+    size = _fill_the_queue(harness, [one_of(number % SHAPES) for number in range(queued - harness.queued)])
+    while harness.queued < queued:  # some of them were still placed
+        harness.submit(one_of(harness.queued % SHAPES))
+    figures = _figures(harness, turn, seconds, samples)
     if queued <= SHAPES:
-        figures["wrong"] += _held_back(world)
-    return {"clusters": clusters, "queued": world.queued, "bytes_per_item": size, **figures}
+        figures["wrong"] += _wrongly_waiting(harness)
+    return {"clusters": clusters, "queued": harness.queued, "bytes_per_item": size, **figures}
 
 
-def _figures(world: World, turn: Turn, seconds: float, samples: int) -> dict[str, Any]:
-    """Run it for so long, then until enough decisions were kept, and check those."""
+def _figures(harness: PlacementHarness, turn: Turn, seconds: float, samples: int) -> dict[str, Any]:
+    """Run the loop for these seconds, then until there are enough samples, and check those."""
     chance = random.Random(0)
     begin = time.perf_counter()
     warmed_up = _repeat(turn, seconds / 5, most=200)
@@ -110,17 +110,17 @@ def _figures(world: World, turn: Turn, seconds: float, samples: int) -> dict[str
     portion = min(0.5, samples / expected)
     kept: list[Sample | None] = []
     turns: list[int] = []
-    placed_before, cpu, wall = world.placements, time.process_time(), time.perf_counter()
+    placed_before, cpu, wall = harness.placements, time.process_time(), time.perf_counter()
     while time.perf_counter() - wall < seconds or len(turns) < _SLICES:
         if chance.random() < portion:
             kept.append(turn(True))
             continue
-        before, world.timed = world.spent, True
+        before, harness.timed = harness.spent, True
         turn(False)
-        world.timed = False
-        turns.append(world.spent - before)
+        harness.timed = False
+        turns.append(harness.spent - before)
     share = (time.process_time() - cpu) / (time.perf_counter() - wall)
-    dispatched = world.placements - placed_before
+    dispatched = harness.placements - placed_before
     completed = len(turns) + len(kept)
     top_up = time.perf_counter()
     while sum(one is not None for one in kept) < samples and time.perf_counter() - top_up < seconds:
@@ -132,10 +132,10 @@ def _figures(world: World, turn: Turn, seconds: float, samples: int) -> dict[str
         "slices_per_s": [_rate(part) for part in _slices(turns)],
         "cpu_share": round(share, 2),
         "dispatched_per_iteration": round(dispatched / completed, 3),
-        "handle": {name: _times(list(times)) for name, times in world.times.items()},
-        "handle_ms": _milliseconds([one for times in world.times.values() for one in times]),
+        "handle": {name: _times(list(times)) for name, times in harness.times.items()},
+        "handle_ms": _milliseconds([one for times in harness.times.values() for one in times]),
         "checked": len(checked),
-        "wrong": world.wrongs(checked),
+        "wrong": harness.disagreements(checked),
     }
 
 
@@ -147,27 +147,27 @@ def _repeat(turn: Turn, seconds: float, most: int) -> int:
     return done
 
 
-def _fill_the_fleet(world: World, one_of: Callable[[int], Any]) -> None:
+def _fill_the_fleet(harness: PlacementHarness, one_of: Callable[[int], Any]) -> None:
     number = in_vain = 0
     while in_vain < _FULL_AFTER:
-        in_vain = 0 if world.submit(one_of(number % SHAPES)) else in_vain + 1
+        in_vain = 0 if harness.submit(one_of(number % SHAPES)) else in_vain + 1
         number += 1
 
 
-def _fill_the_queue(world: World, items: list[Any]) -> float:
-    """Returns by how many bytes the process grew for each item, beyond the item itself (resident set, after gc)."""
+def _fill_the_queue(harness: PlacementHarness, items: list[Any]) -> float:
+    """Returns the growth of the process in bytes per item, without the item itself (resident set, after gc)."""
     gc.collect()
     before = psutil.Process().memory_info().rss
     for one in items:
-        world.submit(one)
+        harness.submit(one)
     gc.collect()
     return round((psutil.Process().memory_info().rss - before) / max(1, len(items)), 1)
 
 
-def _others_change(world: World, chance: random.Random) -> None:
-    """Some cluster tells that somebody else uses another amount of it."""
-    one = chance.choice([one for one in world.clusters if not one.silent])
-    nodes = world.machine.view(one.metadata.name, world.now).nodes
+def _change_other_usage(harness: PlacementHarness, chance: random.Random) -> None:
+    """A snapshot shows that the use by other users changed."""
+    one = chance.choice([one for one in harness.clusters if not one.silent])
+    nodes = harness.machine.view(one.metadata.name, harness.now).nodes
     others = float(chance.randrange(3))
     free = [
         {
@@ -176,15 +176,15 @@ def _others_change(world: World, chance: random.Random) -> None:
         }
         for node in nodes
     ]
-    world.feed(events.SnapshotTaken(snapshot(one, world.now, free)))
-    world.take_in()
+    harness.feed(events.SnapshotTaken(snapshot(one, harness.now, free)))
+    harness.accept_dispatches()
 
 
-def _held_back(world: World) -> list[str]:
-    """Items that wait although some cluster would take them, by the naive evaluator."""
-    views = world.views()
-    waiting = [record.task for record in world.machine.records() if record.state is TaskState.QUEUED]
-    answers = (evaluate(task, views, world.settings, {}, local_python=PYTHON) for task in waiting)
+def _wrongly_waiting(harness: PlacementHarness) -> list[str]:
+    """Items that wait although the naive evaluator would place them."""
+    views = harness.views()
+    waiting = [record.task for record in harness.machine.records() if record.state is TaskState.QUEUED]
+    answers = (evaluate(task, views, harness.settings, {}, local_python=PYTHON) for task in waiting)
     return [
         f"{task.id}: it waits, naively {answer.winner} takes it"
         for task, answer in zip(waiting, answers, strict=True)
@@ -192,8 +192,8 @@ def _held_back(world: World) -> list[str]:
     ]
 
 
-def _cpus(world: World) -> int:
-    return int(sum(node["CPU"] for one in world.clusters if one.usable for node in one.nodes))
+def _cpus(harness: PlacementHarness) -> int:
+    return int(sum(node["CPU"] for one in harness.clusters if one.usable for node in one.nodes))
 
 
 def _slices(turns: list[int]) -> list[list[int]]:
@@ -202,7 +202,7 @@ def _slices(turns: list[int]) -> list[list[int]]:
 
 
 def _rate(turns: list[int]) -> float:
-    """The median of the slices, so that one disturbance of the machine does not decide."""
+    """The median of the slices, so that one disturbance of the machine does not matter."""
     return round(statistics.median(len(part) / (sum(part) / 1e9) for part in _slices(turns)), 1)
 
 

@@ -1,4 +1,4 @@
-"""What was promised of placement, whether it was kept, and the table for a person."""
+"""The floors and aims of the placement benchmark, their verdicts, and the printed table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMED_WRONGS = 10
 
 @dataclass(frozen=True)
 class Promise:
-    """A figure of the document, and the least or the most that it may be. One that was not measured is not judged."""
+    """A bound on a figure of the document. A figure that was not measured has no verdict."""
 
     words: str
     figure: Callable[[dict[str, Any]], float | None]
@@ -70,7 +70,7 @@ AIMS = (
 def report(
     cold: list[dict[str, Any]], steady: list[dict[str, Any]], long_queue: dict[str, Any] | None, to_check: int
 ) -> dict[str, Any]:
-    """The whole run as plain data; ``long_queue`` is a steady loop too, on a fleet that ``steady`` has."""
+    """The whole run as plain data; ``long_queue`` is another steady loop, on a fleet of ``steady``."""
     loops = [*cold, *steady, *([long_queue] if long_queue else [])]
     document: dict[str, Any] = {
         "cold": cold,
@@ -89,7 +89,7 @@ def report(
 
 
 def table(document: dict[str, Any]) -> str:
-    """The same for a person."""
+    """The report as printed text."""
     lines = ["cold: each item a new shape, the ledger changed before each decision", *_rows(document["cold"]), ""]
     lines += ["steady: 1,000 shapes queued; one completion, one pass, one dispatch", *_rows(document["steady"]), ""]
     if "long_queue" in document:

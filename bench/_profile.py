@@ -1,4 +1,4 @@
-"""Where the time goes while tasks pass through us: py-spy on the contender's process and on its agent's."""
+"""Profile where the time of a task goes: py-spy on the contender's process and on its agent."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _GRACE_S = 30.0
 
 
 class CannotProfile(Exception):
-    """Why there is no profile."""
+    """A profile could not be made; the text says why."""
 
 
 def profile(fleet: LocalFleet, cluster: str, contender: Contender, part: Part, seconds: int) -> dict[str, Any]:
-    """Run the part over and over, with nobody measuring, while py-spy looks. Raises CannotProfile, ContenderFailed."""
+    """Run the part repeatedly under py-spy, without measuring. Raises CannotProfile, ContenderFailed."""
     spy = find_ray_python().with_name("py-spy")
     if not spy.exists():
         raise CannotProfile(f"there is no {spy}: `pip install py-spy` into that environment")
@@ -48,12 +48,12 @@ def profile(fleet: LocalFleet, cluster: str, contender: Contender, part: Part, s
 
 
 def profile_text(profiles: dict[str, Any]) -> str:
-    """For a person."""
+    """The profiles as printed text."""
     return "\n".join(f"{name}:\n{text_of(summary)}" for name, summary in profiles.items())
 
 
 def agent_of(pid: int, candidates: list[int]) -> int:
-    """Which process is the agent that dialled back to ``pid``. Raises CannotProfile if none has."""
+    """The process of the agent that dialled back to ``pid``. Raises CannotProfile if there is none."""
     listening = {link.laddr.port for link in _links(pid) if link.status == psutil.CONN_LISTEN}
     for candidate in candidates:
         if _is_gateway(candidate) and any(link.raddr and link.raddr.port in listening for link in _links(candidate)):
@@ -64,7 +64,7 @@ def agent_of(pid: int, candidates: list[int]) -> int:
 def _is_gateway(pid: int) -> bool:
     with suppress(psutil.Error):
         command = psutil.Process(pid).cmdline()
-        return _GATEWAY in command  # a word of its own: not the shell that started it
+        return _GATEWAY in command  # as an argument of its own, so not the shell that started it
     return False
 
 

@@ -1,8 +1,8 @@
-"""What each contender runs: the same calls in Ray's shape, with `ray` or with us behind them.
+"""The program of each contender: the same calls of Ray's API, carried out by `ray` or by our package.
 
 Run as `python -P _program.py KIND ADDRESS` by an interpreter that has that library. Standard input has one JSON object
 per line, what to do and with which numbers; standard output has one answer per line. The end of input is the end of
-the program. Only the standard library is imported here: a cluster's interpreter has nothing of ours.
+the program. Only the standard library is imported here: a cluster's interpreter does not have our package.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ EMBEDDED = ("rmcs", "rmcs_dial_in", "rmcs_ray_client", "rmcs_no_prefetch")
 
 
 def noop(index: int) -> tuple[int, str]:
-    """Nothing, and the proof that it was a Ray task of its own."""
+    """Does nothing; returns its index and task id, which prove that it was a Ray task of its own."""
     import ray  # noqa: PLC0415 - only there where it runs
 
     return index, ray.get_runtime_context().get_task_id()
 
 
 def worker() -> int:
-    """The process that ran it."""
+    """The id of the process that ran it."""
     return os.getpid()
 
 
@@ -48,7 +48,7 @@ def echo(data: bytes) -> bytes:
 
 
 class Counter:
-    """Counts its calls, so that a lost, repeated or overtaken one shows."""
+    """Counts its calls, so that a lost, repeated or reordered one shows."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -69,8 +69,9 @@ class Workloads:
         self._counted = 0
 
     def warm_up(self, workers: int) -> float:
-        """Seconds until every worker is up and knows the no-op, and Ray is done with the others: it ends those that
-        idled for a second or so, which takes CPU time of whoever is measured meanwhile."""
+        """Seconds until every worker is up and has run the no-op, and Ray has ended idle workers, which would take CPU
+        time
+        from the measurement."""
         began = time.perf_counter()
         while len(set(self._api.get([self._worker.remote() for _ in range(_BATCH)]))) < workers:
             if time.perf_counter() - began > WARM_UP_TIMEOUT_S:
@@ -89,11 +90,11 @@ class Workloads:
         return count / seconds
 
     def single_tasks(self, count: int) -> float:
-        """Median milliseconds of one no-op after the other."""
+        """Median milliseconds of sequential no-ops."""
         return median_ms(lambda: self._api.get(self._noop.remote(0)), count)
 
     def open_actor(self) -> None:
-        """Make the counter and wait for it, if it is not there yet."""
+        """Create the counter actor and wait for it, if it does not exist yet."""
         if self._counter is None:
             self._counter = self._api.remote(Counter).remote()
         self.actor_calls(_BATCH)
@@ -107,14 +108,14 @@ class Workloads:
         return count / seconds
 
     def single_actor_calls(self, count: int) -> float:
-        """Median milliseconds of one call of an actor after the other."""
+        """Median milliseconds of sequential calls of one actor."""
         values: list[int] = []
         figure = median_ms(lambda: values.append(self._api.get(self._counter.inc.remote())), count)
         self._check_count(values, count)
         return figure
 
     def close_actor(self) -> None:
-        """End the counter, if there is one."""
+        """End the counter actor, if it exists."""
         if self._counter is not None:
             self._api.kill(self._counter)
             self._counter, self._counted = None, 0
@@ -137,14 +138,14 @@ class Workloads:
         return count / seconds
 
     def echoes(self, size: int, count: int) -> float:
-        """Median milliseconds for that many bytes in and out again."""
+        """Median milliseconds to send that many bytes and get them back."""
 
-        def there_and_back() -> None:
+        def round_trip() -> None:
             if self._api.get(self._echo.remote(data)) != data:
                 raise ValueError(f"{size} bytes came back as others")
 
         data = os.urandom(size)
-        return median_ms(there_and_back, count)
+        return median_ms(round_trip, count)
 
     def _check_count(self, values: Sequence[int], count: int) -> None:
         expected = range(self._counted + 1, self._counted + count + 1)
@@ -179,7 +180,7 @@ def median_ms(call: Callable[[], object], count: int) -> float:
 
 
 def answer(workloads: object, request: dict[str, Any]) -> dict[str, Any]:
-    """Carry out one request; what it raises is an answer, too."""
+    """Carry out one request; an exception becomes an answer as well."""
     numbers = {name: value for name, value in request.items() if name != "do"}
     try:
         return {"value": getattr(workloads, request["do"])(**numbers)}
@@ -220,7 +221,7 @@ def _connect(kind: str, address: str) -> Any:
 
 @contextmanager
 def _service(config: str) -> Iterator[str]:
-    """A service with its own process and store; its address."""
+    """Start a service with its own process and store; yields its address."""
     with tempfile.TemporaryDirectory(prefix="rmcs-bench-") as folder:
         command = [sys.executable, "-m", "ray_multicluster_scheduler", "up", "--config", config]
         command += ["--port", "0", "--state", folder]
@@ -238,7 +239,7 @@ def _service(config: str) -> Iterator[str]:
 
 
 def _private_stdout() -> TextIO:
-    """The answers' way out; whatever else is printed goes to standard error."""
+    """A private copy of standard output for answers; other prints go to standard error."""
     own = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return own

@@ -1,4 +1,4 @@
-"""From figures to medians, ratios inside the run, and a verdict on each promise."""
+"""Turn figures into medians, ratios inside the run, and a verdict on each floor and aim."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def report(measured: Sequence[Figures]) -> dict[str, Any]:
 
 
 def table(document: dict[str, Any]) -> str:
-    """The same for a person."""
+    """The report as printed text."""
     lines: list[str] = []
     for name, part in document["parts"].items():
         lines += [f"{name}: {part['title']}", *_rows(part), ""]

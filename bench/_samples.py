@@ -1,4 +1,4 @@
-"""Reading what `py-spy record -f raw -t -F --full-filenames` wrote: where a process spends its time."""
+"""Parse and summarise the output of `py-spy record -f raw -t -F --full-filenames`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _THREAD = re.compile(r"thread \(([^)]*)\)(?:: (.*))?$")
 _WAITING = re.compile(
     r"\w*Selector\.select \(|(?:.*\.)?wait \(|_worker \([^)]*futures/thread\.py\)|listen_error_messages \(ray/"
 )
-"""Innermost functions of a thread that waits: on some systems py-spy cannot tell that from running."""
+"""Innermost functions of a waiting thread, which py-spy cannot tell from a running one on some systems."""
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>[^()]*?)(?::\d+)?\)$")
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One function on a stack, and the file it is in, without what depends on the machine."""
+    """One function on a stack and its file, without machine-specific paths."""
 
     function: str
     file: str
@@ -51,19 +51,19 @@ class Sample:
 
     @property
     def our_file(self) -> str:
-        """The innermost one of ours: what a library does is done for whoever of us called it."""
+        """Our innermost file on the stack: the time of a library counts for its caller."""
         return next((frame.file for frame in reversed(self.frames) if frame.ours), "(none of ours)")
 
 
 def parse(text: str) -> list[Sample]:
-    """One sample per line; a line that is none is an error, since a half-read profile would mislead."""
+    """One sample per line. Raises ValueError for an invalid line, since a partial profile would mislead."""
     return [_sample(line) for line in text.splitlines() if line.strip()]
 
 
 def summarise(text: str, ticks: int, top: int = 15) -> dict[str, Any]:
     """Per thread, the busiest first: how busy it was, in which of our files, and in which functions.
 
-    ``ticks`` is how often py-spy looked: a thread that was running at every look was busy all the time. A thread that
+    ``ticks`` is the number of samplings: a thread that was running at each of them was busy all the time. A thread that
     waits inside C code, on a queue for instance, looks busy in the function that called it.
     """
     threads: dict[str, list[Sample]] = {}
@@ -78,7 +78,7 @@ def _sample(line: str) -> Sample:
     pieces = stack.split(";")
     thread = pieces.pop(0)
     while pieces and not _FRAME.match(pieces[0]):
-        thread += f";{pieces.pop(0)}"  # the name of a thread may hold anything
+        thread += f";{pieces.pop(0)}"  # a thread name may contain any character
     if not count.isdigit() or not _THREAD.match(thread):
         raise ValueError(f"not a line of py-spy's raw format: {line[:200]!r}")
     return Sample(_thread_name(thread), tuple(_frame(piece) for piece in pieces), int(count))
@@ -123,7 +123,7 @@ def _shares(counts: Counter[str], top: int) -> list[tuple[str, float]]:
 
 
 def text_of(summary: dict[str, Any], quiet_percent: float = 1.0) -> str:
-    """For a person; threads that were hardly ever busy are left out."""
+    """The summary as printed text, without threads that were hardly ever busy."""
     lines: list[str] = []
     for thread in summary["threads"]:
         if thread["busy_percent"] < quiet_percent:

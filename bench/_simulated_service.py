@@ -1,10 +1,10 @@
-"""A service whose clusters are simulated: real store, real HTTP, real brain, and hands that answer at once.
+"""A service with simulated clusters: real store, HTTP and scheduler, and an executor that answers at once.
 
 python -m bench._simulated_service FOLDER [--clusters 20] [--run-ms 5]
 
-Says its address on stdout, has its token in its folder, and runs until its stdin is closed. Asked for "rss" it says its
-memory in KiB; for "decided", how many milliseconds it took, in the median since it was asked last, from a request until
-what it brought was sent on.
+Prints its address on stdout, writes its token to its folder, and runs until its stdin is closed. The command "rss"
+prints its memory in KiB; "decided" prints the median milliseconds from a request until its dispatch was sent, since the
+last "decided".
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _NONE = pickle.dumps(None)
 _CPUS = 64.0
 
 
-class Hands:
-    """What is sent starts at once and is over after ``run_s``."""
+class InstantExecutor:
+    """Every dispatch starts at once and succeeds after ``run_s``."""
 
     runtime: SimulatedService
 
@@ -93,18 +93,18 @@ class Hands:
         self.runtime.manager.post(events.DashboardChecked(cluster))
 
 
-class _WithHands(Runtime):
-    hands: Hands
+class _WithInstantExecutor(Runtime):
+    hands: InstantExecutor
 
     async def _build(self) -> None:
         await super()._build()
         self.manager.connect_executor(self.hands, self._defect)
 
 
-class SimulatedService(ServiceRuntime, _WithHands):
-    """Hands are in their place before anything is restored."""
+class SimulatedService(ServiceRuntime, _WithInstantExecutor):
+    """Replaces the executor before anything is restored."""
 
-    def __init__(self, hands: Hands, config: FleetConfig, store: Store) -> None:
+    def __init__(self, hands: InstantExecutor, config: FleetConfig, store: Store) -> None:
         self.hands, hands.runtime = hands, self
         self._came: dict[str, float] = {}
         self.took: list[float] = []
@@ -125,7 +125,7 @@ class SimulatedService(ServiceRuntime, _WithHands):
 
 
 def fleet(clusters: int) -> FleetConfig:
-    """At ports where nobody listens: they are never contacted."""
+    """Clusters at closed ports: they are never contacted."""
     settings = Settings(
         resource_threshold=1,
         submission_interval_s=0,
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--run-ms", type=float, default=5.0)
     given = parser.parse_args()
     store = SqliteStore(given.folder)
-    runtime = SimulatedService(Hands(given.run_ms / 1000), fleet(given.clusters), store)
+    runtime = SimulatedService(InstantExecutor(given.run_ms / 1000), fleet(given.clusters), store)
     book = TokenStore(store)
     ensure_first_token(book, given.folder, getpass.getuser())
     listener = listen("127.0.0.1", 0)
@@ -160,7 +160,7 @@ def main() -> None:
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     for line in sys.stdin:
         if line.strip() == "rss":
-            # As it is now: the peak would be that of whoever started us, if that was larger.
+            # The current value: the peak may be that of the parent process.
             print(psutil.Process().memory_info().rss // 1024, flush=True)
         elif line.strip() == "decided":
             print(runtime.ask(runtime.median_ms), flush=True)

@@ -1,9 +1,9 @@
-"""How long a command line takes, from the start of the process to its end.
+"""Benchmark of the command line: the duration of a command, from the start of its process to its end.
 
 python -m bench.cli [--rounds 15] [--json]
 
 The service behind it is real, its clusters are simulated (bench/_simulated_service.py). `wall_ms` is what a person
-waits, `cpu_ms` what it costs; on a busy machine only the second says something. `python` is an interpreter that does
+waits, `cpu_ms` what it costs; on a busy machine only the second is meaningful. `python` is an interpreter that does
 nothing. The aim is 300 ms for each.
 """
 
@@ -29,7 +29,7 @@ COMMANDS = ("--help", "version", "status", "task list", "task list -o json", "jo
 
 
 def measure(command: Sequence[str], environ: Mapping[str, str], rounds: int) -> dict[str, float]:
-    """Medians; the first run, which may have to compile, does not count."""
+    """Medians without the first run, which may have to compile."""
     walls, cpus = [], []
     for _ in range(rounds + 1):
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

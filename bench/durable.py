@@ -1,9 +1,10 @@
-"""How fast accepted work is made durable: over HTTP one by one and in batches, and from end to end.
+"""Benchmark of durable submission: over HTTP one by one and in batches, and from end to end.
 
 python -m bench.durable [--seconds 5] [--items 3000] [--json]
 
-The clusters are simulated (bench/_simulated_service.py); store, HTTP and brain are real. In the same run, the rate at
-which this machine's SQLite commits such rows one by one and in groups. A figure is what was *acknowledged*: on disk.
+The clusters are simulated (bench/_simulated_service.py); store, HTTP and scheduler are real. The same run measures the
+rate at which this machine's SQLite commits such rows one by one and in groups. Only acknowledged items count: they are
+on disk.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def task(name: str) -> dict[str, Any]:
 
 
 class Service:
-    """In a process of its own."""
+    """The service, in a process of its own."""
 
     def __init__(self, folder: Path, *, run_ms: float) -> None:
         command = [sys.executable, "-m", "bench._simulated_service", str(folder), "--run-ms", str(run_ms)]
@@ -72,7 +73,7 @@ class Service:
         return round(self._ask("rss") / 1024, 1)
 
     def decided_ms(self) -> float:
-        """The median since it was asked last."""
+        """The median since the last call."""
         return round(self._ask("decided"), 3)
 
     def _ask(self, what: str) -> float:
@@ -87,7 +88,7 @@ class Service:
 
 
 async def single(address: str, headers: Mapping[str, str], seconds: float) -> dict[str, float]:
-    """16 connections, each submits one, waits for its answer, and submits the next."""
+    """Items per second over 16 connections that each submit one item at a time."""
     done = 0
     until = time.monotonic() + seconds
 
@@ -109,7 +110,7 @@ async def single(address: str, headers: Mapping[str, str], seconds: float) -> di
 
 
 async def batches(address: str, headers: Mapping[str, str], seconds: float) -> dict[str, float]:
-    """Two connections, 100 at a time."""
+    """Items per second over two connections that submit 100 at a time."""
     done = 0
     until = time.monotonic() + seconds
 
@@ -132,7 +133,7 @@ async def batches(address: str, headers: Mapping[str, str], seconds: float) -> d
 
 
 async def end_to_end(address: str, headers: Mapping[str, str], items: int) -> dict[str, float]:
-    """Accepted, decided, dispatched, finished, recorded, and heard of by the client."""
+    """Items per second from submission until the client has received their end."""
     began = time.monotonic()
     left: set[str] = set()
     async with aiohttp.ClientSession(headers=headers) as session:
@@ -164,7 +165,7 @@ async def end_to_end(address: str, headers: Mapping[str, str], items: int) -> di
 
 
 def raw(folder: Path, seconds: float, group: int) -> float:
-    """Rows as they are for a submission, ``group`` to a commit."""
+    """Commits of submission rows per second, ``group`` rows per commit."""
     store = SqliteStore(folder)
     number = 0
     began = time.monotonic()

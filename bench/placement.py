@@ -1,4 +1,4 @@
-"""How fast the brain decides. Pure: one SchedulerMachine, a fleet on paper, no Ray, no network, one thread.
+"""Benchmark of scheduling decisions. Pure: one SchedulerMachine, a synthetic fleet, no Ray, no network, one thread.
 
 python -m bench.placement [--json] [--clusters 2,20,200] [--seconds 5] [--queued 1000000] [--clock cpu] [--check]
 
@@ -9,7 +9,7 @@ steady  1,000 shapes are queued and the fleet is full. Per iteration AttemptFini
         completions/s. Once more with a million queued.
 
 Rates count the time inside all those calls of handle(), and nothing else; each is the median of five slices. `cpu` says
-how much of the time the machine let us run; where others use it too, `--clock cpu` counts only that. Bytes per item:
+how much of the CPU time this process got; where others use the machine, `--clock cpu` counts only that. Bytes per item:
 growth of the resident set while the queue is filled with items that exist already. 1,000 random decisions, and their
 tables, are compared with a naive evaluator (_naive.py). Ends with 1 when, with --check, a floor was missed.
 """
@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench._placement_fleet import SHAPES
+from bench._placement_harness import Clock
 from bench._placement_loops import cold, steady
 from bench._placement_report import AT, report, table
-from bench._placement_world import Clock
 
 _CLOCKS: dict[str, Clock] = {"wall": time.perf_counter_ns, "cpu": time.thread_time_ns}
 _QUICK = {"seconds": 0.3, "queued": 20_000, "checks": 100}
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(clusters: Sequence[int], seconds: float, queued: int, checks: int, clock: Clock) -> dict[str, Any]:
-    """Measure everything, one after another; what one loop leaves behind is collected before the next."""
+    """Run all loops, one after another, with a garbage collection between them."""
     loops = 2 * len(clusters) + bool(queued)
     each = math.ceil(checks / loops)
     colds, steadies = [], []

@@ -1,11 +1,11 @@
-"""What it costs to tell many readers what happens: 450 with filters, 10 that take everything, 50 that do not read.
+"""Benchmark of event delivery to many subscribers: 450 with filters, 10 that read everything, 50 that do not read.
 
 python -m bench.push [--seconds 20] [--rate 1000] [--json]
 
-The clusters are simulated (bench/_simulated_service.py); store, HTTP and brain are real. The same load runs twice on
-the same service, first without readers, then with them. The readers have one core, the service the other, where there
-are two. A delay is from when something happened until a reader has it, on one clock. A decision's time is from when the
-service has a request until what it brought was decided, written down and sent on; the median.
+The clusters are simulated (bench/_simulated_service.py); store, HTTP and scheduler are real. The same load runs twice
+on the same service, first without readers, then with them. The readers have one core, the service the other, where
+there are two. A delay is from when something happened until a reader has it, on one clock. A decision's time is from
+when the service has a request until what it brought was decided, written down and sent on; the median.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AT = b'"at":'
 
 
 class Reader(asyncio.Protocol):
-    """Counts events, and how late each was. One that is ``frozen`` reads nothing after its connection stands."""
+    """Counts events and their delays. A ``frozen`` one does not read after it has connected."""
 
     def __init__(self, path: str, headers: Mapping[str, str], *, frozen: bool) -> None:
         self._frozen = frozen
@@ -62,7 +62,7 @@ class Reader(asyncio.Protocol):
 
 
 async def load(service: Service, seconds: float, rate: float, prefix: str) -> None:
-    """About so many events a second, of a hundred owners."""
+    """Submit items that cause about this many events a second, for a hundred owners."""
     each = max(1, round(rate * TICK_S / EVENTS_OF_A_TASK))
     began, sent = time.monotonic(), 0
     path = f"{service.address}/api/v1/items/batch"

@@ -1,4 +1,4 @@
-"""How long a simulated day takes. Pure: the production SchedulerMachine in virtual time, one thread.
+"""Benchmark of a simulated day. Pure: the production SchedulerMachine in virtual time, one thread.
 
 python -m bench.simulation [--json] [--items 100000] [--clusters 20] [--load 0.7]
 
@@ -33,7 +33,7 @@ def fleet(count: int) -> SimulatedFleet:
 
 
 def run(items: int, clusters: int, load: float) -> dict[str, Any]:
-    """Simulate it once; times are of the run alone."""
+    """Simulate once; the times cover the run alone."""
     where = fleet(clusters)
     mean_s = load * where.capacity() * 86_400 / (items * _MEAN_CPUS)
     median_s = mean_s / 2.718281828 ** (_SIGMA**2 / 2)

@@ -1,4 +1,4 @@
-"""Tasks, actor calls, maps and big values: through us, by Ray Client, and by a driver inside the cluster.
+"""Benchmark of tasks, actor calls, maps and big values: our package, Ray Client, and a driver inside the cluster.
 
 python -m bench.tasks [--json] [--only throughput,round_trip] [--rounds 5] [--tasks 1000] [--profile] [--check]
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(parts: Sequence[Part], rounds: int, profile_s: int) -> dict[str, Any]:
-    """Start a cluster, measure, and leave nothing behind."""
+    """Start a cluster, measure, and stop it."""
     with ExitStack() as running:
         _say("starting a local cluster")
         fleet = running.enter_context(LocalFleet(LocalCluster(_CLUSTER, num_cpus=CPUS)))
@@ -60,13 +60,13 @@ def run(parts: Sequence[Part], rounds: int, profile_s: int) -> dict[str, Any]:
 
 
 def exit_code(document: dict[str, Any], check: bool) -> int:
-    """A missed floor counts only when asked for; a contender that could not be measured always does."""
+    """A missed floor counts only with ``check``; a contender that could not be measured always does."""
     missed = check and not all(floor["passed"] for floor in document["floors"])
     return 1 if document["errors"] or missed else 0
 
 
 def chosen(only: str | None, parts: Sequence[Part]) -> list[Part]:
-    """The parts of that comma-separated list, all without one; ends the program for a name that is none."""
+    """The parts of a comma-separated list, or all parts without one; exits for an unknown name."""
     if only is None:
         return list(parts)
     wanted = [name.strip() for name in only.split(",") if name.strip()]
@@ -77,7 +77,7 @@ def chosen(only: str | None, parts: Sequence[Part]) -> list[Part]:
 
 
 def _profiled(fleet: LocalFleet, contender: Contender, seconds: int) -> dict[str, Any]:
-    """After all figures were taken: being looked at costs time."""
+    """Profiles, made after all figures were measured, because profiling costs time."""
     part = next(part for part in all_parts(tasks=1000, singles=1) if part.name == "throughput")
     _say(f"profiling {contender.name} for {seconds} s")
     try:

@@ -1,10 +1,10 @@
-"""Known vulnerabilities of what is installed in our environments, by pip-audit --strict.
+"""Check the packages in our environments for known vulnerabilities, with pip-audit --strict.
 
     python scripts/audit.py [--pip-audit PROGRAM] [PYTHON …]
 
-Without PYTHON: of .venv and, if it is there, of .venv-ray. pip-audit is installed into an environment of its own, which
-is removed again. Ends with 0 only if every package was asked about and none has a known vulnerability; with 1 if some
-have; with 2 if it could not be found out, which is never the same as "none".
+Without PYTHON it checks .venv and, if it exists, .venv-ray. pip-audit is installed into a temporary environment of its
+own. Exit code 0: every package was checked and none has a known vulnerability; 1: some have; 2: not every package could
+be checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLEAN, VULNERABLE, NOT_KNOWN = 0, 1, 2
 
 
 class NotKnownError(Exception):
-    """It could not be found out; the text says why."""
+    """The check could not be done; the text says why."""
 
 
 def main(arguments: list[str]) -> int:
@@ -53,7 +53,7 @@ def own_pythons() -> list[Path]:
 
 
 def install(folder: Path) -> str:
-    """pip-audit in an environment of its own, so that it adds nothing to what it looks at."""
+    """Install pip-audit into an environment of its own, so that it does not add packages to the one it checks."""
     venv.create(folder, with_pip=True)
     done = run([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "pip-audit"])
     if done.returncode:
@@ -62,7 +62,7 @@ def install(folder: Path) -> str:
 
 
 def audit(program: str, python: str, file: Path) -> list[str]:
-    """One line for each vulnerability. Raises NotKnownError, also if not every package was asked about."""
+    """One line for each vulnerability. Raises NotKnownError if not every package was checked."""
     installed = packages(python)
     file.write_text("\n".join(installed) + "\n")
     print(f"audit: {python}: {len(installed)} packages")
@@ -87,7 +87,7 @@ def audit(program: str, python: str, file: Path) -> list[str]:
 
 
 def packages(python: str) -> list[str]:
-    """``name==version`` of all that came from elsewhere; not what is worked on here."""
+    """``name==version`` of all installed packages, except editable ones."""
     done = run([python, "-m", "pip", "freeze", "--all", "--exclude-editable"])
     lines = [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
     if done.returncode or not lines:

@@ -1,9 +1,9 @@
-"""Kill a service again and again while real clusters work for it; then look whether every promise was kept.
+"""Kill a service repeatedly while real clusters work for it, then check that every guarantee held.
 
 python scripts/chaos_store.py [--rounds 50] [--seed 1] [--out FOLDER]
 
-Starts two local Ray clusters of its own. Ends with 1 if anything that was accepted was lost, ran twice, or is told
-differently by store, files and answers.
+Starts two local Ray clusters of its own. Exit code 1 if an accepted item was lost or ran twice, or if store, files and
+answers disagree.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The pages of docs/ that are written from the code, so that they cannot say anything else: a hook of MkDocs.
+"""A MkDocs hook that generates the reference pages of docs/ from the code, so that they cannot disagree with it.
 
 commands.md from the commands themselves, configuration.md from the models and their docstrings, items.md from the
 definitions of an item's fields, rest.md from the OpenAPI document, python.md from what the package exports.
-troubleshooting.md lies in the package: `rmcs explain CODE` reads it.
+troubleshooting.md is part of the package, because `rmcs explain CODE` reads it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ GROUPS = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """MkDocs calls this when it has found what lies in docs/. There, a few sentences stand for each of these pages, so
-    that links lead somewhere where nobody has built the site."""
+    """Called by MkDocs with the files of docs/. It replaces the placeholder of each generated page; the placeholders
+    make
+    links work where the site is not built."""
     for path, text in pages():
         stands_in = files.get_file_from_path(path)
         if stands_in is not None:
@@ -96,16 +97,16 @@ def commands_page() -> str:
     assert isinstance(group, LazyGroup)
     root = load_all(group)
     context = typer.Context(root, info_name="rmcs")
-    _say_all(root)
+    _show_full_help(root)
     text = typer.cli.get_docs_for_click(obj=root, ctx=context, name="rmcs", title="Commands")
     return re.sub(rf"\x08\n{EXAMPLES}\n((?:  .*\n)+)", _as_code, text)
 
 
-def _say_all(command: Any) -> None:
-    """The first sentence of each command in full, also where they are listed."""
+def _show_full_help(command: Any) -> None:
+    """Show the full first sentence of each command in command lists as well."""
     command.short_help = command.get_short_help_str(1000)
     for below in getattr(command, "commands", {}).values():
-        _say_all(below)
+        _show_full_help(below)
 
 
 def _as_code(found: re.Match[str]) -> str:
@@ -116,7 +117,7 @@ def _as_code(found: re.Match[str]) -> str:
 
 
 def configuration_page() -> str:
-    """Every key of clusters.yaml: its type, its default, what it does."""
+    """Every key of clusters.yaml: its type, its default, its effect."""
     parts = [
         "# Configuration",
         _ABOUT_CONFIGURATION,
@@ -248,7 +249,7 @@ def _route(route: dict[str, Any]) -> Iterator[str]:
 
 
 def python_page() -> str:
-    """All that the package exports, by what it is for."""
+    """Everything that the package exports, by topic."""
     left = [name for name in package.__all__ if not name.startswith("__")]
     parts = ["# Python", "`import ray_multicluster_scheduler`; nothing else is meant to be imported."]
     for title, pattern in GROUPS.items():

@@ -1,10 +1,10 @@
-"""Ask a service what its OpenAPI document allows, and what not, with each role; look at every answer. Then talk to its
-WebSocket in every wrong way.
+"""Fuzz a service: valid and invalid requests by its OpenAPI document, with each role, then malformed WebSocket
+messages.
 
 python scripts/fuzz.py [--minutes 10] [--seed N] [--examples 10]
 
-Ends with 1 if there was a defect (500, or a traceback in the log), a hang, an answer that breaks its schema, or
-something that the service still holds after everybody has gone: files, tasks, readers of events, memory.
+Exit code 1 if there was a defect (500, or a traceback in the log), a hang, an answer that violates its schema, or a
+leak after all clients have gone: files, tasks, event subscribers, memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.unit.service.socket_fuzzing import SocketFuzzer  # noqa: E402 - the s
 
 EVERY_S = 60.0
 _HTTP = 0.75
-"""The share of HTTP; the WebSocket has the rest."""
+"""The share of the time for HTTP; the WebSocket has the rest."""
 
 
 def main() -> int:
@@ -40,7 +40,7 @@ def main() -> int:
         service = FuzzedService(Path(folder))
         fuzzer = Fuzzer(service, seed)
         sockets = SocketFuzzer(service, seed)
-        fuzzer.run(10.0, examples=1)  # what is made once for all is no leak
+        fuzzer.run(10.0, examples=1)  # created once, so not a leak
         sockets.run(2.0)
         before, end = service.holds(), time.monotonic() + 60 * given.minutes
         print(f"fuzz: holds {before}", flush=True)

@@ -1,10 +1,10 @@
-"""Trouble for the lines between a service and its clusters, one after the other, under a steady load.
+"""Inject network faults between a service and its clusters, one after the other, under a steady load.
 
 python scripts/links_under_fire.py [--only WORD …] [--write] [--out FOLDER]
 
-Starts two local Ray clusters of its own and reaches them through forwarders that can be impaired. Of each trouble it
-tells when it was noticed and when the cluster was usable again, and ends with 1 if a promise was broken: work lost,
-done twice, overlapping, or failed for a reason that is not the true one. With --write the table goes to docs/links.md.
+Starts two local Ray clusters of its own and reaches them through forwarders that can impair the traffic. For each fault
+it prints when it was detected and when the cluster was usable again. Exit code 1 if a guarantee was violated: work was
+lost, done twice, overlapped, or failed with a wrong reason. With --write the table goes to docs/links.md.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def main() -> int:
     return 1 if count else 0
 
 
-def write(told: str) -> None:
-    """In the place of the last table."""
+def write(table: str) -> None:
+    """Replace the table in docs/links.md."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{told}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Small changes to a source text, each of which some test ought to notice.
+"""Generate mutants: small changes to a source text, each of which some test should detect.
 
 A mutant keeps every other character of the file, so line numbers stay as they are. Not touched: annotations,
-decorators, texts for people, and what is inside f-strings (their inner positions are only known since Python 3.12).
+decorators, messages, and the inside of f-strings (their inner positions are only known since Python 3.12).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: what stands from ``begin`` to ``end`` (bytes of the file) becomes ``new``."""
+    """One change: the bytes from ``begin`` to ``end`` of the file are replaced by ``new``."""
 
     line: int
     kind: str
@@ -55,7 +55,7 @@ class Mutant:
 
 
 def mutants(source: str) -> list[Mutant]:
-    """All of them, in order of their place."""
+    """All mutants, in source order."""
     starts = [0]
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -115,7 +115,7 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[str, str]]:
 
 
 def _tests_of(node: ast.AST) -> Iterator[ast.expr]:
-    """Conditions that no other change turns round already."""
+    """Conditions that no other mutant negates already."""
     tests: list[ast.expr] = []
     if isinstance(node, ast.If | ast.While | ast.IfExp):
         tests = [node.test]

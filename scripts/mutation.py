@@ -1,11 +1,11 @@
-"""Would our tests notice? A random sample of small changes to the pure core, each tried against its tests.
+"""Mutation testing: try a random sample of small changes to the pure core against the tests that reach them.
 
 python scripts/mutation.py [--sample 500] [--seed 1] [--workers 2] [--only scheduler/queue] [--floor 0.8]
 
-The working tree is never touched: each worker has a copy in a temporary folder. One run of all tests, watched by
-coverage, says which tests reach which line; of each mutant only those are run, the shortest first, until one fails. One
-that no test reaches has survived. One that takes too long counts as killed and is also counted apart. Ends with 1 when
-fewer than ``--floor`` of the sample were killed, and with 2 when the tests fail without any change.
+The working tree is not touched: each worker has a copy in a temporary folder. A first run of all tests with coverage
+shows which tests reach which line; for each mutant only those run, the shortest first, until one fails. A mutant that
+no test reaches survives; one that exceeds its time counts as killed, and is also counted separately. Exit code 1 if
+fewer than ``--floor`` of the sample were killed, 2 if the tests fail without a change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mutants import Mutant, mutants
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "ray_multicluster_scheduler"
 FOLDERS = [f"{PACKAGE}/scheduler/{name}" for name in ("queue", "policy", "cluster", "lifecycle")]
-LEFT_OUT = {"task_lifecycle_manager.py", "transition_log.py"}  # they have hands
+LEFT_OUT = {"task_lifecycle_manager.py", "transition_log.py"}  # they do I/O
 TESTS = [f"tests/unit/{name}" for name in ("queue", "policy", "cluster", "lifecycle", "stories")]
 PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "quick_hypothesis"]
 PROFILE = """
@@ -40,12 +40,12 @@ def pytest_configure(config):
     settings.load_profile("mutation")
     resource.setrlimit(resource.RLIMIT_AS, (4 * 1024**3, resource.RLIM_INFINITY))
 """
-"""A counter-example is enough: it need not be made smaller. And a loop without end may not take all memory."""
+"""Hypothesis need not shrink a counter-example, and an endless loop must not use all memory."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A mutant of one file, and the tests that reach its line; None stands for all of them."""
+    """A mutant of one file, and the tests that reach its line; None means all tests."""
 
     path: str
     mutant: Mutant
@@ -57,7 +57,7 @@ class Case:
 
 
 class Copy:
-    """A copy of what is needed, in which one mutant at a time lives."""
+    """A copy of the source and tests, in which one mutant at a time is applied."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -67,7 +67,7 @@ class Copy:
         (folder / "quick_hypothesis.py").write_text(PROFILE)
 
     def run(self, arguments: Sequence[str], timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-        """pytest in a process of its own; raises TimeoutExpired when that had to be killed."""
+        """Run pytest in a process of its own. Raises TimeoutExpired if it had to be killed."""
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.folder)}
         command = [sys.executable, *PYTEST, *arguments]
         return subprocess.run(
@@ -94,9 +94,9 @@ class Copy:
 
 @dataclass(frozen=True)
 class Reach:
-    """Which tests reach which line of which file, the shortest first, and how long each takes while it is watched.
+    """Which tests reach which line of which file, the shortest first, and how long each takes under coverage.
 
-    That is several times as long as it takes otherwise: whoever needs more than that has no end.
+    Coverage makes a test several times slower, so that this is a safe timeout without it.
     """
 
     tests: dict[str, dict[int, list[str]]]
@@ -125,7 +125,7 @@ def main() -> int:
 
 
 def _reach(copy: Copy) -> Reach | None:
-    """None when a test fails by itself."""
+    """None if a test fails without any mutant."""
     from coverage import CoverageData
 
     (copy.folder / ".coveragerc").write_text("[run]\nbranch = false\n")
@@ -153,7 +153,7 @@ def _reach(copy: Copy) -> Reach | None:
 
 
 def _durations(output: str) -> dict[str, float]:
-    """Seconds by test, as ``--durations`` tells them; those that it does not name are very short."""
+    """Seconds by test, as ``--durations`` prints them; tests that it leaves out are very short."""
     durations: dict[str, float] = defaultdict(float)
     for line in output.splitlines():
         words = line.split(maxsplit=2)

@@ -1,11 +1,11 @@
-"""How good is placement? The table and the plot of docs/policies.md, by simulation.
+"""Measure the quality of placement policies by simulation, for the table and the plot of docs/policies.md.
 
 python scripts/policy_quality.py [--seeds 1,2,3,4,5] [--hours 24] [--docs docs] [--check]
 
 Three clusters of different size and speed, load 0.9, a fifth of the items wide, threshold and interval off. Makespans
-are compared with what no scheduler can beat, waits with those of round robin over the same queue and ledger; then once
-more with the default rules on. Writes docs/policies.md between its marks, and docs/policy_quality.svg. With --check it
-ends with 1 when the default misses a floor.
+are compared with a lower bound for any scheduler, waits with those of round robin over the same queue and ledger; then
+again with the default rules on. Writes the marked section of docs/policies.md, and docs/policy_quality.svg. With
+--check the exit code is 1 if the default policy misses a floor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.simulation import Result, SimulatedFleet, Synthetic, cluster, lower_bound, simulate
-from ray_multicluster_scheduler.simulation.report.report_text import seconds
+from ray_multicluster_scheduler.simulation.report.report_text import format_duration
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- policy quality: begin -->", "<!-- policy quality: end -->"
@@ -40,20 +40,20 @@ MAKESPAN_FLOOR, WAIT_FLOOR = 1.15, 0.9
 
 @dataclass(frozen=True)
 class Run:
-    """One policy on the work of one seed."""
+    """One policy on the workload of one seed."""
 
     seed: int
     policy: str
     items: int
     makespan: float
-    """By the lower bound."""
+    """Makespan divided by the lower bound."""
     p95: float
     mean: float
     by_round_robin: float = 1.0
 
 
 def fleet(settings: dict[str, Any]) -> SimulatedFleet:
-    """Each cluster's weight is its speed, as an operator would set it."""
+    """The fleet; each cluster's weight is its speed, as an operator would set it."""
     made = [cluster(name, nodes, speed=speed, weight=speed, tags=tags) for name, nodes, speed, tags in CLUSTERS]
     return SimulatedFleet(tuple(made), Settings(**settings))
 
@@ -81,20 +81,20 @@ def _p95(result: Result) -> float:
 
 
 def table(runs: Sequence[Run], hours: float) -> str:
-    """Markdown: one line for each seed, then the means; then what the rules cost."""
+    """Markdown: one line for each seed, then the means, then the cost of the rules."""
     names = [name for name in POLICIES if name != RULES]
     head = [f"makespan / bound, {name}" for name in names] + [f"p95 wait, {name}" for name in names]
     lines = [_row(["seed", "items", *head]), _row(["---"] * (2 + len(head)))]
     for seed in dict.fromkeys(run.seed for run in runs):
         of = {run.policy: run for run in runs if run.seed == seed}
-        waits = [f"{seconds(of[name].p95)} (×{of[name].by_round_robin:.2f})" for name in names]
+        waits = [f"{format_duration(of[name].p95)} (×{of[name].by_round_robin:.2f})" for name in names]
         lines.append(_row([str(seed), f"{of[BASE].items:,}", *(f"{of[name].makespan:.3f}" for name in names), *waits]))
     worst = [f"{_worst(runs, name):.3f}" for name in names]
     means = [f"×{_mean_share(runs, name):.2f}" for name in names]
     lines.append(_row(["worst makespan, mean wait", "", *worst, *means]))
     rules, free = _only(runs, RULES), _only(runs, "load (default)")
     spans = [_mean(run.makespan for run in some) for some in (rules, free)]
-    waits = [seconds(_mean(run.mean for run in some)) for some in (rules, free)]
+    waits = [format_duration(_mean(run.mean for run in some)) for some in (rules, free)]
     cost = (
         "With the default rules on (`resource_threshold: 0.7`; the interval is for jobs, of which there are none), the "
         f"makespan is {spans[0]:.2f} × the bound instead of {spans[1]:.2f}, and the mean wait {waits[0]} instead of "
@@ -127,20 +127,20 @@ def floors_hold(runs: Sequence[Run], name: str) -> bool:
 
 
 def picture(runs: Sequence[Run]) -> str:
-    """Bars: the p95 wait of each policy, seed by seed."""
+    """An SVG bar chart of the p95 wait of each policy, by seed."""
     names = [name for name in POLICIES if name != RULES]
     colours = dict(zip(names, ("#9aa5b1", "#d8703b", "#3b7dd8"), strict=True))
     seeds = list(dict.fromkeys(run.seed for run in runs))
     most = max((run.p95 for run in runs if run.policy in names), default=0.0) or 1.0
     group, bar, height, left = 150, 40, 220, 70
-    parts = [f'<text x="8" y="20">p95 wait</text><text x="8" y="{40}">{seconds(most)}</text>']
+    parts = [f'<text x="8" y="20">p95 wait</text><text x="8" y="{40}">{format_duration(most)}</text>']
     for number, seed in enumerate(seeds):
         for place, name in enumerate(names):
             run = next(one for one in runs if one.seed == seed and one.policy == name)
             x, tall = left + number * group + place * bar, height * run.p95 / most
             parts.append(
                 f'<rect x="{x}" y="{30 + height - tall:.1f}" width="{bar - 4}" height="{tall:.1f}" '
-                f'fill="{colours[name]}"><title>{name}: {seconds(run.p95)}</title></rect>'
+                f'fill="{colours[name]}"><title>{name}: {format_duration(run.p95)}</title></rect>'
             )
         parts.append(f'<text x="{left + number * group + 36}" y="{height + 48}">seed {seed}</text>')
     for place, name in enumerate(names):

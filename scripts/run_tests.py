@@ -1,14 +1,14 @@
-"""All tests but the slow ones: those without Ray, then those on real clusters, several at a time.
+"""Run all tests except the slow ones: first those without Ray, then those on real clusters, in parallel.
 
-    python scripts/run_tests.py [what pytest takes]
+    python scripts/run_tests.py [arguments of pytest]
 
-Ten thousand tests that start processes, cut lines and kill clusters share the cores of one machine with whatever else
-runs there. A few that fail are run once more, alone, when everything else is over. Those that fail again have failed.
-Those that pass only then are named at the end: each of them is a race in a test or in the product, to be mended. If
-more than a few fail, nothing is run again, nor where options choose what is run, since they may also end it early.
+Thousands of tests that start processes, cut connections and kill clusters share the cores of one machine with other
+load. If a few fail, they are run once more, alone, after everything else; a test that fails again has failed. Tests
+that pass only then are listed at the end: each is a race in a test or in the product, to be fixed. Nothing is run again
+if more than a few fail, or if options select tests, since such options may also end the run early.
 (docs/decisions/0019-a-second-look-at-a-failed-test.md)
 
-Ends with 0, 1 if something failed, 130 after Ctrl+C, or the code of a pytest that could not do its work.
+Exit code 0, 1 if a test failed, 130 after Ctrl+C, or that of a pytest that could not run.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def main(options: Sequence[str], root: Path = ROOT, parts: Sequence[Sequence[str
     with tempfile.TemporaryDirectory(prefix="rmcs-tests-") as cache:
         for part in parts:
             code = run([*part, *options], root, cache)
-            if code == NO_TESTS and options:  # right for one half when the options choose tests of the other
+            if code == NO_TESTS and options:  # no tests in this half: the options select tests of the other half
                 continue
-            if code == CUT_SHORT:  # a file cannot be read, say: pytest has not run all that it was to run
+            if code == CUT_SHORT:  # such as a file that cannot be imported: pytest did not run everything
                 return FAILED
             if code not in {0, FAILED}:
                 return code
@@ -47,7 +47,7 @@ def main(options: Sequence[str], root: Path = ROOT, parts: Sequence[Sequence[str
 
 
 def second_look(failed: Sequence[str], root: Path) -> int:
-    """Run them alone, one after another; 0 if all of them pass then."""
+    """Run failed tests alone, one after another; 0 if all pass."""
     if len(failed) > A_FEW:
         print(f"\n{len(failed)} tests failed: too many for chance, so none of them is run again.", flush=True)
         return FAILED
@@ -65,8 +65,7 @@ def second_look(failed: Sequence[str], root: Path) -> int:
 
 
 def run(words: Sequence[str], root: Path, cache: str) -> int:
-    """pytest's own exit code, or that of Ctrl+C. What failed is remembered in ``cache``; nothing from earlier runs is
-    in there."""
+    """Run pytest; returns its exit code, or that of Ctrl+C. Failures are recorded in ``cache``, which is new."""
     command = [sys.executable, "-m", "pytest", *words, "-o", f"cache_dir={cache}"]
     interrupted = False
     with subprocess.Popen(command, cwd=root) as process:
@@ -74,13 +73,13 @@ def run(words: Sequence[str], root: Path, cache: str) -> int:
             try:
                 code = process.wait()
             except KeyboardInterrupt:
-                interrupted = True  # pytest has heard it, too, and stops the clusters that its tests have started
+                interrupted = True  # pytest got the signal as well, and stops the clusters that its tests have started
             else:
                 return CTRL_C if interrupted else code
 
 
 def failures(cache: Path) -> list[str]:
-    """The ids of tests that failed, and of files that could not be read."""
+    """The ids of tests that failed, and of files that could not be imported."""
     found = cache / "v" / "cache" / "lastfailed"
     return sorted(json.loads(found.read_text())) if found.exists() else []
 

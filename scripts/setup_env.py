@@ -1,12 +1,11 @@
-"""Make the project's environments: ``.venv`` to develop in, ``.venv-ray`` and ``.venv-ray-old`` for local clusters.
+"""Create the project's environments: ``.venv`` to develop in, ``.venv-ray`` and ``.venv-ray-old`` for local clusters.
 
     python3 scripts/setup_env.py dev        .venv: this package, editable, with its [dev] extra; no ray
     python3 scripts/setup_env.py ray        .venv-ray: only what the [full] extra names; not this package
-    python3 scripts/setup_env.py ray-old    .venv-ray-old: the same of an older Ray, for one test
+    python3 scripts/setup_env.py ray-old    .venv-ray-old: the same with an older Ray, for one test
 
-Needs nothing but Python and its venv module. Ready environments are recognised at once by a stamp that holds
-what they were made from. One that is only linked here is used as it is. Safe to run twice at the same time, and to
-interrupt.
+Needs only Python and its venv module. An up-to-date environment is recognised by a stamp that holds the requirements it
+was made from. One that is a symlink is used as it is. Safe to run concurrently and to interrupt.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ OLDEST = (3, 11)
 STAMP = ".rmcs-stamp.json"
 FOLDERS = {"dev": ".venv", "ray": ".venv-ray", "ray-old": ".venv-ray-old"}
 OLD_RAY = "ray[default]>=2.52,<2.53"
-"""From about a year ago, and the first with tokens (docs/decisions/0017-two-versions-of-ray-in-the-tests.md)."""
+"""About a year old, and the first with auth tokens (docs/decisions/0017-two-versions-of-ray-in-the-tests.md)."""
 
 
 class SetupError(Exception):
-    """Something a person has to mend; the text says what."""
+    """A problem that the user has to fix; the text says what."""
 
 
 def main(arguments: list[str]) -> int:
@@ -53,7 +52,7 @@ def main(arguments: list[str]) -> int:
 
 
 def ensure(kind: str, folder: Path) -> None:
-    """Return when ``folder`` holds exactly what is wanted; whoever comes second waits for the first."""
+    """Return when ``folder`` is up to date; a concurrent call waits for the first."""
     if folder.is_symlink():
         use_as_it_is(folder)
         return
@@ -67,7 +66,7 @@ def ensure(kind: str, folder: Path) -> None:
 
 
 def use_as_it_is(folder: Path) -> None:
-    """A link leads to an environment that others use, too: it is neither made anew nor installed into."""
+    """Check a symlinked environment, which others use too: it is neither rebuilt nor installed into."""
     to = folder.resolve()
     if not python_of(folder).exists():
         raise SetupError(f"{folder.name} is a link to {to}, where there is no environment: remove it, or mend it")
@@ -75,7 +74,7 @@ def use_as_it_is(folder: Path) -> None:
 
 
 def digest(kind: str, folder: Path) -> str:
-    """What the environment depends on. A change in a linter's settings is not among it."""
+    """A digest of what the environment depends on, such as requirements, but not of linter settings."""
     project = read_project()
     parts = {
         "folder": str(folder),
@@ -123,14 +122,14 @@ def write_stamp(folder: Path, stamp: dict[str, object]) -> None:
 
 
 def make(kind: str, folder: Path, wanted: str) -> None:
-    """Build from nothing, unless a person made the folder: then only install into it."""
+    """Build from scratch, but only install into a folder that the user created."""
     foreign = folder.exists() and not read_stamp(folder).get("ours", False)
     began = time.monotonic()
     say(f"{'installing into your' if foreign else 'making'} {folder.name} (once; a minute or two) …")
     if not foreign:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        write_stamp(folder, {"ours": True})  # an interrupted build is known as ours, and is not ready
+        write_stamp(folder, {"ours": True})  # marks an interrupted build as ours and not ready
         execute([sys.executable, "-m", "venv", str(folder)], "could not make it", VENV_HINT)
     pip = [str(python_of(folder)), "-m", "pip", "install", "-qq", "--no-input", "--disable-pip-version-check"]
     execute([*pip, *requirements(kind)], "pip failed", PIP_HINT)
@@ -143,7 +142,7 @@ PIP_HINT = "its own words are above; mend that and run the same command again"
 
 
 def execute(command: list[str], failure: str, hint: str) -> None:
-    """Run it with its own output; the environment of whoever calls must not leak into the new venv."""
+    """Run it with its own output; the caller's environment must not leak into the new venv."""
     clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     code = subprocess.run(command, env=clean, cwd=ROOT, stdout=sys.stderr, check=False).returncode
     if code != 0:

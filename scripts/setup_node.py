@@ -1,10 +1,10 @@
-"""Have what runs the examples of docs/api.md: curl, Node 18 or newer with npm, and two packages of npm's.
+"""Install what runs the examples of docs/api.md: curl, Node 18 or newer with npm, and two npm packages.
 
     python3 scripts/setup_node.py
 
-What is on the PATH is used. What is not is installed as a package of Debian's, where apt-get is there and we are root;
-else a sentence says what to do. The packages that stand in for a browser go into tests/javascript/node_modules, once: a
-stamp holds what they were made from. Safe to run twice at the same time, and to interrupt.
+Programs on the PATH are used. Missing ones are installed as Debian packages if apt-get exists and we are root;
+otherwise the error says what to do. The npm packages that stand in for a browser go into tests/javascript/node_modules,
+with a stamp that holds what they were made from. Safe to run concurrently and to interrupt.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FOLDER = ROOT / "tests" / "javascript"
 OLDEST = 18
 STAMP = ".rmcs-stamp.json"
 DEBIAN = {"curl": "curl", "node": "nodejs", "npm": "npm"}
-"""Where Debian has a program."""
+"""The Debian package of each program."""
 NPM = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
 
 
 class SetupError(Exception):
-    """Something a person has to mend; the text says what."""
+    """A problem that the user has to fix; the text says what."""
 
 
 def main() -> int:
@@ -47,12 +47,12 @@ def main() -> int:
 
 
 def is_ready() -> bool:
-    """Is everything there? Also asked by the test that runs the examples."""
+    """Is everything installed? Also called by the test that runs the examples."""
     return not missing_programs() and read_stamp().get("digest") == digest()
 
 
 def make() -> None:
-    """Whoever comes second finds it made."""
+    """Install the npm packages; a concurrent call finds them installed."""
     missing = missing_programs()
     if missing:
         install(missing)
@@ -68,7 +68,7 @@ def make() -> None:
 
 
 def digest() -> str:
-    """What node_modules depends on."""
+    """A digest of what node_modules depends on."""
     return hashlib.sha256((FOLDER / "package.json").read_bytes()).hexdigest()
 
 
@@ -81,7 +81,7 @@ def read_stamp() -> dict[str, object]:
 
 
 def missing_programs() -> list[str]:
-    """Those that are not on the PATH. Raises SetupError for a Node that is too old, which we leave alone."""
+    """Programs that are not on the PATH. Raises SetupError for a Node that is too old, which is not replaced."""
     node = shutil.which("node")
     if node is not None and (version := node_version(node)) < OLDEST:
         raise SetupError(f"Node {version} at {node} is too old: {OLDEST} or newer is needed, first on the PATH.")
@@ -95,7 +95,7 @@ def node_version(node: str) -> int:
 
 
 def install(programs: list[str]) -> None:
-    """Raises SetupError where that is for a person to do."""
+    """Install Debian packages. Raises SetupError if the user has to do that."""
     packages = [DEBIAN[program] for program in programs]
     hint = (
         f"install {', '.join(programs)} (Debian: apt-get install {' '.join(packages)}), and run the same command again"

@@ -1,9 +1,9 @@
-"""Have promtool, which checks the rules of examples/monitoring and evaluates them on recorded series.
+"""Provide promtool, which checks the rules of examples/monitoring and evaluates them on recorded series.
 
     python3 scripts/setup_promtool.py
 
-The one on the PATH is used. Else it is taken out of Debian's package `prometheus`, which is not installed: that would
-start a server. Safe to run twice at the same time, and to interrupt.
+The one on the PATH is used. Otherwise it is extracted from Debian's package `prometheus`, which is not installed,
+because that would start a server. Safe to run concurrently and to interrupt.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def find() -> Path | None:
-    """Where it is. Also asked by the tests that use it."""
+    """The path of promtool. Also called by the tests that use it."""
     named = shutil.which("promtool")
     if named is not None:
         return Path(named)
@@ -43,11 +43,11 @@ def find() -> Path | None:
 
 
 def make() -> None:
-    """Whoever comes second replaces it by the same."""
+    """Extract promtool; a concurrent call replaces it by the same file."""
     print("set-up: taking promtool out of Debian's package prometheus (once; 20 MB) …", file=sys.stderr, flush=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as draft:
-        if os.geteuid() == 0:  # as somebody else, the lists are taken as they are
+        if os.geteuid() == 0:  # without root, the package lists are used as they are
             _run("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120", "update", cwd=draft)
         _run("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", "prometheus", cwd=draft)
         (package,) = Path(draft).glob("prometheus_*.deb")

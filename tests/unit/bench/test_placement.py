@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bench._placement_harness import PlacementHarness
 from bench._placement_loops import cold, steady
 from bench._placement_report import report, table
-from bench._placement_world import World
 from bench.placement import main
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
@@ -62,25 +62,25 @@ def test_time_is_counted_by_the_clock_that_is_given() -> None:
 
 
 def test_a_decision_that_was_made_from_other_views_is_found_out() -> None:
-    world = World(2, Settings())
-    before = world.views()
-    world.feed(events.Submitted(task("t", 20)))
-    sample = world.sample(before, {})
+    harness = PlacementHarness(2, Settings())
+    before = harness.views()
+    harness.feed(events.Submitted(task("t", 20)))
+    sample = harness.sample(before, {})
     assert sample is not None
-    assert world.wrongs([sample]) == []
-    world.take_in()
-    later = replace(sample, views=world.views())
-    assert any("scores" in text for text in world.wrongs([later]))
+    assert harness.disagreements([sample]) == []
+    harness.accept_dispatches()
+    later = replace(sample, views=harness.views())
+    assert any("scores" in text for text in harness.disagreements([later]))
 
 
 def test_the_views_of_a_completion_are_those_without_the_item_that_ends() -> None:
-    world = World(2, Settings())
-    before = world.views()
-    (placed,) = world.submit(task("t", 20))
-    freed = world.views(without=placed)
+    harness = PlacementHarness(2, Settings())
+    before = harness.views()
+    (placed,) = harness.submit(task("t", 20))
+    freed = harness.views(without=placed)
     assert [view.free for view in freed] == [view.free for view in before]
     assert [view.in_flight for view in freed] == [0, 0]
-    assert [view.free for view in world.views()] != [view.free for view in before]
+    assert [view.free for view in harness.views()] != [view.free for view in before]
 
 
 @pytest.mark.parametrize(

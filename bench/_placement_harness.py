@@ -1,4 +1,4 @@
-"""A machine and somebody who answers it: every dispatch is taken at once, and ends when the loop says so."""
+"""Drives a scheduler machine for the placement benchmark: every dispatch is accepted at once, and ends on request."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Continue
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 
 Clock: TypeAlias = Callable[[], int]
-"""Nanoseconds since some moment."""
+"""A clock in nanoseconds."""
 
 STEP_S = 2e-5
-"""How much later each event comes, by the clock that the machine is shown."""
+"""Virtual time between two events."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """An item that is with a cluster, and the node that the ledger has it on."""
+    """An item that is on a cluster, and its node in the ledger."""
 
     task: TaskDescription
     attempt: int
@@ -37,7 +37,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Sample:
-    """A decision, and all that it may have known."""
+    """A decision, and its whole input."""
 
     task: TaskDescription
     decision: SchedulingDecision
@@ -45,8 +45,8 @@ class Sample:
     last_placed: dict[str, int]
 
 
-class World:
-    """Feeds events, keeps the time that each call of ``handle`` took, and remembers what runs."""
+class PlacementHarness:
+    """Feeds events, times each call of ``handle``, and keeps the running items."""
 
     def __init__(self, clusters: int, settings: Settings, clock: Clock = time.perf_counter_ns) -> None:
         self.clusters = fleet(clusters)
@@ -56,7 +56,7 @@ class World:
         self.now = 1000.0
         self.running: list[Placed] = []
         self.dispatched: list[Placed] = []
-        """Those that the last event brought; not answered yet."""
+        """Dispatches of the last event, not accepted yet."""
         self.last_placed: dict[str, int] = {}
         self.submitted = self.placements = 0
         self.timed = False
@@ -68,7 +68,7 @@ class World:
             self.feed(event)
 
     def feed(self, event: events.Event) -> None:
-        """One event, and as many Continued as it asks for."""
+        """Feed one event, and as many Continued events as it asks for."""
         self.dispatched = []
         again: events.Event | None = event
         while again is not None:
@@ -85,17 +85,17 @@ class World:
             again = events.Continued() if out and isinstance(out[-1], Continue) else None
 
     def submit(self, task: TaskDescription) -> list[Placed]:
-        """Returns what was placed because of it: the item itself, or nothing."""
+        """Submit a task. Returns what was placed: the task, or nothing."""
         self.submitted += 1
         self.feed(events.Submitted(task))
-        return self.take_in()
+        return self.accept_dispatches()
 
     @property
     def queued(self) -> int:
         return self.submitted - self.placements
 
-    def take_in(self) -> list[Placed]:
-        """Say yes to what was dispatched; returns it."""
+    def accept_dispatches(self) -> list[Placed]:
+        """Accept the dispatches of the last event; returns them."""
         dispatched = list(self.dispatched)
         for one in dispatched:
             self.feed(events.DispatchAccepted(one.task.id, one.attempt))
@@ -103,13 +103,13 @@ class World:
             dispatched += self.dispatched
         return dispatched
 
-    def take_out(self, index: int) -> Placed:
-        """Choose one that runs; the caller will end it."""
+    def pop_running(self, index: int) -> Placed:
+        """Remove a running item, which the caller will end."""
         self.running[index], self.running[-1] = self.running[-1], self.running[index]
         return self.running.pop()
 
     def finish(self, one: Placed) -> None:
-        """It succeeded after a second; start and end are told together, as those of short work are."""
+        """End an item after one second; start and end are one event, as for short tasks."""
         event = events.AttemptFinished(
             one.task.id, one.attempt, "succeeded", took=1.0, started_at=self.now, node_id=one.node_id
         )
@@ -119,7 +119,7 @@ class World:
         self.machine.forget(one.task.id)
 
     def views(self, without: Placed | None = None) -> list[ClusterView]:
-        """The fleet as the next event finds it; ``without`` one that this event ends."""
+        """The views for the next event; ``without`` an item that this event ends."""
         views = [self.machine.view(one.metadata.name, self.now + STEP_S) for one in self.clusters]
         if without is None:
             return views
@@ -127,15 +127,15 @@ class World:
         return [_freed(view, held) if view.name == without.cluster else view for view in views]
 
     def sample(self, views: list[ClusterView], last_placed: dict[str, int]) -> Sample | None:
-        """The first decision that the last event brought, if it brought any."""
+        """The first decision of the last event, if there is one."""
         if not self.dispatched:
             return None
         first = self.dispatched[0]
         decision = self.machine.record(first.task.id).decision
         return None if decision is None else Sample(first.task, decision, views, last_placed)
 
-    def wrongs(self, samples: list[Sample]) -> list[str]:
-        """In which of them the machine and the naive evaluator do not agree, in words."""
+    def disagreements(self, samples: list[Sample]) -> list[str]:
+        """Where the machine and the naive evaluator disagree, as sentences."""
         found = []
         for one in samples:
             answer = evaluate(one.task, one.views, self.settings, one.last_placed, local_python=PYTHON)
@@ -153,7 +153,7 @@ class World:
 
 
 def _freed(view: ClusterView, held: Mapping[str, Resources]) -> ClusterView:
-    """The cluster without one item that had a place there."""
+    """The cluster without the reservation of one item."""
     nodes = tuple(_node_freed(node, held[node.node_id]) if node.node_id in held else node for node in view.nodes)
     return replace(view, nodes=nodes, in_flight=view.in_flight - 1)
 
