@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.simulation import (
     lower_bound,
     plot,
 )
-from ray_multicluster_scheduler.simulation.report.report_text import seconds
+from ray_multicluster_scheduler.simulation.report.report_text import format_duration
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--hours", type=float, default=24.0)
@@ -42,7 +42,9 @@ recipe = Synthetic.parse(
     f"load=0.7 over={options.hours}h arrivals=daily run=lognormal:300,1 wide=0.2:8 owners=ann:2,bob priorities=0:9,5:1"
 )
 workload = recipe.generate(seed=1, fleet=fleet)
-print(f"{len(workload):,} items; nobody could do them in less than {seconds(lower_bound(fleet, workload))}")
+print(
+    f"{len(workload):,} items; no scheduler could run them in less than {format_duration(lower_bound(fleet, workload))}"
+)
 
 # %% What if?
 more = replace(fleet, clusters=(*fleet.clusters, cluster("rented", "2x{CPU:16}")))
@@ -59,8 +61,8 @@ runs = compare(
 for name, result in runs.results.items():
     wait, failures = result.wait_s, result.figures["failures"]
     print(
-        f"{name:17} makespan {seconds(result.makespan_s):>9}  wait mean {seconds(wait['mean']):>9}  "
-        f"p95 {seconds(wait['p95']):>9}  survived the cut: {failures['items_survived']}"
+        f"{name:17} makespan {format_duration(result.makespan_s):>9}  wait mean {format_duration(wait['mean']):>9}  "
+        f"p95 {format_duration(wait['p95']):>9}  survived the cut: {failures['items_survived']}"
     )
 
 # %% Use per cluster and depth of the queue over time.

@@ -1,4 +1,9 @@
-"""A fleet in virtual time; the same brain, no Ray. docs/simulation.md shows it in use."""
+"""Simulate a fleet in virtual time: the production scheduler machine, without Ray. docs/simulation.md shows its use.
+
+Start with `simulation.py` (`simulate`), which runs a workload (`workloads/`) on a described fleet (`model.py`) through
+`virtual_fleet/` and returns a `Result` (`report/`). `history.py` records runs, `faulty/` tests the machine under
+faults, and `checker/` judges histories. The package may import `scheduler`, `control_plane.config` and `common`.
+"""
 
 from ray_multicluster_scheduler.simulation.fleet_file import load_fleet
 from ray_multicluster_scheduler.simulation.model import (

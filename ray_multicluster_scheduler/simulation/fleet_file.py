@@ -1,4 +1,4 @@
-"""The file that says how large simulated clusters are: clusters.yaml names them, and this gives them nodes."""
+"""Load a simulated fleet: clusters.yaml names the clusters, and a file of sizes describes their nodes and faults."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def load_fleet(
     nodes: Mapping[str, str] | None = None,
     settings: Settings | None = None,
 ) -> SimulatedFleet:
-    """The clusters of a configuration with sizes from a file, or from texts such as ``4x{CPU:16}@1.5``, which win.
+    """The clusters of a configuration, with sizes from a file or from texts such as ``4x{CPU:16}@1.5``; texts win.
 
     Raises ConfigurationError for a cluster without a size, and for a size without a cluster.
     """
@@ -111,7 +111,7 @@ def load_fleet(
             spec = _resized(entry.name, spec, given[entry.name])
         if spec is None:
             raise ConfigurationError(
-                f"Nobody says how large the cluster {entry.name} is; {config.source} holds no sizes.",
+                f"The cluster {entry.name} has no size; {config.source} holds none.",
                 cluster=entry.name,
                 next_step=f"add --nodes '{entry.name}=4x{{CPU:16}}', or give a file of sizes with --fleet",
             )
@@ -121,7 +121,7 @@ def load_fleet(
 
 
 def sized_names(sizes: Path) -> list[str]:
-    """The clusters that such a file names. Raises ConfigurationError."""
+    """The names of the clusters in a file of sizes. Raises ConfigurationError."""
     return list(_read(sizes).clusters)
 
 
@@ -131,7 +131,7 @@ def _read(path: Path) -> _Document:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise ConfigurationError(
-            f"{path} cannot be read: {reason}.", next_step="give the path of a file of sizes (docs/simulation.md)"
+            f"{path} cannot be read: {reason}.", next_step="give the path of a file of sizes (see docs/simulation.md)"
         ) from None
     try:
         return _Document.model_validate(parse_yaml(text, str(path)))

@@ -1,4 +1,4 @@
-"""What a simulated fleet is: clusters with sizes, speeds and troubles. Data only; nothing is contacted."""
+"""The description of a simulated fleet: clusters with sizes, speeds and faults. Plain data, validated on creation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FAULT_KINDS: tuple[str, ...] = get_args(FaultKind)
 
 @dataclass(frozen=True, slots=True)
 class OthersLoad:
-    """What other people run there: a share (0..1) of each node, which changes.
+    """The share (0..1) of each node that other users want, over time.
 
-    ``steps`` says the share from a time on. With ``every_s``, each node's share is drawn anew that often, evenly from 0
-    to twice ``share``. Others take what is free, and the rest of what they want when ours ends.
+    ``steps`` sets the share from a time on. With ``every_s``, each node's share is drawn anew at that interval,
+    uniformly from 0 to twice ``share``. Other users take what is free, and the rest when our items end.
     """
 
     share: float = 0.0
@@ -40,10 +40,10 @@ class OthersLoad:
 class SimulatedCluster:
     """One cluster. ``speed``: work of 60 s takes 60/speed s there.
 
-    ``latency_s`` is one way between us and the cluster, ``agent_start_s`` what it takes to make a link anew. Over the
-    link the cluster tells of changes at most every ``snapshot_every_s``; what it tells is ``snapshot_delay_s`` old when
-    it comes, and ``snapshot_loss`` of all snapshots do not come. ``crashes_per_hour`` is how often a worker dies in an
-    hour of its work. The end of a job is seen by asking every ``job_poll_s``.
+    ``latency_s`` is the one-way network latency, ``agent_start_s`` the time to start an agent. The agent pushes changes
+    at most every ``snapshot_every_s``; a snapshot is ``snapshot_delay_s`` old when it arrives, and the share
+    ``snapshot_loss`` of them is lost. ``crashes_per_hour`` is the crash rate of a running worker. The status of jobs is
+    polled every ``job_poll_s``.
     """
 
     metadata: ClusterMetadata
@@ -60,35 +60,36 @@ class SimulatedCluster:
 
     def __post_init__(self) -> None:
         if not self.nodes:
-            raise self._wrong("has no nodes", "give it at least one, such as 4x{CPU:16}")
+            raise self._invalid("has no nodes", "give it at least one, such as 4x{CPU:16}")
         if not self.speed > 0:
-            raise self._wrong(f"has the speed {self.speed:g}", "give a number above 0; 1 is the usual one")
+            raise self._invalid(f"has the speed {self.speed:g}", "give a number above 0; 1 is normal")
         if not self.snapshot_every_s > 0:
-            raise self._wrong(f"has snapshot_every_s {self.snapshot_every_s:g}", "give seconds above 0")
+            raise self._invalid(f"has snapshot_every_s {self.snapshot_every_s:g}", "give seconds above 0")
         if not 0 <= self.snapshot_loss <= 1:
-            raise self._wrong(f"has snapshot_loss {self.snapshot_loss:g}", "give a share from 0 to 1")
+            raise self._invalid(f"has snapshot_loss {self.snapshot_loss:g}", "give a share from 0 to 1")
         for key in ("latency_s", "agent_start_s", "snapshot_delay_s", "crashes_per_hour", "job_poll_s"):
             if not getattr(self, key) >= 0:
-                raise self._wrong(f"has {key} {getattr(self, key):g}", "give a number, 0 or more")
+                raise self._invalid(f"has {key} {getattr(self, key):g}", "give a number, 0 or more")
 
     @property
     def name(self) -> str:
         return self.metadata.name
 
     def total(self, resource: str = "CPU") -> float:
-        """Of all nodes together."""
+        """The amount of all nodes together."""
         return sum(node.get(resource, 0.0) for node in self.nodes)
 
-    def _wrong(self, what: str, next_step: str) -> ConfigurationError:
+    def _invalid(self, what: str, next_step: str) -> ConfigurationError:
         return ConfigurationError(f"The simulated cluster {self.name} {what}.", cluster=self.name, next_step=next_step)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """Trouble at a known time, for so long; ``for_s`` None means for good.
+    """A fault at a known time, for ``for_s`` seconds, or for good if that is None.
 
-    ``cut``: nobody reaches the cluster, what runs there goes on until its lease is over. ``dies``: the whole cluster,
-    with all that runs there; it comes back as another session. ``node_dies``: one node (its number, from 1).
+    ``cut``: the cluster is unreachable; what runs there goes on until its lease expires. ``dies``: the whole cluster
+    dies with all that runs there, and comes back as a new session. ``node_dies``: one node dies (``node`` counts from
+    1).
     """
 
     at: float
@@ -99,18 +100,20 @@ class PlannedFault:
 
     def __post_init__(self) -> None:
         if self.what not in FAULT_KINDS:
-            raise ConfigurationError(f"A fault is {self.what!r}.", next_step=f"use one of: {', '.join(FAULT_KINDS)}")
+            raise ConfigurationError(
+                f"{self.what!r} is not a kind of fault.", next_step=f"use one of: {', '.join(FAULT_KINDS)}"
+            )
         if self.at < 0 or (self.for_s is not None and self.for_s <= 0):
             raise ConfigurationError(
-                f"The fault {self.what!r} of {self.cluster} has no length, or begins before the run.",
+                f"The fault {self.what!r} of {self.cluster} has no duration, or begins before the run.",
                 cluster=self.cluster,
-                next_step="give `at` 0 or later, and `for` above 0 or not at all",
+                next_step="give `at` as 0 or more, and `for` above 0, or leave `for` out",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFleet:
-    """Clusters, the settings that the brain works by, and faults."""
+    """Clusters, the scheduler's settings, and planned faults."""
 
     clusters: tuple[SimulatedCluster, ...]
     settings: Settings = field(default_factory=Settings)
@@ -120,7 +123,7 @@ class SimulatedFleet:
         known = {one.name: one for one in self.clusters}
         if not known or len(known) < len(self.clusters):
             raise ConfigurationError(
-                "A simulated fleet has no cluster, or two of one name.", next_step="give each cluster its own name"
+                "A simulated fleet has no cluster, or two of the same name.", next_step="give each cluster its own name"
             )
         for fault in self.faults:
             cluster = known.get(fault.cluster)
@@ -138,11 +141,15 @@ class SimulatedFleet:
                 )
 
     def capacity(self, resource: str = "CPU", tag: str | None = None) -> float:
-        """Work that is done in a second when all of it is busy: amounts times speeds, of clusters with this tag."""
-        some = (one for one in self.clusters if tag is None or tag in one.metadata.tags)
-        return sum(one.total(resource) * one.speed for one in some)
+        """Resource-seconds at speed 1 that the clusters with this tag can do per second:
+
+        the sum of amount times speed.
+        """
+        clusters = (one for one in self.clusters if tag is None or tag in one.metadata.tags)
+        return sum(one.total(resource) * one.speed for one in clusters)
 
     def with_settings(self, settings: Settings) -> Self:
+        """The same fleet under other settings."""
         return replace(self, settings=settings)
 
 

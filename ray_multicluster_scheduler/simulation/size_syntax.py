@@ -1,4 +1,4 @@
-"""The short ways to write sizes of clusters, amounts and times, as in ``4x{CPU:16,GPU:2}+2x{CPU:8}@1.5``."""
+"""Parse the short syntax for nodes, amounts and times, such as ``4x{CPU:16,GPU:2}+2x{CPU:8}@1.5``."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _MOST_NODES = 100_000
 
 
 def parse_nodes(text: str) -> tuple[list[dict[str, float]], float | None]:
-    """Nodes, and the speed if one is given. Raises ConfigurationError."""
+    """The nodes, and the speed if one is given. Raises ConfigurationError."""
     sizes, at, speed_text = text.partition("@")
     nodes: list[dict[str, float]] = []
     for part in sizes.split("+"):
         match = _GROUP.fullmatch(part)
         if match is None:
-            raise _wrong(text, f"{part.strip()!r} is not a group of nodes")
+            raise _invalid(text, f"{part.strip()!r} is not a group of nodes")
         count = int(match.group(1) or 1)
         if len(nodes) + count > _MOST_NODES:
-            raise _wrong(text, f"it has more than {_MOST_NODES} nodes")
+            raise _invalid(text, f"it has more than {_MOST_NODES} nodes")
         nodes += [parse_amounts(match.group(2), separator=",")] * count
     if not nodes:
-        raise _wrong(text, "it has no nodes")
+        raise _invalid(text, "it has no nodes")
     try:
         speed = float(speed_text) if at else None
     except ValueError:
-        raise _wrong(text, f"{speed_text!r} is not a speed") from None
+        raise _invalid(text, f"{speed_text!r} is not a speed") from None
     return nodes, speed
 
 
@@ -48,7 +48,7 @@ def parse_amounts(text: str, *, separator: str = ";") -> dict[str, float]:
 
 
 MOST_S = 366 * 86_400.0
-"""Longer than this nothing is simulated: clusters are looked at every few seconds, also when nothing happens."""
+"""The longest simulated time: clusters are polled every few seconds, even when nothing happens."""
 
 
 def parse_time(text: object) -> float:
@@ -59,8 +59,8 @@ def parse_time(text: object) -> float:
     time = float(match.group(1)) * _SECONDS[match.group(2)]
     if time > MOST_S:
         raise ConfigurationError(
-            f"{text!r} is more than a year: times count from the beginning of the run; is it a date?",
-            next_step="take the first one from all of them",
+            f"{text!r} is more than a year; times count from the beginning of the run. Is it a date?",
+            next_step="subtract the first time from all of them",
         )
     return time
 
@@ -72,8 +72,8 @@ def _number(part: str, text: str) -> float:
         raise ConfigurationError(f"{part!r}: {text!r} is not a number.", next_step="write for example CPU:4") from None
 
 
-def _wrong(text: str, why: str) -> ConfigurationError:
+def _invalid(text: str, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{text!r} does not say which nodes a cluster has: {why}.",
+        f"{text!r} does not describe the nodes of a cluster: {why}.",
         next_step="write for example 4x{CPU:16,GPU:2}+2x{CPU:8}@1.5 (numbers of nodes, what each has, the speed)",
     )

@@ -1,4 +1,4 @@
-"""Events and instructions as plain data and back: to_dict / from_dict of every one of them."""
+"""Codec for recorded histories: events and instructions as plain data and back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _pair(value: Any) -> tuple[str, int]:
 
 
 def _plain_row(row: Any) -> dict[str, Any]:
-    """A row's fields by name; what is in it is made plain, too."""
+    """The fields of a row by name, with nested values as plain data."""
     return {name: _plain_in_row(getattr(row, name)) for name in _names(type(row))}
 
 
@@ -65,11 +65,11 @@ def _cluster_row(data: Mapping[str, Any]) -> ClusterRow:
 
 
 def _owner_row(data: Mapping[str, Any]) -> OwnerRow:
-    limits = data.get("limits")  # not in what was written before there were any
+    limits = data.get("limits")  # absent in older files
     return OwnerRow(data["name"], data["paused"], None if limits is None else OwnerLimits.model_validate(limits))
 
 
-# How a field comes back; all others are plain data. None stays None.
+# How to read a field by its name; all others are plain data. None stays None.
 _READERS: dict[str, Callable[[Any], Any]] = {
     "items": lambda rows: tuple(_item_row(row) for row in rows),
     "clusters": lambda rows: tuple(_cluster_row(row) for row in rows),
@@ -109,7 +109,7 @@ def _to_dict(what: str, one: Any) -> dict[str, Any]:
 def _from_dict(what: str, kinds: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
     kind = kinds.get(data[what])
     if kind is None:
-        raise ValueError(f"{data[what]!r} is no {what}")
+        raise ValueError(f"{data[what]!r} is not an {what}")
     given = {}
     for name, value in data.items():
         if name != what:
@@ -119,22 +119,22 @@ def _from_dict(what: str, kinds: Mapping[str, Any], data: Mapping[str, Any]) -> 
 
 
 def event_to_dict(event: Event) -> dict[str, Any]:
-    """Its fields by name; ``event`` says which one it is."""
+    """The fields by name; ``event`` names the type."""
     return _to_dict("event", event)
 
 
 def event_from_dict(data: Mapping[str, Any]) -> Event:
-    """Raises KeyError, TypeError or ValueError for what is no event."""
+    """Raises KeyError, TypeError or ValueError if the data is not an event."""
     event: Event = _from_dict("event", _EVENTS, data)
     return event
 
 
 def instruction_to_dict(instruction: Instruction) -> dict[str, Any]:
-    """Its fields by name; ``instruction`` says which one it is."""
+    """The fields by name; ``instruction`` names the type."""
     return _to_dict("instruction", instruction)
 
 
 def instruction_from_dict(data: Mapping[str, Any]) -> Instruction:
-    """Raises KeyError, TypeError or ValueError for what is no instruction."""
+    """Raises KeyError, TypeError or ValueError if the data is not an instruction."""
     instruction: Instruction = _from_dict("instruction", _INSTRUCTIONS, data)
     return instruction

@@ -111,7 +111,7 @@ def _workload(trace: Path | None, synthetic: str | None, seed: int, fleet: Simul
 def _run(fleets: dict[str, SimulatedFleet], workload: Workload, seed: int, record: Path | None) -> Comparison:
     from ray_multicluster_scheduler.cli.commands import simulation_variants as variants
     from ray_multicluster_scheduler.simulation import Comparison, simulate
-    from ray_multicluster_scheduler.simulation.report.report_text import seconds
+    from ray_multicluster_scheduler.simulation.report.report_text import format_duration
 
     results = {}
     for label, fleet in fleets.items():
@@ -122,7 +122,7 @@ def _run(fleets: dict[str, SimulatedFleet], workload: Workload, seed: int, recor
             results[label] = variants.simulate_and_record(fleet, workload, seed, record)
         took, span = time.process_time() - began, results[label].makespan_s
         name = f"{label}: " if label else ""
-        notify(f"{name}{_count(workload)}, {seconds(span)}, simulated in {took:.1f} s")
+        notify(f"{name}{_count(workload)}, {format_duration(span)}, simulated in {took:.1f} s")
     return Comparison(results)
 
 

@@ -1,11 +1,11 @@
-"""plot(): use per cluster and depth of the queue over time, as one HTML file that needs nothing else."""
+"""Plot cluster utilisation and queue depth over time, as one self-contained HTML file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 
-from ray_multicluster_scheduler.simulation.report.report_text import seconds
+from ray_multicluster_scheduler.simulation.report.report_text import format_duration
 from ray_multicluster_scheduler.simulation.report.result import Comparison, Result
 
 _WIDTH, _LEFT, _STRIP, _QUEUE = 860, 150, 34, 120
@@ -18,7 +18,7 @@ svg{display:block;width:100%;height:auto}text{font-size:12px;fill:#444}
 
 
 def plot(what: Result | Comparison, title: str = "Simulated fleet") -> str:
-    """The text of the HTML file; no script, nothing from a network."""
+    """The HTML text: no script, no network access."""
     results = {"": what} if isinstance(what, Result) else what.results
     longest = max((result.series.times[-1] for result in results.values() if result.series.times), default=0.0) or 1.0
     deepest = max((result.series.most_queued() for result in results.values()), default=0) or 1
@@ -31,7 +31,7 @@ def plot(what: Result | Comparison, title: str = "Simulated fleet") -> str:
 
 
 def _section(label: str, result: Result, longest: float, deepest: int) -> str:
-    """One run: a strip for each cluster, 0 to 100 % of its CPUs, and the queue below, on the same axis of time."""
+    """One run: a strip per cluster, 0 to 100 % of its CPUs, and the queue below, on one time axis."""
     series = result.series
     rows = [
         _area(series.times, line, longest, 1.0, number * (_STRIP + 6), _STRIP, name, "use")
@@ -42,7 +42,8 @@ def _section(label: str, result: Result, longest: float, deepest: int) -> str:
     height = top + _QUEUE + 24
     rows += [_tick(longest * share, longest, height - 6) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     wait = result.wait_s
-    facts = f"makespan {seconds(result.makespan_s)}; wait: median {seconds(wait['p50'])}, p95 {seconds(wait['p95'])}"
+    median, p95 = format_duration(wait["p50"]), format_duration(wait["p95"])
+    facts = f"makespan {format_duration(result.makespan_s)}; wait: median {median}, p95 {p95}"
     heading = f"<h2>{escape(label)}</h2>" if label else ""
     picture = f'<svg viewBox="0 0 {_LEFT + _WIDTH} {height}" role="img">{"".join(rows)}</svg>'
     return f"{heading}<p>{escape(facts)}</p>\n{picture}"
@@ -58,7 +59,7 @@ def _area(
     name: str,
     kind: str,
 ) -> str:
-    """Values hold until the next sample, so the line has steps."""
+    """A step plot: each value holds until the next sample."""
     base = top + height
     points = [f"M{_LEFT},{base:.1f}"]
     before = base
@@ -78,7 +79,7 @@ def _area(
 
 def _tick(at: float, longest: float, y: float) -> str:
     anchor = "start" if at == 0 else "end" if at == longest else "middle"
-    return f'<text x="{_x(at, longest):.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(seconds(at))}</text>'
+    return f'<text x="{_x(at, longest):.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(format_duration(at))}</text>'
 
 
 def _x(at: float, longest: float) -> float:

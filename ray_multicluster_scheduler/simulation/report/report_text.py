@@ -1,4 +1,4 @@
-"""Figures in words and tables, for people."""
+"""Format the figures of runs as text and tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNKNOWN = "–"
 _WAITS = ("mean", "p50", "p95", "p99", "max")
 
 
-def seconds(value: float | None) -> str:
+def format_duration(value: float | None) -> str:
     """``12.3 s``, ``4.5 min``, ``6.7 h``."""
     if value is None:
         return UNKNOWN
@@ -21,17 +21,17 @@ def seconds(value: float | None) -> str:
 
 
 def rows(results: Mapping[str, Result]) -> Iterator[list[str]]:
-    """One row for each figure, one cell for each run; the first cell says which figure it is."""
+    """One row per figure, one cell per run; the first cell names the figure."""
     figures = [result.figures for result in results.values()]
 
-    def row(name: str, tell: Callable[[Any], str], *path: str) -> list[str]:
-        return [name, *(tell(_at(one, path)) for one in figures)]
+    def row(name: str, format_cell: Callable[[Any], str], *path: str) -> list[str]:
+        return [name, *(format_cell(_at(one, path)) for one in figures)]
 
     for what in ("submitted", "succeeded", "failed", "cancelled", "unfinished"):
         yield row(f"items {what}", _count, "items", what)
-    yield row("makespan", seconds, "makespan_s")
+    yield row("makespan", format_duration, "makespan_s")
     for name in _WAITS:
-        yield row(f"wait {name}", seconds, "wait_s", name)
+        yield row(f"wait {name}", format_duration, "wait_s", name)
     for kind in ("owner", "priority", "shape"):
         yield from _groups(figures, kind)
     for name in _names(figures, "clusters"):
@@ -69,7 +69,7 @@ def _ahead(sent: Mapping[str, int]) -> str:
 
 
 def _groups(figures: list[Mapping[str, Any]], kind: str) -> Iterator[list[str]]:
-    """Waits of each owner, priority or shape; of a single one all has been told above."""
+    """Waits by owner, priority or shape; nothing if there is only one, since the total says the same."""
     key = f"wait_s_by_{kind}"
     names = _names(figures, key)
     if len(names) < 2:
@@ -79,13 +79,13 @@ def _groups(figures: list[Mapping[str, Any]], kind: str) -> Iterator[list[str]]:
         cells = []
         for one in figures:
             wait = one[key].get(name)
-            told = [wait[which] for which in ("mean", "p50", "p95", "p99")] if wait else []
-            cells.append(" / ".join(seconds(value) for value in told) or UNKNOWN)
+            values = [wait[which] for which in ("mean", "p50", "p95", "p99")] if wait else []
+            cells.append(" / ".join(format_duration(value) for value in values) or UNKNOWN)
         yield [f"  {kind} {name or '(none)'}", *cells]
 
 
 def _names(figures: list[Mapping[str, Any]], key: str) -> list[str]:
-    """All that any run has, in the order of the first run that has it."""
+    """The names in any run, in order of first appearance."""
     return list(dict.fromkeys(name for one in figures for name in one[key]))
 
 

@@ -12,12 +12,12 @@ DIGITS = 6
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest number that at least this share of them does not exceed. ``ordered`` is sorted, not empty."""
+    """The smallest number that at least this share of them does not exceed. ``ordered`` is sorted and not empty."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def spread(numbers: Iterable[float]) -> dict[str, float | int | None]:
-    """How many, their mean, median, 95th and 99th percentile and the most; None for those of nothing."""
+    """Count, mean, median, 95th and 99th percentile and maximum; None for all but the count without numbers."""
     ordered = sorted(numbers)
     if not ordered:
         return {"count": 0, "mean": None, "p50": None, "p95": None, "p99": None, "max": None}
@@ -32,7 +32,7 @@ def spread(numbers: Iterable[float]) -> dict[str, float | int | None]:
 
 
 def jain(shares: Sequence[float]) -> float | None:
-    """Jain's index: 1 if all have the same, 1/n if one has all; None if nobody has anything."""
+    """Jain's fairness index: 1 if all shares are equal, 1/n if one has everything; None if all are 0."""
     squares = math.fsum(share * share for share in shares)
     return math.fsum(shares) ** 2 / (len(shares) * squares) if squares else None
 
@@ -41,14 +41,14 @@ MOST_SAMPLES = 1000
 
 
 class Series:
-    """When there are too many samples, every second one is dropped and the pace is halved."""
+    """Samples over time. Beyond a limit, every second sample is dropped and the interval doubled."""
 
     def __init__(self, clusters: Sequence[str], every_s: float) -> None:
         self.every_s = every_s
         self.times: list[float] = []
         self.queued: list[int] = []
         self.use: dict[str, list[float]] = {name: [] for name in clusters}
-        """Share of the cluster's CPUs that work of ours holds."""
+        """By cluster, the share of its CPUs that our items hold."""
 
     def sample(self, now: float, queued: int, use: Sequence[float]) -> None:
         self.times.append(round(now, DIGITS))
@@ -73,7 +73,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``figures`` is plain data (docs/simulation.md says what is in it); ``series`` is use and queue over time."""
+    """The result of one run. ``figures`` is plain data (see docs/simulation.md)."""
 
     seed: int
     figures: Mapping[str, Any]
@@ -81,7 +81,7 @@ class Result:
 
     @property
     def makespan_s(self) -> float:
-        """From the first submission to the end of the last item."""
+        """Seconds from the first submission to the end of the last item."""
         return float(self.figures["makespan_s"])
 
     @property
@@ -99,13 +99,13 @@ class Result:
         return {**data, "series": self.series.to_dict()} if series else data
 
     def to_json(self, *, series: bool = False) -> str:
-        """The same run gives the same text, to the byte."""
+        """JSON; the same run gives the same bytes."""
         return json.dumps(self.to_dict(series=series), indent=2, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Runs of one workload, by label."""
+    """The results of one workload on several fleets, by label."""
 
     results: Mapping[str, Result]
 

@@ -23,7 +23,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One entry of a table: what its numbers are, the least and the most of them, and what it does."""
+    """A distribution: the names of its parameters, how few and how many they may be, and its factory."""
 
     numbers: str
     least: int
@@ -61,8 +61,8 @@ RUN_TIMES: dict[str, Named] = {
 
 
 def run_times(text: str) -> Callable[[Random], float]:
-    """What ``lognormal:60,1.2`` means. Raises ConfigurationError."""
-    name, numbers = _split(text)
+    """Parse a run-time distribution such as ``lognormal:60,1.2``. Raises ConfigurationError."""
+    name, numbers = _name_and_numbers(text)
     named = RUN_TIMES.get(name)
     if named is None:
         raise _unknown("run", name, RUN_TIMES)
@@ -71,12 +71,14 @@ def run_times(text: str) -> Callable[[Random], float]:
             f"run={text}: {name} takes {named.numbers}.", next_step=f"write run={name}:{named.numbers}, in seconds"
         )
     if any(number <= 0 for number in numbers) or (name == "uniform" and numbers[0] > numbers[1]):
-        raise ConfigurationError(f"run={text} is not a run time.", next_step="give numbers above 0, the least first")
+        raise ConfigurationError(
+            f"run={text} is not a valid run time.", next_step="give numbers above 0, the least first"
+        )
     return named.make(*numbers)
 
 
 def _poisson(count: int, over_s: float, rng: Random, _: float) -> list[float]:
-    """Independent of each other, at the same rate all the time."""
+    """Independent arrivals at a constant rate."""
     at, times = 0.0, []
     for _number in range(count):
         at += rng.expovariate(count / over_s)
@@ -85,18 +87,18 @@ def _poisson(count: int, over_s: float, rng: Random, _: float) -> list[float]:
 
 
 def _evenly(count: int, over_s: float, _rng: Random, _: float) -> list[float]:
-    """The same time between any two."""
+    """Evenly spaced arrivals."""
     return [over_s * number / count for number in range(count)]
 
 
 def _bursts(count: int, over_s: float, _rng: Random, bursts: float) -> list[float]:
-    """All at a few moments, evenly spaced."""
+    """All items in a few bursts, evenly spaced."""
     number_of = max(1, int(bursts))
     return [over_s * (number * number_of // count) / number_of for number in range(count)]
 
 
 def _daily(count: int, over_s: float, rng: Random, swing: float) -> list[float]:
-    """More by day than by night: the rate swings around its mean by this share, highest at noon of each day."""
+    """A daily cycle: the rate swings around its mean by this share, with its maximum at noon."""
     times: list[float] = []
     while len(times) < count:
         at = rng.uniform(0.0, over_s)
@@ -111,12 +113,12 @@ ARRIVALS: dict[str, tuple[Callable[[int, float, Random, float], list[float]], fl
     "bursts": (_bursts, 10.0),
     "daily": (_daily, 0.8),
 }
-"""What each does, and its one number if it has one."""
+"""The function of each process, and the default of its number if it takes one."""
 
 
 def arrivals(text: str) -> Callable[[int, float, Random], list[float]]:
-    """What ``bursts:12`` means: times of so many items within so many seconds. Raises ConfigurationError."""
-    name, numbers = _split(text)
+    """Parse an arrival process such as ``bursts:12``. Raises ConfigurationError."""
+    name, numbers = _name_and_numbers(text)
     if name not in ARRIVALS:
         raise _unknown("arrivals", name, ARRIVALS)
     process, usual = ARRIVALS[name]
@@ -128,12 +130,12 @@ def arrivals(text: str) -> Callable[[int, float, Random], list[float]]:
     number = numbers[0] if numbers else usual or 0.0
     if (name == "bursts" and number < 1) or (name == "daily" and not 0 <= number <= 1):
         raise ConfigurationError(
-            f"arrivals={text} cannot be.", next_step="give at least one burst, or a daily swing from 0 to 1"
+            f"arrivals={text} is not valid.", next_step="give at least one burst, or a daily swing from 0 to 1"
         )
     return lambda count, over_s, rng: process(count, over_s, rng, number)
 
 
-def _split(text: str) -> tuple[str, list[float]]:
+def _name_and_numbers(text: str) -> tuple[str, list[float]]:
     name, _, rest = text.partition(":")
     return name.strip(), [parse_time(part) for part in rest.split(",")] if rest else []
 
@@ -151,10 +153,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Synthetic:
-    """A recipe. Each field may be given in a spec text, as ``items=1000 over=2h run=lognormal:60,1.2``.
+    """The spec of a synthetic workload; as text, ``items=1000 over=2h run=lognormal:60,1.2``.
 
-    ``items`` or ``load``: so many, or as many as keep this share of the fleet busy for as long as they arrive. Choices
-    such as ``sizes`` are ``value[:weight]``, separated by commas.
+    Either ``items`` is the number of items, or ``load`` the share of the fleet that they keep busy while they arrive.
+    Choices such as ``sizes`` are ``value[:weight]``, separated by commas.
     """
 
     items: int | None = None
@@ -163,32 +165,32 @@ class Synthetic:
     arrivals: str = "poisson"
     run: str = "lognormal:60,1.0"
     sizes: str = "1,2,4"
-    """CPUs of an ordinary item."""
+    """CPUs of a normal item."""
     wide: str = "0"
     """Share of wide items, and their CPUs: ``0.2:8``."""
     gpus: str = "0"
     """Share of items that ask for GPUs, and how many: ``0.1:1``."""
     memory: str = ""
-    """What each item asks for beside CPUs, such as ``2GiB``."""
+    """Memory that each item asks for, such as ``2GiB``."""
     owners: str = "ann"
     priorities: str = "0"
     kinds: str = "task"
     members: int = 4
-    """Of a gang; each asks for the item's size."""
+    """Members of a gang; each asks for the item's size."""
     tags: str = ""
     """Preferred tags and the share of items that have each: ``arm64:0.3``."""
     require: str = ""
-    """The same for tags that are required."""
+    """The same for required tags."""
     functions: int = 10
     fails: float = 0.0
     """Share of items whose first attempt ends with an exception of user code."""
 
     @classmethod
     def parse(cls, text: str) -> Synthetic:
-        """From ``key=value`` pairs with spaces in between. Raises ConfigurationError."""
+        """Parse ``key=value`` pairs separated by spaces. Raises ConfigurationError."""
         known = {one.name: one.type for one in fields(cls)}
         given: dict[str, Any] = {}
-        for word in _words(text):
+        for word in _split(text):
             key, sign, value = word.partition("=")
             if not sign or key not in known:
                 raise ConfigurationError(
@@ -201,82 +203,82 @@ class Synthetic:
         return cls(**given)
 
     def generate(self, seed: int, fleet: SimulatedFleet | None = None) -> Workload:
-        """Make the items. ``fleet`` is needed for ``load``. Raises ConfigurationError."""
+        """Generate the items. ``fleet`` is needed for ``load``. Raises ConfigurationError."""
         if (self.items is None) == (self.load is None):
             raise ConfigurationError(
                 "A synthetic workload needs either items or load.", next_step="add items=1000, or load=0.9"
             )
         over_s = parse_time(self.over)
         if over_s <= 0:
-            raise ConfigurationError(f"over={self.over} is no time.", next_step="give for example over=24h")
-        draw = _Drawer(self, seed)
+            raise ConfigurationError(f"over={self.over} is not a time.", next_step="give for example over=24h")
+        draw = _ItemGenerator(self, seed)
         if self.items is not None:
-            made = [draw.item() for _ in range(_within(self.items))]
+            made = [draw.item() for _ in range(_check_count(self.items))]
         else:
-            made = self._until_full(draw, over_s, fleet)
+            made = self._generate_load(draw, over_s, fleet)
         times = arrivals(self.arrivals)(len(made), over_s, random_stream(seed, "arrivals"))
         return Workload(Item(at, **values) for at, values in zip(times, made, strict=True))
 
-    def _until_full(self, draw: _Drawer, over_s: float, fleet: SimulatedFleet | None) -> list[dict[str, Any]]:
+    def _generate_load(self, draw: _ItemGenerator, over_s: float, fleet: SimulatedFleet | None) -> list[dict[str, Any]]:
         if fleet is None or not fleet.capacity():
             raise ConfigurationError("load= needs a fleet with CPUs.", next_step="give items= instead, or the fleet")
         if self.load is None or self.load <= 0:
-            raise ConfigurationError(f"load={self.load} is no load.", next_step="give a share above 0, such as 0.9")
+            raise ConfigurationError(f"load={self.load} is not a load.", next_step="give a share above 0, such as 0.9")
         wanted, made, work = self.load * fleet.capacity() * over_s, [], 0.0
         while work < wanted:
             values = draw.item()
             work += values["needs"].get("CPU", 0.0) * values["members"] * values["run_s"]
             made.append(values)
-            _within(len(made))
+            _check_count(len(made))
             if len(made) == _SAMPLE and work > 0:
-                _within(round(wanted / work * _SAMPLE))  # rather now than when all of them are made
+                _check_count(round(wanted / work * _SAMPLE))  # estimate the total early instead of generating all
         return made
 
 
-class _Drawer:
-    """Draws all of an item but its time; each property has chance of its own."""
+class _ItemGenerator:
+    """Draws everything of an item but its time; each property has a random stream of its own."""
 
     def __init__(self, recipe: Synthetic, seed: int) -> None:
-        self._rng = {
+        self._rngs = {
             what: random_stream(seed, what)
             for what in ("run", "size", "wide", "gpus", "owner", "priority", "kind", "tags", "require", "code", "fails")
         }
         self._run = run_times(recipe.run)
-        self._sizes = _Choice("sizes", recipe.sizes, _amount)
-        self._wide, self._wide_size = _share_of("wide", recipe.wide)
-        self._gpus, self._gpu_size = _share_of("gpus", recipe.gpus)
+        self._sizes = _WeightedChoice("sizes", recipe.sizes, _amount)
+        self._wide, self._wide_size = _parse_share("wide", recipe.wide)
+        self._gpus, self._gpu_size = _parse_share("gpus", recipe.gpus)
         self._memory = parse_amounts(f"memory={recipe.memory}") if recipe.memory else {}
-        self._owners = _Choice("owners", recipe.owners, str)
-        self._priorities = _Choice("priorities", recipe.priorities, int)
-        self._kinds = _Choice("kinds", recipe.kinds, _kind)
+        self._owners = _WeightedChoice("owners", recipe.owners, str)
+        self._priorities = _WeightedChoice("priorities", recipe.priorities, int)
+        self._kinds = _WeightedChoice("kinds", recipe.kinds, _kind)
         self._tags = _tag_shares("tags", recipe.tags)
         self._require = _tag_shares("require", recipe.require)
         self._members, self._functions, self._fails = recipe.members, max(1, recipe.functions), recipe.fails
         self._made: dict[tuple[float, float], dict[str, float]] = {}
 
     def item(self) -> dict[str, Any]:
-        rng = self._rng
-        size = self._wide_size if self._is(self._wide, "wide") else self._sizes.draw(rng["size"])
-        gpus = self._gpu_size if self._is(self._gpus, "gpus") else 0.0
-        kind = self._kinds.draw(rng["kind"])
+        rngs = self._rngs
+        size = self._wide_size if self._happens(self._wide, "wide") else self._sizes.draw(rngs["size"])
+        gpus = self._gpu_size if self._happens(self._gpus, "gpus") else 0.0
+        kind = self._kinds.draw(rngs["kind"])
         return {
             "needs": self._needs(size, gpus),
-            "run_s": round(self._run(rng["run"]), 6),
-            "owner": self._owners.draw(rng["owner"]),
-            "priority": self._priorities.draw(rng["priority"]),
+            "run_s": round(self._run(rngs["run"]), 6),
+            "owner": self._owners.draw(rngs["owner"]),
+            "priority": self._priorities.draw(rngs["priority"]),
             "kind": kind,
-            "tags": tuple(tag for tag, share in self._tags if self._is(share, "tags")),
-            "require_tags": tuple(tag for tag, share in self._require if self._is(share, "require")),
-            "function": f"f{rng['code'].randrange(self._functions)}",
+            "tags": tuple(tag for tag, share in self._tags if self._happens(share, "tags")),
+            "require_tags": tuple(tag for tag, share in self._require if self._happens(share, "require")),
+            "function": f"f{rngs['code'].randrange(self._functions)}",
             "members": self._members if kind == "gang" else 1,
-            "fails": int(self._is(self._fails, "fails")),
+            "fails": int(self._happens(self._fails, "fails")),
         }
 
-    def _is(self, share: float, what: str) -> bool:
-        return share > 0 and self._rng[what].random() < share
+    def _happens(self, share: float, what: str) -> bool:
+        return share > 0 and self._rngs[what].random() < share
 
     def _needs(self, cpus: float, gpus: float) -> dict[str, float]:
-        """Items of one size share what they ask for."""
+        """One dictionary per size, shared by all items of that size."""
         known = self._made.get((cpus, gpus))
         if known is None:
             amounts = {"CPU": cpus, "GPU": gpus, **self._memory}
@@ -284,8 +286,8 @@ class _Drawer:
         return known
 
 
-class _Choice(Generic[T]):
-    """One of several values, by their weights."""
+class _WeightedChoice(Generic[T]):
+    """Draws one of several values by their weights."""
 
     def __init__(self, key: str, text: str, read: Callable[[str], T]) -> None:
         self._values: list[T] = []
@@ -296,9 +298,9 @@ class _Choice(Generic[T]):
                 self._values.append(read(value))
                 weights.append(float(weight or 1))
             except ValueError:
-                raise _bad_choice(key, part) from None
+                raise _invalid_choice(key, part) from None
         if not self._values or min(weights) < 0 or not sum(weights):
-            raise _bad_choice(key, text)
+            raise _invalid_choice(key, text)
         self._until = list(accumulate(weights))
 
     def draw(self, rng: Random) -> T:
@@ -307,13 +309,13 @@ class _Choice(Generic[T]):
         return rng.choices(self._values, cum_weights=self._until)[0]
 
 
-def _bad_choice(key: str, part: str) -> ConfigurationError:
+def _invalid_choice(key: str, part: str) -> ConfigurationError:
     return ConfigurationError(
         f"{key}={part} is not a choice.", next_step=f"write values and weights, such as {key}=1:3,2:1"
     )
 
 
-def _share_of(key: str, text: str) -> tuple[float, float]:
+def _parse_share(key: str, text: str) -> tuple[float, float]:
     share, sign, size = text.partition(":")
     try:
         amounts = float(share), float(size) if sign else 0.0
@@ -337,7 +339,7 @@ def _tag_shares(key: str, text: str) -> Sequence[tuple[str, float]]:
     return shares
 
 
-def _words(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -364,9 +366,9 @@ def _kind(text: str) -> Kind:
     return text
 
 
-def _within(count: int) -> int:
+def _check_count(count: int) -> int:
     if not 1 <= count <= MOST_ITEMS:
         raise ConfigurationError(
-            f"A synthetic workload of {count} items is not made.", next_step=f"ask for 1 to {MOST_ITEMS:,}"
+            f"A synthetic workload cannot have {count} items.", next_step=f"ask for 1 to {MOST_ITEMS:,}"
         )
     return count

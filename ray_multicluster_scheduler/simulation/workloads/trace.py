@@ -1,4 +1,4 @@
-"""Traces: a workload as a CSV file (docs/simulation.md describes it). Errors name the file, the line and the column."""
+"""Read and write a workload as a CSV trace (see docs/simulation.md). Errors name the file, the line and the column."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REQUIRED_MARK = "!"
 
 
 def read_trace(path: Path) -> Workload:
-    """The items of a file. Raises ConfigurationError that says where in it something is wrong."""
+    """Read a trace. Raises ConfigurationError that names the line and column."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             return Workload(_items(path, csv.reader(file)))
@@ -30,13 +30,13 @@ def read_trace(path: Path) -> Workload:
 
 
 def write_trace(path: Path, workload: Iterable[Item]) -> None:
-    """So that read_trace gives the same items. Raises OSError."""
+    """Write a file from which read_trace gives the same items. Raises OSError."""
     with path.open("w", encoding="utf-8", newline="") as file:
         _write(file, workload)
 
 
 def trace_text(workload: Iterable[Item]) -> str:
-    """The same as a text."""
+    """The trace as text."""
     text = io.StringIO(newline="")
     _write(text, workload)
     return text.getvalue()
@@ -58,7 +58,7 @@ def _items(path: Path, rows: Any) -> list[Item]:
         row = _Row(path, rows.line_num, header, cells)
         items.append(row.item())
     if not items:
-        raise ConfigurationError(f"The trace {path} has no items.", next_step="give it one line for each item")
+        raise ConfigurationError(f"The trace {path} has no items.", next_step="write one line for each item")
     return items
 
 
@@ -86,26 +86,26 @@ class _Row:
     def __init__(self, path: Path, line: int, header: list[str], cells: list[str]) -> None:
         self._path, self._line = path, line
         if len(cells) != len(header):
-            self._wrong(f"has {len(cells)} cells, and the first line names {len(header)} columns")
+            self._invalid(f"has {len(cells)} cells, and the first line names {len(header)} columns")
         self._cells: Mapping[str, str] = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
 
     def item(self) -> Item:
         tags = [tag for tag in self._text("tags").split(";") if tag]
         kind = self._text("kind") or "task"
         if kind not in KINDS:
-            self._wrong(f"column kind: {kind!r} is not one of {', '.join(KINDS)}")
+            self._invalid(f"column kind: {kind!r} is not one of {', '.join(KINDS)}")
         return Item(
             submit_s=self._time("submit"),
             needs=self._shape(),
             run_s=self._time("run"),
             owner=self._text("owner"),
-            priority=self._whole("priority", 0, least=None),
+            priority=self._integer("priority", 0, least=None),
             tags=tuple(tag for tag in tags if not tag.startswith(REQUIRED_MARK)),
             require_tags=tuple(tag[1:] for tag in tags if tag.startswith(REQUIRED_MARK)),
             kind=kind,
             function=self._text("function"),
-            members=self._whole("members", 1, least=1),
-            fails=self._whole("fails", 0, least=0),
+            members=self._integer("members", 1, least=1),
+            fails=self._integer("fails", 0, least=0),
         )
 
     def _text(self, column: str) -> str:
@@ -115,25 +115,25 @@ class _Row:
         try:
             return parse_time(self._text(column))
         except ConfigurationError as error:
-            self._wrong(f"column {column}: {error.message.rstrip('.')}")
+            self._invalid(f"column {column}: {error.message.rstrip('.')}")
 
     def _shape(self) -> dict[str, float]:
         try:
             return parse_amounts(self._text("shape"))
         except ConfigurationError as error:
-            self._wrong(f"column shape: {error.message.rstrip('.')}")
+            self._invalid(f"column shape: {error.message.rstrip('.')}")
 
-    def _whole(self, column: str, default: int, *, least: int | None) -> int:
+    def _integer(self, column: str, default: int, *, least: int | None) -> int:
         text = self._text(column)
         try:
             number = int(text) if text else default
         except ValueError:
-            self._wrong(f"column {column}: {text!r} is not a whole number")
+            self._invalid(f"column {column}: {text!r} is not a whole number")
         if least is not None and number < least:
-            self._wrong(f"column {column}: {number} is less than {least}")
+            self._invalid(f"column {column}: {number} is less than {least}")
         return number
 
-    def _wrong(self, what: str) -> NoReturn:
+    def _invalid(self, what: str) -> NoReturn:
         raise ConfigurationError(
             f"{self._path}, line {self._line}: {what}.",
             next_step="correct the line; docs/simulation.md shows the format",

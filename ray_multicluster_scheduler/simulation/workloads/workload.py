@@ -1,4 +1,4 @@
-"""Workload: what is submitted, when, and how long it runs."""
+"""The workload of a simulation: what is submitted, when, and how long it runs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KINDS: tuple[Kind, ...] = ("task", "job", "actor", "gang")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item. ``needs`` is what it asks for; of a gang, what each of its ``members`` does.
+    """One item. ``needs`` are its requirements; for a gang, those of each of its ``members``.
 
-    ``run_s`` is how long it runs at speed 1. ``fails``: so many of its first attempts end with an exception of user
-    code. ``function`` names its code: run times of equal code are learnt together.
+    ``run_s`` is its run time at speed 1. The first ``fails`` attempts end with an exception of user code. ``function``
+    names its code: the scheduler learns one run time per function.
     """
 
     submit_s: float
@@ -45,7 +45,7 @@ class Item:
         return self.needs.get(resource, 0.0) * self.members * self.run_s
 
     def describe(self, task_id: str, settings: Settings) -> TaskDescription:
-        """As the client would submit it."""
+        """The task description that a client would submit."""
         job = actor = gang = None
         needs: Resources = self.needs
         if self.kind == "job":
@@ -77,15 +77,15 @@ class Item:
 
 
 class Workload(Sequence[Item]):
-    """Items in the order of their submission. Raises ConfigurationError for one that cannot be."""
+    """Items in the order of their submission. Raises ConfigurationError for an invalid item."""
 
     def __init__(self, items: Iterable[Item]) -> None:
         self._items = sorted(items, key=lambda item: item.submit_s)
         for number, item in enumerate(self._items):
             if item.submit_s < 0 or item.run_s < 0 or item.members < 1 or item.kind not in KINDS:
                 raise ConfigurationError(
-                    f"Item {number} of the workload cannot be: {item}.",
-                    next_step="times are 0 or more, members 1 or more, and kind is one of " + ", ".join(KINDS),
+                    f"Item {number} of the workload is invalid: {item}.",
+                    next_step="give times of 0 or more, members of 1 or more, and a kind of " + ", ".join(KINDS),
                 )
 
     def __len__(self) -> int:
@@ -99,11 +99,11 @@ class Workload(Sequence[Item]):
 
     @property
     def span_s(self) -> float:
-        """From the beginning of the run to the last submission."""
+        """Seconds from the beginning of the run to the last submission."""
         return self._items[-1].submit_s if self._items else 0.0
 
     def work(self, resource: str = "CPU", tag: str | None = None) -> float:
-        """Resource-seconds at speed 1, of all, or of those that require the tag."""
+        """Resource-seconds at speed 1 of all items, or of those that require the tag."""
         return sum(item.work(resource) for item in self._items if tag is None or tag in item.require_tags)
 
     def required_tags(self) -> list[str]:

@@ -187,7 +187,7 @@ def test_a_mistake_is_one_sentence_and_2(
 
 def test_a_cluster_without_a_size(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--clusters", config, "--nodes", "big={CPU:1}", "--synthetic", SMALL]) == 2
-    assert "Nobody says how large the cluster fast is" in capsys.readouterr().err
+    assert "cluster fast has no size" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--save-trace", "--record", "--plot"])

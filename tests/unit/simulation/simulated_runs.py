@@ -1,4 +1,4 @@
-"""Small fleets whose runs can be computed by hand: no latency, threshold and interval off."""
+"""Small fleets whose runs can be computed by hand: no latency, no threshold, no submission interval."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FREE: dict[str, Any] = {"resource_threshold": 1, "submission_interval_s": 0, "pr
 
 
 def exact(name: str, nodes: str, *, tags: tuple[str, ...] = (), **values: Any) -> SimulatedCluster:
-    """A cluster that answers at once."""
+    """A cluster without delays."""
     shapes, speed = parse_nodes(nodes)
     metadata = ClusterMetadata(name, dashboard=f"http://{name}.invalid:8265", tags=tags)
     plain = {"latency_s": 0.0, "job_poll_s": 0.0, "agent_start_s": 0.0, "speed": speed or 1.0}
@@ -45,7 +45,7 @@ def item(submit_s: float, cpus: float, run_s: float, **values: Any) -> Item:
     return Item(submit_s, {"CPU": float(cpus)} if cpus else {}, run_s, **values)
 
 
-class Story:
+class SimulatedRun:
     """One run, and its history."""
 
     def __init__(self, where: SimulatedFleet, *items: Item, seed: int = 0) -> None:
@@ -54,18 +54,18 @@ class Story:
         self.figures = self.result.figures
 
     def began(self) -> list[tuple[float, str, str, int]]:
-        """When, what, where, which attempt."""
+        """Time, task id, cluster and attempt number of each start."""
         return [(one.at, one.task_id, one.cluster, one.attempt) for one in self.lines if isinstance(one, AttemptBegan)]
 
     def ended(self) -> list[tuple[float, str, str]]:
         return [(one.at, one.task_id, one.how) for one in self.lines if isinstance(one, AttemptEnded)]
 
-    def fed(self, kind: type[Any]) -> list[tuple[float, Any]]:
+    def events(self, kind: type[Any]) -> list[tuple[float, Any]]:
         return [
             (one.at, one.event) for one in self.lines if isinstance(one, EventHandled) and isinstance(one.event, kind)
         ]
 
-    def told(self, kind: type[Any]) -> list[tuple[float, Any]]:
+    def instructions(self, kind: type[Any]) -> list[tuple[float, Any]]:
         wanted = (one for one in self.lines if isinstance(one, InstructionIssued))
         return [(one.at, one.instruction) for one in wanted if isinstance(one.instruction, kind)]
 

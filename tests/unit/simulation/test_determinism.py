@@ -1,4 +1,4 @@
-"""Same seed, same run, to the byte; and recording changes nothing."""
+"""The same seed gives the same bytes, and recording does not change a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECIPE = Synthetic.parse(
 
 
 def rough_fleet() -> SimulatedFleet:
-    """Everything that happens by chance happens here."""
+    """A fleet with every kind of random behaviour."""
     return fleet(
         exact("a", "4x{CPU:8}", tags=("x86",), crashes_per_hour=5.0, snapshot_loss=0.2, latency_s=0.02),
         exact("b", "2x{CPU:16}@1.7", tags=("arm64",), others=OthersLoad(0.3, every_s=60.0), snapshot_every_s=5.0),
@@ -66,14 +66,14 @@ def test_another_process_with_another_hash_seed_gives_the_same_bytes(hash_seed: 
     assert done.stdout == text(1) + "\n"
 
 
-def test_who_is_recorded_runs_the_same() -> None:
+def test_recording_does_not_change_the_run() -> None:
     lines: list[HistoryLine] = []
     recorded = simulate(rough_fleet(), RECIPE.generate(1), seed=1, observe=lines.append)
     assert recorded.to_json(series=True) == text(1)
     assert len(lines) > 4 * 400
 
 
-def test_the_judges_have_nothing_to_say_and_a_replay_answers_the_same() -> None:
+def test_the_checker_finds_no_violation_and_a_replay_gives_the_same_answers() -> None:
     lines: list[HistoryLine] = []
     simulate(rough_fleet(), RECIPE.generate(1), seed=1, observe=lines.append)
     assert [str(found) for found in judge(lines)] == []
@@ -81,7 +81,7 @@ def test_the_judges_have_nothing_to_say_and_a_replay_answers_the_same() -> None:
     assert (again.error, again.differs_at) == (None, None)
 
 
-def test_compared_runs_do_not_know_of_each_other() -> None:
+def test_compared_runs_are_independent() -> None:
     work = RECIPE.generate(1)
     both = compare({"one": rough_fleet(), "two": rough_fleet()}, list(work), seed=1).results
     assert both["one"].to_json() == both["two"].to_json() == simulate(rough_fleet(), work, seed=1).to_json()
@@ -93,7 +93,7 @@ def test_all_that_was_submitted_is_accounted_for() -> None:
     assert items["unfinished"] == 0
 
 
-def test_short_work_is_sent_ahead_and_called_back_for_what_is_more_urgent() -> None:
+def test_short_items_are_sent_ahead_and_recalled_for_more_urgent_ones() -> None:
     quick = Synthetic.parse(
         "items=3000 over=10s arrivals=bursts:5 run=constant:5ms sizes=1 functions=1 priorities=0:99,5:1"
     )

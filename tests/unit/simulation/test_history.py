@@ -1,4 +1,4 @@
-"""Every line of a history survives being written and read."""
+"""Every kind of history line survives a round trip through a file."""
 
 from __future__ import annotations
 
@@ -131,18 +131,18 @@ LINES: lines.History = [
 ]
 
 
-def test_there_is_one_of_every_kind() -> None:
+def test_every_kind_is_covered() -> None:
     assert {type(one) for one in EVENTS} == set(get_args(events.Event))
     assert {type(one) for one in INSTRUCTIONS} == set(get_args(out.Instruction))
     assert {type(one) for one in LINES} == set(get_args(lines.HistoryLine))
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: str(line)[:40])
-def test_a_line_comes_back_as_it_was(line: lines.HistoryLine) -> None:
+def test_a_line_survives_a_round_trip(line: lines.HistoryLine) -> None:
     assert lines.from_dict(json.loads(json.dumps(lines.to_dict(line)))) == line
 
 
-def test_a_file_comes_back_line_by_line(tmp_path: Path) -> None:
+def test_a_file_survives_a_round_trip(tmp_path: Path) -> None:
     file = tmp_path / "some.jsonl"
     lines.write_history(file, LINES)
     assert list(lines.read_history(file)) == LINES
@@ -154,15 +154,15 @@ def test_a_file_comes_back_line_by_line(tmp_path: Path) -> None:
     [
         ("{}", "None is not a kind of history line"),
         ('{"line": "Over", "at": 1}', "A history line of kind Over cannot be read"),
-        ('{"line": "Fed", "at": 1, "event": {"event": "Sneezed"}}', "'Sneezed' is no event"),
-        ('{"line": "Told", "at": 1, "instruction": {"instruction": "Fly"}}', "'Fly' is no instruction"),
+        ('{"line": "Fed", "at": 1, "event": {"event": "Sneezed"}}', "'Sneezed' is not an event"),
+        ('{"line": "Told", "at": 1, "instruction": {"instruction": "Fly"}}', "'Fly' is not an instruction"),
         ("not even JSON", "Expecting value"),
         ("[]", "has no attribute"),
         (b"\xff\xfe\x00", "Expecting value"),
         (b'{"line": "\xff"}', "codec can't decode"),
     ],
 )
-def test_what_is_no_history_is_refused_by_line(tmp_path: Path, text: str | bytes, problem: str) -> None:
+def test_an_invalid_history_is_refused_with_its_line(tmp_path: Path, text: str | bytes, problem: str) -> None:
     file = tmp_path / "bad.jsonl"
     data = text if isinstance(text, bytes) else text.encode()
     file.write_bytes(b'{"line": "Crashed", "at": 1}\n' + data + b"\n")

@@ -1,4 +1,4 @@
-"""What a person sees: tables and the plot."""
+"""The tables and the plot of results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ray_multicluster_scheduler.simulation import Comparison, plot, simulate
-from ray_multicluster_scheduler.simulation.report.report_text import rows, seconds
+from ray_multicluster_scheduler.simulation.report.report_text import format_duration, rows
 from ray_multicluster_scheduler.simulation.report.result import jain, percentile, spread
 from tests.unit.simulation.simulated_runs import exact, fleet, item
 
@@ -27,7 +27,7 @@ def test_a_plot_has_a_strip_for_each_cluster_and_the_queue() -> None:
     assert [one.get("class") for one in picture.iter("path")] == ["use", "use", "queue"]
 
 
-def test_it_needs_nothing_else() -> None:
+def test_a_plot_is_self_contained() -> None:
     text = plot(RESULT)
     assert not any(word in text for word in ("<script", "http://", "https://", "@import", "url("))
 
@@ -59,13 +59,13 @@ def test_fleets_of_different_clusters_side_by_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(None, "–"), (0.005, "0.005 s"), (12.34, "12.3 s"), (600, "10.0 min"), (9000, "2.5 h")]
+    ("value", "output"), [(None, "–"), (0.005, "0.005 s"), (12.34, "12.3 s"), (600, "10.0 min"), (9000, "2.5 h")]
 )
-def test_seconds(value: float | None, said: str) -> None:
-    assert seconds(value) == said
+def test_seconds(value: float | None, output: str) -> None:
+    assert format_duration(value) == output
 
 
-def test_percentiles_are_numbers_that_were_there() -> None:
+def test_percentiles_are_observed_values() -> None:
     assert [percentile([1, 2, 3, 4], share) for share in (0.0, 0.25, 0.5, 0.51, 1.0)] == [1, 1, 2, 3, 4]
     assert spread([]) == {"count": 0, "mean": None, "p50": None, "p95": None, "p99": None, "max": None}
 

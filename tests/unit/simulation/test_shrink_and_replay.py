@@ -83,12 +83,12 @@ def test_a_failing_seed_becomes_a_small_file_that_fails_as_well(tmp_path: Path) 
 def test_the_correct_machine_passes_a_recorded_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, _ = write_smallest(generate_scenario(0), FENCES, tmp_path, play_with_reused_fences)
     assert main(["replay", str(path)]) == 0
-    said = capsys.readouterr().out
-    assert "← Submitted(" in said
-    assert "DISPATCHING (attempt 2" in said
-    assert "answers not as recorded, from line" in said
-    assert "0 violations" in said
-    assert "SetTimer" not in said
+    output = capsys.readouterr().out
+    assert "← Submitted(" in output
+    assert "DISPATCHING (attempt 2" in output
+    assert "answers not as recorded, from line" in output
+    assert "0 violations" in output
+    assert "SetTimer" not in output
     assert main(["replay", str(path), "--all"]) == 0
     assert "SetTimer" in capsys.readouterr().out
 
@@ -98,10 +98,10 @@ def test_replay_prints_violations_and_ends_with_100(tmp_path: Path, capsys: pyte
     last = next(number for number, line in enumerate(history) if isinstance(line, EventHandled) and number > 40)
     write_history(tmp_path / "cut.jsonl", history[:last])
     assert main(["replay", "-q", str(tmp_path / "cut.jsonl")]) == exit_codes.FAILED
-    said = capsys.readouterr().out
-    assert "every_accepted_task_reaches_exactly_one_terminal_state: line" in said
-    assert "←" not in said
-    assert "answers as recorded" in said
+    output = capsys.readouterr().out
+    assert "every_accepted_task_reaches_exactly_one_terminal_state: line" in output
+    assert "←" not in output
+    assert "answers as recorded" in output
 
 
 def test_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,9 +112,9 @@ def test_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path: Path, caps
     assert "none.jsonl cannot be read" in capsys.readouterr().err
     (tmp_path / "trace.csv").write_text("id,kind\nt1,task\n")
     assert main(["replay", str(tmp_path / "trace.csv")]) == 2
-    said = capsys.readouterr().err
-    assert "trace.csv is not a recorded run" in said
-    assert "What to do: give a file that `rmcs simulate --record FILE` or `make sim-test` has written" in said
+    output = capsys.readouterr().err
+    assert "trace.csv is not a recorded run" in output
+    assert "What to do: give a file that `rmcs simulate --record FILE` or `make sim-test` has written" in output
 
 
 def test_a_machine_that_raises_ends_run_and_replay_there() -> None:

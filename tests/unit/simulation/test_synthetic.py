@@ -58,7 +58,7 @@ class TestArrivals:
         assert by_day == pytest.approx(0.5 + 1 / math.pi, abs=0.03)
 
 
-def test_shares_are_kept() -> None:
+def test_shares_match_the_weights() -> None:
     items = made(
         "items=4000 sizes=1:3,2:1 wide=0.2:16 gpus=0.1:2 owners=ann:2,bob:1 priorities=0:9,7:1 kinds=task:3,job:1 "
         "tags=x:0.5 require=y:0.25 fails=0.1 memory=1GiB functions=3"
@@ -92,7 +92,7 @@ def test_load_is_work_by_capacity() -> None:
     assert work.work() / (48 * 3600) == pytest.approx(0.9, rel=0.01)
 
 
-def test_one_property_does_not_disturb_another() -> None:
+def test_properties_are_drawn_independently() -> None:
     plain, tagged = made("items=100"), made("items=100 tags=x:0.5 owners=ann,bob")
     assert [(one.submit_s, one.run_s, one.needs) for one in plain] == [
         (one.submit_s, one.run_s, one.needs) for one in tagged
@@ -100,26 +100,26 @@ def test_one_property_does_not_disturb_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("", "needs either items or load"),
         ("items=5 load=0.5", "needs either items or load"),
         ("load=0.5", "load= needs a fleet"),
-        ("items=0", "0 items is not made"),
+        ("items=0", "0 items"),
         ("items=many", "items=many is not a number"),
         ("items=2.5", "items=2.5 is not a number"),
         ("items=5 items=6", "items is given twice"),
         ("items=5 speed=2", "'speed=2' is not one of its key=value pairs."),
         ("itmes=5", "'itmes=5' is not one of its key=value pairs (did you mean 'items'?)."),
-        ("items=5 over=0", "over=0 is no time"),
+        ("items=5 over=0", "over=0"),
         ("items=5 over=soon", "'soon' is not a time"),
         ("items=5 run=gauss:3", "run=gauss: there is no such distribution"),
         ("items=5 run=uniform:3", "uniform takes least,most"),
-        ("items=5 run=uniform:3,1", "run=uniform:3,1 is not a run time"),
-        ("items=5 run=constant:0", "run=constant:0 is not a run time"),
+        ("items=5 run=uniform:3,1", "run=uniform:3,1"),
+        ("items=5 run=constant:0", "run=constant:0"),
         ("items=5 arrivals=tides", "arrivals=tides: there is no such distribution"),
         ("items=5 arrivals=poisson:3", "poisson takes no number"),
-        ("items=5 arrivals=bursts:0", "arrivals=bursts:0 cannot be"),
+        ("items=5 arrivals=bursts:0", "arrivals=bursts:0"),
         ("items=5 sizes=big", "sizes=big is not a choice"),
         ("items=5 sizes=1:0", "sizes=1:0 is not a choice"),
         ("items=5 kinds=pod", "kinds=pod is not a choice"),
@@ -129,19 +129,19 @@ def test_one_property_does_not_disturb_another() -> None:
         ('items=5 owners="ann', "No closing quotation"),
     ],
 )
-def test_what_is_wrong_is_a_sentence(text: str, said: str) -> None:
+def test_an_invalid_spec_is_refused_with_a_sentence(text: str, output: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         made(text)
-    assert said in caught.value.message
+    assert output in caught.value.message
     assert caught.value.next_step
 
 
 @pytest.mark.parametrize("load", ["1000000", "1e9"])
-def test_a_load_of_more_items_than_are_made_is_refused_at_once(load: str) -> None:
-    with pytest.raises(ConfigurationError, match="A synthetic workload of .* items is not made"):
+def test_a_load_of_too_many_items_is_refused_early(load: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot have .* items"):
         Synthetic.parse(f"load={load} over=24h").generate(1, fleet(exact("a", "{CPU:8}")))
 
 
-def test_no_load_at_all() -> None:
-    with pytest.raises(ConfigurationError, match="load=0.0 is no load"):
+def test_an_empty_load() -> None:
+    with pytest.raises(ConfigurationError, match="load=0.0"):
         Synthetic.parse("load=0").generate(1, fleet(exact("a", "{CPU:1}")))
