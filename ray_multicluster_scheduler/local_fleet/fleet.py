@@ -13,20 +13,23 @@ from types import TracebackType
 from typing import Any, Self
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
-from ray_multicluster_scheduler.local_fleet.channel import Channel, collect, wait_for
-from ray_multicluster_scheduler.local_fleet.config_file import CONFIG_NAME, Addresses, check_replaceable, write_config
-from ray_multicluster_scheduler.local_fleet.description import LocalCluster, check_distinct
 from ray_multicluster_scheduler.local_fleet.interpreter import find_ray_python
 from ray_multicluster_scheduler.local_fleet.layout import (
+    CONFIG_NAME,
     PREFIX,
+    Addresses,
     ClusterDir,
     FleetRecord,
     base_dir,
+    check_replaceable,
     cluster_dir,
     marker,
+    write_config,
 )
+from ray_multicluster_scheduler.local_fleet.local_cluster import LocalCluster, check_distinct
 from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK, Ports
 from ray_multicluster_scheduler.local_fleet.processes import Identity
+from ray_multicluster_scheduler.local_fleet.supervisor_client import SupervisorClient, collect, wait_for
 from ray_multicluster_scheduler.local_fleet.sweep import sweep_fleet, sweep_stale
 
 Progress = Callable[[str, str], None]
@@ -41,8 +44,8 @@ class LocalFleet:
     """Local Ray clusters, each a real ``ray start --head`` with its own ports, token, home and supervisor.
 
     Use it as a context manager, or call :meth:`start_all` and :meth:`stop`. ``state_dir`` is where clusters.yaml is
-    written (by default the fleet's own temp dir). When this process dies, however, the supervisors notice and leave
-    no process and no file behind.
+    written (by default the fleet's own temp dir). When this process dies, in whatever way, the supervisors notice,
+    stop their clusters and remove all files.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class LocalFleet:
         self._progress: Progress = progress or (lambda _name, _text: None)
         self._root: Path | None = None
         self._record: FleetRecord | None = None
-        self._channels: dict[str, Channel] = {}
+        self._clients: dict[str, SupervisorClient] = {}
 
     def __enter__(self) -> Self:
         self.start_all()
@@ -71,9 +74,9 @@ class LocalFleet:
         self.stop()
 
     def start_all(self) -> None:
-        """Start every cluster, side by side, and wait until all are ready. Nothing is left if one fails."""
+        """Start all clusters concurrently and wait until they are ready. If one fails, all are stopped and removed."""
         if self._root is not None:
-            raise ConfigurationError("This local fleet is up already.", next_step="stop() it first.")
+            raise ConfigurationError("This local fleet is already up.", next_step="stop() it first.")
         pythons = [find_ray_python(cluster.ray_python or self._ray_python) for cluster in self.clusters]
         self._check_homes()
         base = base_dir()
@@ -81,85 +84,86 @@ class LocalFleet:
         try:
             self._prepare(base)
             self._supervise(pythons)
-            self._start_side_by_side()
+            self._start_concurrently()
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End all clusters and remove everything of theirs; returns when it is gone. Harmless when repeated."""
+        """Stop all clusters and remove their files; returns when nothing is left. Safe to call again."""
         if self._root is None or self._record is None:
             return
-        for channel in self._channels.values():
-            channel.hang_up()
+        for client in self._clients.values():
+            client.hang_up()
         deadline = time.monotonic() + _STOP_TIMEOUT_S
-        for channel in self._channels.values():
-            channel.join(max(1.0, deadline - time.monotonic()))
+        for client in self._clients.values():
+            client.join(max(1.0, deadline - time.monotonic()))
         sweep_fleet(self._root, self._record)  # only finds something if a supervisor was killed
-        self._channels.clear()
+        self._clients.clear()
         self._root = self._record = None
 
     @property
     def config_path(self) -> Path:
-        """The clusters.yaml that anything else can use."""
+        """The clusters.yaml that describes this fleet."""
         if self._record is None:
             raise self._not_up()
         return Path(self._record.config_path)
 
     def kill(self, name: str) -> None:
-        """SIGKILL every process of a cluster, as a power cut would; its published addresses refuse connections."""
-        self._channel(name).call("kill")
+        """SIGKILL every process of a cluster, like a power cut; its published addresses refuse connections."""
+        self._client(name).call("kill")
 
     def start(self, name: str) -> None:
         """Start a killed cluster again under the same published addresses, with the same token and home."""
-        self._channel(name).call("start", _START_TIMEOUT_S)
+        self._client(name).call("start", _START_TIMEOUT_S)
 
     def pause(self, name: str) -> None:
         """SIGSTOP every process of a cluster."""
-        self._channel(name).call("pause")
+        self._client(name).call("pause")
 
     def resume(self, name: str) -> None:
         """SIGCONT every process of a cluster."""
-        self._channel(name).call("resume")
+        self._client(name).call("resume")
 
     def cut(self, name: str) -> None:
         """Drop all connections to a cluster and refuse new ones; the cluster itself runs on."""
-        self._channel(name).call("cut")
+        self._client(name).call("cut")
 
-    def cut_some(self, name: str, chance: float) -> int:
-        """Drop each connection to a cluster with this chance, and take new ones; returns how many were dropped."""
-        if not 0 <= chance <= 1:
-            raise ConfigurationError(f"chance is {chance!r}.", cluster=name, next_step="give it as 0 to 1.")
-        return int(self._channel(name).call("cut_some", chance=chance)["count"])
+    def cut_some(self, name: str, probability: float) -> int:
+        """Drop each connection to a cluster with this probability; new ones work. Returns how many were dropped."""
+        if not 0 <= probability <= 1:
+            raise ConfigurationError(f"probability is {probability!r}.", cluster=name, next_step="give it as 0 to 1.")
+        return int(self._client(name).call("cut_some", probability=probability)["count"])
 
-    def lose(self, name: str) -> int:
-        """Swallow all that the connections to a cluster carry from now on, their ends too; new ones work, and nothing
-        mends the old ones: half-open connections, as a router leaves them that forgot them. Returns how many."""
-        return int(self._channel(name).call("lose")["count"])
+    def blackhole(self, name: str) -> int:
+        """Turn the open connections to a cluster into half-open ones, as a router does that forgot them: all their
+        bytes
+        and their ends are lost for good, while new connections work. Returns how many there were."""
+        return int(self._client(name).call("blackhole")["count"])
 
     def freeze(self, name: str) -> None:
-        """Let connections to a cluster stand, but no byte pass: what a dead network looks like from here."""
-        self._channel(name).call("freeze")
+        """Keep connections to a cluster open, but pass no byte: what a dead network looks like from here."""
+        self._client(name).call("freeze")
 
     def delay(self, name: str, seconds: float) -> None:
         """Every byte to and from a cluster takes this much longer, each way."""
-        self._channel(name).call("delay", seconds=_at_least_zero("seconds", seconds))
+        self._client(name).call("delay", seconds=_at_least_zero("seconds", seconds))
 
     def throttle(self, name: str, bytes_per_s: float | None) -> None:
-        """Limit what all connections to a cluster carry together, each way; None lifts the limit."""
+        """Limit the bytes per second of all connections to a cluster together, each way; None removes the limit."""
         if bytes_per_s is not None and bytes_per_s <= 0:
             raise ConfigurationError(
                 f"bytes_per_s is {bytes_per_s!r}.", cluster=name, next_step="give more than 0, or use freeze()."
             )
-        self._channel(name).call("throttle", bytes_per_s=bytes_per_s)
+        self._client(name).call("throttle", bytes_per_s=bytes_per_s)
 
-    def mend(self, name: str) -> None:
-        """Undo cut, freeze, delay and throttle; a connection that was lost stays so."""
-        self._channel(name).call("mend")
+    def restore_network(self, name: str) -> None:
+        """Undo cut, freeze, delay and throttle; half-open connections stay as they are."""
+        self._client(name).call("restore_network")
 
     def expose(self, name: str, port: int) -> str:
-        """An address at which the cluster's processes reach ``port`` of ours, impaired as its other addresses are."""
-        return f"{LOOPBACK}:{self._channel(name).call('expose', port=port)['port']}"
+        """An address at which the cluster's processes reach our ``port`` over the same impaired network."""
+        return f"{LOOPBACK}:{self._client(name).call('expose', port=port)['port']}"
 
     def token(self, name: str) -> str:
         """The cluster's auth token."""
@@ -167,28 +171,28 @@ class LocalFleet:
 
     def addresses(self, name: str) -> Addresses:
         """The published addresses: they stay the same as long as the fleet is up."""
-        published = self._channel(name).published
+        published = self._client(name).published
         assert published is not None  # start_all waits for it
         return Addresses.on_loopback(**published)
 
     def direct_dashboard(self, name: str) -> str:
-        """The dashboard itself, past the forwarder; it changes with every start."""
+        """The address of the dashboard itself, without the forwarder; it changes with every start."""
         return f"http://{LOOPBACK}:{self.direct_ports(name).dashboard}"
 
     def direct_ports(self, name: str) -> Ports:
-        """What Ray itself listens on, past the forwarders; it changes with every start."""
-        ports = self._channel(name).call("status")["ports"]
+        """The ports that Ray itself listens on, without the forwarders; they change with every start."""
+        ports = self._client(name).call("status")["ports"]
         if not ports:
             raise ClusterConnectionError(f"Local cluster {name!r} is down.", cluster=name, next_step="start() it.")
         return Ports(**ports)
 
     def processes(self, name: str) -> list[int]:
         """The ids of all living processes of a cluster."""
-        return list(self._channel(name).call("status")["pids"])
+        return list(self._client(name).call("status")["pids"])
 
     def state(self, name: str) -> str:
         """``down``, ``starting``, ``up`` or ``paused``."""
-        return str(self._channel(name).call("status")["state"])
+        return str(self._client(name).call("status")["state"])
 
     def home(self, name: str) -> Path:
         """The home directory of a cluster's processes."""
@@ -197,7 +201,7 @@ class LocalFleet:
 
     def supervisor(self, name: str) -> int:
         """The process id of a cluster's supervisor, which is not one of its processes."""
-        return self._channel(name).pid
+        return self._client(name).pid
 
     def _check_homes(self) -> None:
         for cluster in self.clusters:
@@ -233,14 +237,14 @@ class LocalFleet:
                 "marker": marker(self._record.fleet_id, index),
                 "config_path": self._record.config_path,
             }
-            self._channels[cluster.name] = Channel(cluster.name, folder, spec, self._progress)
-        channels = list(self._channels.values())
-        wait_for(channels, lambda: all(c.published for c in channels), time.monotonic() + _SUPERVISOR_TIMEOUT_S)
-        for channel in channels:
-            if channel.published is None:
+            self._clients[cluster.name] = SupervisorClient(cluster.name, folder, spec, self._progress)
+        clients = list(self._clients.values())
+        wait_for(clients, lambda: all(c.published for c in clients), time.monotonic() + _SUPERVISOR_TIMEOUT_S)
+        for client in clients:
+            if client.published is None:
                 raise ClusterConnectionError(
-                    f"The supervisor of local cluster {channel.name!r} does not answer.",
-                    cluster=channel.name,
+                    f"The supervisor of local cluster {client.name!r} does not answer.",
+                    cluster=client.name,
                     next_step="check that the machine is not overloaded, and try again.",
                 )
         write_config(
@@ -250,20 +254,20 @@ class LocalFleet:
             [(cluster, self.addresses(cluster.name), self.folder(cluster.name)) for cluster in self.clusters],
         )
 
-    def _start_side_by_side(self) -> None:
+    def _start_concurrently(self) -> None:
         with ExitStack() as held:
-            for channel in self._channels.values():
-                held.enter_context(channel.lock)
-            pending = [(channel, channel.post("start")) for channel in self._channels.values()]
+            for client in self._clients.values():
+                held.enter_context(client.lock)
+            pending = [(client, client.post("start")) for client in self._clients.values()]
             collect(pending, _START_TIMEOUT_S)
-            for channel, number in pending:
-                channel.take(number)
+            for client, number in pending:
+                client.take_answer(number)
 
-    def _channel(self, name: str) -> Channel:
+    def _client(self, name: str) -> SupervisorClient:
         self._index(name)
-        if name not in self._channels:
+        if name not in self._clients:
             raise self._not_up()
-        return self._channels[name]
+        return self._clients[name]
 
     def folder(self, name: str) -> ClusterDir:
         index = self._index(name)

@@ -1,4 +1,4 @@
-"""The one local fleet of a user that runs in the background: where it is recorded, and how it looks now."""
+"""`$RMCS_HOME/fleet`: the record of a user's background fleet, its lock, its log, and the status of its clusters."""
 
 from __future__ import annotations
 
@@ -15,42 +15,49 @@ import psutil
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 from ray_multicluster_scheduler.local_fleet import processes
-from ray_multicluster_scheduler.local_fleet.config_file import CONFIG_NAME, Addresses
-from ray_multicluster_scheduler.local_fleet.layout import ClusterDir, ClusterRecord, write_private
+from ray_multicluster_scheduler.local_fleet.layout import (
+    CONFIG_NAME,
+    Addresses,
+    ClusterDir,
+    ClusterRecord,
+    write_private,
+)
 from ray_multicluster_scheduler.local_fleet.processes import Identity
-from ray_multicluster_scheduler.local_fleet.readiness import fetch
+from ray_multicluster_scheduler.local_fleet.ray_head import fetch
 
 
 @dataclass(frozen=True)
-class KnownCluster:
-    """One cluster of the recorded fleet."""
+class BackgroundCluster:
+    """One cluster of the background fleet."""
 
     name: str
     tags: Sequence[str]
     addresses: Addresses
     folder: str
     num_cpus: int | None = None
-    """None: whoever started it was of a version that did not write it down."""
+    """None if an older version recorded the fleet."""
 
 
 @dataclass(frozen=True)
-class KnownFleet:
-    """What the process that holds the fleet wrote down."""
+class BackgroundFleet:
+    """The record that the daemon of the background fleet writes."""
 
     holder: Identity
     root: str
-    clusters: Sequence[KnownCluster]
+    clusters: Sequence[BackgroundCluster]
 
     @classmethod
-    def parse(cls, text: str) -> KnownFleet:
+    def parse(cls, text: str) -> BackgroundFleet:
         data = json.loads(text)
-        clusters = [KnownCluster(**{**each, "addresses": Addresses(**each["addresses"])}) for each in data["clusters"]]
+        clusters = [
+            BackgroundCluster(**{**each, "addresses": Addresses(**each["addresses"])}) for each in data["clusters"]
+        ]
         return cls(Identity(**data["holder"]), data["root"], clusters)
 
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """How a cluster looks now."""
+    """The current status of a cluster."""
 
     name: str
     state: str
@@ -61,7 +68,7 @@ class ClusterStatus:
 
 
 class FleetHome:
-    """``$RMCS_HOME/fleet``."""
+    """The folder ``$RMCS_HOME/fleet``."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or rmcs_home().absolute() / "fleet"
@@ -79,8 +86,7 @@ class FleetHome:
         return self.root / "fleet.json"
 
     def make(self) -> None:
-        """For its owner only, and so is the folder that it is in, if that is not there yet. Raises
-        ConfigurationError."""
+        """Create the folder, and its parent if missing, for this user only. Raises ConfigurationError."""
         try:
             self.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.root.mkdir(mode=0o700, exist_ok=True)
@@ -92,7 +98,7 @@ class FleetHome:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Be the one process that holds the fleet. Raises ConfigurationError if another one is."""
+        """Hold the lock of the background fleet. Raises ConfigurationError if another process holds it."""
         self.make()
         with (self.root / "lock").open("w", encoding="utf-8") as file:
             try:
@@ -104,13 +110,13 @@ class FleetHome:
                 ) from None
             yield
 
-    def write(self, fleet: KnownFleet) -> None:
+    def write(self, fleet: BackgroundFleet) -> None:
         write_private(self._record, json.dumps(asdict(fleet)))
 
-    def read(self) -> KnownFleet | None:
-        """What was recorded; None if nothing is, or nothing that can be read."""
+    def read(self) -> BackgroundFleet | None:
+        """The record; None if there is none or it cannot be read."""
         try:
-            return KnownFleet.parse(self._record.read_text(encoding="utf-8"))
+            return BackgroundFleet.parse(self._record.read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -118,8 +124,8 @@ class FleetHome:
         self._record.unlink(missing_ok=True)
 
 
-def cluster_status(cluster: KnownCluster) -> ClusterStatus:
-    """Look at its processes and ask its dashboard, through the published address."""
+def cluster_status(cluster: BackgroundCluster) -> ClusterStatus:
+    """Determine the status from its processes, and from its dashboard at the published address."""
     folder = ClusterDir(Path(cluster.folder))
     record = ClusterRecord.read(folder.record)
     supervised = record is not None and record.supervisor.alive()
@@ -134,7 +140,7 @@ def cluster_status(cluster: KnownCluster) -> ClusterStatus:
     )
 
 
-def _state(cluster: KnownCluster, folder: ClusterDir, found: Sequence[psutil.Process]) -> str:
+def _state(cluster: BackgroundCluster, folder: ClusterDir, found: Sequence[psutil.Process]) -> str:
     if not found:
         return "down"
     if all(processes.is_stopped(process) for process in found):

@@ -1,4 +1,7 @@
-"""A TCP forwarder on loopback: one fixed published port in front of whatever port the cluster has now."""
+"""A TCP forwarder on loopback: one fixed published port in front of whatever port the cluster has now.
+
+It can drop, freeze, delay and throttle the traffic, so that tests can simulate a bad network.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,68 @@ import time
 from contextlib import suppress
 from typing import TypeAlias
 
-from ray_multicluster_scheduler.local_fleet.impairment import Impairment
 from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK
 
+_SLICE_S = 0.05
+"""A throttled stream is read in slices of this duration, so that a change takes effect soon."""
+_MAX_READ = 65536
+
+
+class Impairment:
+    """Delay, throttle and freeze for all connections of a cluster; may be changed at any time."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+        self.bytes_per_s: float | None = None
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._free_at = {"in": 0.0, "out": 0.0}
+
+    def freeze(self) -> None:
+        """Hold every byte; connections stay open on both sides."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """Forward the held bytes, in order and without loss."""
+        self._flowing.set()
+
+    def read_size(self) -> int:
+        """How many bytes to read at once."""
+        if self.bytes_per_s is None:
+            return _MAX_READ
+        return max(1, min(_MAX_READ, int(self.bytes_per_s * _SLICE_S)))
+
+    async def pace(self, direction: str, size: int) -> None:
+        """Wait until ``size`` bytes fit the rate that all connections of the cluster share."""
+        if self.bytes_per_s is None:
+            return
+        begin = max(time.monotonic(), self._free_at[direction])
+        self._free_at[direction] = begin + size / self.bytes_per_s
+        await asyncio.sleep(self._free_at[direction] - time.monotonic())
+
+    async def hold_until(self, due: float) -> None:
+        """Wait until a chunk is due, and then for as long as the traffic is frozen."""
+        late = due - time.monotonic()
+        if late > 0:
+            await asyncio.sleep(late)
+        await self._flowing.wait()
+
+
 _WINDOW_CHUNKS = 64
-"""Chunks under way in a delayed stream; beyond it the sender is not read from."""
+"""Chunks in flight in a delayed stream; beyond that, the sender is not read from."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _Chunks: TypeAlias = "asyncio.Queue[tuple[float, bytes | None]]"
-"""When each is due. An empty one is the end; None is an end that the other side is not told of."""
+"""Due time and bytes of each chunk. Empty bytes are the end of the stream; None is an end that is not passed on."""
 
 
-class _Link:
-    """One connection. ``lost``: the other end is gone, and nobody says so to this one."""
+class _Connection:
+    """``half_open``: bytes and the end of the other side are dropped."""
 
-    lost = False
+    half_open = False
 
 
 class Forwarder:
-    """Owns one port for good. It refuses connections unless it has a target and is not cut."""
+    """Owns one port. It refuses connections unless it has a target and is not cut."""
 
     def __init__(self, impairment: Impairment) -> None:
         self._impairment = impairment
@@ -37,47 +84,48 @@ class Forwarder:
         self._server: asyncio.Server | None = None
         self._target: int | None = None
         self._cut = False
-        self._links: dict[asyncio.Task[None], _Link] = {}
+        self._links: dict[asyncio.Task[None], _Connection] = {}
 
     async def open(self, target: int) -> None:
         """Forward to this loopback port from now on."""
         self._target = target
-        await self._settle()
+        await self._apply()
 
     async def shut(self) -> None:
         """Drop all connections and refuse new ones until :meth:`open`."""
         self._target = None
-        await self._settle()
+        await self._apply()
 
     async def cut(self) -> None:
-        """As :meth:`shut`, but the target is remembered for :meth:`mend`."""
+        """Like :meth:`shut`, but keep the target for :meth:`uncut`."""
         self._cut = True
-        await self._settle()
+        await self._apply()
 
-    async def mend(self) -> None:
+    async def uncut(self) -> None:
         """Undo :meth:`cut`."""
         self._cut = False
-        await self._settle()
+        await self._apply()
 
-    async def cut_some(self, chance: float) -> int:
-        """Reset each connection with this chance, and take new ones as before. How many were there?"""
-        chosen = [link for link in self._links if random.random() < chance]  # nosec B311 # no secret
+    async def cut_some(self, probability: float) -> int:
+        """Reset each connection with this probability; new ones work. Returns how many were reset."""
+        chosen = [link for link in self._links if random.random() < probability]  # nosec B311 # no secret
         await _end(chosen)
         return len(chosen)
 
-    def lose(self) -> int:
-        """From now on every byte of the connections that stand is swallowed, and no end is told: each side has half of
-        a connection, as after a router forgot it. New ones are taken as before. How many were there?"""
+    def blackhole(self) -> int:
+        """Make the open connections half-open: all their bytes and ends are dropped from now on, as after a router
+        forgot
+        them. New connections work. Returns how many there were."""
         for link in self._links.values():
-            link.lost = True
+            link.half_open = True
         return len(self._links)
 
     async def close(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         await self.shut()
         self._reserve.close()
 
-    async def _settle(self) -> None:
+    async def _apply(self) -> None:
         wanted = self._target is not None and not self._cut
         if wanted and self._server is None:
             listener = _reusable_socket(self.port)
@@ -89,19 +137,21 @@ class Forwarder:
             await _end(list(self._links))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task, link = asyncio.current_task(), _Link()
+        task, link = asyncio.current_task(), _Connection()
         if task is None or self._target is None or self._cut:
             _reset(writer)
             return
         self._links[task] = link
-        # A cancelled link is the normal end of a cut one; nobody awaits the task of a served connection.
+        # Cancellation is the normal end of a cut connection; nothing awaits the task of a served one.
         with suppress(asyncio.CancelledError):
             try:
-                await self._join(link, reader, writer, self._target)
+                await self._relay(link, reader, writer, self._target)
             finally:
                 del self._links[task]
 
-    async def _join(self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: int) -> None:
+    async def _relay(
+        self, link: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: int
+    ) -> None:
         writers = [writer]
         try:
             far_reader, far_writer = await asyncio.open_connection(LOOPBACK, target)
@@ -113,46 +163,46 @@ class Forwarder:
                 each.close()
                 await each.wait_closed()
         except* OSError:
-            pass  # one side reset or refused: the other side sees a reset below, which is the message
+            pass  # one side reset or refused; the other side gets a reset below
         finally:
             for each in writers:
                 _reset(each)
 
     async def _pump(
-        self, link: _Link, direction: str, source: asyncio.StreamReader, sink: asyncio.StreamWriter
+        self, link: _Connection, direction: str, source: asyncio.StreamReader, sink: asyncio.StreamWriter
     ) -> None:
-        """Move one direction until its end; the delay does not lower the throughput, chunks overlap."""
+        """Forward one direction until its end. A delay does not lower the throughput: chunks overlap."""
         line: _Chunks = asyncio.Queue(_WINDOW_CHUNKS)
         async with asyncio.TaskGroup() as halves:
-            halves.create_task(self._take(link, direction, source, line))
+            halves.create_task(self._read(link, direction, source, line))
             halves.create_task(self._deliver(link, line, sink))
 
-    async def _take(self, link: _Link, direction: str, source: asyncio.StreamReader, line: _Chunks) -> None:
+    async def _read(self, link: _Connection, direction: str, source: asyncio.StreamReader, line: _Chunks) -> None:
         while True:
             try:
                 chunk = await source.read(self._impairment.read_size())
             except OSError:
-                if not link.lost:
+                if not link.half_open:
                     raise
                 chunk = b""
-            if link.lost and chunk:
+            if link.half_open and chunk:
                 continue
             await self._impairment.pace(direction, len(chunk))
-            await line.put((time.monotonic() + self._impairment.delay_s, None if link.lost else chunk))
+            await line.put((time.monotonic() + self._impairment.delay_s, None if link.half_open else chunk))
             if not chunk:
                 return
 
-    async def _deliver(self, link: _Link, line: _Chunks, sink: asyncio.StreamWriter) -> None:
+    async def _deliver(self, link: _Connection, line: _Chunks, sink: asyncio.StreamWriter) -> None:
         while True:
             due, chunk = await line.get()
             await self._impairment.hold_until(due)
             if chunk is None:
                 return
             if not chunk:
-                if sink.can_write_eof() and not link.lost:
+                if sink.can_write_eof() and not link.half_open:
                     sink.write_eof()
                 return
-            if not link.lost:
+            if not link.half_open:
                 sink.write(chunk)
                 await sink.drain()
 
@@ -173,7 +223,7 @@ def _reusable_socket(port: int) -> socket.socket:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close at once; a peer that still waits for bytes gets a reset, not a clean end."""
+    """Close at once: a peer that waits for bytes gets a reset, not a clean end."""
     if writer.is_closing():
         return
     sock: socket.socket = writer.get_extra_info("socket")

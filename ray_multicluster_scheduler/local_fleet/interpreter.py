@@ -1,4 +1,4 @@
-"""Which Python has Ray: a venv of its own, so that the clusters have nothing of ours."""
+"""Find the Python interpreter that has Ray: usually a separate venv, so that clusters share no packages with us."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def find_ray_python(ray_python: str | Path | None = None) -> Path:
     for origin, named in (("ray_python", ray_python), ("RMCS_RAY_PYTHON", os.environ.get("RMCS_RAY_PYTHON"))):
         if named:
             return _checked(expanded(named, origin).absolute(), origin)
-    for place in _usual_places():
-        if os.access(place, os.X_OK):
-            return place
+    for path in _default_interpreters():
+        if os.access(path, os.X_OK):
+            return path
     if importlib.util.find_spec("ray") is not None:
         return Path(sys.executable)
-    looked = ", ".join(str(place) for place in _usual_places())
-    raise ConfigurationError(f"No Python with Ray for a local fleet (looked at {looked}).", next_step=_HOW)
+    searched = ", ".join(str(path) for path in _default_interpreters())
+    raise ConfigurationError(f"No Python with Ray for a local fleet (searched {searched}).", next_step=_HOW)
 
 
 def _checked(python: Path, origin: str) -> Path:
@@ -39,7 +39,7 @@ def _checked(python: Path, origin: str) -> Path:
     raise ConfigurationError(f"{origin} names {python}, which is not a program that can be run.", next_step=_HOW)
 
 
-def _usual_places() -> Iterator[Path]:
+def _default_interpreters() -> Iterator[Path]:
     checkout = Path(__file__).absolute().parents[2]
     seen = dict.fromkeys((checkout / ".venv-ray", Path.cwd() / ".venv-ray", rmcs_home().absolute() / "ray-venv"))
     for venv in seen:

@@ -1,14 +1,4 @@
-"""Where a fleet keeps its files, and what it records there so that a later one can tidy up after it.
-
-<tmp>/rmcs-fl-xxxxxxxx/       one fleet (0700)
-    fleet.json                who runs it
-    clusters.yaml             0600, unless the fleet was given another folder for it
-    0/, 1/, …                 one cluster each, in order
-        token                 0600
-        cluster.json          its supervisor, its processes
-        home/  tmp/  ray/     HOME, TMPDIR and --temp-dir of the cluster
-        ray.log               what `ray start` printed
-"""
+"""The files of a local fleet: folders, records of its processes, and the clusters.yaml that it writes."""
 
 from __future__ import annotations
 
@@ -17,12 +7,16 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.local_fleet.local_cluster import LocalCluster
+from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK
 from ray_multicluster_scheduler.local_fleet.processes import Identity
 
 PREFIX = "rmcs-fl-"
@@ -76,7 +70,7 @@ class ClusterDir:
 
 @dataclass(frozen=True)
 class ClusterRecord:
-    """Written by a supervisor, so that what it leaves can be found if it is killed."""
+    """The processes of one cluster, recorded by its supervisor so that a sweep finds them if it is killed."""
 
     supervisor: Identity
     head: Identity | None = None
@@ -87,7 +81,7 @@ class ClusterRecord:
 
     @classmethod
     def read(cls, path: Path) -> ClusterRecord | None:
-        """None if there is none, or it cannot be read."""
+        """None if it does not exist or cannot be read."""
         data = _read_json(path)
         try:
             head = data.get("head")
@@ -99,7 +93,7 @@ class ClusterRecord:
 
 @dataclass(frozen=True)
 class FleetRecord:
-    """Who runs a fleet, how many clusters it has, and a file outside its folder that goes with it."""
+    """The owner of a fleet, its number of clusters, and the clusters.yaml that is removed with it."""
 
     fleet_id: str
     owner: Identity
@@ -111,7 +105,7 @@ class FleetRecord:
 
     @classmethod
     def read(cls, root: Path) -> FleetRecord | None:
-        """None if there is none, or it cannot be read."""
+        """None if it does not exist or cannot be read."""
         data = _read_json(root / FLEET_RECORD)
         try:
             owner = Identity(**data["owner"])
@@ -124,7 +118,7 @@ class FleetRecord:
 
 
 def marker(fleet_id: str, index: int) -> str:
-    """What every process of that cluster has in its environment."""
+    """The value of the environment variable that marks every process of that cluster."""
     return f"{fleet_id}/{index}"
 
 
@@ -133,20 +127,21 @@ def cluster_dir(fleet_root: Path, index: int) -> ClusterDir:
 
 
 def base_dir() -> Path:
-    """Where fleets live: the temp dir, or /tmp when Ray's socket paths would get too long in it. Raises
-    ConfigurationError."""
+    """The folder for fleets: the temp dir, or /tmp if Ray's socket paths would be too long in it.
+
+    Raises ConfigurationError."""
     try:
         tempfile.gettempdir()
-    except FileNotFoundError as error:  # that is all it says of a full disk
+    except FileNotFoundError as error:  # also raised when the disk is full
         raise ConfigurationError(
             f"No folder for temporary files can be written; /tmp: {_why_not('/tmp')}.",  # nosec B108 # it is only named
-            next_step="make room there, or set TMPDIR to a folder with a short path that you can write to.",
+            next_step="free space there, or set TMPDIR to a folder with a short path that you can write to.",
         ) from error
     for base in (Path(tempfile.gettempdir()), Path("/tmp")):  # nosec B108 # mkdtemp follows
         if len(str(base / f"{PREFIX}xxxxxxxx/00/ray/")) + _SOCKET_ROOM <= _SOCKET_LIMIT and os.access(base, os.W_OK):
             return base
     raise ConfigurationError(
-        f"No writable temp dir with a short path for Ray's sockets ({tempfile.gettempdir()} does not do).",
+        f"No writable temp dir with a short path for Ray's sockets ({tempfile.gettempdir()} is not).",
         next_step="set TMPDIR to a writable folder with a path of at most 8 characters, such as /tmp.",
     )
 
@@ -157,17 +152,17 @@ def _why_not(folder: str) -> str:
             file.write(b"-")
     except OSError as error:
         return error.strerror or str(error)
-    return "it can be written by now"
+    return "it can be written now"
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only we can read; a reader sees the old text or the new one, never half."""
+    """Atomically write a file that only this user can read."""
     handle, scratch = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mkstemp makes it 0600
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(scratch, path)
-    except OSError as error:  # a full disk is told by no name, only by a number
+    except OSError as error:  # the error of a full disk does not name the file
         os.unlink(scratch)
         raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
@@ -176,7 +171,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def remove_tree(root: Path, timeout_s: float = 5.0) -> None:
-    """Remove a folder; a file that appears meanwhile only makes it try again. Raises OSError."""
+    """Remove a folder; retries if a file appears in it meanwhile. Raises OSError."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -197,3 +192,73 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+CONFIG_NAME = "clusters.yaml"
+_HEADER = "# Written by local fleet "
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The addresses of a local cluster, as in clusters.yaml."""
+
+    head_address: str
+    dashboard: str
+
+    @classmethod
+    def on_loopback(cls, *, client: int, dashboard: int) -> Addresses:
+        return cls(f"{LOOPBACK}:{client}", f"http://{LOOPBACK}:{dashboard}")
+
+
+def write_config(
+    path: Path,
+    fleet_id: str,
+    settings: Mapping[str, Any],
+    clusters: Sequence[tuple[LocalCluster, Addresses, ClusterDir]],
+) -> None:
+    """Write the clusters.yaml of a fleet with mode 0600; the tokens stay in their own files."""
+    document = {"settings": dict(settings)} if settings else {}
+    entries = {"clusters": [_entry(*each) for each in clusters]}
+    header = f"{_HEADER}{fleet_id}, which removes it when it stops.\n"
+    write_private(path, header + yaml.safe_dump({**document, **entries}, sort_keys=False))
+
+
+def check_replaceable(path: Path) -> None:
+    """Raises ConfigurationError if there is a file that no local fleet wrote."""
+    if path.exists() and not _first_line(path).startswith(_HEADER):
+        raise ConfigurationError(
+            f"{path} exists and was not written by a local fleet.",
+            next_step="move it away, or give the fleet another state_dir.",
+        )
+
+
+def remove_config(path: Path, fleet_id: str) -> None:
+    """Remove the clusters.yaml, unless another fleet has replaced it."""
+    if _first_line(path).startswith(f"{_HEADER}{fleet_id},"):
+        path.unlink(missing_ok=True)
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.readline()
+    except FileNotFoundError:
+        return ""
+
+
+def _entry(cluster: LocalCluster, addresses: Addresses, folder: ClusterDir) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": cluster.name,
+        "head_address": addresses.head_address,
+        "dashboard": addresses.dashboard,
+        "prefer": cluster.prefer,
+        "weight": cluster.weight,
+        "tags": list(cluster.tags),
+        "home_dir": str(cluster.home_dir or folder.home),
+        "auth_token_path": str(folder.token),
+    }
+    if not cluster.with_dashboard:
+        del entry["dashboard"]
+    if cluster.runtime_env:
+        entry["runtime_env"] = dict(cluster.runtime_env)
+    return {**entry, **cluster.config}

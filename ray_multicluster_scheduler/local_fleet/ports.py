@@ -1,4 +1,4 @@
-"""Free ports for one cluster, claimed so that two fleets never pick the same ones."""
+"""Claim a block of free ports for one cluster, so that two fleets never pick the same ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 LOOPBACK = "127.0.0.1"
 _FIRST, _LAST, _SIZE = 24_000, 32_000, 16
-"""Above the range of Ray's client servers (23000–23999), below what Linux and macOS give to outgoing connections."""
+"""Above the range of Ray's client servers (23000–23999), below the ephemeral ports of Linux and macOS."""
 
 
 class Ports(NamedTuple):

@@ -1,4 +1,7 @@
-"""Finding and signalling the processes of a cluster: by descent, session and marker, never by name."""
+"""Find, signal and kill the processes of a cluster: by descent, session and marker, never by name.
+
+Also finds the files in shared memory that killed processes leave behind.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
-from ray_multicluster_scheduler.local_fleet.launch import MARKER
+MARKER = "RMCS_LOCAL_CLUSTER"
+"""Environment variable of every process of a local cluster; its value names fleet and cluster."""
 
 _START_TOLERANCE_S = 2.0
 """psutil derives start times from the boot time, which moves a little when the clock is set."""
@@ -23,7 +28,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class Identity:
-    """A process id together with its start time, so that a reused id is never taken for the old process."""
+    """A process id with its start time, so that a reused id is not taken for the old process."""
 
     pid: int
     started: float
@@ -48,7 +53,7 @@ class Identity:
 
 
 def identities(processes: Iterable[psutil.Process]) -> list[Identity]:
-    """Of those that still run, in order."""
+    """The identities of the living ones, by process id."""
     found = []
     for process in living(processes):
         with suppress(psutil.Error):
@@ -57,7 +62,7 @@ def identities(processes: Iterable[psutil.Process]) -> list[Identity]:
 
 
 def recorded(members: Iterable[Identity]) -> Iterator[psutil.Process]:
-    """Those of them that still run: the very same processes, not others with their ids."""
+    """The members that still run: the same processes, not others with reused ids."""
     for member in members:
         with suppress(psutil.Error):
             if member.alive():
@@ -65,7 +70,7 @@ def recorded(members: Iterable[Identity]) -> Iterator[psutil.Process]:
 
 
 def adopt_orphans() -> None:
-    """Make orphaned descendants our children (Linux), so that none can leave the tree by a double fork."""
+    """Make orphaned descendants our children (Linux), so that a double fork does not leave the process tree."""
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -75,7 +80,7 @@ def adopt_orphans() -> None:
 
 
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run, each once."""
+    """The living ones, each once."""
     alive: dict[int, psutil.Process] = {}
     for process in processes:
         with suppress(psutil.Error):
@@ -85,14 +90,14 @@ def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """All children of a process, and theirs."""
+    """All descendants of a process."""
     with suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
 
 
 def marked(marker: str) -> Iterator[psutil.Process]:
-    """Processes that inherited this marker; not the caller itself."""
+    """Processes whose environment has this marker, except the caller."""
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
@@ -102,7 +107,7 @@ def marked(marker: str) -> Iterator[psutil.Process]:
 
 
 def in_session(session: int) -> Iterator[psutil.Process]:
-    """Processes of one process session; not the caller itself."""
+    """Processes of one process session, except the caller."""
     for process in psutil.process_iter():
         with suppress(OSError):
             if process.pid != os.getpid() and os.getsid(process.pid) == session:
@@ -110,7 +115,7 @@ def in_session(session: int) -> Iterator[psutil.Process]:
 
 
 def end_all(find: Callable[[], Iterable[psutil.Process]], timeout_s: float = 20.0) -> list[psutil.Process]:
-    """SIGKILL what ``find`` finds until it finds nothing; what is left after ``timeout_s`` is returned."""
+    """SIGKILL what ``find`` returns until it returns nothing. Returns what is left after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = living(find())
@@ -125,20 +130,22 @@ def end_all(find: Callable[[], Iterable[psutil.Process]], timeout_s: float = 20.
 def signal_all(find: Callable[[], Iterable[psutil.Process]], number: signal.Signals, timeout_s: float = 10.0) -> bool:
     """Send SIGSTOP or SIGCONT to all, until all are (or none is) stopped: new ones may appear meanwhile.
 
-    One that waits in the kernel counts as stopped once it was told: it is before it does anything else. It may wait
-    for a child that it has just begun to start, which is stopped itself, and so for as long as that is.
+    A process that waits in the kernel counts as stopped once it was signalled: it stops before it does anything else.
+    It may wait for a child that it is starting and that is stopped itself.
     """
     stop = number == signal.SIGSTOP
-    told: set[psutil.Process] = set()
+    signalled: set[psutil.Process] = set()
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        pending = [p for p in living(find()) if is_stopped(p) != stop and not (stop and p in told and _in_kernel(p))]
+        pending = [
+            p for p in living(find()) if is_stopped(p) != stop and not (stop and p in signalled and _in_kernel(p))
+        ]
         if not pending:
             return True
         for process in pending:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
-                told.add(process)
+                signalled.add(process)
         time.sleep(0.02)
     return False
 
@@ -153,4 +160,39 @@ def is_stopped(process: psutil.Process) -> bool:
 def _in_kernel(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
         return process.status() == psutil.STATUS_DISK_SLEEP
+    return False
+
+
+SHARED_MEMORY = Path("/dev/shm")  # nosec B108 # only read
+
+
+def shared_memory_files(processes: Iterable[psutil.Process]) -> set[Path]:
+    """Files under /dev/shm that these processes have mapped; none if the system has no such folder."""
+    if not SHARED_MEMORY.is_dir():
+        return set()
+    return {path for process in processes for path in _mapped(process.pid)}
+
+
+def remove_unused_shared_memory(paths: Iterable[Path]) -> None:
+    """Remove those files of this user that no living process has mapped."""
+    left = {path for path in paths if _ours(path)}
+    if not left:
+        return
+    for path in left - shared_memory_files(psutil.process_iter()):
+        path.unlink(missing_ok=True)
+
+
+def _mapped(pid: int) -> set[Path]:
+    found = set()
+    with suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            parts = line.rstrip("\n").split(maxsplit=5)
+            if len(parts) > 5 and parts[5].startswith(f"{SHARED_MEMORY}/") and not parts[5].endswith(" (deleted)"):
+                found.add(Path(parts[5]))
+    return found
+
+
+def _ours(path: Path) -> bool:
+    with suppress(OSError):
+        return path.lstat().st_uid == os.getuid()
     return False

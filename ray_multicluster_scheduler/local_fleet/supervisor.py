@@ -1,8 +1,8 @@
-"""The process that owns one local cluster: its head and its forwarders.
+"""The supervisor process of one local cluster: it owns the Ray head and the forwarders in front of it.
 
 Started by :class:`LocalFleet` in a session of its own. The first line on standard input describes the cluster,
 each further line is a request; answers and progress go to standard output, one JSON object per line. When standard
-input ends, or the parent is gone in any other way, it ends every process of the cluster and removes its files.
+input ends, or the parent ends in any other way, it kills every process of the cluster and removes its files.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError
 from ray_multicluster_scheduler.local_fleet import processes
-from ray_multicluster_scheduler.local_fleet.config_file import remove_config
-from ray_multicluster_scheduler.local_fleet.description import LocalCluster
-from ray_multicluster_scheduler.local_fleet.forwarder import Forwarder
-from ray_multicluster_scheduler.local_fleet.head import RayHead
-from ray_multicluster_scheduler.local_fleet.impairment import Impairment
-from ray_multicluster_scheduler.local_fleet.layout import ClusterDir, ClusterRecord, remove_tree
+from ray_multicluster_scheduler.local_fleet.forwarder import Forwarder, Impairment
+from ray_multicluster_scheduler.local_fleet.layout import ClusterDir, ClusterRecord, remove_config, remove_tree
+from ray_multicluster_scheduler.local_fleet.local_cluster import LocalCluster
 from ray_multicluster_scheduler.local_fleet.processes import Identity
+from ray_multicluster_scheduler.local_fleet.ray_head import RayHead
 
 _WATCH_S = 0.5
 _RECORD_S = 2.0
@@ -48,61 +46,61 @@ class Supervisor:
         self._client = Forwarder(self._impairment)
         self._dashboard = Forwarder(self._impairment)
         self._exposed: list[Forwarder] = []
-        self._one_at_a_time = asyncio.Lock()
-        self._over = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._ended = asyncio.Event()
 
     async def run(self, requests: asyncio.StreamReader) -> None:
-        """Serve until the parent is gone, then leave nothing behind."""
+        """Serve until the parent has ended, then stop the cluster and remove its files."""
         self._record(None)
-        tasks = [asyncio.create_task(work) for work in (self._serve(requests), self._watch(), self._note_members())]
+        tasks = [asyncio.create_task(work) for work in (self._serve(requests), self._watch(), self._record_members())]
         for task in tasks:
-            task.add_done_callback(lambda _: self.end())  # without any one of them the cluster is not looked after
-        tell({"event": "published", "client": self._client.port, "dashboard": self._dashboard.port})
-        await self._over.wait()
+            task.add_done_callback(lambda _: self.end())  # each of them is needed to supervise the cluster
+        send({"event": "published", "client": self._client.port, "dashboard": self._dashboard.port})
+        await self._ended.wait()
         for task in tasks:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        await self._tidy()
+        await self._clean_up()
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
 
     def end(self) -> None:
-        """Stop serving; :meth:`run` tidies up and returns."""
-        self._over.set()
+        """Stop serving; :meth:`run` cleans up and returns."""
+        self._ended.set()
 
     async def _serve(self, requests: asyncio.StreamReader) -> None:
         try:
             async with asyncio.TaskGroup() as running:
                 while (line := await requests.readline()) and (request := json.loads(line))["op"] != "end":
                     running.create_task(self._answer(request))
-                self.end()  # now, not when the group is done: a start may still be under way
+                self.end()  # at once: a start may still be running in the group
         finally:
             self.end()
 
     async def _watch(self) -> None:
-        """Notice a parent that is gone though a copy of the pipe lives on, and a head that ended by itself."""
+        """Notice a parent that has ended although a copy of the pipe is open, and a head that ended by itself."""
         while True:
             await asyncio.sleep(_WATCH_S)
             if os.getppid() != self._parent:
                 self.end()
             self._head.reap_orphans()
             if self._state == "up" and self._head.exit_status() is not None:
-                await self._bury()
+                await self._handle_head_exit()
 
-    async def _note_members(self) -> None:
-        """Keep the record up to date: should we be killed, whoever tidies up finds every process in it."""
-        noted: list[Identity] = []
+    async def _record_members(self) -> None:
+        """Keep the record up to date: if this process is killed, a sweep finds every process in it."""
+        recorded: list[Identity] = []
         while True:
             await asyncio.sleep(_RECORD_S)
             members = await asyncio.to_thread(lambda: processes.identities(processes.descendants(os.getpid())))
-            if members != noted:
+            if members != recorded:
                 self._record(self._head.pid, members)
-                noted = members
+                recorded = members
 
-    async def _bury(self) -> None:
-        """Ray ended by itself: end what it left, and refuse connections."""
-        async with self._one_at_a_time:
+    async def _handle_head_exit(self) -> None:
+        """Ray ended by itself: kill what it left, and refuse connections."""
+        async with self._lock:
             if self._state != "up" or self._head.exit_status() is None:
                 return
             self._state = "down"
@@ -111,32 +109,32 @@ class Supervisor:
                 await self._kill()
             except SchedulerError as error:
                 text = f"{text}; {error}"
-            tell({"event": "progress", "text": text})
+            send({"event": "progress", "text": text})
 
     async def _answer(self, request: dict[str, Any]) -> None:
         number, op, args = request["id"], request["op"], request.get("args", {})
         operation: Callable[..., Awaitable[Answer | None]] = getattr(self, f"op_{op}")
         try:
-            async with self._one_at_a_time:
+            async with self._lock:
                 answer = await operation(**args)
         except SchedulerError as error:
-            tell({"id": number, "error": error.message, "next_step": error.next_step})
-        except Exception as error:  # noqa: BLE001 - the parent waits for an answer, whatever went wrong
-            tell({"id": number, "error": f"{type(error).__name__}: {error}", "next_step": None})
+            send({"id": number, "error": error.message, "next_step": error.next_step})
+        except Exception as error:  # noqa: BLE001 - the parent needs an answer in any case
+            send({"id": number, "error": f"{type(error).__name__}: {error}", "next_step": None})
         else:
-            tell({"id": number, "ok": answer or {}})
+            send({"id": number, "ok": answer or {}})
 
     async def op_start(self) -> None:
         if self._head.paused:
             raise ClusterConnectionError(
                 f"Local cluster {self._name!r} is paused.", cluster=self._name, next_step="resume or kill it first."
             )
-        if self._state == "up" and self._head.exit_status() is None:  # else it died, and was not buried yet
+        if self._state == "up" and self._head.exit_status() is None:  # otherwise it died and was not noticed yet
             return
         await self._kill()
         self._state = "starting"
         try:
-            await self._head.start(lambda text: tell({"event": "progress", "text": text}), self._record)
+            await self._head.start(lambda text: send({"event": "progress", "text": text}), self._record)
             ports = self._head.ports
             assert ports is not None
             await self._client.open(ports.client)
@@ -150,29 +148,29 @@ class Supervisor:
         await self._kill()
 
     async def op_pause(self) -> None:
-        self._need_up()
+        self._require_up()
         await self._head.pause()
 
     async def op_resume(self) -> None:
-        self._need_up()
+        self._require_up()
         await self._head.resume()
 
     async def op_cut(self) -> None:
         for forwarder in self._forwarders():
             await forwarder.cut()
 
-    async def op_mend(self) -> None:
+    async def op_restore_network(self) -> None:
         self._impairment.thaw()
         self._impairment.delay_s = 0.0
         self._impairment.bytes_per_s = None
         for forwarder in self._forwarders():
-            await forwarder.mend()
+            await forwarder.uncut()
 
-    async def op_cut_some(self, chance: float) -> Answer:
-        return {"count": sum([await forwarder.cut_some(chance) for forwarder in self._forwarders()])}
+    async def op_cut_some(self, probability: float) -> Answer:
+        return {"count": sum([await forwarder.cut_some(probability) for forwarder in self._forwarders()])}
 
-    async def op_lose(self) -> Answer:
-        return {"count": sum(forwarder.lose() for forwarder in self._forwarders())}
+    async def op_blackhole(self) -> Answer:
+        return {"count": sum(forwarder.blackhole() for forwarder in self._forwarders())}
 
     async def op_freeze(self) -> None:
         self._impairment.freeze()
@@ -202,7 +200,7 @@ class Supervisor:
     def _forwarders(self) -> list[Forwarder]:
         return [self._client, self._dashboard, *self._exposed]
 
-    def _need_up(self) -> None:
+    def _require_up(self) -> None:
         if self._state != "up":
             raise ClusterConnectionError(
                 f"Local cluster {self._name!r} is {self._state}.", cluster=self._name, next_step="start it first."
@@ -215,11 +213,11 @@ class Supervisor:
         self._state = "down"
 
     def _record(self, head: int | None, members: Sequence[Identity] = ()) -> None:
-        me = Identity.of(os.getpid())
-        assert me is not None
-        ClusterRecord(me, Identity.of(head) if head else None, members).write(self._folder.record)
+        own = Identity.of(os.getpid())
+        assert own is not None
+        ClusterRecord(own, Identity.of(head) if head else None, members).write(self._folder.record)
 
-    async def _tidy(self) -> None:
+    async def _clean_up(self) -> None:
         try:
             for forwarder in self._forwarders():
                 await forwarder.close()
@@ -230,11 +228,11 @@ class Supervisor:
             remove_tree(self._folder.root)
             fleet = self._folder.root.parent
             if fleet.is_dir() and not any(entry.is_dir() for entry in fleet.iterdir()):
-                remove_tree(fleet)  # we are the last
+                remove_tree(fleet)  # this was the last cluster
 
 
-def tell(message: dict[str, Any]) -> None:
-    """One line to the parent; if it is gone, the end of our input says so soon enough."""
+def send(message: dict[str, Any]) -> None:
+    """Send one line to the parent; if it has ended, the end of our input shows that."""
     with suppress(BrokenPipeError):
         os.write(sys.stdout.fileno(), (json.dumps(message) + "\n").encode())
 

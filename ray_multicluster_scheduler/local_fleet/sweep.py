@@ -1,4 +1,4 @@
-"""Tidying up after a fleet whose owner and supervisors were killed before they could."""
+"""Remove what is left of fleets whose owner and supervisors were killed before they could clean up."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
-from ray_multicluster_scheduler.local_fleet import processes, shared_memory
-from ray_multicluster_scheduler.local_fleet.config_file import remove_config
+from ray_multicluster_scheduler.local_fleet import processes
 from ray_multicluster_scheduler.local_fleet.layout import (
     PREFIX,
     ClusterRecord,
     FleetRecord,
     cluster_dir,
+    remove_config,
     remove_tree,
 )
 
@@ -28,23 +28,23 @@ _ABANDONED_AFTER_S = 600.0
 
 
 def sweep_stale(base: Path) -> list[Path]:
-    """End and remove every fleet of this user under ``base`` that nobody looks after; returns their folders."""
+    """Kill and remove every abandoned fleet of this user under ``base``; returns their folders."""
     swept = []
     for root in sorted(base.glob(f"{PREFIX}*")):
         try:
             if _is_ours(root) and _sweep_if_stale(root):
                 swept.append(root)
         except (ClusterConnectionError, OSError) as error:
-            _log.warning("A local fleet that was killed left something in %s that resists: %s", root, error)
+            _log.warning("What a killed local fleet left in %s cannot be removed: %s", root, error)
     return swept
 
 
 def sweep_fleet(root: Path, fleet: FleetRecord) -> None:
-    """End what is left of a fleet and remove its files. Raises ClusterConnectionError if something resists."""
+    """Kill what is left of a fleet and remove its files. Raises ClusterConnectionError if a process survives."""
     for index in range(fleet.clusters):
         folder = cluster_dir(root, index)
         record = ClusterRecord.read(folder.record)
-        _end_cluster(fleet.marker(index), record, folder.root)
+        _kill_cluster(fleet.marker(index), record, folder.root)
     remove_config(Path(fleet.config_path), fleet.fleet_id)
     remove_tree(root)
 
@@ -52,7 +52,7 @@ def sweep_fleet(root: Path, fleet: FleetRecord) -> None:
 def _sweep_if_stale(root: Path) -> bool:
     fleet = FleetRecord.read(root)
     if fleet is None:
-        # Made a moment ago, or its owner died before it wrote the record: then it is an empty folder.
+        # Just created, or its owner died before it wrote the record: then it is an empty folder.
         with suppress(OSError):
             if time.time() - root.stat().st_mtime > _ABANDONED_AFTER_S:
                 root.rmdir()
@@ -65,7 +65,7 @@ def _sweep_if_stale(root: Path) -> bool:
     return True
 
 
-def _end_cluster(marker: str, record: ClusterRecord | None, folder: Path) -> None:
+def _kill_cluster(marker: str, record: ClusterRecord | None, folder: Path) -> None:
     def find() -> list[psutil.Process]:
         found = list(processes.marked(marker))
         if record is not None:
@@ -74,25 +74,27 @@ def _end_cluster(marker: str, record: ClusterRecord | None, folder: Path) -> Non
             found += _session_members(record.head, folder)
         return processes.living(found)
 
-    files = shared_memory.used_by(find())
+    files = processes.shared_memory_files(find())
     left = processes.end_all(find)
     if left:
         raise ClusterConnectionError(
             f"Processes {[p.pid for p in left]} of the local cluster in {folder} survive SIGKILL.",
             next_step="look at them with ps: a process in state D waits for the kernel.",
         )
-    shared_memory.remove_unused(files)
+    processes.remove_unused_shared_memory(files)
 
 
 def _session_members(head: processes.Identity, folder: Path) -> Iterable[psutil.Process]:
-    """Processes of the head's session. Its number may have been reused since, so each must also show our folder:
-    a Ray process that sets its title overwrites its environment, and the marker with it."""
-    if head.reused():  # an id is not given out again while its session lives, so that session is over
+    """Processes of the head's session that use the cluster's folder, since the session number may have been reused.
+
+    The marker does not find all: a Ray process that sets its title overwrites its environment.
+    """
+    if head.reused():  # an id is not reused while its session exists, so that session has ended
         return []
-    return [process for process in processes.in_session(head.pid) if _touches(process, f"{folder}{os.sep}")]
+    return [process for process in processes.in_session(head.pid) if _uses_folder(process, f"{folder}{os.sep}")]
 
 
-def _touches(process: psutil.Process, folder: str) -> bool:
+def _uses_folder(process: psutil.Process, folder: str) -> bool:
     with suppress(psutil.Error):
         if any(folder in argument for argument in process.cmdline()):
             return True

@@ -123,7 +123,7 @@ def test_a_line_that_is_cut_and_comes_back(fleet: LocalFleet, tmp_path: Path) ->
             time.sleep(0.4)
             fleet.cut("mac")
             time.sleep(0.7)
-            fleet.mend("mac")
+            fleet.restore_network("mac")
         work.all_survived()
 
 

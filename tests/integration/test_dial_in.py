@@ -120,7 +120,7 @@ def test_a_line_that_is_cut_is_dialled_again_and_nothing_is_lost_or_repeated(
         until(lambda: any(handle.state is TaskState.RUNNING for handle in handles))
         harm("mac")
         until(lambda: line.list_clusters()[0]["state"] != "UP", 30)
-        fleet.mend("mac")
+        fleet.restore_network("mac")
         until(lambda: line.list_clusters()[0]["state"] == "UP", 60)
     assert get(handles, timeout=60) == list(range(20))
     assert sorted(map(int, path.read_text().split())) == list(range(20)), "each ran exactly once"

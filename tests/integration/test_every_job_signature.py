@@ -145,7 +145,7 @@ class TestStatusWords:
             try:
                 until(lambda: scheduler.job_info(handle.id)["status"] == "LOST", 60)
             finally:
-                fleet.mend("mac")
+                fleet.restore_network("mac")
             until(lambda: scheduler.job_info(handle.id)["status"] == "RUNNING", 60)
             go.touch()
             assert (handle.result(60), handle.attempt, mark.read_text()) == ("SUCCEEDED", 1, "x\n")

@@ -40,7 +40,7 @@ def test_a_line_that_is_cut_and_comes_back(fleet: LocalFleet, tmp_path: Path) ->
         for _ in range(2):
             fleet.cut("mac")
             time.sleep(1.0)
-            fleet.mend("mac")
+            fleet.restore_network("mac")
             time.sleep(0.5)
         assert handle.result(60) == ["a", "b"]
         assert handle.attempt == 1, handle.explain()["history"]

@@ -60,7 +60,7 @@ def test_a_cut_line_loses_and_repeats_nothing(line: UnifiedScheduler, fleet: Loc
         until(lambda: any(handle.state is TaskState.RUNNING for handle in handles))
         fleet.cut("mac")
         time.sleep(1)
-        fleet.mend("mac")
+        fleet.restore_network("mac")
         time.sleep(1)
     assert get(handles, timeout=60) == list(range(20))
     assert sorted(map(int, path.read_text().split())) == list(range(20)), "each ran exactly once"
@@ -93,7 +93,7 @@ def test_a_task_that_starts_while_the_line_is_cut_is_not_recalled(fleet: LocalFl
             time.sleep(0.5)
             assert handle.state is not TaskState.RUNNING
         finally:
-            fleet.mend("mac")
+            fleet.restore_network("mac")
         assert handle.result(60) == "done"
         assert (handle.attempt, path.read_text()) == (1, "ran "), handle.explain()["history"]
         assert "said during the cut" in handle.logs()
@@ -107,7 +107,7 @@ def test_a_frozen_line_is_noticed_and_work_goes_on_after_it(line: UnifiedSchedul
     try:
         until(lambda: line.list_clusters()[0]["state"] != "UP", 30)
     finally:
-        fleet.mend("mac")
+        fleet.restore_network("mac")
     assert handle.result(40) == "slept"
     assert handle.attempt == 1
     assert line.submit_task(len, ("again",)) == 5

@@ -21,7 +21,7 @@ import yaml
 
 from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
 from ray_multicluster_scheduler.local_fleet.processes import in_session
-from ray_multicluster_scheduler.local_fleet.readiness import fetch, listening
+from ray_multicluster_scheduler.local_fleet.ray_head import fetch, listening
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -164,7 +164,7 @@ def test_pause_and_cut_can_be_told_apart_and_undone(fleet: LocalFleet) -> None:
     with pytest.raises(urllib.error.URLError, match="refused"):
         ask(fleet, "mac", "/api/version")
     assert fetch(fleet.direct_dashboard("mac") + "/api/version", fleet.token("mac"))
-    fleet.mend("mac")
+    fleet.restore_network("mac")
     assert ask(fleet, "mac", "/api/version")
 
 

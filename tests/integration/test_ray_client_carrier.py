@@ -333,5 +333,5 @@ def test_a_lost_cluster_is_suspect_in_time_and_nobody_is_blocked(
     try:
         until(lambda: scheduler.list_clusters()[0]["state"] != "UP", 30)
     finally:
-        alone.mend("bare")
+        alone.restore_network("bare")
     assert scheduler.submit_task(len, ("again",)) == 5

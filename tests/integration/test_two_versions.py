@@ -19,7 +19,7 @@ import yaml
 
 from ray_multicluster_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
-from ray_multicluster_scheduler.local_fleet.readiness import fetch
+from ray_multicluster_scheduler.local_fleet.ray_head import fetch
 from tests.support.eventually import until
 
 BOTH = ("new", "old")

@@ -74,7 +74,7 @@ def latency(seconds: float = 15.0, delay_s: float = 0.2) -> Trouble:
     def deed(stage: Stage, lasting: float) -> str:
         stage.fleet.delay(stage.cluster, delay_s)
         time.sleep(lasting)
-        stage.fleet.mend(stage.cluster)
+        stage.fleet.restore_network(stage.cluster)
         return ""
 
     return Trouble(f"latency of {delay_s * 1000:.0f} ms each way", seconds, deed)
@@ -95,7 +95,7 @@ def half_open() -> Trouble:
     """It is over when it began: what was lost stays lost, and whatever is dialled anew works."""
 
     def deed(stage: Stage, _: float) -> str:
-        return f"{stage.fleet.lose(stage.cluster)} of them"
+        return f"{stage.fleet.blackhole(stage.cluster)} of them"
 
     return Trouble("half-open connections", 0.0, deed)
 
@@ -104,7 +104,7 @@ def dead_network(seconds: float = 30.0) -> Trouble:
     def deed(stage: Stage, lasting: float) -> str:
         stage.fleet.freeze(stage.cluster)
         time.sleep(lasting)
-        stage.fleet.mend(stage.cluster)
+        stage.fleet.restore_network(stage.cluster)
         return ""
 
     return Trouble("no byte passes, connections stand", seconds, deed)
@@ -114,7 +114,7 @@ def narrow(bytes_per_s: float = 65536.0, seconds: float = 15.0) -> Trouble:
     def deed(stage: Stage, lasting: float) -> str:
         stage.fleet.throttle(stage.cluster, bytes_per_s)
         time.sleep(lasting)
-        stage.fleet.mend(stage.cluster)
+        stage.fleet.restore_network(stage.cluster)
         return ""
 
     return Trouble(f"{bytes_per_s / 1024:.0f} KB/s", seconds, deed)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from ray_multicluster_scheduler.local_fleet import LocalFleet, processes, shared_memory
-from ray_multicluster_scheduler.local_fleet.launch import MARKER, cluster_environment
+from ray_multicluster_scheduler.local_fleet import LocalFleet, processes
 from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK, Ports, claim
+from ray_multicluster_scheduler.local_fleet.processes import MARKER
+from ray_multicluster_scheduler.local_fleet.ray_head import cluster_environment
 
 OWN_MARKER = "TEST_SECOND_NODE"
 """In the environment of every process of such a node, beside the mark of its cluster, by which a fleet ends it, too."""
@@ -48,11 +49,11 @@ class SecondNode:
 
     def kill(self) -> None:
         """SIGKILL every process of it. Harmless when repeated."""
-        files = shared_memory.used_by(self.find())
+        files = processes.shared_memory_files(self.find())
         left = processes.end_all(self.find)
         assert not left, f"processes of the node survive SIGKILL: {left}"
         self._process.wait()
-        shared_memory.remove_unused(files)
+        processes.remove_unused_shared_memory(files)
 
     @property
     def running(self) -> bool:

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.cli.layout.table import FittingTable
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.local_fleet import LocalCluster
-    from ray_multicluster_scheduler.local_fleet.fleet_home import ClusterStatus, FleetHome, KnownFleet
+    from ray_multicluster_scheduler.local_fleet.fleet_home import BackgroundFleet, ClusterStatus, FleetHome
 
 app = typer.Typer(
     help="Start and stop local Ray clusters on this machine.", no_args_is_help=True, rich_markup_mode=None
@@ -52,7 +52,7 @@ def up(
     the others, and the numbers of clusters and CPUs, stay as they are.
     """
     from ray_multicluster_scheduler.local_fleet import background
-    from ray_multicluster_scheduler.local_fleet.daemon import hold
+    from ray_multicluster_scheduler.local_fleet.background import hold
     from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
     from ray_multicluster_scheduler.local_fleet.interpreter import find_ray_python
 
@@ -138,7 +138,7 @@ def _print_usage(home: FleetHome) -> None:
     notify(f"use it:  export RMCS_CONFIG={home.config_path}")
 
 
-def not_applied(known: KnownFleet, clusters: int | None, cpus: int | None) -> str:
+def not_applied(known: BackgroundFleet, clusters: int | None, cpus: int | None) -> str:
     """How the running fleet differs from the options; empty: not at all."""
     up = len(known.clusters)
     each = {one.num_cpus for one in known.clusters}

@@ -134,7 +134,7 @@ def test_a_local_fleet_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     code, said = shell(f"ulimit -f 0; exec {RMCS} fleet up -n 1")
     assert code == 1
     assert said[1] == "rmcs: error: No folder for temporary files can be written; /tmp: File too large."
-    assert said[2].startswith("What to do: make room there, or set TMPDIR to a folder ")
+    assert "TMPDIR" in said[2]
 
 
 def test_a_local_fleet_whose_home_is_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_a_local_fleet_whose_home_is_on_a_full_disk(tmp_path: Path, monkeypatch:
     # Where temporary files are there is room: only the process that holds the fleet finds that there is none at home.
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, tempfile\n"
-        "if sys.orig_argv[-1].endswith('.local_fleet.daemon'):\n"
+        "if sys.orig_argv[-1].endswith('.local_fleet.background'):\n"
         "    import resource\n"
         "    tempfile.gettempdir()\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
@@ -154,7 +154,7 @@ def test_a_local_fleet_whose_home_is_on_a_full_disk(tmp_path: Path, monkeypatch:
     assert code == 1
     assert said[1].startswith("rmcs: error: The files of the local fleet cannot be written: File too large: /")
     assert "/fleet.json" in said[1]
-    assert said[2].startswith("What to do: make room there, or have them elsewhere: RMCS_HOME ")
+    assert "RMCS_HOME" in said[2]
 
 
 @pytest.mark.parametrize("words", ["trace", "debug-dump"])

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ray_multicluster_scheduler.cli.commands import config
-from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome, KnownFleet
+from ray_multicluster_scheduler.local_fleet.fleet_home import BackgroundFleet, FleetHome
 from ray_multicluster_scheduler.local_fleet.processes import Identity
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
@@ -141,7 +141,7 @@ class TestWhichFile:
         me, home = Identity.of(os.getpid()), FleetHome()
         assert me is not None
         home.make()
-        home.write(KnownFleet(me, str(tmp_path), []))
+        home.write(BackgroundFleet(me, str(tmp_path), []))
         for words in (["config", "show"], ["clusters"]):
             done = rmcs(*words)
             assert done.code == 2
@@ -149,7 +149,7 @@ class TestWhichFile:
             where = tmp_path / "home" / "fleet" / "clusters.yaml"
             assert f"What to do: a local fleet is up, so name its file: export RMCS_CONFIG={where}\n" in done.err
         assert f"export RMCS_CONFIG={where}" in rmcs("doctor", "-o", "json").out
-        home.write(KnownFleet(Identity(me.pid, me.started - 1000), str(tmp_path), []))
+        home.write(BackgroundFleet(Identity(me.pid, me.started - 1000), str(tmp_path), []))
         assert "is up, so" not in rmcs("clusters").err, "its process has died"
 
     def test_a_service_that_goes_by_another(

@@ -181,7 +181,7 @@ def test_whoever_asks_nonsense_or_goes_away_ends_nothing(rmcs: Rmcs) -> None:
     root = json.loads((rmcs.home / "fleet" / "fleet.json").read_text())["root"]
     for said in (b"", b"{\n", b'{"start": 3}\n', b'{"start": ["nobody"]}\n'):
         with socket.socket(socket.AF_UNIX) as line:
-            line.connect(f"{root}/desk.sock")
+            line.connect(f"{root}/control.sock")
             line.sendall(said)
             line.shutdown(socket.SHUT_WR)
             if said:
@@ -264,14 +264,14 @@ def test_a_fleet_that_cannot_start_says_why(rmcs: Rmcs, base: Path) -> None:
     assert _left([], base, within_s=0) == []
 
 
-def test_one_that_ends_without_a_word_has_a_code(rmcs: Rmcs, base: Path, tmp_path: Path) -> None:
+def test_a_daemon_without_output_reports_its_exit_code(rmcs: Rmcs, base: Path, tmp_path: Path) -> None:
     """As where the log cannot be written."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif sys.orig_argv[-1].endswith('.local_fleet.daemon'): os._exit(7)\n"
+        "import os, sys\nif sys.orig_argv[-1].endswith('.local_fleet.background'): os._exit(7)\n"
     )
     rmcs.env["PYTHONPATH"] = str(tmp_path)
     text = rmcs("up", "--clusters", "1", status=1)
-    assert f"ended while it was starting: exit code 7, without a word in {rmcs.home / 'fleet' / 'fleet.log'}" in text
+    assert f"ended while it was starting: exit code 7, and nothing in {rmcs.home / 'fleet' / 'fleet.log'}" in text
 
 
 def test_what_was_asked_of_a_fleet_that_is_up_and_not_done_is_said(rmcs: Rmcs) -> None:

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
-from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet, readiness
-from ray_multicluster_scheduler.local_fleet.readiness import listening
+from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet, ray_head
+from ray_multicluster_scheduler.local_fleet.ray_head import listening
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 PROCESSES_EACH = 4  # the stand-in and its three unruly children
@@ -37,7 +37,7 @@ def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> bool:
 
 
 def fetch(url: str, token: str, timeout_s: float = 60.0) -> bytes:
-    return readiness.fetch(url, token, timeout_s)
+    return ray_head.fetch(url, token, timeout_s)
 
 
 def session(fleet: LocalFleet, name: str) -> str:
@@ -141,19 +141,19 @@ def test_pause_stops_every_process_and_resume_lets_them_go_on(fleet: LocalFleet)
     assert fleet.state("a") == "down"
 
 
-def test_the_line_to_one_cluster_can_be_cut_frozen_delayed_and_mended(fleet: LocalFleet) -> None:
+def test_the_line_to_one_cluster_can_be_cut_frozen_delayed_and_restored(fleet: LocalFleet) -> None:
     fleet.cut("a")
     with pytest.raises(urllib.error.URLError, match="refused"):
         session(fleet, "a")
     assert fetch(fleet.direct_dashboard("a") + "/api/version", fleet.token("a"))
     assert session(fleet, "b")
-    fleet.mend("a")
+    fleet.restore_network("a")
     assert session(fleet, "a")
 
     fleet.freeze("a")
     with pytest.raises(OSError, match="timed out"):
         fetch(fleet.addresses("a").dashboard + "/api/version", fleet.token("a"), timeout_s=0.5)
-    fleet.mend("a")
+    fleet.restore_network("a")
 
     fleet.delay("a", 0.2)
     begin = time.monotonic()
@@ -184,7 +184,7 @@ def test_a_port_of_ours_can_be_put_behind_the_line_of_a_cluster(fleet: LocalFlee
             socket.create_connection((host, int(port)), timeout=60)
 
 
-def test_some_connections_to_a_cluster_are_cut_or_lost_and_new_ones_work(fleet: LocalFleet) -> None:
+def test_some_connections_to_a_cluster_are_cut_or_half_open_and_new_ones_work(fleet: LocalFleet) -> None:
     host, _, port = fleet.addresses("a").head_address.rpartition(":")
 
     def line() -> socket.socket:
@@ -202,17 +202,17 @@ def test_some_connections_to_a_cluster_are_cut_or_lost_and_new_ones_work(fleet: 
             echo(cut)
     with line() as lost, line() as other:
         assert echo(lost) == echo(other) == b"x"
-        assert fleet.lose("a") == 2
+        assert fleet.blackhole("a") == 2
         lost.settimeout(0.3)
         with pytest.raises(TimeoutError):
             echo(lost)
         with line() as new:
             assert echo(new) == b"x"
-    with pytest.raises(ConfigurationError, match="chance"):
+    with pytest.raises(ConfigurationError, match="probability"):
         fleet.cut_some("a", 1.5)
 
 
-def test_a_cluster_that_ends_by_itself_is_buried(fleet: LocalFleet) -> None:
+def test_a_cluster_that_ends_by_itself_is_down(fleet: LocalFleet) -> None:
     pids = fleet.processes("a")
     head = min(pids)  # the first one that was started
     os.kill(head, signal.SIGKILL)
@@ -227,7 +227,7 @@ def test_stop_ends_a_cluster_whose_supervisor_was_killed(fleet: LocalFleet, base
     record = fleet.folder("a").record
     assert eventually(lambda: all(f'"pid": {pid},' in record.read_text() for pid in pids)), "the supervisor notes all"
     os.kill(fleet.supervisor("a"), signal.SIGKILL)
-    with pytest.raises(ClusterConnectionError, match=r"supervisor of local cluster 'a' .* is gone"):
+    with pytest.raises(ClusterConnectionError, match=r"supervisor of local cluster 'a' .* has ended"):
         fleet.kill("a")
     assert session(fleet, "b")
 
@@ -301,6 +301,6 @@ class TestStart:
         with LocalFleet(LocalCluster("a"), ray_python=fake_python, state_dir=tmp_path / "state") as fleet:
             assert fleet.config_path == tmp_path / "state" / "clusters.yaml"
             assert fleet.config_path.exists()
-            with pytest.raises(ConfigurationError, match="up already"):
+            with pytest.raises(ConfigurationError, match="already up"):
                 fleet.start_all()
         assert list((tmp_path / "state").iterdir()) == []

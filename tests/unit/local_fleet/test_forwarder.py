@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ray_multicluster_scheduler.local_fleet.forwarder import Forwarder
-from ray_multicluster_scheduler.local_fleet.impairment import Impairment
+from ray_multicluster_scheduler.local_fleet.forwarder import Forwarder, Impairment
 from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK
 
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -84,7 +83,7 @@ async def test_cut_drops_what_is_open_and_refuses_what_is_new_and_mend_undoes_it
         await asyncio.wait_for(line[0].read(1), 60)
     with pytest.raises(ConnectionRefusedError):
         await setup.line()
-    await setup.forwarder.mend()
+    await setup.forwarder.uncut()
     assert await _say(await setup.line(), b"after") == b"after"
 
 
@@ -194,12 +193,12 @@ async def test_a_lost_connection_stands_and_carries_nothing_and_tells_no_end(set
     line = await setup.line()
     assert await _say(line, b"before") == b"before"
 
-    assert setup.forwarder.lose() == 1
+    assert setup.forwarder.blackhole() == 1
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(_say(line, b"into the void"), 0.3)
     assert await _say(await setup.line(), b"new") == b"new", "others are not touched"
-    await setup.forwarder.mend()
+    await setup.forwarder.uncut()
     with pytest.raises(TimeoutError):  # neither a byte, nor an end, nor a reset
         await asyncio.wait_for(line[0].read(1), 0.3)
 
@@ -222,7 +221,7 @@ async def test_of_a_lost_connection_neither_side_hears_that_the_other_went(setup
         _, writer = await setup.line()
         writer.write(b"x")
         await asyncio.wait_for(joined.wait(), 60)
-        setup.forwarder.lose()
+        setup.forwarder.blackhole()
         writer.transport.abort()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(heard), 0.3)

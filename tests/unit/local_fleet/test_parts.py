@@ -15,16 +15,17 @@ import yaml
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet, interpreter
-from ray_multicluster_scheduler.local_fleet.config_file import (
+from ray_multicluster_scheduler.local_fleet.layout import (
     Addresses,
+    ClusterDir,
+    base_dir,
     check_replaceable,
     remove_config,
     write_config,
 )
-from ray_multicluster_scheduler.local_fleet.launch import MARKER, cluster_environment, ray_command
-from ray_multicluster_scheduler.local_fleet.layout import ClusterDir, base_dir
 from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK, Ports, claim
 from ray_multicluster_scheduler.local_fleet.processes import Identity
+from ray_multicluster_scheduler.local_fleet.ray_head import MARKER, cluster_environment, ray_command
 
 PORTS = Ports(*range(101, 112))
 BAD_DESCRIPTIONS = [

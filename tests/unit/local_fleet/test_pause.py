@@ -15,9 +15,9 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.local_fleet import processes
-from ray_multicluster_scheduler.local_fleet.description import LocalCluster
-from ray_multicluster_scheduler.local_fleet.head import RayHead
 from ray_multicluster_scheduler.local_fleet.layout import ClusterDir
+from ray_multicluster_scheduler.local_fleet.local_cluster import LocalCluster
+from ray_multicluster_scheduler.local_fleet.ray_head import RayHead
 from tests.unit.client_api.control_plane import until
 
 STARTS_ANOTHER = """

@@ -1,4 +1,4 @@
-"""The parent's end of the line to one supervisor: requests out, answers and progress in."""
+"""The fleet's end of the pipe to one supervisor process: sends requests, receives answers and progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.local_fleet.layout import ClusterDir
@@ -21,7 +21,30 @@ from ray_multicluster_scheduler.local_fleet.layout import ClusterDir
 _MODULE = "ray_multicluster_scheduler.local_fleet.supervisor"
 
 
-class Channel:
+def spawn_module(module: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Run a module of ours in a session of its own, with pipes to its standard input and output."""
+    return subprocess.Popen(  # nosec B603 # our own program, without a shell
+        [sys.executable, "-P", "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        env=_import_environment(),
+        cwd="/",
+        bufsize=0,
+        start_new_session=True,  # Ctrl+C in the terminal must not reach it
+    )
+
+
+def _import_environment() -> dict[str, str]:
+    """Our environment with absolute import paths, since the process runs in another folder."""
+    paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    root = Path(__file__).absolute().parents[2]
+    if root.name not in ("site-packages", "dist-packages"):  # an installed package is found anyway
+        paths.insert(0, str(root))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+class SupervisorClient:
     """A running supervisor. Safe from any thread; it has no thread of its own."""
 
     def __init__(
@@ -36,16 +59,7 @@ class Channel:
         self._rest = b""
         self.published: dict[str, int] | None = None
         with folder.supervisor_log.open("wb") as log:
-            self._process = subprocess.Popen(  # nosec B603 # our own program, without a shell
-                [sys.executable, "-P", "-m", _MODULE],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=import_environment(),
-                cwd="/",
-                bufsize=0,
-                start_new_session=True,  # Ctrl+C in the terminal must not reach it
-            )
+            self._process = spawn_module(_MODULE, log)
         self._write({**spec, "parent": os.getpid()})
 
     def fileno(self) -> int:
@@ -53,7 +67,7 @@ class Channel:
         return self._process.stdout.fileno()
 
     def post(self, op: str, **args: Any) -> int:
-        """Send a request; its answer is fetched with :func:`collect`."""
+        """Send a request; :func:`collect` waits for its answer."""
         number = next(self._numbers)
         self._awaited.add(number)
         self._write({"id": number, "op": op, "args": args})
@@ -64,13 +78,13 @@ class Channel:
         with self.lock:
             number = self.post(op, **args)
             collect([(self, number)], timeout_s)
-            return self.take(number)
+            return self.take_answer(number)
 
-    def answered(self, number: int) -> bool:
+    def has_answer(self, number: int) -> bool:
         return number in self._answers
 
-    def take(self, number: int) -> dict[str, Any]:
-        """The answer to a request, or its error."""
+    def take_answer(self, number: int) -> dict[str, Any]:
+        """The answer to a request. Raises the ClusterConnectionError that it carries."""
         self._awaited.discard(number)
         answer = self._answers.pop(number)
         if "error" in answer:
@@ -78,31 +92,31 @@ class Channel:
         result: dict[str, Any] = answer["ok"]
         return result
 
-    def forget(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
+    def discard_answer(self, number: int) -> None:
+        """Ignore the answer to this request."""
         self._awaited.discard(number)
         self._answers.pop(number, None)
 
     def receive(self) -> None:
-        """Read what is there. Raises ClusterConnectionError if the supervisor is gone."""
+        """Read available messages. Raises ClusterConnectionError if the supervisor has ended."""
         chunk = os.read(self.fileno(), 65536)
         if not chunk:
-            raise self._gone()
+            raise self._ended()
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            self._take_in(json.loads(line))
+            self._handle(json.loads(line))
 
     def hang_up(self) -> None:
-        """Close the line: the supervisor ends its cluster, tidies up and exits."""
+        """Close the pipe: the supervisor ends its cluster, cleans up and exits."""
         assert self._process.stdin is not None
-        # Said in words too: a forked child of ours may hold a copy of the pipe, and then closing it says nothing.
+        # Also as a message: a forked child of ours may hold a copy of the pipe, so that closing it has no effect.
         with suppress(ClusterConnectionError):
             self._write({"op": "end"})
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until the supervisor has exited after :meth:`hang_up`; False means it was killed in the end."""
+        """Wait until the supervisor has exited after :meth:`hang_up`; False if it had to be killed or failed."""
         assert self._process.stdout is not None
         try:
             status = self._process.wait(timeout_s)
@@ -116,7 +130,7 @@ class Channel:
     def pid(self) -> int:
         return self._process.pid
 
-    def _take_in(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         if message.get("event") == "published":
             self.published = {"client": message["client"], "dashboard": message["dashboard"]}
         elif message.get("event") == "progress":
@@ -129,25 +143,25 @@ class Channel:
         try:
             self._process.stdin.write((json.dumps(message) + "\n").encode())
         except (BrokenPipeError, ValueError):
-            raise self._gone() from None
+            raise self._ended() from None
 
-    def _gone(self) -> ClusterConnectionError:
+    def _ended(self) -> ClusterConnectionError:
         return ClusterConnectionError(
-            f"The supervisor of local cluster {self.name!r} (pid {self.pid}) is gone.",
+            f"The supervisor of local cluster {self.name!r} (pid {self.pid}) has ended.",
             cluster=self.name,
             next_step="stop() the fleet, which ends what is left of the cluster, and start it again.",
         )
 
 
-def collect(pending: Sequence[tuple[Channel, int]], timeout_s: float) -> None:
-    """Wait until every request has its answer, reading all lines side by side."""
+def collect(pending: Sequence[tuple[SupervisorClient, int]], timeout_s: float) -> None:
+    """Wait until every request has its answer, reading from all supervisors at once."""
     deadline = time.monotonic() + timeout_s
-    wait_for([channel for channel, _ in pending], lambda: all(c.answered(n) for c, n in pending), deadline)
-    late = [(channel, number) for channel, number in pending if not channel.answered(number)]
-    for channel, number in late:
-        channel.forget(number)
+    wait_for([client for client, _ in pending], lambda: all(c.has_answer(n) for c, n in pending), deadline)
+    late = [(client, number) for client, number in pending if not client.has_answer(number)]
+    for client, number in late:
+        client.discard_answer(number)
     if late:
-        names = ", ".join(repr(channel.name) for channel, _ in late)
+        names = ", ".join(repr(client.name) for client, _ in late)
         raise ClusterConnectionError(
             f"No answer from the supervisor of local cluster {names} within {timeout_s:g} s.",
             cluster=late[0][0].name,
@@ -155,20 +169,11 @@ def collect(pending: Sequence[tuple[Channel, int]], timeout_s: float) -> None:
         )
 
 
-def wait_for(channels: Sequence[Channel], done: Callable[[], bool], deadline: float) -> None:
-    """Read from the channels until ``done()`` or the deadline."""
+def wait_for(clients: Sequence[SupervisorClient], done: Callable[[], bool], deadline: float) -> None:
+    """Receive messages until ``done()`` or the deadline."""
     with selectors.DefaultSelector() as selector:
-        for channel in channels:
-            selector.register(channel, selectors.EVENT_READ, channel)
+        for client in clients:
+            selector.register(client, selectors.EVENT_READ, client)
         while not done() and (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 key.data.receive()
-
-
-def import_environment() -> dict[str, str]:
-    """Ours, with absolute import paths: the supervisor runs in another folder."""
-    paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    root = Path(__file__).absolute().parents[2]
-    if root.name not in ("site-packages", "dist-packages"):  # an installed package is found anyway
-        paths.insert(0, str(root))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

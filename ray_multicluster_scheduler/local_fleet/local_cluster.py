@@ -1,4 +1,4 @@
-"""What a local cluster should look like; plain data, checked when it is made."""
+"""The description of a local cluster: plain data, validated on creation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OWN_KEYS = frozenset(
     | {"auth_token", "auth_token_path"}
 )
 MIN_OBJECT_STORE = 80_000_000
-"""Ray refuses to start with much less."""
+"""Bytes; Ray refuses to start with much less."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class LocalCluster:
         object.__setattr__(self, "tags", tuple(self.tags))
         if self.home_dir is not None:
             object.__setattr__(self, "home_dir", str(Path(self.home_dir).expanduser().absolute()))
-        if self.ray_python is not None:  # a venv's python is a link, which has to stay one
+        if self.ray_python is not None:  # not resolved: a venv's python must stay a symlink
             object.__setattr__(self, "ray_python", str(Path(self.ray_python).expanduser().absolute()))
         self._check()
 
@@ -75,12 +75,12 @@ class LocalCluster:
         return ConfigurationError(f"LocalCluster {self.name!r}: {what}.", cluster=self.name, next_step=next_step + ".")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can carry it."""
+        """Plain data for JSON."""
         return {**asdict(self), "tags": list(self.tags)}
 
 
 def check_distinct(clusters: Sequence[LocalCluster]) -> None:
-    """Raises ConfigurationError if there is none, or two have one name."""
+    """Raises ConfigurationError if there is no cluster, or two have the same name."""
     if not clusters:
         raise ConfigurationError(
             "A local fleet needs at least one cluster.", next_step='pass LocalCluster("name") to LocalFleet.'
