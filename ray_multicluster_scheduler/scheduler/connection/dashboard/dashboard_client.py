@@ -10,11 +10,11 @@ import asyncio
 import io
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_http im
     Token,
 )
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_jobs import (
-    JobRequest,
+    JobOptions,
     JobSubmission,
     follow_log,
 )
@@ -113,34 +113,14 @@ class DashboardClient:
             what = f"describes its actors in an unknown form ({type(error).__name__}: {error})"
             raise self._http.problem("BAD_ANSWER", what) from error
 
-    async def submit_job(
-        self,
-        submission_id: str,
-        entrypoint: str,
-        *,
-        runtime_env: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, str] | None = None,
-        entrypoint_num_cpus: float | None = None,
-        entrypoint_num_gpus: float | None = None,
-        entrypoint_memory: int | None = None,
-        entrypoint_resources: Mapping[str, float] | None = None,
-    ) -> str:
+    async def submit_job(self, submission_id: str, entrypoint: str, **options: Unpack[JobOptions]) -> str:
         """Start a job, or find the one that an earlier call with the same id started; safe to repeat.
 
         Raises TaskSubmissionError if Ray refuses the job or if the id belongs to another job, otherwise
         DashboardProblem; if that is ``ambiguous``, the job may run.
         """
-        request = JobRequest(
-            submission_id=_checked(submission_id, self.name),
-            entrypoint=entrypoint,
-            runtime_env=dict(runtime_env or {}),
-            metadata=dict(metadata or {}),
-            entrypoint_num_cpus=entrypoint_num_cpus,
-            entrypoint_num_gpus=entrypoint_num_gpus,
-            entrypoint_memory=entrypoint_memory,
-            entrypoint_resources=dict(entrypoint_resources) if entrypoint_resources else None,
-        )
-        return await JobSubmission(self._http, request, self.job_info).run()
+        job_id = _checked(submission_id, self.name)
+        return await JobSubmission(self._http, job_id, entrypoint, options, self.job_info).run()
 
     async def job_info(self, submission_id: str, *, timeout: float | None = None) -> dict[str, Any] | None:
         """Ray's description of a job; None if the cluster does not know it."""

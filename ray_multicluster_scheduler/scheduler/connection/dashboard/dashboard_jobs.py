@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import aiohttp
 
@@ -34,30 +33,28 @@ class _JobInfoRequest(Protocol):
     def __call__(self, submission_id: str, *, timeout: float | None = None) -> Awaitable[dict[str, Any] | None]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """The body of Ray's ``POST /api/jobs/``."""
+class JobOptions(TypedDict, total=False):
+    """Options of Ray's ``POST /api/jobs/``; None is the same as leaving one out."""
 
-    submission_id: str
-    entrypoint: str
-    runtime_env: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, str] = field(default_factory=dict)
-    entrypoint_num_cpus: float | None = None
-    entrypoint_num_gpus: float | None = None
-    entrypoint_memory: int | None = None
-    entrypoint_resources: dict[str, float] | None = None
-
-    def body(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value is not None}
+    runtime_env: Mapping[str, Any] | None
+    metadata: Mapping[str, str] | None
+    entrypoint_num_cpus: float | None
+    entrypoint_num_gpus: float | None
+    entrypoint_memory: int | None
+    entrypoint_resources: Mapping[str, float] | None
 
 
 class JobSubmission:
     """One submission: after an ambiguous failure, look the job up and try once more, within one deadline."""
 
-    def __init__(self, http: DashboardHttp, request: JobRequest, job_info: _JobInfoRequest) -> None:
-        self._http = http
-        self._request = request
-        self._job_info = job_info
+    def __init__(
+        self, http: DashboardHttp, submission_id: str, entrypoint: str, options: JobOptions, job_info: _JobInfoRequest
+    ) -> None:
+        self._http, self._id, self._job_info = http, submission_id, job_info
+        given = {key: dict(value) if isinstance(value, Mapping) else value for key, value in options.items()}
+        given = {key: value for key, value in given.items() if value is not None and value != {}}
+        required = {"submission_id": submission_id, "entrypoint": entrypoint}
+        self._body: dict[str, Any] = {**required, "runtime_env": {}, "metadata": {}, **given}
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         self._deadline = self._clock() + http.timeouts.submit
 
@@ -72,49 +69,49 @@ class JobSubmission:
     async def _retry(self, first: DashboardProblem) -> str:
         try:
             if await self._find() is not None:
-                return self._request.submission_id
+                return self._id
             return await self._try(self._left())
         except DashboardProblem as error:
             # The first request may still be on its way.
             raise DashboardProblem(
-                f"{error.message} Job {self._request.submission_id} was sent, so it may run there.",
+                f"{error.message} Job {self._id} was sent, so it may run there.",
                 code=error.code,
                 ambiguous=True,
-                task_id=self._request.submission_id,
+                task_id=self._id,
                 cluster=error.cluster,
                 next_step=f"{error.next_step}; submitting it again under the same id cannot start it twice",
             ) from first
 
     async def _try(self, timeout: float) -> str:
-        answer = await self._http.request("POST", "/api/jobs/", json_body=self._request.body(), timeout=timeout)
+        answer = await self._http.request("POST", "/api/jobs/", json_body=self._body, timeout=timeout)
         if answer.status >= _SERVER_ERROR and "already exists" in answer.text:
             return await self._adopt()
         if not answer.ok:
             raise self._refusal(answer)
         reply = self._http.parse(answer, "/api/jobs/")
-        if not isinstance(reply, dict) or reply.get("submission_id") != self._request.submission_id:
+        if not isinstance(reply, dict) or reply.get("submission_id") != self._id:
             raise self._http.problem("BAD_ANSWER", "did not confirm the id of the job", ambiguous=True)
-        return self._request.submission_id
+        return self._id
 
     async def _adopt(self) -> str:
         if await self._find() is None:
-            what = f"says that job {self._request.submission_id} exists, and that it does not"
+            what = f"says that job {self._id} exists, and that it does not"
             raise self._http.problem("BAD_ANSWER", what, ambiguous=True)
-        return self._request.submission_id
+        return self._id
 
     async def _find(self) -> dict[str, Any] | None:
         """Look up the job with our id. Raises TaskSubmissionError if it is not ours."""
-        info = await self._job_info(self._request.submission_id, timeout=self._left())
+        info = await self._job_info(self._id, timeout=self._left())
         if info is None:
             return None
         metadata = info.get("metadata") or {}
-        ours = self._request.metadata
+        ours = self._body["metadata"]
         for keys in (OWNER_KEYS, _AGENT_KEYS):
             if all(key in ours and metadata.get(key) == ours[key] for key in keys):
                 return info
         raise TaskSubmissionError(
-            f"Cluster {self._http.name} already has a job {self._request.submission_id}, and it is not ours.",
-            task_id=self._request.submission_id,
+            f"Cluster {self._http.name} already has a job {self._id}, and it is not ours.",
+            task_id=self._id,
             cluster=self._http.name,
             next_step="submit under another id, or delete that job in the cluster",
         )
@@ -125,12 +122,12 @@ class JobSubmission:
         about_the_job = _BAD_REQUEST <= answer.status < _SERVER_ERROR or "status code 4" in answer.text
         if about_the_job:
             return TaskSubmissionError(
-                f"Cluster {self._http.name} refuses job {self._request.submission_id}: {reason}.",
-                task_id=self._request.submission_id,
+                f"Cluster {self._http.name} refuses job {self._id}: {reason}.",
+                task_id=self._id,
                 cluster=self._http.name,
                 next_step="fix the job's entrypoint, metadata or runtime_env, and submit it again",
             )
-        what = f"could not submit job {self._request.submission_id} (HTTP {answer.status}: {reason})"
+        what = f"could not submit job {self._id} (HTTP {answer.status}: {reason})"
         return self._http.problem("BAD_ANSWER", what, ambiguous=True)
 
     def _left(self) -> float:
