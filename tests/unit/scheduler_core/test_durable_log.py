@@ -67,7 +67,9 @@ class World:
     def submit(self, *names: str, blobs: Mapping[str, bytes] | None = None, **values: Any) -> None:
         for name in names:
             item = task(name, **values)
-            self.log.accept(item, {**{one: b"" for one in item.payloads if one}, **(blobs or {})}, list(blobs or ()))
+            self.log.accept(
+                item, {**{one: b"" for one in item.payload_digests if one}, **(blobs or {})}, list(blobs or ())
+            )
             self.manager.post(events.Submitted(item))
 
     def end(self) -> None:
@@ -119,7 +121,7 @@ async def test_an_item_from_submission_to_its_end(folder: Path) -> None:
     assert found is not None
     assert (found.status.state, found.status.cluster, found.status.attempt) == (TaskState.SUCCEEDED, "a", 1)
     assert stored_rows.task_of(found) == (task("t"), ("x",))
-    assert set(found.new.blobs) == {one for one in (*task("t").payloads, "x") if one is not None}
+    assert set(found.new.blobs) == {one for one in (*task("t").payload_digests, "x") if one is not None}
     decision = world.log.decision("t")
     assert decision is not None
     assert (decision.task_id, decision.cluster, len(decision.candidates)) == ("t", "a", 2)

@@ -85,7 +85,7 @@ def test_what_runs_keeps_its_payloads(tmp_path: Path) -> None:
         kept.clock.time += 1000
         for _ in range(3):
             kept.tidy()
-        for digest in a_task("runs").payloads:
+        for digest in a_task("runs").payload_digests:
             assert kept.plane.store.blob(digest or "") is not None
 
 
