@@ -1,4 +1,4 @@
-"""One end of a link for the tests of this folder: a port, a link on it, and who hears of it."""
+"""The control plane's end of a link: a listener, links on it, and a recorder of their events."""
 
 from __future__ import annotations
 

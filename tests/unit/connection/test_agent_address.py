@@ -1,4 +1,4 @@
-"""Where agents are listened for, and what they are told."""
+"""Resolution of agent_listen and agent_advertise."""
 
 from __future__ import annotations
 

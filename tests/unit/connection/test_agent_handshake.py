@@ -1,4 +1,4 @@
-"""Who may come in at the agent port, and whom an agent trusts: the real listener against the real dial()."""
+"""The handshake at the agent port, with the real listener and the real agent code."""
 
 from __future__ import annotations
 

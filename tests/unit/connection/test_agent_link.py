@@ -1,4 +1,4 @@
-"""AgentLink while its connection holds: what is sent, in what shape, and what is heard, exactly once."""
+"""AgentLink with a stable connection: messages sent, and events reported exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AgentLink when the agent does not come back, and when the link is closed: every call is answered, then silence."""
+"""AgentLink whose agent does not return, or that is closed: every call is reported, then nothing more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AgentLink when its connection breaks and the agent comes back: nothing is lost, nothing is run or told twice."""
+"""AgentLink whose connection breaks and whose agent returns: nothing is lost, run twice or reported twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent whose job has failed is told as that, and why, also where its log cannot be read."""
+"""Agents whose job has failed, with logs that cannot be read."""
 
 from __future__ import annotations
 

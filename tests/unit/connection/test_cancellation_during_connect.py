@@ -1,4 +1,4 @@
-"""Whoever opens a connection and is cancelled in the very moment when it stands is cancelled, and does not go on."""
+"""A task that is cancelled at the moment when its connection opens ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way leads to a cluster, and why."""
+"""Selection of a cluster's carrier, and the reason for it."""
 
 from __future__ import annotations
 

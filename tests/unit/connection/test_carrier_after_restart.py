@@ -1,4 +1,4 @@
-"""By which way a cluster is reached, and why: known to the next process as well, and forgotten with the cluster."""
+"""The carrier of a cluster and its reason are known after a restart, and forgotten with the cluster."""
 
 from __future__ import annotations
 

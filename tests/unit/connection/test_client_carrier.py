@@ -1,4 +1,4 @@
-"""The carrier of connectors: what it takes for the death of a gateway, and by what each connector is started."""
+"""ClientCarrier: when a gateway counts as dead, and how connectors are started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links that nobody needs are ended; those that are busy stay."""
+"""Idle links are closed; busy ones stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Python runs a connector, and what it gets to know."""
+"""Interpreter and environment of a connector."""
 
 from __future__ import annotations
 

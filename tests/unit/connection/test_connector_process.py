@@ -1,4 +1,4 @@
-"""A connector is watched from outside: killed when it hangs, replaced, and never left behind."""
+"""ConnectorProcess: connectors are killed when they hang, replaced, and never left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submitted once however often it is tried, and followed without gaps or doubles."""
+"""Jobs over HTTP: submitted once in spite of retries, and followed without gaps or repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that can be wrong between us and a dashboard: one code, one sentence, one next step, in time."""
+"""Failed requests to a dashboard: one code, one sentence and one next step each, in time."""
 
 from __future__ import annotations
 

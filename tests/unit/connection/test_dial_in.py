@@ -1,4 +1,4 @@
-"""Agents that listen: the real door against the real dialer, over TLS on loopback."""
+"""Agents that listen and are dialed, over TLS on loopback."""
 
 from __future__ import annotations
 

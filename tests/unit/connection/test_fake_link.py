@@ -1,4 +1,4 @@
-"""FakeLink keeps the promises of cluster_link.py, so that what is tested with it holds with a real link."""
+"""FakeLink keeps the guarantees of cluster_link.py, so that tests with it hold for a real link."""
 
 from __future__ import annotations
 

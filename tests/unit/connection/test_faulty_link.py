@@ -1,4 +1,4 @@
-"""FaultyLink does to messages what it was told to, and the same again with the same seed."""
+"""FaultyLink injects the planned faults into messages, and the same ones for the same seed."""
 
 from __future__ import annotations
 

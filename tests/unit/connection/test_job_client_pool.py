@@ -1,4 +1,4 @@
-"""The pool: one client per cluster, made when needed, replaced when its configuration changes."""
+"""JobClientPool: one client per cluster, made when needed, replaced when its configuration changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actors and their methods over a link: what travels, what is told, and that no number is ever missing."""
+"""Actors and their methods over a link: messages, events, and gapless numbers."""
 
 from __future__ import annotations
 

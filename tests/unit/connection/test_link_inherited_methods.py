@@ -1,4 +1,4 @@
-"""Calls of methods that the process before ours sent: asked for when somebody names them, and answered once."""
+"""Method calls sent by the previous process: resumed when adopted, and reported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that calls share travel once over each connection."""
+"""Shared objects are sent once per connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that are sent ahead: started, recalled, and told where their places came from."""
+"""Calls that are sent ahead: started, recalled, and moved to a slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log of an agent that did not join means to an operator."""
+"""LinkProblems made from the log of an agent that did not join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that came before somebody asked for them, and how much room they may take."""
+"""OrphanedResults: claimed once, and bounded in number and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages: the same content gives the same name; only what belongs in is in."""
+"""Packages: equal content gives an equal name; ignore files and excludes are obeyed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links that are parked: an agent goes on if the next process may want anything of it, and else it ends."""
+"""Parked links: an agent lives on if the next process may need it, otherwise it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a link owes: each call until its one answer."""
+"""PendingCalls: each call is held until its one result."""
 
 from __future__ import annotations
 

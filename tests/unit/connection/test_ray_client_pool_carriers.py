@@ -1,4 +1,4 @@
-"""RayClientPool with two ways to a cluster: which is taken, what is written down of it, and what stays of it."""
+"""RayClientPool with several carriers: which one is used, what is recorded of it, and clean-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that stay with an agent: asked for once, over however many connections, and let go for good."""
+"""RemoteValues: fetched once over any number of connections, and released for good."""
 
 from __future__ import annotations
 

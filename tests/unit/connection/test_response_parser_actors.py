@@ -1,4 +1,4 @@
-"""Which detached actors a dashboard tells of."""
+"""Parsing the dashboard's list of actors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the answers of a dashboard to a snapshot: real names, per node, and None for what nobody said."""
+"""Parsing the dashboard's responses to a snapshot: real names, per node, None for missing values."""
 
 from __future__ import annotations
 

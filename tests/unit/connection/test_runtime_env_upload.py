@@ -1,4 +1,4 @@
-"""A runtime_env made ready for a cluster: packed once, uploaded when missing, named by URI."""
+"""A runtime_env made usable in a cluster: packed once, uploaded if missing, named by URI."""
 
 from __future__ import annotations
 

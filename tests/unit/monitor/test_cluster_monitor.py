@@ -1,4 +1,4 @@
-"""ClusterMonitor and HealthChecker: whatever a cluster does, the machine hears one answer."""
+"""ClusterMonitor and HealthChecker: every request posts exactly one event."""
 
 from __future__ import annotations
 
