@@ -2,7 +2,7 @@
 
 The daemon (`main`, run as ``python -m``) reads what to start from the first line of standard input, reports progress on
 standard output, one JSON object per line, and ends with ``ready`` or ``failed``. Its parent must confirm with a second
-line, or the fleet is stopped, since nobody would know of it. The daemon then runs until SIGTERM, and starts dead
+line, or the fleet is stopped, because no command would know of it. The daemon then runs until SIGTERM, and starts dead
 clusters again on request: a control socket in the fleet's folder takes one JSON line, ``{"start": ["mac"]}``, and
 answers with lines of progress and a last one, ``done`` or ``failed``.
 """
@@ -180,7 +180,7 @@ class _StopRequested(BaseException):
 
 
 class _ProgressRouter:
-    """Sends the fleet's progress to the current requester, or else to whoever started it."""
+    """Sends the fleet's progress to the current requester, or else to the starter of the fleet."""
 
     def __init__(self, default: Progress) -> None:
         self.current = self.default = default

@@ -1,5 +1,5 @@
-"""More and more programs submit to one service, until it is more than its clusters can do: nothing is lost, memory is
-bounded, and the queue drains. The clusters are simulated; store, HTTP, brain and clients are real."""
+"""Increasingly many programs submit to one service, beyond the capacity of its clusters: nothing is lost, memory is
+bounded, and the queue drains. The clusters are simulated; store, HTTP, scheduler and clients are real."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def service(tmp_path: Path) -> Iterator[Service]:
     running.close()
 
 
-def ask(service: Service, path: str, said: dict[str, Any] | None = None) -> Any:
-    body = None if said is None else json.dumps(said).encode()
+def ask(service: Service, path: str, document: dict[str, Any] | None = None) -> Any:
+    body = None if document is None else json.dumps(document).encode()
     headers = {"Content-Type": "application/json", **service.headers}
     request = urllib.request.Request(f"{service.address}{path}", body, headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -56,8 +56,8 @@ def test_more_and_more_programs_submit_more_than_the_clusters_can_do(service: Se
     def submit(step: int, program: int) -> None:
         for at in range(0, EACH, BATCH):
             names = [f"s{step}-p{program}-{at + one}" for one in range(BATCH)]
-            said = {"items": [{"task": task(name)} for name in names], "blobs": BLOBS}
-            for name, answer in zip(names, ask(service, "/api/v1/items/batch", said)["items"], strict=True):
+            batch = {"items": [{"task": task(name)} for name in names], "blobs": BLOBS}
+            for name, answer in zip(names, ask(service, "/api/v1/items/batch", batch)["items"], strict=True):
                 (accepted if answer.get("id") == name else errors).append(name)
 
     for step in STEPS:

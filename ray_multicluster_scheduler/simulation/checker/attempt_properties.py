@@ -68,7 +68,7 @@ class EveryAcceptedTaskReachesExactlyOneTerminalState(Property):
             if not state.terminal:
                 self.report(index.end, f"{task_id} stays {state} for ever")
             elif task_id not in completed:
-                self.report(index.end, f"{task_id} is {state}, and its owner is never told")
+                self.report(index.end, f"{task_id} is {state}, and its end is never reported")
 
     def _check_transition(self, entry: Entry, before: TaskState | None, after: TaskState, task_id: str) -> None:
         legal = after is TaskState.PENDING if before is None else after in _LEGAL_TRANSITIONS.get(before, "").split()
@@ -145,55 +145,74 @@ class CancelledWorkDoesNotGoOn(Property):
         "once.)"
     )
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._states: dict[str, TaskState] = {}
+        self._requested: set[str] = set()
+        self._ending: set[str] = set()
+        self._running: dict[str, set[int]] = {}
+        self._sent_to: dict[str, str] = {}
+        self._declared_dead: set[str] = set()
+        self._completed_early: dict[str, Entry] = {}
+        self._started_late: dict[str, Entry] = {}
+
     def check(self, index: HistoryIndex, history: Sequence[HistoryLine]) -> None:
-        states: dict[str, TaskState] = {}
-        requested: set[str] = set()
-        ending: set[str] = set()
-        running: dict[str, set[int]] = {}
-        completed_early: dict[str, Entry] = {}
-        sent_to: dict[str, str] = {}
-        declared_dead: set[str] = set()
-        started_late: dict[str, Entry] = {}
         kinds = (CancelRequested, ClusterDeclaredDead, Persist, Dispatch, CancelAttempt, Complete)
         for entry in index.of_types(*kinds, AttemptBegan, AttemptEnded):
             match entry.content:
                 case CancelRequested(task_id=task_id):
-                    state = states.get(task_id)
-                    if state is not None and not state.terminal:
-                        self._check_answer(entry, history, state, task_id, ending)
-                        requested.add(task_id)
+                    self._cancel_requested(entry, history, task_id)
                 case Persist(transition=step):
-                    states[step.task_id] = step.state
+                    self._states[step.task_id] = step.state
                 case CancelAttempt(task_id=task_id):
-                    ending.add(task_id)
+                    self._ending.add(task_id)
                 case ClusterDeclaredDead(cluster=cluster):
-                    declared_dead.update(task_id for task_id, where in sent_to.items() if where == cluster)
-                case Dispatch(task_id=task_id, again=again):
-                    ending.discard(task_id)
-                    declared_dead.discard(task_id)
-                    sent_to[task_id] = entry.content.cluster
-                    if task_id in requested and not again:
-                        self.report(entry, f"{task_id} was cancelled, and is sent to {entry.content.cluster}")
-                case AttemptBegan(task_id=task_id, attempt=attempt):
-                    running.setdefault(task_id, set()).add(attempt)
-                    state = states.get(task_id)
-                    if state is TaskState.CANCELLED and task_id in declared_dead:
-                        started_late[task_id] = entry
-                    elif state is TaskState.CANCELLED:
-                        self.report(entry, f"{task_id} is CANCELLED, and attempt {attempt} starts")
-                case AttemptEnded(task_id=task_id, attempt=attempt, how=how):
-                    running.get(task_id, set()).discard(attempt)
-                    late, early = started_late.get(task_id), completed_early.get(task_id)
-                    if late is not None and how in ("cancelled", "died") and entry.at <= late.at + _AT_ONCE_S:
-                        del started_late[task_id]
-                    if early is not None and how == "died" and entry.at <= early.at + index.settings.node_grace_s:
-                        del completed_early[task_id]
-                case Complete(task_id=task_id, state=TaskState.CANCELLED) if running.get(task_id):
-                    completed_early[task_id] = entry
-        for task_id, entry in completed_early.items():
+                    self._declared_dead.update(one for one, where in self._sent_to.items() if where == cluster)
+                case Dispatch():
+                    self._dispatched(entry, entry.content)
+                case AttemptBegan():
+                    self._began(entry, entry.content)
+                case AttemptEnded():
+                    self._ended(entry, entry.content, index.settings.node_grace_s)
+                case Complete(task_id=task_id, state=TaskState.CANCELLED) if self._running.get(task_id):
+                    self._completed_early[task_id] = entry
+        for task_id, entry in self._completed_early.items():
             self.report(entry, f"{task_id} is completed as CANCELLED while it runs")
-        for task_id, entry in started_late.items():
+        for task_id, entry in self._started_late.items():
             self.report(entry, f"{task_id} is CANCELLED, starts on a cluster that was declared dead, and is not ended")
+
+    def _cancel_requested(self, entry: Entry, history: Sequence[HistoryLine], task_id: str) -> None:
+        state = self._states.get(task_id)
+        if state is not None and not state.terminal:
+            self._check_answer(entry, history, state, task_id, self._ending)
+            self._requested.add(task_id)
+
+    def _dispatched(self, entry: Entry, dispatch: Dispatch) -> None:
+        task_id = dispatch.task_id
+        self._ending.discard(task_id)
+        self._declared_dead.discard(task_id)
+        self._sent_to[task_id] = dispatch.cluster
+        if task_id in self._requested and not dispatch.again:
+            self.report(entry, f"{task_id} was cancelled, and is sent to {dispatch.cluster}")
+
+    def _began(self, entry: Entry, began: AttemptBegan) -> None:
+        task_id = began.task_id
+        self._running.setdefault(task_id, set()).add(began.attempt)
+        if self._states.get(task_id) is not TaskState.CANCELLED:
+            return
+        if task_id in self._declared_dead:
+            self._started_late[task_id] = entry
+        else:
+            self.report(entry, f"{task_id} is CANCELLED, and attempt {began.attempt} starts")
+
+    def _ended(self, entry: Entry, ended: AttemptEnded, node_grace_s: float) -> None:
+        task_id = ended.task_id
+        self._running.get(task_id, set()).discard(ended.attempt)
+        late, early = self._started_late.get(task_id), self._completed_early.get(task_id)
+        if late is not None and ended.how in ("cancelled", "died") and entry.at <= late.at + _AT_ONCE_S:
+            del self._started_late[task_id]
+        if early is not None and ended.how == "died" and entry.at <= early.at + node_grace_s:
+            del self._completed_early[task_id]
 
     def _check_answer(
         self, entry: Entry, history: Sequence[HistoryLine], state: TaskState, task_id: str, ending: set[str]
