@@ -69,7 +69,7 @@ def up(
     the service is stopped or killed, running work continues, and the next start on the same folder takes it over.
     """
     from ray_multicluster_scheduler.common.logging import configure, get_logger, is_configured, writes_json
-    from ray_multicluster_scheduler.control_plane.admin_api.serve import listening_as, serve
+    from ray_multicluster_scheduler.control_plane.admin_api.serve import listen_address_of, serve
     from ray_multicluster_scheduler.control_plane.config import load_config
     from ray_multicluster_scheduler.control_plane.config.config_warnings import doubts
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
@@ -83,7 +83,7 @@ def up(
     serve(
         found,
         state or rmcs_home(),
-        listening_as(
+        listen_address_of(
             found, host=host, port=port, auth=auth and str(auth), cert=tls_cert, key=tls_key, allow_hosts=allow_host
         ),
         drain_s=drain,

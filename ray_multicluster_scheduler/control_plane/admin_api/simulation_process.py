@@ -1,4 +1,4 @@
-"""A simulation in a process of its own: asked on stdin, answered on stdout, and ended when it takes too long."""
+"""Runs a simulation in a child process with limits of time and memory; request on stdin, result on stdout."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ _MOST_BYTES = 4 * 2**30
 _NICE = 10
 
 
-class SimulatedRuns:
-    """One at a time, on the loop of the service, which does not wait for it."""
+class SimulationRunner:
+    """One simulation at a time; does not block the loop."""
 
     def __init__(self) -> None:
         self._busy = False
 
-    async def run(self, asked: dict[str, Any], limit_s: float = LONGEST_S) -> dict[str, Any]:
-        """``asked`` is what :func:`simulated` takes. Raises ConfigurationError, QueueFullError while another one runs,
-        and SchedulerError for one that takes too long or ends without an answer."""
+    async def run(self, request: dict[str, Any], limit_s: float = LONGEST_S) -> dict[str, Any]:
+        """Run :func:`simulated` in the child. Raises ConfigurationError, QueueFullError while another simulation runs,
+        and SchedulerError if it takes too long or ends without an answer."""
         if self._busy:
-            raise QueueFullError("Another simulation runs.", next_step="ask again when it is over")
+            raise QueueFullError("Another simulation is running.", next_step="try again when it is over")
         self._busy = True
         try:
-            return await _in_a_process(asked, limit_s)
+            return await _run_in_child(request, limit_s)
         finally:
             self._busy = False
 
 
-async def _in_a_process(asked: dict[str, Any], limit_s: float) -> dict[str, Any]:
+async def _run_in_child(request: dict[str, Any], limit_s: float) -> dict[str, Any]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __name__, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
     )
     try:
         async with asyncio.timeout(limit_s):
-            told, _ = await process.communicate(json.dumps(asked).encode())
+            output, _ = await process.communicate(json.dumps(request).encode())
     except TimeoutError:
         raise SchedulerError(
             f"The simulation did not end within {limit_s:g} s.", next_step="simulate less, or with `rmcs simulate`"
@@ -57,7 +57,7 @@ async def _in_a_process(asked: dict[str, Any], limit_s: float) -> dict[str, Any]
             process.kill()
         await process.wait()
     try:
-        answer: dict[str, Any] = json.loads(told)
+        answer: dict[str, Any] = json.loads(output)
     except ValueError:
         raise SchedulerError(
             f"The simulation ended without an answer ({process.returncode}).",
@@ -68,24 +68,24 @@ async def _in_a_process(asked: dict[str, Any], limit_s: float) -> dict[str, Any]
     return answer
 
 
-def simulated(asked: dict[str, Any]) -> dict[str, Any]:
-    """In that process: ``config`` as in a clusters.yaml, ``nodes`` by cluster, ``synthetic`` and ``seed``. Raises
+def simulated(request: dict[str, Any]) -> dict[str, Any]:
+    """In the child: ``config`` as in a clusters.yaml, ``nodes`` by cluster, ``synthetic`` and ``seed``. Raises
     ConfigurationError."""
-    from ray_multicluster_scheduler.simulation import Synthetic, load_fleet, simulate  # noqa: PLC0415 - only there
+    from ray_multicluster_scheduler.simulation import Synthetic, load_fleet, simulate  # noqa: PLC0415 - only in the child
 
-    fleet = load_fleet(config_from(asked["config"], "what was sent", Path.cwd(), {}), None, asked["nodes"])
-    workload = Synthetic.parse(asked["synthetic"]).generate(asked["seed"], fleet)
+    fleet = load_fleet(config_from(request["config"], "what was sent", Path.cwd(), {}), None, request["nodes"])
+    workload = Synthetic.parse(request["synthetic"]).generate(request["seed"], fleet)
     if len(workload) > MOST_ITEMS:
         raise ConfigurationError(
             f"The workload has {len(workload):,} items.",
             next_step=f"simulate {MOST_ITEMS:,} at the most here, and more with `rmcs simulate`",
         )
-    return simulate(fleet, workload, seed=asked["seed"]).to_dict()
+    return simulate(fleet, workload, seed=request["seed"]).to_dict()
 
 
 def _main() -> None:
     os.nice(_NICE)
-    with suppress(ValueError, OSError):  # not everywhere
+    with suppress(ValueError, OSError):  # not supported everywhere
         resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
     try:
         answer = simulated(json.load(sys.stdin))

@@ -15,8 +15,8 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.access import Acc
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenStore
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
-from ray_multicluster_scheduler.control_plane.admin_api.http.bounded_http import Bounds
 from ray_multicluster_scheduler.control_plane.admin_api.http.http_server import http_server, listen
+from ray_multicluster_scheduler.control_plane.admin_api.http.uvicorn_protocols import HttpLimits
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import BLOBS, ServicePlane, a_task
@@ -34,11 +34,11 @@ class HttpService:
         *,
         auth: str = "none",
         origins: Sequence[str] = (),
-        bounds: Bounds | None = None,
+        limits: HttpLimits | None = None,
         **values: Any,
     ) -> None:
         self.plane = ServicePlane(folder, **values)
-        self.auth, self.origins, self.bounds, self.token = auth, origins, bounds, ""
+        self.auth, self.origins, self.limits, self.token = auth, origins, limits, ""
         self.port = 0
         self._serving: Future[None] | None = None
         self._listen()
@@ -65,7 +65,7 @@ class HttpService:
         self._listener = listen("127.0.0.1", self.port)
         self.port = self._listener.getsockname()[1]
         self.app = create_app(self.plane.runtime, self._access())
-        self._server = http_server(self.app, bounds=self.bounds)
+        self._server = http_server(self.app, limits=self.limits)
         self._serving = self.plane.runtime.start(self._server.serve(sockets=[self._listener]))
         until(lambda: self._server.started)
 

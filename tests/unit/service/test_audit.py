@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
-from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import Listening
+from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import ListenAddress
 from ray_multicluster_scheduler.control_plane.admin_api.serve import _access
 from ray_multicluster_scheduler.control_plane.store import OperationRecord, SqliteStore
 from tests.unit.client_api.control_plane import fleet, until
@@ -62,7 +62,9 @@ def test_what_sighup_did(tmp_path: Path) -> None:
 def test_the_first_token_is_told_when_it_is_made(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "state")
     try:
-        made = [_access(fleet(), store, tmp_path / "state", Listening(auth="token"), lambda _: None) for _ in range(2)]
+        made = [
+            _access(fleet(), store, tmp_path / "state", ListenAddress(auth="token"), lambda _: None) for _ in range(2)
+        ]
     finally:
         store.close()
     (access, token), (_, again) = made

@@ -18,13 +18,13 @@ import websockets.exceptions
 from websockets.sync.client import connect
 
 from ray_multicluster_scheduler.control_plane.admin_api.http import http_server
-from ray_multicluster_scheduler.control_plane.admin_api.http.bounded_http import Bounds
+from ray_multicluster_scheduler.control_plane.admin_api.http.uvicorn_protocols import HttpLimits
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import MOST_BYTES
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.raw_client import RawClient
 
-SOON = Bounds(head_s=1.5, body_s=1.5, body_bytes=100)
+SOON = HttpLimits(head_s=1.5, body_s=1.5, body_bytes=100)
 ASK = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = "POST /api/v1/items HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
@@ -37,7 +37,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
-    with HttpService(tmp_path_factory.mktemp("impatient") / "state", bounds=SOON) as service:
+    with HttpService(tmp_path_factory.mktemp("impatient") / "state", limits=SOON) as service:
         yield service
 
 
@@ -194,7 +194,7 @@ def test_readers_of_events_are_not_slow(impatient: HttpService) -> None:
 
 
 def test_a_thousand_idle_connections(service: HttpService) -> None:
-    http_server.connections_in_reach(2_600)
+    http_server.possible_connections(2_600)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 2_600:
         pytest.skip("this machine lets nobody open so many files")
@@ -213,7 +213,7 @@ def test_a_thousand_idle_connections(service: HttpService) -> None:
 
 
 def test_more_connections_than_are_allowed(tmp_path: Path) -> None:
-    with HttpService(tmp_path / "state", bounds=Bounds(connections=3)) as service:
+    with HttpService(tmp_path / "state", limits=HttpLimits(connections=3)) as service:
         few = [RawClient(service) for _ in range(3)]
         for one in few:
             one.say(ASK + "\r\n")
@@ -239,9 +239,9 @@ def test_as_many_connections_as_files(monkeypatch: pytest.MonkeyPatch) -> None:
         setrlimit=lambda _, both: limits.append(both),
     )
     monkeypatch.setattr(http_server, "resource", fake)
-    assert http_server.connections_in_reach(2_000) == 2_000
+    assert http_server.possible_connections(2_000) == 2_000
     assert limits[-1] == (2_500, 4_096)
-    assert http_server.connections_in_reach(10_000) == 4_096 - 500
+    assert http_server.possible_connections(10_000) == 4_096 - 500
     assert limits[-1] == (4_096, 4_096)
 
 

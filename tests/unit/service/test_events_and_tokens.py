@@ -109,7 +109,7 @@ def test_a_token_that_is_revoked_ends_its_streams_at_once(
         service.ask("DELETE", f"/api/v1/tokens/{token_id}")
         with pytest.raises(EOFError):
             reader.until(id="never")
-        with pytest.raises(ConnectionClosed, match="not good any more"):
+        with pytest.raises(ConnectionClosed, match="no longer valid"):
             line.recv(timeout=30)
         assert time.monotonic() - began < 30
     listening(service, 1)

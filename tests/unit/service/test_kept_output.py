@@ -401,7 +401,7 @@ def test_a_cluster_that_is_away_in_the_middle_is_no_defect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, attempt: str, heard: bytes
 ) -> None:
     """All attempts: it is waited for, and nothing is repeated. One: its end, and whoever asks again hears why."""
-    monkeypatch.setattr(output_stream, "READ_AGAIN_S", 0.1)
+    monkeypatch.setattr(output_stream, "RETRY_S", 0.1)
     with HttpService(tmp_path / "state", submission_interval_s=0) as service, ThreadPoolExecutor() as threads:
         dashboard = service.plane.runtime.clients = Flickers()  # type: ignore[assignment]  # a fake
         a_running_job(service)
@@ -417,7 +417,7 @@ def test_what_cannot_be_read_when_the_job_is_over_is_said_in_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Flickers, "lost", property(lambda _: False, lambda *_: None))
-    monkeypatch.setattr(output_stream, "READ_AGAIN_S", 0.1)
+    monkeypatch.setattr(output_stream, "RETRY_S", 0.1)
     with HttpService(tmp_path / "state", submission_interval_s=0) as service, ThreadPoolExecutor() as threads:
         service.plane.runtime.clients = Flickers()  # type: ignore[assignment]  # a fake
         a_running_job(service)

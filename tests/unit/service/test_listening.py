@@ -23,8 +23,8 @@ from cryptography.x509.oid import NameOID
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
-from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import Listening
-from ray_multicluster_scheduler.control_plane.admin_api.serve import listening_as
+from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import ListenAddress
+from ray_multicluster_scheduler.control_plane.admin_api.serve import listen_address_of
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.store.state_folder import holder
 from tests.support.running_service import RunningService
@@ -57,45 +57,45 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.com", ""])
 def test_elsewhere_only_with_tls_and_tokens(pem: tuple[Path, Path], host: str) -> None:
     with pytest.raises(ConfigurationError, match="without TLS"):
-        Listening(host)
+        ListenAddress(host)
     with pytest.raises(ConfigurationError, match="without tokens"):
-        Listening(host, auth="none", cert=pem[0], key=pem[1])
-    assert Listening(host, cert=pem[0], key=pem[1]).secure
+        ListenAddress(host, auth="none", cert=pem[0], key=pem[1])
+    assert ListenAddress(host, cert=pem[0], key=pem[1]).secure
 
 
 def test_the_names_that_it_is_asked_by(pem: tuple[Path, Path]) -> None:
     cert, key = pem
-    assert Listening().names == ()
-    assert Listening(allow_hosts=["proxy.example"]).names == ("proxy.example",)
-    everywhere = Listening("0.0.0.0", cert=cert, key=key, allow_hosts=["proxy.example"])
+    assert ListenAddress().names == ()
+    assert ListenAddress(allow_hosts=["proxy.example"]).names == ("proxy.example",)
+    everywhere = ListenAddress("0.0.0.0", cert=cert, key=key, allow_hosts=["proxy.example"])
     assert everywhere.names == ("fleet.example", "127.0.0.1", "proxy.example")
     assert everywhere.address(8000) == "https://fleet.example:8000"
-    there = Listening("192.168.1.1", cert=cert, key=key)
+    there = ListenAddress("192.168.1.1", cert=cert, key=key)
     assert there.names == ("192.168.1.1", "fleet.example", "127.0.0.1")
     assert there.address(5) == "https://192.168.1.1:5"
-    assert Listening("::1").address(5) == "http://[::1]:5"
+    assert ListenAddress("::1").address(5) == "http://[::1]:5"
 
 
 def test_files_that_cannot_be_used(pem: tuple[Path, Path], tmp_path: Path) -> None:
     cert, key = pem
     with pytest.raises(ConfigurationError, match="both a certificate and its key"):
-        Listening(cert=cert)
+        ListenAddress(cert=cert)
     for wrong in ((key, cert), (cert, tmp_path / "nowhere"), (tmp_path / "nowhere", key), (cert, cert)):
         with pytest.raises(ConfigurationError, match="cannot be used"):
-            Listening(cert=wrong[0], key=wrong[1])
+            ListenAddress(cert=wrong[0], key=wrong[1])
 
 
 def test_the_setting_auth_says_whether_tokens_are_asked_for(tmp_path: Path) -> None:
-    assert listening_as(fleet()).auth == "token"
-    assert listening_as(fleet(auth="none")).auth == "none"
-    assert listening_as(fleet(auth="none"), auth="token").auth == "token"
+    assert listen_address_of(fleet()).auth == "token"
+    assert listen_address_of(fleet(auth="none")).auth == "none"
+    assert listen_address_of(fleet(auth="none"), auth="token").auth == "token"
     with pytest.raises(ValueError, match="auth"):
         Settings.model_validate({"auth": "maybe"})
 
 
 def test_the_setting_service_tls_serves_https(pem: tuple[Path, Path]) -> None:
     cert, key = pem
-    found = listening_as(fleet(service_tls={"cert": str(cert), "key": str(key)}), host="0.0.0.0")
+    found = listen_address_of(fleet(service_tls={"cert": str(cert), "key": str(key)}), host="0.0.0.0")
     assert (found.cert, found.key, found.secure) == (cert, key, True)
 
 

@@ -32,7 +32,7 @@ class Items:
     @property
     def store(self) -> Any:
         """All that was ever known is in it."""
-        return SimpleNamespace(known=lambda ids: {one for one in ids if one in self.known})
+        return SimpleNamespace(known_ids=lambda ids: {one for one in ids if one in self.known})
 
     async def find_item(self, item_id: str) -> Item | None:
         if item_id not in self.known:
@@ -206,7 +206,7 @@ async def test_answers_to_calls_that_were_not_heard_are_kept_longer(monkeypatch:
     box.watch(call)
     call.ended(Outcome(Complete("call", TaskState.SUCCEEDED, 1, "mac"), None))
     assert post.box("c") is box, "its answer is nowhere else"
-    monkeypatch.setattr(module, "ANSWERS_KEPT_S", -1.0)
+    monkeypatch.setattr(module, "RESULTS_KEPT_S", -1.0)
     assert post.box("c") is not box
     assert heard == ["call"]
 
@@ -215,7 +215,7 @@ async def test_answers_that_nobody_hears_are_given_up_also_when_no_client_comes_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "KEPT_S", 0.02)
-    monkeypatch.setattr(module, "ANSWERS_KEPT_S", 0.05)
+    monkeypatch.setattr(module, "RESULTS_KEPT_S", 0.05)
     heard = asyncio.Event()
     post = MailboxRegistry(cast("Any", None), lambda _: heard.set())
     call = Promise("call")
@@ -231,7 +231,7 @@ async def test_a_dropped_item_is_not_watched_any_more() -> None:
     box.watch(items["a"])
     box.drop(["a", "never"])
     end(items["a"])
-    assert await box.news(0) == []
+    assert await box.poll(0) == []
 
 
 async def test_of_calls_it_is_told_when_their_answer_was_heard() -> None:
@@ -242,7 +242,7 @@ async def test_of_calls_it_is_told_when_their_answer_was_heard() -> None:
     box.watch(answered)
     box.watch(given_up)
     answered.ended(done)
-    assert [one["id"] for one in await box.news(0)] == ["answered"]
+    assert [one["id"] for one in await box.poll(0)] == ["answered"]
     assert heard == []
     box.drop(["answered"])
     assert heard == ["answered"]

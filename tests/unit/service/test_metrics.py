@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.admin_api.metrics.current_load import is_up
+from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import is_up
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import (
     MOST_REASONS,
     OTHER,

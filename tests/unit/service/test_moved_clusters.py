@@ -9,7 +9,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig
-from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import check_moved, note_places
+from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import check_moved, store_addresses
 from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.control_plane import until
@@ -23,7 +23,7 @@ OTHER = ClusterConfig(name="linux", dashboard="http://127.0.0.1:8266")
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[ServicePlane]:
     with ServicePlane(tmp_path / "state") as plane:
-        note_places(plane.store, [BEFORE])
+        store_addresses(plane.store, [BEFORE])
         yield plane
 
 
@@ -76,7 +76,7 @@ def test_where_it_was_when_nothing_was_written_down_is_not_guessed(tmp_path: Pat
 
 def test_an_address_that_was_accepted_is_the_one_to_come_back_to(plane: ServicePlane) -> None:
     running(plane.taken(a_job("j1")))
-    note_places(plane.store, [NOW])
+    store_addresses(plane.store, [NOW])
     check_moved(plane.store, [NOW])
     with pytest.raises(ConfigurationError, match=r"was http://127.0.0.1:8266 when"):
         check_moved(plane.store, [BEFORE])
@@ -85,7 +85,7 @@ def test_an_address_that_was_accepted_is_the_one_to_come_back_to(plane: ServiceP
 def test_one_that_goes_and_comes_back_elsewhere_is_remembered(plane: ServicePlane) -> None:
     running(plane.taken(a_job("j1")))
     check_moved(plane.store, [OTHER])
-    note_places(plane.store, [OTHER])
+    store_addresses(plane.store, [OTHER])
     with pytest.raises(ConfigurationError, match="j1 is not over there"):
         check_moved(plane.store, [OTHER, NOW])
 

@@ -48,7 +48,7 @@ class Programs:
         self.service.on_loop(hold)
 
     def look(self) -> None:
-        self.service.on_loop(self.leases._look)
+        self.service.on_loop(self.leases._check)
 
     def state(self, actor_id: str) -> TaskState:
         item = self.service.plane.find_item(actor_id)
@@ -115,8 +115,8 @@ def test_whoever_submits_it_it_is_held(service: ActorService, client: str | None
 
 def test_whoever_asks_for_news_is_there(service: ActorService) -> None:
     boxes = service.app.state.mailboxes
-    assert boxes.last_heard("p") is None
+    assert boxes.last_poll("p") is None
     service.news("p", timeout=0)
-    heard = boxes.last_heard("p")
+    heard = boxes.last_poll("p")
     assert heard is not None
     assert heard <= service.plane.runtime.ask(service.plane.runtime._loop.time)

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ResultLostError, StoreFullError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api import serve as serve_module
-from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import Listening
+from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import ListenAddress
 from ray_multicluster_scheduler.control_plane.runtime.outcome import value_of
 from ray_multicluster_scheduler.control_plane.runtime.service.retention import Retention
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
@@ -151,7 +151,7 @@ def limits(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: Any) -> Sq
     monkeypatch.setattr(serve_module, "ServiceRuntime", refuse)
     monkeypatch.setattr(SqliteStore, "close", lambda self: None)
     with pytest.raises(Enough):
-        serve_module.serve(fleet(**settings), folder, Listening(port=0))
+        serve_module.serve(fleet(**settings), folder, ListenAddress(port=0))
     monkeypatch.undo()
     return opened[0]
 

@@ -1,4 +1,4 @@
-"""Whoever waits or listens with a token that is not good any more is told so, at once."""
+"""Whoever waits or listens with a token that is no longer valid is told so, at once."""
 
 from __future__ import annotations
 

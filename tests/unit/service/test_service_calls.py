@@ -297,5 +297,5 @@ def test_questions_that_make_no_sense(service: ActorService) -> None:
 
 def test_nobody_waits_for_the_end_of_actors_when_the_service_is_drained(service: ActorService) -> None:
     said: list[str] = []
-    serve._drain(service.plane.runtime, 30.0, serve._Stop(), said.append)
+    serve._drain(service.plane.runtime, 30.0, serve._StopSignal(), said.append)
     assert said == []

@@ -11,7 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import QueueFullError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.routes.simulation import _asked
-from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import SimulatedRuns, simulated
+from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import SimulationRunner, simulated
 from tests.unit.service.http_service import HttpService
 
 SMALL = {"synthetic": "items=20 over=5min run=constant:30 sizes=1", "nodes": {"mac": "2x{CPU:4}"}}
@@ -72,7 +72,7 @@ def test_what_is_none_or_too_large_is_refused(service: HttpService, said: dict[s
 
 
 async def test_one_at_a_time_and_not_for_ever() -> None:
-    runs = SimulatedRuns()
+    runs = SimulationRunner()
     first = asyncio.create_task(runs.run(ASKED))
     await asyncio.sleep(0)
     with pytest.raises(QueueFullError):

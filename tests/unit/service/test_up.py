@@ -19,10 +19,10 @@ import yaml
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.http.http_server import listen
-from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import Listening
+from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import ListenAddress
 from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
 from ray_multicluster_scheduler.control_plane.config import load_config
-from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import note_places
+from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import store_addresses
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, StopRequest, holder, request_stop
 from tests.unit.client_api.control_plane import fleet, until
@@ -137,7 +137,7 @@ def tracer(frame, event, arg):
         signal.raise_signal(signal.SIGTERM)
     return tracer
 
-with serve._Stop() as stop:
+with serve._StopSignal() as stop:
     sys.settrace(tracer)
     heard = stop.wait(60)
     sys.settrace(None)
@@ -165,7 +165,7 @@ def test_sighup_reads_the_configuration_again(folder: Folder) -> None:
     until(lambda: clusters() == ["mac", "linux"], 30)
     folder.config.write_text("nonsense")
     process.send_signal(signal.SIGHUP)
-    until(lambda: "the configuration is as it was" in folder.said_in(0).read_text(), 30)
+    until(lambda: "the configuration was not changed" in folder.said_in(0).read_text(), 30)
     assert clusters() == ["mac", "linux"]
     process.terminate()
     assert process.wait(30) == 0
@@ -193,12 +193,12 @@ def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
     said = folder.said(second)
     assert "the service is draining already; the second request stops it at once" in said
     assert "waits up to" not in said
-    assert "rmcs: stopped; 1 item not over, which the next start takes up" in folder.said(process)
+    assert "rmcs: stopped; 1 item not over, which the next start continues" in folder.said(process)
 
 
 def test_a_cluster_that_was_moved_with_a_job_that_is_not_over(folder: Folder) -> None:
     with ServicePlane(folder.state) as plane:
-        note_places(plane.store, load_config(folder.config).clusters)
+        store_addresses(plane.store, load_config(folder.config).clusters)
         running(plane.taken(a_job("j1")))
     folder.config.write_text(CLUSTERS.replace(":9", ":10"))
     refused = folder.rmcs("up", "--config", str(folder.config), "--port", "0")
@@ -238,7 +238,7 @@ def test_a_second_order_is_heard_from_when_it_can_be_read_that_it_drains(folder:
         assert response.status == 200
     folder.rmcs("down", "--drain", "600")
     assert process.wait(60) == 0
-    assert "rmcs: stopped; 1 item not over, which the next start takes up" in folder.said(process)
+    assert "rmcs: stopped; 1 item not over, which the next start continues" in folder.said(process)
 
 
 def test_a_stop_request_is_for_one_process_only(tmp_path: Path) -> None:
@@ -267,8 +267,8 @@ def test_down_says_for_how_long_what_runs_goes_on(folder: Folder) -> None:
         assert response.status == 200
     assert (folder.rmcs("down", "--away", "600").wait(60), process.wait(60)) == (0, 0)
     said = folder.said(process)
-    assert "1 item not over, which the next start takes up" in said
-    assert "no cluster was told to go on for longer" in said, "there is no agent anywhere"
+    assert "1 item not over, which the next start continues" in said
+    assert "no cluster could be told to continue for longer" in said, "there is no agent anywhere"
     for option, number in (("--away", "nan"), ("--away", "inf"), ("--drain", "inf")):
         wrong = folder.rmcs("down", option, number)
         assert wrong.wait(60) == 2
@@ -316,13 +316,13 @@ def test_its_first_start_makes_a_token_and_without_it_nobody_is_let_in(folder: F
     with urlopen(f"{address}/api/v1/fleet", timeout=10) as response:
         assert response.status == 200
     process.kill()
-    assert "nobody is asked for a token (auth: none)" in folder.said(process)
+    assert "no token is required (auth: none)" in folder.said(process)
 
 
 def test_a_port_that_somebody_has_is_a_sentence(folder: Folder, tmp_path: Path) -> None:
     _, address = folder.up()
     with pytest.raises(ConfigurationError, match=r"cannot listen on 127.0.0.1:\d+.*--port"):
-        serve(fleet(), tmp_path / "other", Listening(port=int(address.rpartition(":")[2])))
+        serve(fleet(), tmp_path / "other", ListenAddress(port=int(address.rpartition(":")[2])))
 
 
 def test_there_are_no_more_connections_than_max_connections(folder: Folder) -> None:

@@ -1,4 +1,4 @@
-"""EventSocket: events over one WebSocket, for one reader who may change what it wants."""
+"""EventSocket: events over one WebSocket, whose client can change its subscription."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.expiry import batches_while_valid, close_on_expiry
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import is_still_valid
-from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot
+from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import snapshot
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import missed
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
@@ -21,86 +21,87 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import
 HEARTBEAT_S = 30.0
 _MOST = 2**53
 MOST_DIGITS = 1_000
-"""Of a number that a text has; Python itself reads no more than some thousands."""
+"""Digits of a number in a text; Python parses no more than some thousands."""
 _AT_ONCE = 100
-_GOING_AWAY, _NO_CODE, _NOT_LET_IN = 1001, 1005, 1008
+_GOING_AWAY, _NO_CODE, _POLICY_VIOLATION = 1001, 1005, 1008
 _FLAGS = ("snapshot", "batch")
 
 
 class EventSocket:
-    """The first wish comes with the query, later ones as ``{"type": "subscribe", "types": […], "owner": …, "since": …,
-    "snapshot": true, "batch": true}``; each replaces the one before. With ``batch`` what came together is one message,
-    ``{"type": "events", "events": […]}``. "ping" is answered ``{"type": "pong"}``."""
+    """The first subscription comes with the query, later ones as ``{"type": "subscribe", "types": […], "owner": …,
+    "since": …, "snapshot": true, "batch": true}``; each replaces the one before. With ``batch`` what came together is
+    one message, ``{"type": "events", "events": […]}``. "ping" is answered ``{"type": "pong"}``."""
 
     def __init__(self, websocket: WebSocket, runtime: ServiceRuntime, only_owner: str | None) -> None:
         self._socket, self._runtime, self._only_owner = websocket, runtime, only_owner
         self._reader: Subscription | None = None
-        self._at_its_end: Callable[[], None] = lambda: None
+        self._on_close: Callable[[], None] = lambda: None
         self._since: int | None = None
         self._batch = self._snapshot = False
-        self._telling: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
 
-    def begin(self, said: Mapping[str, Any]) -> None:
-        """Raises ConfigurationError for what cannot be wished, ServiceUnavailableError if too many listen."""
-        words = {key: value for key, value in said.items() if key not in ("type", "since", "ticket", *_FLAGS)}
-        wanted, since = EventFilter.of(words), _number(said.get("since"))
-        flags = {key: _flag(key, said.get(key)) for key in _FLAGS}
+    def begin(self, message: Mapping[str, Any]) -> None:
+        """Start a subscription. Raises ConfigurationError for an invalid one, ServiceUnavailableError if there are too
+        many."""
+        filters = {key: value for key, value in message.items() if key not in ("type", "since", "ticket", *_FLAGS)}
+        wanted, since = EventFilter.of(filters), _number(message.get("since"))
+        flags = {key: _flag(key, message.get(key)) for key in _FLAGS}
         self.close()
         self._reader = self._runtime.event_publisher.subscribe(wanted, only_owner=self._only_owner)
-        self._at_its_end = close_on_expiry(self._socket, self._reader)
+        self._on_close = close_on_expiry(self._socket, self._reader)
         self._since, self._snapshot, self._batch = since, flags["snapshot"], flags["batch"]
 
     async def run(self) -> None:
-        """Until one of both ends it."""
+        """Until either side closes the socket."""
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._socket.accept()
-            tasks.append(hearing := asyncio.create_task(self._hear()))
-            self._telling = asyncio.create_task(self._tell())
-            while not hearing.done() and (not self._telling.done() or self._telling.cancelled()):
-                await asyncio.wait((hearing, self._telling), return_when=asyncio.FIRST_COMPLETED)
+            tasks.append(receiving := asyncio.create_task(self._receive()))
+            self._sending = asyncio.create_task(self._send_events())
+            while not receiving.done() and (not self._sending.done() or self._sending.cancelled()):
+                await asyncio.wait((receiving, self._sending), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.close()
-            if self._telling is not None:
-                tasks.append(self._telling)
+            if self._sending is not None:
+                tasks.append(self._sending)
             for task in tasks:
                 task.cancel()
             ends = await asyncio.gather(*tasks, return_exceptions=True)
         for error in ends:
-            if isinstance(error, Exception) and not (self._gone or isinstance(error, WebSocketDisconnect)):
+            if isinstance(error, Exception) and not (self._closed or isinstance(error, WebSocketDisconnect)):
                 raise error
 
     @property
-    def _gone(self) -> bool:
-        """Did one of both leave? What is said then fails, and nobody needs to know."""
+    def _closed(self) -> bool:
+        """Is the socket closed? Sending then fails, which is no error."""
         states = (self._socket.client_state, self._socket.application_state)
         return WebSocketState.DISCONNECTED in states
 
     def close(self) -> None:
-        """Nothing is wanted any more. Idempotent."""
+        """End the subscription. Idempotent."""
         if self._reader is not None:
             self._reader.close()
-            self._at_its_end()
+            self._on_close()
             self._reader = None
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         while True:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message.get("code", _NO_CODE))
             text = message.get("text")
             if text is None:
-                text = f"{len(message.get('bytes') or b'')} bytes that are no text"
+                text = f"{len(message.get('bytes') or b'')} bytes that are not text"
             if text.strip() in ("ping", '{"type":"ping"}'):
                 await self._socket.send_text('{"type":"pong"}')
                 continue
             try:
-                self._obey(text)
+                self._handle(text)
             except SchedulerError as error:
                 said = {"type": "error", "message": error.message, "next_step": error.next_step}
                 await self._socket.send_text(json.dumps(said))
 
-    def _obey(self, text: str) -> None:
+    def _handle(self, text: str) -> None:
         try:
             said = json.loads(text)
         except (ValueError, RecursionError):
@@ -108,16 +109,16 @@ class EventSocket:
         match said:
             case {"type": "subscribe"}:
                 self.begin(said)
-                before, self._telling = self._telling, asyncio.create_task(self._tell())
+                before, self._sending = self._sending, asyncio.create_task(self._send_events())
                 if before is not None:
                     before.cancel()
             case _:
                 raise ConfigurationError(
-                    f"{text[:100]!r} is nothing that can be asked here.",
+                    f"{text[:100]!r} is not a known message.",
                     next_step='send ping, or {"type": "subscribe"}',
                 )
 
-    async def _tell(self) -> None:
+    async def _send_events(self) -> None:
         reader, since, publisher = self._reader, self._since, self._runtime.event_publisher
         if reader is None:
             return
@@ -130,8 +131,8 @@ class EventSocket:
         async for batch in batches_while_valid(self._socket, publisher.batches(reader, since, idle_s=HEARTBEAT_S)):
             await self._send(batch)
         if reader is self._reader:
-            let_in = is_still_valid(self._socket)
-            why = (_GOING_AWAY, "the service stops") if let_in else (_NOT_LET_IN, "the token is not good any more")
+            valid = is_still_valid(self._socket)
+            why = (_GOING_AWAY, "the service stops") if valid else (_POLICY_VIOLATION, "the token is no longer valid")
             await self._socket.close(*why)
 
     async def _send(self, batch: Batch) -> None:
@@ -150,21 +151,21 @@ class EventSocket:
                 await send(event.text)
 
 
-def _number(said: object) -> int | None:
-    if said is None:
+def _number(value: object) -> int | None:
+    if value is None:
         return None
-    if isinstance(said, str) and said.isdecimal():
-        said = int(said) if len(said) < MOST_DIGITS else _MOST
-    if type(said) is not int or said < 0:
-        raise ConfigurationError(f"since is {str(said)[:100]!r}.", next_step="give the number of an event")
-    return min(said, _MOST)
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value) if len(value) < MOST_DIGITS else _MOST
+    if type(value) is not int or value < 0:
+        raise ConfigurationError(f"since is {str(value)[:100]!r}.", next_step="give the number of an event")
+    return min(value, _MOST)
 
 
-def _flag(key: str, said: object) -> bool:
-    match said:
+def _flag(key: str, value: object) -> bool:
+    match value:
         case None | False | "false" | "0":
             return False
         case True | "true" | "1":
             return True
         case _:
-            raise ConfigurationError(f"{key} is {str(said)[:100]!r}.", next_step="give true or false")
+            raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step="give true or false")

@@ -1,4 +1,4 @@
-"""What items print, for whoever asks for it over HTTP."""
+"""Output of items as streams for the logs route: tasks from memory, jobs from their clusters."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attem
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import item_row, task_of
 
 _log = get_logger(__name__)
-LOOK_AGAIN_S, READ_AGAIN_S = 0.2, 2.0
-"""Output is looked for so often; a cluster that does not answer is asked again for it so often."""
+POLL_S, RETRY_S = 0.2, 2.0
+"""Intervals of polling for new output, and of retrying a cluster that does not answer."""
 
 
-async def of_task(
+async def task_output(
     runtime: ServiceRuntime, item: Item, still: Callable[[], bool], *, alone: bool = False
 ) -> AsyncIterator[bytes]:
-    """From the newest attempt on, until it is over; with ``alone`` of that attempt only. No thread waits for it: many
-    may follow."""
+    """Output from the newest attempt on until the item is over; with ``alone`` of that attempt only. Uses no thread,
+    since many clients may follow."""
     attempt, told = max(item.attempt, 1), 0
     while still():
         over, newest = item.done() or runtime.closed, max(item.attempt, 1)
@@ -42,26 +42,26 @@ async def of_task(
         elif over or newest > attempt:
             return
         else:
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(POLL_S)
 
 
-async def check_it_can_be_followed(runtime: ServiceRuntime, item: Item, only: int | None) -> None:
-    """Before the answer begins: then it is too late to say why nothing comes. Raises ClusterConnectionError."""
+async def check_followable(runtime: ServiceRuntime, item: Item, only: int | None) -> None:
+    """Raises ClusterConnectionError before the answer begins; afterwards an error cannot be reported."""
     attempt = job_logs.started_attempt(runtime, item.id)
     if attempt is None or only not in (None, attempt.number):
         return
     try:
         await runtime.clients.client(attempt.cluster).job_info(runtime.jobs.ray_id(item.id, attempt.number))
     except ConfigurationError:
-        return  # its cluster was taken away: an attempt without a word
+        return  # its cluster was removed: the attempt has no output
 
 
-async def of_job(
+async def job_output(
     runtime: ServiceRuntime, item: Item, still: Callable[[], bool], only: int | None = None
 ) -> AsyncIterator[bytes]:
-    """Attempt after attempt, as the cluster tells it, or ``only`` the one of this number. Where a cluster does not
-    answer any more, the answer ends with that: whoever asks for this attempt again hears why. Who asked for all of them
-    hears the rest when the cluster is back."""
+    """Output of all attempts as their clusters return it, or of attempt ``only``. If a cluster stops answering, a
+    stream of one attempt ends, and a repeated request gets the error; a stream of all continues when the cluster is
+    back."""
     seen, told = (0 if only is None else only - 1), Counter[int]()
     while still():
         over = item.done() or runtime.closed
@@ -69,7 +69,7 @@ async def of_job(
         newest = 0 if attempt is None else attempt.number
         if attempt is not None and newest > seen and only in (None, newest):
             try:
-                async for piece in unheard(job_logs.tail(runtime, item.id, attempt), told[newest]):
+                async for piece in after_first(job_logs.tail(runtime, item.id, attempt), told[newest]):
                     if not still():
                         return
                     yield piece.encode()
@@ -80,25 +80,25 @@ async def of_job(
                 if over:
                     yield f"\n[the rest cannot be read: {error.message}]\n".encode()
                     return
-                await asyncio.sleep(READ_AGAIN_S)
+                await asyncio.sleep(RETRY_S)
                 continue
-            except (TaskSubmissionError, ConfigurationError) as error:  # nobody knows it any more
-                _log.info("what attempt %d of %s prints cannot be read: %s", newest, item.id, error)
+            except (TaskSubmissionError, ConfigurationError) as error:  # no cluster has it any more
+                _log.info("the output of attempt %d of %s cannot be read: %s", newest, item.id, error)
             seen = newest
         elif only is not None and newest > only > seen:
             try:
-                yield (await of_past_attempt_if_any(runtime, item, only)).encode()
-            except ClusterConnectionError:  # it is too late to say so: the answer has begun
+                yield (await past_attempt_output_or_empty(runtime, item, only)).encode()
+            except ClusterConnectionError:  # the answer has begun: the error cannot be reported
                 return
             return
         elif over or (only is not None and newest > only):
             return
         else:
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(POLL_S)
 
 
-async def unheard(pieces: AsyncIterator[str], told: int) -> AsyncIterator[str]:
-    """Without the first so many characters."""
+async def after_first(pieces: AsyncIterator[str], told: int) -> AsyncIterator[str]:
+    """The text without its first ``told`` characters."""
     async for piece in pieces:
         rest = piece[told:]
         told -= len(piece) - len(rest)
@@ -106,32 +106,32 @@ async def unheard(pieces: AsyncIterator[str], told: int) -> AsyncIterator[str]:
             yield rest
 
 
-async def of_past_attempt_if_any(runtime: ServiceRuntime, item: Item, number: int) -> str:
-    """For whoever follows: an attempt that never ran, or that nobody knows any more, is one without a word. Another one
-    may run by now, and is to be heard. Raises ClusterConnectionError."""
+async def past_attempt_output_or_empty(runtime: ServiceRuntime, item: Item, number: int) -> str:
+    """For a follower: an attempt that never ran, or is unknown by now, has no output, so that the stream goes on with
+    the next one. Raises ClusterConnectionError."""
     try:
-        return await of_past_attempt(runtime, item, number)
-    except (ResultLostError, TaskSubmissionError, ConfigurationError):  # the last: its cluster was taken away
+        return await past_attempt_output(runtime, item, number)
+    except (ResultLostError, TaskSubmissionError, ConfigurationError):  # the last: its cluster was removed
         return ""
 
 
-async def of_last_attempt(runtime: ServiceRuntime, item: Item) -> str:
-    """The same for whoever asks for no attempt: a job whose last one never ran has printed nothing."""
-    return await of_past_attempt(runtime, item, item.attempt, asked_for=False)
+async def last_attempt_output(runtime: ServiceRuntime, item: Item) -> str:
+    """Output of the last attempt, empty if that never ran."""
+    return await past_attempt_output(runtime, item, item.attempt, requested=False)
 
 
-async def of_past_attempt(runtime: ServiceRuntime, item: Item, number: int, *, asked_for: bool = True) -> str:
-    """All that an attempt of a job printed that is over: the cluster that had it may still have that. Raises
-    ResultLostError if it was ``asked_for`` and never ran there, and as :func:`job_logs.read`."""
+async def past_attempt_output(runtime: ServiceRuntime, item: Item, number: int, *, requested: bool = True) -> str:
+    """Output of a finished attempt of a job, if its cluster still has it. Raises ResultLostError if the attempt was
+    ``requested`` and never ran, and as :func:`job_logs.read`."""
     stored = await asyncio.to_thread(runtime.store.item, item.id)
     steps = await asyncio.to_thread(runtime.store.steps, item.id)
     attempts = [] if stored is None else attempts_of(item_row(stored, steps, None).history, {})
     attempt = next((one for one in attempts if one.attempt == number), None)
     if stored is None or attempt is None or attempt.cluster is None:
         raise ResultLostError(
-            f"Nothing is known any more of attempt {number} of job {item.id}.",
+            f"Attempt {number} of job {item.id} is not known any more.",
             task_id=item.id,
-            next_step="ask for the newest one: give no attempt" if asked_for else "look for it on its cluster",
+            next_step="ask for the newest one: give no attempt" if requested else "look for it on its cluster",
         )
     known = runtime.record(item.id) is not None
     secrets = None if known else item_secrets(task_of(stored, runtime.store.cipher)[0])
@@ -139,8 +139,8 @@ async def of_past_attempt(runtime: ServiceRuntime, item: Item, number: int, *, a
         return await job_logs.read(runtime, item.id, attempt.cluster, number, secrets)
     except TaskSubmissionError:
         if attempt.started_at is not None:
-            raise  # it had it, and has it no more
-        if not asked_for:
+            raise  # it ran, but its output is gone
+        if not requested:
             return ""
         raise ResultLostError(
             f"Attempt {number} of job {item.id} printed nothing: it did not run on {attempt.cluster} "

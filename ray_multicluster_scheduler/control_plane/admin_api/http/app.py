@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     tokens,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
-from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import SimulatedRuns
+from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import SimulationRunner
 from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
 from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import RecentPairs
 from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
@@ -60,10 +60,10 @@ def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
     app.add_middleware(middleware.ErrorMiddleware)  # added last, so the outermost one
     app.state.runtime, app.state.access = runtime, access
     app.state.mailboxes = mailboxes = MailboxRegistry(runtime, runtime.calls.acknowledge)
-    app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
+    app.state.leases = ProgramLeases(runtime, mailboxes.last_poll)
     app.state.called_actors = RecentPairs()
     app.state.fleet_changes = FleetChanges(runtime)
-    app.state.simulated_runs = SimulatedRuns()
+    app.state.simulated_runs = SimulationRunner()
     app.state.series = LoadSeries(runtime)
     runtime.soon(app.state.leases.begin)
     runtime.soon(app.state.series.begin)

@@ -1,4 +1,4 @@
-"""Listening: where a service listens, and what it proves itself with. What would be unsafe is refused."""
+"""ListenAddress: host, port, TLS files and authentication of a service; unsafe combinations are refused."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HOST, PORT = "127.0.0.1", 8000
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
-    """Raises ConfigurationError for another address than this machine's without TLS, or without tokens. ``names`` are
-    those that we are asked by, beside this machine's own."""
+class ListenAddress:
+    """Raises ConfigurationError for an address other than loopback without TLS or without tokens. ``names`` are the
+    host names of the service, besides those of this machine."""
 
     host: str = HOST
     port: int = PORT
@@ -42,8 +42,8 @@ class Listening:
                 )
             if self.auth == "none":
                 raise ConfigurationError(
-                    f"The service cannot listen on {self.host} without tokens: whoever reaches it could run code on "
-                    "your clusters.",
+                    f"The service cannot listen on {self.host} without tokens: everybody who reaches it could run code "
+                    "on your clusters.",
                     next_step="use --auth token, or --host 127.0.0.1",
                 )
         found = [] if self.cert is None or self.key is None else _names_in(self.cert, self.key)
@@ -55,9 +55,9 @@ class Listening:
         return self.cert is not None
 
     def address(self, port: int) -> str:
-        """Where others find it; one that listens everywhere is found by the first of its names."""
+        """The URL for clients; a service on all interfaces is reached by the first of its names."""
         host = next(iter(self.names), "127.0.0.1") if _is_any(self.host) else self.host
-        return f"{'https' if self.secure else 'http'}://{shown(host)}:{port}"
+        return f"{'https' if self.secure else 'http'}://{bracketed(host)}:{port}"
 
 
 def is_loopback(host: str) -> bool:
@@ -67,7 +67,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def shown(host: str) -> str:
+def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
@@ -79,7 +79,7 @@ def _is_any(host: str) -> bool:
 
 
 def _names_in(cert: Path, key: Path) -> list[str]:
-    """The names and addresses that the certificate is for. Raises ConfigurationError."""
+    """The host names and addresses of the certificate. Raises ConfigurationError."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
         found = x509.load_pem_x509_certificates(cert.read_bytes())[0]

@@ -1,11 +1,14 @@
-"""What the brain knows of items and clusters, as figures for Prometheus; a simulated run has the same."""
+"""Prometheus metrics of a service, and of a simulated run. Labels are bounded: cluster names and codes of our own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
-from ray_multicluster_scheduler.control_plane.admin_api.metrics.current_load import is_up, share_taken, waiting_by_queue
+from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import is_up, share_taken, waiting_by_queue
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.store import StorageUsage
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
@@ -15,8 +18,32 @@ _BREAKER = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN
 _RESOURCES = ("CPU", "GPU", "memory")
 
 
+def metrics_text(runtime: ServiceRuntime, room: StorageUsage) -> str:
+    """All metrics in text form. On the loop; no cluster is contacted."""
+    out = Exposition()
+    out.gauge("rmcs_build_info", "Which version this is.", [({"version": __version__}, 1)])
+    add_items(out, runtime.machine, runtime.metrics)
+    add_clusters(out, runtime.machine, runtime.metrics, runtime.clock.now())
+    _add_store(out, runtime, room)
+    sender = runtime.trace_sender
+    if sender is not None:
+        counts = [({"outcome": "sent"}, sender.sent), ({"outcome": "dropped"}, sender.dropped)]
+        out.counter("rmcs_traces_total", "Items that a collector was, or could not be, told of.", counts)
+    return out.text()
+
+
+def _add_store(out: Exposition, runtime: ServiceRuntime, room: StorageUsage) -> None:
+    out.histogram("rmcs_store_commit_seconds", "To make one group of changes durable.", runtime.metrics.commit)
+    trouble = runtime.store.write_problem
+    out.gauge("rmcs_store_up", "1 if what is accepted can be written.", [({}, float(trouble is None))])
+    out.gauge("rmcs_store_free_bytes", "Free where the record is kept.", [({}, room.free_bytes)])
+    out.gauge("rmcs_store_blob_bytes", "Payloads, results and output that are kept.", [({}, room.blob_bytes)])
+    quota = runtime.config.settings.payload_quota_bytes
+    out.gauge("rmcs_store_blob_quota_bytes", "And how much they may take.", [({}, quota)])
+
+
 def add_items(out: Exposition, machine: SchedulerMachine, metrics: MetricsAggregator) -> None:
-    """What became of items, and how long it took."""
+    """Counts of states and retries, and durations."""
     out.counter(
         "rmcs_tasks_total",
         "Steps of items into each state, since the service was started.",
@@ -35,7 +62,7 @@ def add_items(out: Exposition, machine: SchedulerMachine, metrics: MetricsAggreg
 
 
 def add_clusters(out: Exposition, machine: SchedulerMachine, metrics: MetricsAggregator, now: float) -> None:
-    """How each cluster is. Those that are gone are forgotten."""
+    """The state of each cluster. Counts of removed clusters are dropped."""
     names = machine.registry.names()
     for gone in {*metrics.started, *metrics.not_started, *metrics.lost}.difference(names):
         metrics.forget(gone)

@@ -1,4 +1,4 @@
-"""What a service has run, as a trace that `rmcs simulate` takes: would another fleet, or another policy, do better?"""
+"""history_trace(): the past work of a service as a workload for `rmcs simulate`, to compare fleets and policies."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows impo
 from ray_multicluster_scheduler.simulation.workloads.workload import Item
 
 PAGE = 500
-"""So many items are in memory at once, whatever there is in all."""
+"""Number of items in memory at once."""
 _OWN_FAULTS = frozenset({"USER_ERROR", "JOB_FAILED"})
 _OVER = tuple(state for state in TaskState if state.terminal)
 
 
 def history_trace(store: Store, owner: str | None = None) -> Iterator[list[Item]]:
-    """Everything of everybody, or of this owner, that is over and was seen to run, page by page in the order in which
-    it was accepted; times count from the first of them.
+    """All finished items that ran, of this owner or of all, in pages in the order of acceptance. Times count from the
+    first one.
 
-    How long something ran is taken from its last attempt, on the cluster that it ran on: speeds are not known here.
-    What failed in the end fails there, too, unless it is tried more often.
+    The duration is that of the last attempt on its cluster, since speeds of clusters are not known here. An item that
+    failed in the end also fails in the simulation, unless that retries more often.
     """
     first = store.oldest_completed_run(owner) or 0.0
     after: int | None = None
@@ -43,10 +43,10 @@ def _item(store: Store, row: StoredItem, first: float) -> Item | None:
     gang = task.gang
     needs = task.placement if gang is None else gang.members[0].requirements
     fails = sum(one.state is TaskState.RETRYING and one.code in _OWN_FAULTS for one in steps)
-    if row.status.state is TaskState.FAILED:  # for whatever reason: it did not succeed after that either
+    if row.status.state is TaskState.FAILED:  # for any reason: a further attempt would not have succeeded
         fails += 1
     return Item(
-        submit_s=max(0.0, row.new.submitted_at - first),  # one that was submitted before may have ended only now
+        submit_s=max(0.0, row.new.submitted_at - first),  # an earlier submission may appear on a later page
         needs=dict(needs),
         run_s=max(0.0, ended - began),
         owner=task.owner,

@@ -1,4 +1,4 @@
-"""LoadSeries: how much waited and ran in the last hours, from what is known anyway; no cluster is asked for it."""
+"""LoadSeries: queue lengths and cluster use of the last 24 hours by minute, kept in the store."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.control_plane.admin_api.metrics.current_load import is_up, share_taken, waiting_by_queue
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import Change, Store
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.policy import reasons
 
 _log = get_logger(__name__)
 EVERY_S = 60
@@ -26,8 +28,8 @@ _SHARES = ("CPU", "GPU", "memory")
 
 
 class Point(NamedTuple):
-    """What holds from this minute on, until the next point says something else. ``begins``: a process began with it,
-    and what was between it and the one before is not known."""
+    """The load from this minute until the next point. ``begins``: the first point of a process; the load between the
+    previous point and this one is unknown."""
 
     minute: int
     queues: Mapping[str, int]
@@ -41,8 +43,8 @@ class Point(NamedTuple):
 
 
 class LoadSeries:
-    """On the loop of the service. A point is made only when something has changed, once a minute at the most, and
-    written then: with the others of its hour, as one small document."""
+    """Used on the loop. Adds a point when the load has changed, at most once a minute, and writes the points of that
+    hour as one small document. No cluster is contacted."""
 
     def __init__(self, runtime: ServiceRuntime) -> None:
         self._runtime = runtime
@@ -52,23 +54,25 @@ class LoadSeries:
         self._begun = False
 
     def begin(self) -> None:
-        """With what the processes before ours have written."""
+        """Load the points of earlier processes and start sampling."""
         try:
             self._points = read(self._runtime.store)
         except StoreError as error:
             _log.warning("the load of the last hours cannot be read: %s", error)
         self._hours = {_hour(point.minute) for point in self._points}
-        self._look()
+        self._tick()
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         if self._runtime.closed:
             return
         now = self._runtime.clock.now()
-        asyncio.get_running_loop().call_later(EVERY_S - now % EVERY_S, self._look)  # whatever comes of this one
+        asyncio.get_running_loop().call_later(
+            EVERY_S - now % EVERY_S, self._tick
+        )  # first, so that an error does not stop the series
         self.sample(now)
 
     def sample(self, now: float) -> None:
-        """Note what holds now, if it is something else than before."""
+        """Add a point if the load has changed."""
         begins, self._begun = not self._begun, True
         point = self._point(now, begins=begins)
         last = self._points[-1] if self._points else None
@@ -82,7 +86,7 @@ class LoadSeries:
         self._write(_hour(point.minute))
 
     def columns(self, hours: float) -> tuple[list[Point], int, int]:
-        """For :func:`table`, which may be asked in a thread: the points, and the first and last minute."""
+        """Arguments for :func:`table`, which may run in a thread: the points, and the first and last minute."""
         last = int(self._runtime.clock.now()) // EVERY_S
         return list(self._points), last - round(min(hours, KEPT_HOURS) * _POINTS_PER_HOUR) + 1, last
 
@@ -99,12 +103,14 @@ class LoadSeries:
 
     def _drop_old(self, minute: int) -> None:
         first = minute - KEPT_HOURS * _POINTS_PER_HOUR
-        kept = max(0, bisect_right(self._points, first, key=lambda point: point.minute) - 1)  # one holds at the start
+        kept = max(
+            0, bisect_right(self._points, first, key=lambda point: point.minute) - 1
+        )  # keep the point in force at the start
         del self._points[:kept]
 
     def _write(self, hour: int) -> None:
-        """The minutes of this hour; hours that are too old go. While the last one cannot be written, the next one waits
-        for a later point."""
+        """Write the points of this hour, and delete hours that are too old. Skipped while the previous write is
+        pending; a later point then writes it."""
         if self._writing is not None and not self._writing.done():
             return
         self._hours.add(hour)
@@ -120,18 +126,18 @@ class LoadSeries:
 
 
 def read(store: Store) -> list[Point]:
-    """What was written, oldest first. Raises StoreError."""
+    """The stored points, oldest first. Raises StoreError."""
     points: list[Point] = []
     for key, document in store.settings(_KEY).items():
         try:
             points += [Point(*row) for row in json.loads(zlib.decompress(document))]
         except (ValueError, TypeError, zlib.error):
-            _log.warning("%s cannot be read, and is left out", key)
+            _log.warning("%s cannot be read and is skipped", key)
     return sorted(points, key=lambda point: point.minute)
 
 
 def table(points: Sequence[Point], first: int, last: int) -> dict[str, Any]:
-    """One column for each thing that is told, one row for each minute; null where nothing is known."""
+    """One column per value, one row per minute; null where the load is unknown."""
     rows = _filled(points, first, last)
     queues = sorted({name for row in rows if row for name in row.queues})
     clusters = sorted({name for row in rows if row for name in row.clusters})
@@ -163,3 +169,31 @@ def _filled(points: Sequence[Point], first: int, last: int) -> list[Point | None
 
 def _hour(minute: int) -> int:
     return minute // _POINTS_PER_HOUR
+
+
+def waiting_by_queue(machine: SchedulerMachine) -> dict[str, int]:
+    """Number of waiting items in the task queue and in the job queue."""
+    depths = {"task": 0, "job": 0}
+    for lane, waiting in machine.queue_depths().items():
+        depths[lane.queue] = depths.get(lane.queue, 0) + waiting
+    return depths
+
+
+def is_up(view: ClusterView) -> bool | None:
+    """Does the cluster accept work? None before its first snapshot. A cluster that was not checked recently, because
+    nothing needed it, keeps its last state."""
+    trouble = view.problem
+    if trouble is None:
+        return True
+    return None if trouble.code == reasons.CLUSTER_UNKNOWN else trouble.being_asked
+
+
+def share_taken(view: ClusterView, resource: str) -> float | None:
+    """Used share of a resource, to two decimals; None if the cluster has none of it, or does not answer."""
+    if not is_up(view):
+        return None
+    nodes = (view.without_reservation or view).nodes
+    total = sum(node.total.get(resource, 0.0) for node in nodes)
+    if total <= 0 or any(node.free is None for node in nodes):
+        return None
+    return round(1 - sum((node.free or {}).get(resource, 0.0) for node in nodes) / total, 2)

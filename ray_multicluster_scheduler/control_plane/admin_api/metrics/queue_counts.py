@@ -1,4 +1,4 @@
-"""What waits and what runs, counted by queue, cluster and owner."""
+"""Counts of waiting and running items by state, kind, owner and queue, and rows of waiting items."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ON_A_CLUSTER = (TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST)
 
 
 def depths(counts: Iterable[UnfinishedCount], runtime: ServiceRuntime, owner: str | None) -> dict[str, Any]:
-    """On the loop: how many wait, and how many are past that, as of the last commit; only those of this owner, if one
-    is given. Lanes are those of the brain at this moment, of everybody."""
+    """On the loop: the numbers of waiting and dispatched items as of the last commit, of one owner if given. ``lanes``
+    are the scheduler's current queues, of all owners."""
     seen = [one for one in counts if owner in (None, one.owner)]
     waiting = [one for one in seen if one.state in WAITING]
     by_state, by_kind, by_owner = _sums(waiting, "state"), _sums(waiting, "kind"), _sums(waiting, "owner")
@@ -37,8 +37,8 @@ def depths(counts: Iterable[UnfinishedCount], runtime: ServiceRuntime, owner: st
 def waiting_rows(
     page: Iterable[StoredItem], runtime: ServiceRuntime, reasons: CurrentWaitReasons
 ) -> list[dict[str, Any]]:
-    """On the loop: those that wait, how long, at which position, and why. A page tells what was written; some of those
-    may have begun since."""
+    """On the loop: the waiting items of a page of the store, with position and reason, without those that started since
+    the page was read."""
     page = [one for one in page if (record := runtime.record(one.new.id)) is None or record.state in WAITING]
     positions = runtime.machine.queue_positions((one.new.id for one in page), runtime.clock.now())
     return [_waiting_row(one, runtime, reasons, positions.get(one.new.id)) for one in page]
@@ -66,7 +66,7 @@ def _waiting_row(
 
 
 def _waiting_since(record: TaskRecord) -> float:
-    """Since it was submitted, or since the last attempt that ran was over."""
+    """The time of submission, or of the end of the last attempt that ran."""
     steps = record.history if record.attempt else []
     last = next((at for at in reversed(range(len(steps))) if steps[at].state in _RAN), None)
     return record.task.submitted_at if last is None else steps[last + 1].at
@@ -75,7 +75,7 @@ def _waiting_since(record: TaskRecord) -> float:
 def owner_rows(
     counts: Iterable[UnfinishedCount], runtime: ServiceRuntime, also: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """On the loop: everybody who has something here, or of whom something was said, by name; and these."""
+    """On the loop: by name, the owners with unfinished items, limits or a pause, and those in ``also``."""
     counts, said = list(counts), {row.name: row for row in runtime.machine.owner_rows()}
     waiting = _sums((one for one in counts if one.state in WAITING), "owner")
     running = _sums((one for one in counts if one.state in ON_A_CLUSTER), "owner")

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.expiry import bat
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, needs_of_socket, visible_owner
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import MOST_DIGITS, EventSocket
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import HEARTBEAT_S, EventStream
-from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot as snapshot_of
+from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import snapshot as snapshot_of
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import runtime_of

@@ -301,7 +301,7 @@ async def wait(request: Request) -> Response:
         heard,
         timeout,
         user=caller.user,
-        tell=wire.status_to_wire if caller.steers_all else partial(_status, caller),
+        status_of=wire.status_to_wire if caller.steers_all else partial(_status, caller),
         check=ownership.see_check(caller),
     )
     return JsonResponse(await run_while_valid(request, asking))
@@ -363,20 +363,20 @@ async def logs(
         is_past = record is None or not record.live or (attempt is not None and attempt < record.attempt)
         past = attempt if attempt is not None and is_past else None
         if record is None and past is None and item.attempt and not follow:
-            return PlainTextResponse(await output_stream.of_last_attempt(runtime, item))
+            return PlainTextResponse(await output_stream.last_attempt_output(runtime, item))
         if record is None:  # it ended long ago; its cluster may still have what it printed
             past = past or item.attempt
         if past:
-            read = output_stream.of_past_attempt_if_any if follow else output_stream.of_past_attempt
+            read = output_stream.past_attempt_output_or_empty if follow else output_stream.past_attempt_output
             return PlainTextResponse(await read(runtime, item, past))
         if record is None:
             return PlainTextResponse("")
         if follow:
-            await output_stream.check_it_can_be_followed(runtime, item, attempt)
-            return StreamingResponse(output_stream.of_job(runtime, item, still, attempt), media_type="text/plain")
+            await output_stream.check_followable(runtime, item, attempt)
+            return StreamingResponse(output_stream.job_output(runtime, item, still, attempt), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
     if follow and not item.done() and attempt in (None, item.attempt):
-        told = output_stream.of_task(runtime, item, still, alone=attempt is not None)
+        told = output_stream.task_output(runtime, item, still, alone=attempt is not None)
         return StreamingResponse(told, media_type="text/plain")
     return PlainTextResponse(await runtime.output_of(item, attempt or item.attempt, stream))
 

@@ -119,7 +119,7 @@ async def set_log_level(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """All figures, in the text form of Prometheus. Whoever asks looks at the clusters, too: those that nobody asked for
     ``health_check_interval_s`` are asked, and the next answer tells of it."""
-    from ray_multicluster_scheduler.control_plane.admin_api.metrics.metrics_text import metrics_text  # noqa: PLC0415
+    from ray_multicluster_scheduler.control_plane.admin_api.metrics.fleet_metrics import metrics_text  # noqa: PLC0415
     from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import CONTENT_TYPE  # noqa: PLC0415
 
     runtime = runtime_of(request)

@@ -27,7 +27,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
 )
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
-from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import MOST_ITEMS, SimulatedRuns
+from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import MOST_ITEMS, SimulationRunner
 from ray_multicluster_scheduler.control_plane.config.item_models import item_from
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, SubmitRequest
 from ray_multicluster_scheduler.simulation import Synthetic
@@ -79,7 +79,7 @@ async def simulate(request: Request) -> Response:
         raise ConfigurationError(
             f"A simulation has no {unknown[0]!r}.", next_step="use synthetic, nodes, settings, seed"
         )
-    runs: SimulatedRuns = request.app.state.simulated_runs
+    runs: SimulationRunner = request.app.state.simulated_runs
     return JsonResponse(await runs.run(_asked(said, runtime)))
 
 

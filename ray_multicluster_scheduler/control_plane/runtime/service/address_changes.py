@@ -1,8 +1,8 @@
-"""Clusters that are at another address than when the service ran last, with jobs that are not over there.
+"""Checks at start-up whether the dashboard of a cluster with unfinished jobs has moved since the last run.
 
-A job is asked for at its cluster's dashboard. One that is not known there is taken for dead, since its cluster was
-restarted; but if somebody has edited the address meanwhile, another cluster may answer, while the job runs on. So the
-person who starts the service says which of both it is. Agents need no such word: they dial, and have a lease.
+A job that its dashboard does not know is considered dead, since its cluster was restarted. If the address was edited
+meanwhile, another cluster may answer while the job still runs. So the operator must state that it is the same cluster
+(``--moved``). Agents need no such check: they dial in and hold a lease.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _NAMED = 5
 
 
 def check_moved(store: Store, clusters: Iterable[ClusterConfig], moved: Collection[str] = ()) -> None:
-    """Raises ConfigurationError for jobs that are not over, at another address than their cluster has now, unless it is
-    said to have ``moved``; and for one that is said so and is not there."""
+    """Raises ConfigurationError for unfinished jobs of a cluster whose address has changed, unless it is listed in
+    ``moved``; and for an unknown cluster in ``moved``."""
     clusters, known = list(clusters), _known(store)
     unknown = [name for name in moved if name not in {one.name for one in clusters}]
     if unknown:
@@ -38,8 +38,8 @@ def check_moved(store: Store, clusters: Iterable[ClusterConfig], moved: Collecti
             raise _not_over(one, before or "", jobs)
 
 
-def note_places(store: Store, clusters: Iterable[ClusterConfig]) -> None:
-    """From now on jobs are sent there; durable when it returns."""
+def store_addresses(store: Store, clusters: Iterable[ClusterConfig]) -> None:
+    """Remember the current addresses for the next start; durable when this returns."""
     known = _known(store)
     now = {one.name: one.dashboard or "" for one in clusters}
     new: dict[str, bytes | None] = {

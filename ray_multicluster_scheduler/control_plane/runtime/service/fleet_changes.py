@@ -1,4 +1,4 @@
-"""FleetChanges: clusters come, change and go while the service runs."""
+"""FleetChanges: applies a changed cluster configuration (SIGHUP, ``rmcs apply``) while the service runs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, load_config
 from ray_multicluster_scheduler.control_plane.runtime import fleet_control
-from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import note_places
+from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import store_addresses
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ClusterChanged, CordonChanged
 
 _log = get_logger(__name__)
-_PLACE = ("dashboard", "head_address", "carrier")
-"""Who changes one of these means another cluster by the same name."""
+_IDENTITY = ("dashboard", "head_address", "carrier")
+"""An entry with another value of one of these is another cluster of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What came of a new configuration, or would, by the names of clusters. ``not_applied`` are settings that are
-    others there: they hold from the next start on. ``not_empty``: what keeps it from being applied."""
+    """The result of a new configuration, or its preview, as names of clusters. ``not_applied``: changed settings, which
+    take effect at the next start. ``not_empty``: clusters that must be drained before it can be applied."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -38,8 +38,7 @@ class Changes:
 
 
 class FleetChanges:
-    """On the loop of the service; one change at a time. What is applied holds until the next start, which reads the
-    file again."""
+    """Used on the loop; one change at a time. A change holds until the next start, which reads the file again."""
 
     def __init__(self, runtime: ServiceRuntime) -> None:
         self._runtime = runtime
@@ -47,16 +46,16 @@ class FleetChanges:
         self._reloading: set[asyncio.Task[Changes | None]] = set()
 
     def reload_soon(self) -> None:
-        """As SIGHUP asks for; what comes of it is in the log."""
-        task = asyncio.get_running_loop().create_task(self._reload_and_say())
+        """Reload on SIGHUP; the result is logged."""
+        task = asyncio.get_running_loop().create_task(self._reload_and_log())
         self._reloading.add(task)
         task.add_done_callback(self._reloading.discard)
 
-    async def _reload_and_say(self) -> Changes | None:
+    async def _reload_and_log(self) -> Changes | None:
         try:
             changes = await self.reload()
         except SchedulerError as error:
-            _log.error("the configuration is as it was: %s", error)
+            _log.error("the configuration was not changed: %s", error)
             return None
         _log.info("the configuration was read again: %s", changes.to_dict())
         told = {name: ", ".join(value) for name, value in changes.to_dict().items() if name != "unchanged"}
@@ -64,11 +63,11 @@ class FleetChanges:
         return changes
 
     async def reload(self) -> Changes:
-        """Read the file again that it came from. Raises ConfigurationError, and as :meth:`apply`."""
+        """Apply the configuration file. Raises ConfigurationError, and as :meth:`apply`."""
         return await self.apply(await self.read_again())
 
     def compare(self, wanted: FleetConfig) -> Changes:
-        """What :meth:`apply` would do as it is now."""
+        """Preview of :meth:`apply`."""
         now, new = self._entries(), {one.name: one for one in wanted.clusters}
         changed = tuple(name for name in new if name in now and new[name] != now[name])
         return Changes(
@@ -81,7 +80,7 @@ class FleetChanges:
         )
 
     async def read_again(self) -> FleetConfig:
-        """The file that the configuration came from. Raises ConfigurationError."""
+        """Load the file that the configuration came from. Raises ConfigurationError."""
         path = Path(self._runtime.config.source)
         if not path.is_absolute() or not await asyncio.to_thread(path.is_file):
             raise ConfigurationError(
@@ -91,13 +90,13 @@ class FleetChanges:
         return await asyncio.to_thread(load_config, path)
 
     async def apply(self, wanted: FleetConfig) -> Changes:
-        """From now on these are the clusters. All of it, or nothing: one that goes, or is another from now on, must be
-        empty. Raises SchedulerError if it is not."""
+        """Replace the clusters, all or nothing. Raises SchedulerError if one that is removed, or becomes another
+        cluster, is not empty."""
         async with self._one_at_a_time:
             now, new = self._entries(), {one.name: one for one in wanted.clusters}
             changes = self.compare(wanted)
             closed = await self._close(self._must_be_empty(now, new))
-            await asyncio.to_thread(note_places, self._runtime.store, wanted.clusters)
+            await asyncio.to_thread(store_addresses, self._runtime.store, wanted.clusters)
             await self._use({**now, **new})
             self._runtime.config = self._runtime.config.model_copy(update={"clusters": wanted.clusters})
             post = self._runtime.manager.post
@@ -111,7 +110,7 @@ class FleetChanges:
                 if name in changes.removed or not fleet_control.items_on(self._runtime, name):
                     await self._runtime.links.close_link(name, "its entry in the configuration was changed")
             await self._use(new)
-            # What was known of them was known of other entries: whoever looks next is to see these.
+            # The known state belongs to the old entries: check the new ones now.
             self._runtime.leave(self._runtime.health.check_queryable((*changes.added, *changes.changed)))
         return replace(changes, not_empty=())
 
@@ -120,19 +119,18 @@ class FleetChanges:
 
     @staticmethod
     def _must_be_empty(now: dict[str, ClusterConfig], new: dict[str, ClusterConfig]) -> list[str]:
-        """Those that go, and those that are others by the same name from then on."""
-        moved = [name for name in new if name in now and any(_differ(now[name], new[name], key) for key in _PLACE)]
+        """Clusters that are removed, and those that become another cluster of the same name."""
+        moved = [name for name in new if name in now and any(_differ(now[name], new[name], key) for key in _IDENTITY)]
         return [*(name for name in now if name not in new), *moved]
 
     async def _use(self, clusters: dict[str, ClusterConfig]) -> None:
-        """Tell all hands; first also of those that go, since the brain may still name them."""
+        """Update links, packages and job clients; at first with removed clusters, which the scheduler may still use."""
         self._runtime.links.update(clusters)
         self._runtime.preparation.update(clusters)
         await self._runtime.clients.update(clusters)
 
     async def _close(self, names: Iterable[str]) -> list[str]:
-        """Nothing new goes there; returns those that were open. Raises SchedulerError, with all as it was, if something
-        is there."""
+        """Cordon these; returns those that were open. Raises SchedulerError, and restores them, if one is not empty."""
         runtime = self._runtime
         closed = [name for name in names if not runtime.machine.registry.state(name).cordoned]
         for name in closed:
@@ -146,7 +144,7 @@ class FleetChanges:
         await runtime.until_durable()
         told = "; ".join(f"{name}: {', '.join(items[:5])}{' …' if items[5:] else ''}" for name, items in busy.items())
         raise SchedulerError(
-            f"Clusters that would go, or be others, are not empty ({told}).",
+            f"Clusters that would be removed or replaced are not empty ({told}).",
             cluster=next(iter(busy)),
             next_step=f"drain {', '.join(busy)} first (POST /api/v1/clusters/NAME/drain), or declare it dead",
         )

@@ -1,4 +1,4 @@
-"""ProgramLeases: what belongs to a program ends when that is gone, also if it could not say so."""
+"""ProgramLeases: ends the items of a client program that has stopped polling, such as after a crash."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _log = get_logger(__name__)
 
 
 class ProgramLeases:
-    """On the loop of the service. ``last_heard`` tells when a program last asked for news, infinity if it does now, and
-    None if nothing is known of it. Where nobody has anything, nobody is looked at."""
+    """Used on the loop. ``last_poll`` returns when a program last polled, infinity during a poll, None if unknown. No
+    timer runs while no program has items."""
 
-    def __init__(self, runtime: ServiceRuntime, last_heard: Callable[[str], float | None]) -> None:
-        self._runtime, self._last_heard = runtime, last_heard
+    def __init__(self, runtime: ServiceRuntime, last_poll: Callable[[str], float | None]) -> None:
+        self._runtime, self._last_poll = runtime, last_poll
         self._lease_s = runtime.settings.program_lease_s
         self._items: dict[str, dict[str, Item]] = {}
         self._since: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """With what the process before ours left: each of its programs has a whole lease to come back."""
+        """Start with the items of the previous process: each program gets a full lease to come back."""
         for item in self._runtime.unfinished():
             self.hold(item)
 
@@ -35,7 +35,7 @@ class ProgramLeases:
         self._items.setdefault(program, {})[item.id] = item
         self._since.setdefault(program, asyncio.get_running_loop().time())
         item.watch(self._over)
-        self._look_later()
+        self._schedule_check()
 
     def close(self) -> None:
         if self._timer is not None:
@@ -48,20 +48,20 @@ class ProgramLeases:
             self._items.pop(item.task.program or "", None)
             self._since.pop(item.task.program or "", None)
 
-    def _look_later(self) -> None:
+    def _schedule_check(self) -> None:
         if self._timer is None and self._items:
-            self._timer = asyncio.get_running_loop().call_later(self._lease_s / 4, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._lease_s / 4, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
         for program, items in list(self._items.items()):
-            heard = self._last_heard(program)
-            last = max(self._since[program], heard if heard is not None else 0.0)
+            polled = self._last_poll(program)
+            last = max(self._since[program], polled if polled is not None else 0.0)
             if now - last < self._lease_s or self._runtime.closed:
                 continue
-            _log.warning("program %s is gone; %s end with it", program, ", ".join(items))
+            _log.warning("program %s is gone; its items %s are cancelled", program, ", ".join(items))
             for item in list(items.values()):
-                self._runtime.kill(item, f"its program was not heard of for {self._lease_s:g} s", force=True)
+                self._runtime.kill(item, f"its program has not polled for {self._lease_s:g} s", force=True)
             self._since[program] = now
-        self._look_later()
+        self._schedule_check()

@@ -1,4 +1,4 @@
-"""Retention: old items are forgotten, their payloads first."""
+"""Retention: a thread that deletes old items from the store, their payloads first."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ _PATIENCE_S = 2.0
 
 
 class Retention:
-    """A thread that tidies up now and then."""
-
     def __init__(
         self,
         store: Store,
@@ -28,8 +26,8 @@ class Retention:
         needed: Callable[[], Collection[str]] = tuple,
         let_go: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """``needed``: items whose values others need that are not over. ``let_go`` is told how old values may be that
-        were left in their clusters."""
+        """``needed`` returns items whose values unfinished items need. ``let_go`` is called with the maximum age of
+        values that were left in their clusters."""
         self._store, self._settings, self._clock, self._every_s = store, settings, clock, every_s
         self._needed, self._let_go = needed, let_go
         self._over = threading.Event()
@@ -39,12 +37,12 @@ class Retention:
         self._thread.start()
 
     def stop(self) -> None:
-        """Waits a while for what it is doing; a full disk may hold it up until the store is closed."""
+        """Wait a short time for a run in progress; on a full disk it may last until the store is closed."""
         self._over.set()
         self._thread.join(_PATIENCE_S)
 
     def tidy(self) -> int:
-        """Once; returns how many items were forgotten. Raises StoreError."""
+        """Run once; returns how many items were deleted. Raises StoreError."""
         now, settings = self._clock.now(), self._settings
         self._let_go(settings.keep_payloads_s)
         self._store.expire_payloads(now - settings.keep_payloads_s, self._needed())
@@ -56,7 +54,7 @@ class Retention:
         while not self._over.wait(self._every_s):
             try:
                 self.tidy()
-            except StoreError as error:  # it is tried again; whoever submits is told what is wrong with the store
-                _log.warning("old items cannot be forgotten now: %s", error)
-            except Exception:  # noqa: BLE001 - or nothing would ever be forgotten again
-                _log.exception("old items cannot be forgotten: a defect")
+            except StoreError as error:  # retried; submitters get the store's error
+                _log.warning("old items cannot be deleted now: %s", error)
+            except Exception:  # noqa: BLE001 - a defect must not end retention
+                _log.exception("old items cannot be deleted: a defect")

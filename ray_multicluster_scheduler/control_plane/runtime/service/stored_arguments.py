@@ -1,4 +1,4 @@
-"""StoredArguments: the values and actors among an item's arguments, by the names that its program gave them."""
+"""StoredArguments: resolves the values and actors that a submission names as arguments."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class MissingBlobs(TaskSubmissionError):
-    """The submission names payloads that are not here."""
+    """The submission names payloads that the service does not have."""
 
     def __init__(self, missing: Sequence[str], task_id: str) -> None:
         super().__init__(
-            f"Payloads of {task_id} are not here: {', '.join(missing)}.",
+            f"Payloads of {task_id} are missing: {', '.join(missing)}.",
             task_id=task_id,
             next_step="send them, then submit it again",
         )
@@ -33,7 +33,7 @@ class MissingBlobs(TaskSubmissionError):
 
 
 class StoredArguments:
-    """On the loop of the service."""
+    """Used on the loop."""
 
     def __init__(self, runtime: ServiceRuntime) -> None:
         self._runtime = runtime
@@ -48,9 +48,8 @@ class StoredArguments:
         check: OwnershipCheck | None = None,
         user: str | None = None,
     ) -> Arguments:
-        """Handles that stand for these values and actors. Raises TaskSubmissionError, ResultLostError for a value that
-        was forgotten, and as ``check`` does for one whose owner it does not like. ``user`` is whose payloads may be
-        named; None: everybody's."""
+        """The named values and actors. Raises TaskSubmissionError, ResultLostError for a value that was forgotten, and
+        as ``check`` does. ``user`` is whose payloads may be named; None: everybody's."""
         sources: list[ValueSource] = []
         actors: list[_Actor] = []
         for name in names:
@@ -63,34 +62,34 @@ class StoredArguments:
         return Arguments(b"", sources=tuple(sources), actors=tuple(actors))
 
     def keep_for(self, item: Item, names: Sequence[str]) -> None:
-        """Until it is over it may be sent (again), and needs the values of others among these."""
+        """Protect the values that an item needs from retention until it is over: it may be dispatched again."""
         results = tuple(name.removeprefix(RESULT) for name in names if name.startswith(RESULT))
         if results:
             self._needs[item.id] = results
             item.watch(lambda one: self._needs.pop(one.id, None))
 
     def needed(self) -> set[str]:
-        """From any thread: the items whose values are needed by others."""
+        """From any thread: the items whose values unfinished items need."""
         return {name for names in list(self._needs.values()) for name in names}
 
     async def actor(self, actor_id: str, check: OwnershipCheck | None = None) -> Item:
-        """Also a member of a gang. Raises UnknownItemError, and as ``check`` does."""
-        named = await self._runtime.resolve_id(actor_id)
-        if named is not None and check is not None:
-            check(named.owner, actor_id)
-        item = None if named is None else await self._runtime.find_item(named.id)
-        if named is not None and named.at is not None and item is not None and item.task.runs_actors:
-            return self._member(item, named.at)
+        """An actor or a member of a gang of actors. Raises UnknownItemError, and as ``check`` does."""
+        found = await self._runtime.resolve_id(actor_id)
+        if found is not None and check is not None:
+            check(found.owner, actor_id)
+        item = None if found is None else await self._runtime.find_item(found.id)
+        if found is not None and found.at is not None and item is not None and item.task.runs_actors:
+            return self._member(item, found.at)
         if item is None or item.task.actor is None:
             raise UnknownItemError(
-                f"{actor_id!r} is no actor that is known here.",
+                f"{actor_id!r} is not a known actor.",
                 task_id=actor_id,
                 next_step="make it first, through the same service",
             )
         return item
 
     def _member(self, gang: Item, at: int) -> Item:
-        """The same for everybody: it watches the gang until that is over."""
+        """One object per member for all callers, until the gang is over."""
         name, described = member_id(gang.id, at), gang.task.gang
         known = self._members.get(name)
         if known is not None or described is None:
@@ -102,7 +101,7 @@ class StoredArguments:
         return member
 
     async def blob(self, digest: str, blobs: Mapping[str, bytes], task_id: str, user: str | None = None) -> bytes:
-        """Raises MissingBlobs for one that is not here, or that this user may not name."""
+        """Raises MissingBlobs for a payload that does not exist, or that this user may not name."""
         data = blobs.get(digest)
         if data is None and await self._runtime.payload_ownership.may_use(user, digest):
             data = await asyncio.to_thread(self._runtime.store.blob, digest)
@@ -118,7 +117,7 @@ class StoredArguments:
             stored = await asyncio.to_thread(self._runtime.store.item, item_id)
             if stored is None:
                 raise TaskSubmissionError(
-                    f"{task_id} was given the value of {item_id}, which is not known here.",
+                    f"{task_id} was given the value of {item_id}, which is unknown.",
                     task_id=task_id,
                     next_step="submit that one first, to the same service",
                 )
@@ -126,12 +125,12 @@ class StoredArguments:
                 check(stored.new.owner, item_id)
             item = await asyncio.to_thread(self._runtime.history.item, stored)
         if item.outcome is not None and item.outcome.succeeded and not is_away(item.outcome):
-            payload_of(item.outcome)  # raises ResultLostError now, not when all others are there
+            payload_of(item.outcome)  # raises ResultLostError now rather than after all others are ready
         return ItemValue(item)
 
 
 class _Actor:
-    """Stands for an actor among arguments: whoever uses it must run where it is."""
+    """An actor among arguments; the item must run on its cluster."""
 
     __slots__ = ("_item",)
 
@@ -140,7 +139,7 @@ class _Actor:
 
 
 class _PutValue(ItemValue):
-    """A value that a program has put."""
+    """A value stored by put()."""
 
     __slots__ = ("_digest",)
 

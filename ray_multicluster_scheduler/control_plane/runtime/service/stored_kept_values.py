@@ -1,4 +1,4 @@
-"""StoredKeptValues: a value that was left in its cluster and is needed by others becomes one of the store's."""
+"""StoredKeptValues: fetches a value that was kept in its cluster into the store when it is needed elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AGAIN_S = 1.0
 
 
 class StoredKeptValues(KeptValues):
-    """Those that nobody needed are let go by retention."""
+    """Retention drops values that were never needed."""
 
     _lasting = True
 
@@ -37,19 +37,19 @@ class StoredKeptValues(KeptValues):
         return None if is_away(now) else now
 
     async def _keep(self, outcome: Outcome) -> None:
-        """However long it takes: its cluster has it until then."""
+        """Write the value, retrying while the disk is full: its cluster keeps it until then."""
         assert outcome.result is not None
-        said = False
+        logged = False
         while True:
             try:
                 await asyncio.to_thread(self._service.store.put_blob, outcome.result.payload or b"", beyond_quota=True)
                 break
             except StoreFullError as error:
-                if not said:
+                if not logged:
                     task_id, attempt = outcome.result.task_id, outcome.result.attempt
                     extra = about_item(task_id, attempt, None, error.code)
                     _log.warning("the value of %s cannot be written yet: %s", task_id, error, extra=extra)
-                said = True
+                logged = True
                 await asyncio.sleep(_AGAIN_S)
         self._log.ended(outcome_of(outcome.result))
         written = asyncio.Event()
