@@ -28,7 +28,7 @@ from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.store import Change, ItemStatus, SqliteStore, Step
 from ray_multicluster_scheduler.control_plane.store.private_file import TOKEN_FILE, read_private
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored import stored_rows
+from ray_multicluster_scheduler.scheduler.scheduler_core import record_codec
 
 CONNECTIONS = 16
 BATCH = 100
@@ -174,7 +174,7 @@ def raw(folder: Path, seconds: float, group: int) -> float:
         for _ in range(group):
             number += 1
             one = TaskDescription.from_dict(task(f"r{number}"))
-            change.new.append(stored_rows.new_item(one, number, stored_rows.described(one)))
+            change.new.append(record_codec.new_item(one, number, record_codec.encode_description(one)))
             change.statuses[one.id] = ItemStatus(one.id, TaskState.QUEUED)
             change.entries += [
                 Step(one.id, step, state, 0, 1.0, "QUEUED", "waits to be placed")

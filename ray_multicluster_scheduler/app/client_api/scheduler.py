@@ -74,7 +74,7 @@ from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_name, checked_reason
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_events
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 
 H = TypeVar("H", bound=Handle)
 ItemRef: TypeAlias = str | Handle | ActorHandle
@@ -554,7 +554,7 @@ class UnifiedScheduler(JobVerbs):
         said = {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
         if since is not None and (isinstance(since, bool) or not isinstance(since, int) or since < 0):
             raise ConfigurationError(f"since is {since!r}.", next_step="give the number of an event")
-        return self._started()[0].events(EventFilter.of(said), since)
+        return self._started()[0].events(EventFilter.parse(said), since)
 
     def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
         """Call ``hear`` (or await its result) with each matching event (see :meth:`events`) until the scheduler ends or

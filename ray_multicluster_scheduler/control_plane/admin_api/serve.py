@@ -154,7 +154,7 @@ def _serve(
                 )  # a request made while it drained
         finally:
             retention.stop()
-            runtime.soon(runtime.acknowledge_no_more)
+            runtime.soon(runtime.stop_acknowledging)
             runtime.soon(app.state.mailboxes.close)
             runtime.soon(runtime.event_publisher.close)
             server.should_exit = True

@@ -22,11 +22,11 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import (
     CLUSTER,
     TELEMETRY,
     Event,
+    EventFilter,
     event_of,
-    missed,
-    reset,
+    missed_event,
+    reset_event,
 )
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Batch, EventHub, Subscription
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ ClusterFacts = Mapping[str, Any]
 class PublishingLog(Protocol):
     """A transition log that publishes what it has written."""
 
-    tell: Callable[[int, list[LogEntry]], object]
+    publish: Callable[[int, list[LogEntry]], object]
 
-    def note(self, note: OperationRecord) -> None: ...
+    def record_operation(self, operation: OperationRecord) -> None: ...
 
 
 class EventPublisher:
@@ -75,7 +75,7 @@ class EventPublisher:
     ) -> None:
         self._runtime, self._log, self._read, self._slow = runtime, log, read, slow
         self.hub = EventHub(self._item_facts, last)
-        log.tell = self.hub.publish
+        log.publish = self.hub.publish
         self._loop = asyncio.get_running_loop()
         self.changes = ClusterChangeDetector(self._cluster_facts, self.note, runtime.clock)
         self._check_due = False
@@ -104,7 +104,7 @@ class EventPublisher:
 
     def note(self, note: OperationRecord) -> None:
         """On the loop: write it to the log, which publishes it."""
-        self._log.note(note)
+        self._log.record_operation(note)
         self._runtime.manager.when_durable(lambda: None)
 
     def subscribe(self, wanted: EventFilter, *, only_owner: str | None = None) -> Subscription:
@@ -120,7 +120,7 @@ class EventPublisher:
         last = since
         if last > self.hub.number:  # numbered elsewhere, or by a process whose events are gone
             last = self.hub.number
-            yield Batch([reset(last)])
+            yield Batch([reset_event(last)])
         while last < self.hub.number and not reader.over:
             durable = self.hub.number
             select = functools.partial(self._select, reader, last)
@@ -129,7 +129,7 @@ class EventPublisher:
             last = max(end, durable) if complete else end
             if events or report_progress:
                 yield Batch(events, read=last)
-        reader.go_on(last)
+        reader.resume(last)
         while True:
             batch = await reader.take(idle_s)
             yield batch
@@ -149,8 +149,8 @@ class EventPublisher:
     async def _stream(self, reader: Subscription, since: int) -> AsyncGenerator[list[dict[str, Any]], None]:
         try:
             async for batch in self.batches(reader, since):
-                missing = [] if batch.missed is None else [missed(batch.missed)]
-                yield missing + [event.said for event in batch.events]
+                missing = [] if batch.missed is None else [missed_event(batch.missed)]
+                yield missing + [event.fields for event in batch.events]
         finally:
             reader.close()
 
@@ -173,7 +173,7 @@ class EventPublisher:
     def _publish_load(self, event: SnapshotTaken) -> None:
         name = event.snapshot.cluster
         view = self._runtime.machine.view(name, self._runtime.clock.now())
-        self.hub.tell_latest(load_event(event.snapshot, view.in_flight + view.prefetched))
+        self.hub.publish_latest(load_event(event.snapshot, view.in_flight + view.prefetched))
 
     def _check_periodically(self) -> None:
         self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_periodically)

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import retry
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import StartEstimate
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.policy.reasons import CLUSTER_SUSPECT, DASHBOARD_SILENT, LINK_FAILED

@@ -48,18 +48,17 @@ def cordon(runtime: Runtime, cluster: str, *, cordoned: bool) -> list[str]:
 
 def is_cordoned(runtime: Runtime, cluster: str) -> bool:
     """Is it closed for new work? Raises ConfigurationError."""
-    return runtime.machine.registry.state(cluster).cordoned
+    return runtime.machine.clusters.is_cordoned(cluster)
 
 
 def is_drained(runtime: Runtime, cluster: str) -> bool | None:
     """Is nothing of ours there any more? None if it is open for new work. Raises ConfigurationError."""
-    return not items_on(runtime, cluster) if is_cordoned(runtime, cluster) else None
+    return runtime.machine.clusters.is_drained(cluster)
 
 
 def items_on(runtime: Runtime, cluster: str) -> list[str]:
     """Ids of the items that have a place there, or were sent ahead. Raises ConfigurationError."""
-    places = runtime.machine.registry.state(cluster).slots
-    return [*places.held, *places.prefetched]
+    return runtime.machine.clusters.items_on(cluster)
 
 
 async def check_now(runtime: Runtime, cluster: str) -> Health:
@@ -72,11 +71,11 @@ async def check_now(runtime: Runtime, cluster: str) -> Health:
 
 def breaker_is_closed(runtime: Runtime, cluster: str) -> bool:
     """On the loop: does work go there, for all that failed before?"""
-    return runtime.machine.registry.state(cluster).breaker.state(runtime.clock.now()) is BreakerState.CLOSED
+    return runtime.machine.clusters.health(cluster, runtime.clock.now()).breaker is BreakerState.CLOSED
 
 
 async def _sign_of_life(runtime: Runtime, cluster: str) -> str | None:
-    known = runtime.machine.registry.state(cluster).evidence_of_life(runtime.clock.now())
+    known = runtime.machine.clusters.health(cluster, runtime.clock.now()).evidence_of_life
     if known is not None:
         return known
     try:

@@ -72,7 +72,7 @@ class InMemoryPersistence:
 
     def event_publisher(self, runtime: Runtime) -> EventPublisher:
         publisher = EventPublisher(runtime, self._log, 0, self._log.events_after)
-        self._log.listened = lambda: len(publisher.hub) > 0
+        self._log.has_subscribers = lambda: len(publisher.hub) > 0
         return publisher
 
     def collector(

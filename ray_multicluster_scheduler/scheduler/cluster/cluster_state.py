@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState, CircuitBreaker
-from ray_multicluster_scheduler.common.model import ClusterMetadata, ResourceSnapshot, TaskDescription
+from ray_multicluster_scheduler.common.model import ClusterMetadata, Resources, ResourceSnapshot, TaskDescription
+from ray_multicluster_scheduler.common.model.resources import minus
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_problems import (
     LinkFailure,
@@ -29,9 +30,32 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import (
 )
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement, may_spread
 from ray_multicluster_scheduler.scheduler.cluster.ledger import Ledger
-from ray_multicluster_scheduler.scheduler.cluster.pin import WideItemReservation, without_reserved
 from ray_multicluster_scheduler.scheduler.cluster.slot_assignments import SlotAssignments
 from ray_multicluster_scheduler.scheduler.policy import reasons
+
+
+@dataclass(frozen=True, slots=True)
+class WideItemReservation:
+    """``parts``: what it will take of which node. ``start_at``: when that is expected to be free; None: nobody knows.
+
+    ``urgency`` is the item's own: whoever is more urgent is not kept away.
+    """
+
+    task_id: str
+    parts: Mapping[str, Resources]
+    urgency: float
+    start_at: float | None
+
+
+def without_reserved(nodes: Iterable[NodeView], pin: WideItemReservation) -> tuple[NodeView, ...]:
+    """The nodes as everybody else sees them: what is free of the kept room is not free for them."""
+    return tuple(
+        replace(node, free={name: minus(node.free, pin.parts[node.node_id])[name] for name in node.free})
+        if node.free is not None and node.node_id in pin.parts
+        else node
+        for node in nodes
+    )
+
 
 STALE_AFTER_INTERVALS = 3
 _UNSEEN = frozenset(

@@ -1,4 +1,4 @@
-"""Admission: items come in, are asked to end, or wait too long."""
+"""Admission: submission, prerequisites, cancellation and queue timeout of items."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass im
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import DependencyOutcome, UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 
-MAX_TOLD = 200
-"""Items that are told in one call that another one has ended; the rest goes on with Continued."""
+MAX_NOTIFICATIONS = 200
+"""Items that are notification in one call that another one has ended; the rest goes on with Continued."""
 
 
 class Admission:
-    """The one way in, and the ways out that need no attempt to end first."""
+    """Accepts items, and ends those that have no live attempt."""
 
     def __init__(self, machine: MachineState, scheduling: SchedulingPass) -> None:
         self._machine = machine
@@ -34,11 +34,11 @@ class Admission:
         self._id_for_content: dict[str, str] = {}
 
     def id_for_key(self, owner: str, key: str) -> str | None:
-        """The first id that was submitted with this idempotency key."""
+        """The id of the first item that was submitted with this idempotency key."""
         return self._id_for_key.get((owner, key))
 
     def id_for_content(self, key: str) -> str | None:
-        """The unfinished item that an equal one is joined to; none that was asked to end."""
+        """The unfinished item with this content key, which an equal item joins; None if it is being cancelled."""
         task_id = self._id_for_content.get(key)
         record = None if task_id is None else self._machine.records.get(task_id)
         return task_id if record is not None and not record.state.terminal else None
@@ -65,13 +65,13 @@ class Admission:
             self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
 
     def notify_dependents(self, now: float) -> None:
-        """Tell those that waited for items which have ended, a bounded number of them."""
+        """Continue or fail items whose dependencies have ended, a bounded number per call."""
         prerequisites = self._machine.prerequisites
-        for _ in range(MAX_TOLD):
-            told = prerequisites.next_notification()
-            if told is None:
+        for _ in range(MAX_NOTIFICATIONS):
+            notification = prerequisites.next_notification()
+            if notification is None:
                 return
-            end, task_id = told
+            end, task_id = notification
             record = self._machine.records[task_id]
             if end.state is TaskState.SUCCEEDED:
                 self._prerequisite_met(record, now)
@@ -81,14 +81,14 @@ class Admission:
             self._machine.output.request_continue()
 
     def start_after_reached(self, task_id: str, now: float) -> None:
-        """Its ``start_after`` is over."""
+        """The ``start_after`` time of an item has come."""
         missing = self._machine.prerequisites.of(task_id)
         assert missing is not None  # else its timer would have been cleared
         missing.begins_at = None
         self._prerequisite_met(self._machine.records[task_id], now)
 
     def arguments_ready(self, event: ArgumentsReady, now: float) -> None:
-        """What it waited for is there; late news of an item that is over changes nothing."""
+        """All arguments have values; ignored for an item that has ended."""
         missing = self._machine.prerequisites.of(event.task_id)
         if missing is None or not missing.arguments:
             return
@@ -113,7 +113,7 @@ class Admission:
         self._machine.complete(record, TaskState.FAILED, codes.ARGUMENT_FAILED, now, message, error=event.error)
 
     def unknown_name(self, task: TaskDescription) -> str | None:
-        """A cluster that the item names and that nobody has."""
+        """The first cluster that the item names and that is not configured; None if all are known."""
         wanted = (task.preferred_cluster, *(task.allow_clusters or ()), *task.deny_clusters)
         return next((name for name in wanted if name is not None and self._machine.registry.find(name) is None), None)
 
@@ -144,7 +144,7 @@ class Admission:
         )
 
     def forget(self, record: TaskRecord) -> None:
-        """Its record is dropped: its idempotency key is free again."""
+        """Drop what is kept for a forgotten item: its idempotency key is free again."""
         task = record.task
         self._release_idempotency_key(task)
         self._release_content_key(task)
@@ -162,11 +162,11 @@ class Admission:
         return record
 
     def set_next_number(self, number: int) -> None:
-        """No item before had this number, nor a larger one."""
+        """Number the next item at least with this."""
         self._submissions = max(self._submissions, number - 1)
 
     def register(self, record: TaskRecord) -> None:
-        """From now on it is one of ours."""
+        """Add a record to the machine, new or restored."""
         task = record.task
         self._machine.records[task.id] = record
         self._submissions = max(self._submissions, record.number)
@@ -178,7 +178,7 @@ class Admission:
                 self._id_for_content[task.content_key] = task.id
 
     def restore_pending(self, record: TaskRecord, waits_for: str, after: tuple[str, ...], now: float) -> None:
-        """It was accepted by a process before ours, and still waited for these."""
+        """Wait again for what an item still waited for before the restart."""
         unknown, failed, missing = self._check_prerequisites(record.task, waits_for, after, now)
         if missing:
             self._add_prerequisites(record, missing)
@@ -200,14 +200,14 @@ class Admission:
         return task.content_key is not None and self.id_for_content(task.content_key) is not None
 
     def _release_content_key(self, task: TaskDescription) -> None:
-        """The next one with the same content runs by itself."""
+        """The next item with the same content runs by itself."""
         if task.content_key is not None and self._id_for_content.get(task.content_key) == task.id:
             del self._id_for_content[task.content_key]
 
     def _check_prerequisites(
         self, task: TaskDescription, waits_for: str, after: tuple[str, ...], now: float
     ) -> tuple[str | None, DependencyOutcome | None, UnmetPrerequisites]:
-        """Of what has to be over first: an id that nobody has, one that failed, and what is not over yet."""
+        """Returns an unknown dependency, a failed one, and everything that is still missing."""
         missing = UnmetPrerequisites(waits_for, owner=task.owner)
         if task.start_after is not None and task.start_after > now:
             missing.begins_at = task.start_after
@@ -225,7 +225,7 @@ class Admission:
         return None, None, missing
 
     def _prerequisite_met(self, record: TaskRecord, now: float) -> None:
-        """Something that it waited for is there: queue it, or say what it waits for now."""
+        """Queue the item if nothing is missing any more, else publish what it waits for now."""
         missing = self._machine.prerequisites.of(record.task.id)
         if missing:
             self._machine.output.add(Remember(record.task.id))
@@ -293,7 +293,8 @@ class Admission:
         return True
 
     def queue_limit_refusal(self, task: TaskDescription) -> tuple[str, str] | None:
-        """Why it would be refused although it might be placed at once: too many wait. Also what of that to change."""
+        """Why the item would be refused because too many items wait, and which setting to raise; None if there is
+        room."""
         waiting, limit = self._waiting(), self._machine.settings.max_queue
         of_all, name = "", "max_queue"
         most = self._machine.limits_of(task.owner).max_queued
@@ -349,5 +350,5 @@ class Admission:
 
 @lru_cache(maxsize=1024)
 def _submitted(kind: str, name: str) -> str:
-    """One string for all that are called alike: a million may wait."""
+    """Cached: one string for all items of a name saves memory when a million wait."""
     return f"{kind} {name} was submitted"

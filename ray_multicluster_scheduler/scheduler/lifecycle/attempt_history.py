@@ -1,4 +1,4 @@
-"""The attempts of an item, one row each, read off its history."""
+"""The attempts of an item, one row each, derived from its transitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _HOW = {
 
 @dataclass(slots=True)
 class AttemptRow:
-    """``ended_as`` is None while it may be alive; ``code`` and ``sentence`` are then those of its newest step."""
+    """One attempt. ``ended_as`` is None while it may be alive; ``code`` and ``sentence`` are those of its newest
+    transition."""
 
     attempt: int
     cluster: str | None
@@ -38,7 +39,7 @@ class AttemptRow:
 
 
 def attempts_of(history: Iterable[Transition], fences: Mapping[int, int]) -> list[AttemptRow]:
-    """Oldest first. ``fences`` by the number of the attempt, as far as they are known."""
+    """The attempts of an item, oldest first. ``fences`` by attempt number, as far as they are known."""
     rows: dict[int, AttemptRow] = {}
     for step in history:
         row = rows.get(step.attempt)

@@ -1,4 +1,4 @@
-"""Attempts: what becomes of an item once it was sent to a cluster."""
+"""Attempts: handles everything that happens to an item after it was sent to a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     PlaceMoved,
     Started,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.failure_message import failure_message
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Remember
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
@@ -36,7 +35,8 @@ _BEGUN = {codes.KILLED: "it had to be killed and may have", codes.BEGUN: "some o
 
 
 class Attempts:
-    """Events about an attempt that is not the live one are late or repeated, and change nothing."""
+    """Handlers for attempt events. Events for an attempt that is not the live one are late or repeated and change
+    nothing."""
 
     def __init__(self, machine: MachineState, scheduling: SchedulingPass, prefetch: Prefetch) -> None:
         self._machine = machine
@@ -81,8 +81,8 @@ class Attempts:
             self._record_start(record, event.at, event.node_id, now)
 
     def place_moved(self, event: PlaceMoved, now: float) -> None:
-        """It has begun over there. If we gave it a place meanwhile, the other one frees its own at its end; and if that
-        attempt is over, so has it: what its item holds now is another attempt's."""
+        """A prefetched attempt has started in the slot of one that ended there. If we gave it a slot meanwhile, the
+        ended attempt frees its own; if that attempt is already over here, the new one gets a slot of its own."""
         record = self._live_record(*event.begun)
         state = self._machine.registry.find(record.cluster) if record is not None else None
         if record is None or state is None or record.task.id not in state.slots.prefetched:
@@ -134,15 +134,15 @@ class Attempts:
             self._cancelled(record, Ending("cancel", sentence, force=False), now, code=codes.CANCELLED_THERE)
 
     def _settle_abandoned(self, event: AttemptFinished) -> None:
-        """Late news; of an attempt that was given up, it is what we have waited for."""
+        """The late end of an attempt that was abandoned: it need not be cancelled any more."""
         record = self._machine.records.get(event.task_id)
         if record is not None and any(attempt == event.attempt for attempt, _ in record.given_up):
             record.given_up = tuple(one for one in record.given_up if one[0] != event.attempt)
             self._machine.output.add(Remember(event.task_id))
 
     def abandon(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
-        """Nobody waits for the end of its attempt: it is settled as that of a lost cluster, and the attempt is ended
-        as soon as somebody can be told there. A detached actor may live on, as it always may."""
+        """Settle the attempt as lost without waiting for its end, and cancel it on its cluster as soon as that can be
+        reached. A detached actor that was ready may live on."""
         actor, ending, cluster = record.task.actor, record.ending, record.cluster or ""
         if actor is None or not actor.detached or record.started_at is None:
             record.given_up += ((record.attempt, cluster),)
@@ -161,12 +161,12 @@ class Attempts:
         )
 
     def ready_timeout(self, task_id: str, now: float) -> None:
-        """An actor was made and is not ready: it is given up."""
+        """An actor was created but is not ready in time: end it."""
         ending = Ending("ready_timeout", "was not ready within its ready_timeout", True)
         self._request_end(self._machine.records[task_id], ending, now)
 
     def start_timeout(self, now: float) -> None:
-        """These were sent and did not start: call them back, and look again at what the cluster has."""
+        """Recall the attempts that did not start in time, and refresh the snapshots of their clusters."""
         for record in self._machine.start_timeouts.expired(now):
             self._request_end(record, Ending("recall", self._not_started_sentence(record), False), now)
 
@@ -182,7 +182,7 @@ class Attempts:
         self._scheduling.enqueue(record, codes.RETRY, f"waits to be placed for attempt {record.attempt + 1}", now)
 
     def _record_start(self, record: TaskRecord, at: float, node_id: str | None, now: float) -> None:
-        """It was seen to start. An actor stays where it is, also when it has to be made anew."""
+        """The attempt was seen to start. An actor stays on its cluster, also when it is restarted."""
         is_actor = record.task.runs_actors
         self._drop_take_back(record)
         self._set_running(
@@ -199,18 +199,19 @@ class Attempts:
             self._actor_ready(record, state, now)
 
     def _correct_booking(self, task: TaskDescription, state: ClusterState, node_id: str, now: float) -> bool:
-        """Correct the books by where it was seen to start; of a gang these are the nodes of its members."""
+        """Correct the ledger by the node where it started; for a gang by the nodes of its members. True if it
+        changed."""
         if task.gang is not None:
             return state.ledger.arrange(task.id, gang_parts(task.gang, node_id.split()), now)
         return task.kind != "job" and state.ledger.move(task.id, node_id, now)
 
     def _drop_take_back(self, record: TaskRecord) -> None:
-        """It runs, so it is not taken back any more."""
+        """It runs, so a take-back of the prefetched attempt is void."""
         if record.ending is not None and record.ending.kind == "take_back":
             record.ending = None
 
     def _actor_ready(self, record: TaskRecord, state: ClusterState, now: float) -> None:
-        """The actor serves: it holds what it asked for."""
+        """The actor is in service: from now on it holds only what it asked for."""
         state.actor_ready(record.task, now)
         self._machine.clusters_to_refresh.add(state.name)
         self._machine.freed_clusters.add(state.name)
@@ -230,7 +231,7 @@ class Attempts:
             self._machine.output.set_timer(key, now + record.task.run_timeout)
 
     def _record_missed_start(self, record: TaskRecord, now: float) -> None:
-        """It has run although we did not see it: its history says so before it ends."""
+        """The attempt ran although no start was reported: record the start before the end."""
         if record.started_at is None:
             self._set_running(
                 record, now, f"started on {record.cluster}; its start and end were reported together", now
@@ -240,7 +241,7 @@ class Attempts:
             self._machine.transition(record, TaskState.RUNNING, codes.CONTACT_AGAIN, sentence, now)
 
     def _request_end(self, record: TaskRecord, ending: Ending, now: float) -> None:
-        """Ask for the end of its attempt, unless that was asked for already."""
+        """Ask the cluster to end the attempt, unless that was requested before."""
         taken_back = record.ending is not None and record.ending.kind == "take_back"  # in vain, or it would be over
         if (record.ending is not None and not taken_back) or record.cluster is None:
             return
@@ -251,10 +252,10 @@ class Attempts:
         self._machine.output.add(CancelAttempt(record.task.id, record.attempt, record.cluster, ending.force))
 
     def _update_breaker(self, record: TaskRecord, failure: FailureClass | None, now: float, code: str) -> None:
-        """Only failures of the cluster itself count for its breaker. Everybody may read which, hence no more of the
-        item than its kind, and no words of its own.
+        """Only failures of the cluster itself count for its breaker. The reason is public, so it names only the kind of
+        item.
 
-        Where no link can be made, that is known already: refused tasks say nothing new, and jobs still get there.
+        Where no link can be made, refused tasks add no information, and jobs still work.
         """
         state = self._machine.registry.find(record.cluster)
         if state is None or (code == codes.CLUSTER_RESTARTED and not self._is_new_restart(record, state)):
@@ -271,8 +272,7 @@ class Attempts:
         self._scheduling.request_full_scan()
 
     def _is_new_restart(self, record: TaskRecord, state: ClusterState) -> bool:
-        """Is it the first to tell of this one? A restart ends all that is there, each of which will tell of it, at its
-        own time. It counts once: who says so is the cluster, which is back."""
+        """Is it the first report of this restart? Each attempt that the restart ended reports it; it counts once."""
         if (record.task.id, record.attempt) in state.ended_by_restart:
             return False
         there = (self._machine.records[task_id] for task_id in (*state.slots.held, *state.slots.prefetched))
@@ -280,7 +280,7 @@ class Attempts:
         return True
 
     def _record_refusal(self, record: TaskRecord, event: DispatchRefused, now: float) -> None:
-        """A job that is refused where the link is up tells of the dashboard only: tasks go on over the link."""
+        """A job that is refused while the link is up tells of the dashboard only: tasks continue over the link."""
         state = self._machine.registry.find(record.cluster)
         if record.task.kind == "job" and state is not None and state.receives_updates():
             state.record_dashboard_failure(event.sentence, now)
@@ -290,8 +290,7 @@ class Attempts:
             self._update_breaker(record, FailureClass.CLUSTER, now, event.code)
 
     def _grace_s(self, record: TaskRecord, code: str) -> float:
-        """How long nodes of a cluster that restarted may still run an attempt of the session before: not at all, if it
-        is known to have had one node only."""
+        """How long nodes of a restarted cluster may still run an attempt of the old session; 0 if it had one node."""
         state = self._machine.registry.find(record.cluster)
         alone = state is not None and state.ledger.node_count_at_placement(record.task.id) == 1
         return self._machine.settings.node_grace_s if code == codes.CLUSTER_RESTARTED and not alone else 0.0
@@ -323,7 +322,7 @@ class Attempts:
     def _count_failure(
         self, record: TaskRecord, failure: FailureClass, error_type: str | None, *, refused: bool
     ) -> tuple[bool, int]:
-        """Count the failure; is there another attempt, and which of its kind was this?"""
+        """Count the failure. Returns whether there is another attempt, and the number of failures of this kind."""
         actor, was_ready = record.task.actor, record.started_at is not None
         if actor is not None and was_ready and failure in (FailureClass.CRASH, FailureClass.CLUSTER):
             record.restarts += 1
@@ -335,7 +334,7 @@ class Attempts:
         return again, failures[failure]
 
     def _recalled(self, record: TaskRecord, ending: Ending, answer: str, now: float) -> None:
-        """We called it back, so no budget is used, unless it had begun after all: then our call was its crash."""
+        """A recall uses no retry budget, unless the attempt had started after all: then our recall crashed it."""
         code = _ENDING_CODES[ending.kind]
         begun = _BEGUN.get(answer) or ("it had" if record.started_at is not None else None)
         if begun is None:
@@ -367,7 +366,51 @@ class Attempts:
 
 
 def _has_run(event: AttemptFinished, record: TaskRecord) -> bool:
-    """Does this end prove that user code began? An actor whose constructor failed was never ready."""
+    """Does this end prove that user code started? An actor whose constructor failed was never ready."""
     if event.status == "failed":
         return event.failure is FailureClass.USER and not record.task.runs_actors
     return event.status == "succeeded"
+
+
+def failure_message(
+    record: TaskRecord, failure: FailureClass, sentence: str, *, refused: bool
+) -> tuple[str | None, str, str]:
+    """Error class (None: the user's own exception), message and next step for the owner of a failed item.
+
+    A sentence with its own advice, as the text of our errors has, keeps that advice.
+    """
+    what, advice, own_step = sentence.partition("What to do: ")
+    if not advice or failure is FailureClass.USER:
+        return _of_class(record, failure, sentence, refused=refused)
+    error, message, _ = _of_class(record, failure, what.rstrip(), refused=refused)
+    return error, message, own_step
+
+
+def _of_class(
+    record: TaskRecord, failure: FailureClass, sentence: str, *, refused: bool
+) -> tuple[str | None, str, str]:
+    task = record.task
+    attempts = "1 attempt" if record.attempt == 1 else f"{record.attempt} attempts"
+    message = f"{task.kind} {task.id} ({task.name}) failed on {record.cluster} after {attempts}: {sentence}"
+    if failure is FailureClass.USER:
+        return None, message, ""
+    if failure is FailureClass.CRASH and task.kind == "actor" and record.started_at is not None:
+        return "ActorDiedError", message, "look at its output; with max_restarts it is made anew, without its state"
+    if failure is FailureClass.CRASH and task.gang is not None and task.runs_actors and record.started_at is not None:
+        return "ActorDiedError", message, "look at its output, and submit the gang again: one dead member ends it"
+    if failure is FailureClass.CRASH:
+        error = "ActorDiedError" if task.runs_actors else "WorkerCrashedError"
+        return error, message, "look at its output; it may need more memory, or a higher crash_retries"
+    if failure is FailureClass.PERMANENT:
+        return "TaskSubmissionError", message, "mend what the message names and submit it again"
+    if refused:
+        return "ClusterConnectionError", message, f"check {record.cluster} with `rmcs clusters`, then submit it again"
+    if task.kind == "job" and not task.retry_lost:
+        step = "check what the job had done by then, then submit it again, or submit such jobs with retry_lost=True"
+        return "ClusterLostError", message, step
+    if task.actor is not None and task.actor.detached:
+        step = f"get_actor({task.actor.public_name!r}) finds it when {record.cluster} is back, if it lived on there"
+        return "ClusterLostError", message, step
+    if task.kind == "actor":
+        return "ClusterLostError", message, f"check {record.cluster} with `rmcs clusters`, or give it max_restarts"
+    return "ClusterLostError", message, f"check {record.cluster} with `rmcs clusters`, or raise lost_retries"

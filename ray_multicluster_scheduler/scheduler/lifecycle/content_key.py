@@ -1,4 +1,4 @@
-"""The content of an item as one short text: equal items have equal ones, and may be joined to one run."""
+"""The content key of an item: equal items have equal keys and may share one run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _COUNTS = (
 
 
 def content_key(task: TaskDescription, sources: Sequence[str] = ()) -> str:
-    """``sources`` name the values that stand in for handles among its arguments, in their order."""
+    """Hash of everything that makes two items differ. ``sources`` name the values that replace handles among its
+    arguments, in order."""
     whole = task.to_dict()
     content = [[name, whole[name]] for name in _COUNTS]
     text = json.dumps([*content, list(sources)], sort_keys=True, default=repr)

@@ -1,4 +1,4 @@
-"""What can happen: the only way anything gets into the machine."""
+"""The events that SchedulerMachine handles: its only input."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, Item
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A validated item; its payload is already in the payload cache.
+    """A validated item; its payload is already stored.
 
-    ``waits_for`` says which arguments have no value yet: it is not queued before ArgumentsReady. ``bytes_beside`` is
-    the size of arguments that travel beside the call and that no other call uses.
+    ``waits_for`` names arguments without a value: the item is not queued before ArgumentsReady. ``bytes_beside`` is the
+    size of arguments that are sent beside the call and that no other call uses.
     """
 
     task: TaskDescription
@@ -30,7 +30,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsReady:
-    """All its arguments have values. ``pinned``: one of them exists on this cluster only (an actor)."""
+    """All arguments have values. ``pinned``: one of them exists on this cluster only (an actor)."""
 
     task_id: str
     pinned: str | None = None
@@ -39,7 +39,7 @@ class ArgumentsReady:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsFailed:
-    """One of its arguments will never have a value. ``error`` as in Complete."""
+    """An argument will never have a value. ``error`` as in Complete."""
 
     task_id: str
     sentence: str
@@ -48,7 +48,7 @@ class ArgumentsFailed:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Somebody wants it to end. ``force`` skips the polite interrupt."""
+    """Cancel the item. ``force`` skips the interrupt."""
 
     task_id: str
     reason: str
@@ -57,17 +57,17 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """A cluster told what it has and what is free."""
+    """A cluster reported its total and free resources."""
 
     snapshot: ResourceSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """A cluster did not answer, or answered something no Ray dashboard says.
+    """A snapshot failed: no answer, or an answer that is not from a Ray dashboard.
 
-    ``permanent`` means that asking again cannot help until somebody mends the configuration (wrong token, …),
-    ``awaited`` that it could not even be asked: its link is down, or its agent has yet to come back.
+    ``permanent``: no retry can help before an operator corrects the configuration (wrong token, …). ``awaited``: it
+    could not be requested, because the link is down or the agent is not back yet.
     """
 
     cluster: str
@@ -79,7 +79,7 @@ class SnapshotFailed:
 
 @dataclass(frozen=True, slots=True)
 class DashboardChecked:
-    """The answer to CheckDashboard: None, or why there was none."""
+    """The answer to CheckDashboard: None, or why the check failed."""
 
     cluster: str
     sentence: str | None = None
@@ -87,9 +87,9 @@ class DashboardChecked:
 
 @dataclass(frozen=True, slots=True)
 class HeadSilent:
-    """The cluster's agent is there, and its head (Ray's GCS) has not answered it for so long.
+    """The cluster's agent answers, but its head (Ray's GCS) has not answered the agent for ``silent_s``.
 
-    Said again and again while that is so; the next snapshot says that it is over.
+    Repeated while that is so; the next snapshot ends it.
     """
 
     cluster: str
@@ -108,7 +108,7 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """No contact for now (suspect): no new work goes there, what runs may still go on."""
+    """The link lost contact (suspect): no new work goes there, running work may continue."""
 
     cluster: str
     sentence: str
@@ -116,9 +116,9 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class LinkClosed:
-    """The link is over and nothing runs behind it any more; the next task there starts a new one.
+    """The link is closed and nothing runs behind it; the next task there starts a new one.
 
-    Every call that was unanswered has been, or will be, answered with its own AttemptFinished.
+    Every unanswered call has been, or will be, answered with its own AttemptFinished.
     """
 
     cluster: str
@@ -127,7 +127,7 @@ class LinkClosed:
 
 @dataclass(frozen=True, slots=True)
 class LinkFailed:
-    """A link could not be made. ``permanent``: not before somebody mends the configuration."""
+    """A link could not be made. ``permanent``: not before an operator corrects the configuration."""
 
     cluster: str
     code: str
@@ -137,7 +137,7 @@ class LinkFailed:
 
 @dataclass(frozen=True, slots=True)
 class DispatchAccepted:
-    """The other side has it, and will answer exactly once."""
+    """The cluster has accepted the attempt and will answer exactly once."""
 
     task_id: str
     attempt: int
@@ -145,7 +145,7 @@ class DispatchAccepted:
 
 @dataclass(frozen=True, slots=True)
 class DispatchRefused:
-    """It was not sent, or not taken: it did not and will not run as this attempt."""
+    """The attempt was not sent or not accepted: it did not and will not run."""
 
     task_id: str
     attempt: int
@@ -156,7 +156,7 @@ class DispatchRefused:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The work was seen to run, on this node if known."""
+    """The attempt was seen to run, on this node if known."""
 
     task_id: str
     attempt: int
@@ -166,7 +166,8 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class PlaceMoved:
-    """An attempt ended over there, and one that was sent ahead has taken its place. Its end is still to be told."""
+    """On the cluster, a prefetched attempt (``begun``) took the slot of one that ended (``ended``). The end follows as
+    its own event."""
 
     ended: tuple[str, int]
     begun: tuple[str, int]
@@ -174,10 +175,10 @@ class PlaceMoved:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFinished:
-    """The one answer to an accepted attempt; after it nothing of that attempt runs.
+    """The one answer to an accepted attempt; nothing of that attempt runs after it.
 
-    ``error_type`` is the class name that `retry_on` matches; ``sentence`` is for people. ``took`` is how long user
-    code ran, where that is known. ``started_at`` and ``node_id`` are those of a Started that did not come.
+    ``error_type`` is the class name that `retry_on` matches; ``sentence`` is for people. ``took`` is the run time of
+    user code, if known. ``started_at`` and ``node_id`` are those of a Started that was not sent.
     """
 
     task_id: str
@@ -194,15 +195,15 @@ class AttemptFinished:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """A time asked for by SetTimer has come."""
+    """The time of a SetTimer has come."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterChanged:
-    """A cluster was added or changed (``metadata``), or is no longer ours (``metadata`` is None). Whether it is closed
-    for new work stays as it is, unless ``cordoned`` says something."""
+    """A cluster was added or changed (``metadata``) or removed (``metadata`` is None). ``cordoned`` None leaves the
+    cordon as it is."""
 
     cluster: str
     metadata: ClusterMetadata | None
@@ -211,7 +212,7 @@ class ClusterChanged:
 
 @dataclass(frozen=True, slots=True)
 class CordonChanged:
-    """A cluster is closed for new work, or open again; its entry is what it was."""
+    """A cluster was closed for new work or opened again."""
 
     cluster: str
     cordoned: bool
@@ -219,7 +220,7 @@ class CordonChanged:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDeclaredDead:
-    """An operator knows that nothing runs there any more: nobody waits for what was there."""
+    """An operator reports that nothing runs there any more: its items are settled without waiting."""
 
     cluster: str
     reason: str = ""
@@ -227,14 +228,14 @@ class ClusterDeclaredDead:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChecked:
-    """Somebody had it asked now, and it answered: the person who looks knows better than a breaker that waits."""
+    """A check that an operator requested succeeded: its breaker is closed."""
 
     cluster: str
 
 
 @dataclass(frozen=True, slots=True)
 class HoldRequested:
-    """Let it not start before ReleaseRequested; what has been sent already is not called back."""
+    """Keep the item from starting until ReleaseRequested; an attempt that was already sent continues."""
 
     task_id: str
     reason: str = ""
@@ -242,14 +243,14 @@ class HoldRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequested:
-    """It may start again."""
+    """End of a HoldRequested."""
 
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityChanged:
-    """From now on it waits with this priority."""
+    """The item waits with this priority from now on."""
 
     task_id: str
     priority: int
@@ -257,7 +258,7 @@ class PriorityChanged:
 
 @dataclass(frozen=True, slots=True)
 class QueuePaused:
-    """Nothing new goes to this cluster, or nothing of this owner's is started, until QueueResumed."""
+    """Send nothing new to this cluster, or start nothing of this owner, until QueueResumed."""
 
     what: Literal["cluster", "owner"]
     name: str
@@ -274,8 +275,7 @@ class QueueResumed:
 
 @dataclass(frozen=True, slots=True)
 class OwnerLimitsChanged:
-    """From now on these limits hold for an owner, all of them; None: those in the settings. What it has on clusters
-    stays there."""
+    """Replace all limits of an owner; None restores those of the settings. Running items are not affected."""
 
     owner: str
     limits: OwnerLimits | None
@@ -283,11 +283,11 @@ class OwnerLimitsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What another machine had when its process ended; for a machine that has no items yet.
+    """The rows of an earlier process, for a machine that has no items yet.
 
-    ``clusters`` and ``owners`` are what people had said of them; those that are not named are as they are by default.
-    ``next_fence`` is the highest that any machine before it would have given, ``next_number`` that of its next item.
-    ``sent`` is what was sent lately and is over: it counts for the submission interval.
+    Clusters and owners that are not named keep their defaults. ``next_fence`` is the next fence of the earlier
+    machines, ``next_number`` the number of the next item. ``sent`` lists recent submissions of ended items, for the
+    submission interval.
     """
 
     items: tuple[ItemRow, ...]
@@ -300,7 +300,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """Go on with what the last call left over (the answer to Continue)."""
+    """Continue the work that the last call left (the answer to Continue)."""
 
 
 Event: TypeAlias = (

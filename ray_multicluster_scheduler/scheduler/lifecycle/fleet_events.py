@@ -1,8 +1,7 @@
-"""FleetEvents: what happens to clusters, and what that means for the items on them."""
+"""FleetEvents: handles events about clusters and what they mean for the items there."""
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
@@ -29,7 +28,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 
 class FleetEvents:
-    """EventPublisher of a cluster that is not ours any more is ignored; items there end by their own events."""
+    """Handlers for cluster events. Events of a removed cluster are ignored; items there end by their own events."""
 
     def __init__(
         self, machine: MachineState, scheduling: SchedulingPass, prefetch: Prefetch, attempts: Attempts
@@ -43,14 +42,14 @@ class FleetEvents:
         state = self._machine.registry.find(event.snapshot.cluster)
         if state is None:
             return
-        before = _face(state, now)
+        before = _capacity_signature(state, now)
         was_dead = state.dead is not None
         state.record_snapshot(event.snapshot, now)
         self._persist_revival(state, was_dead=was_dead)
         if state.dashboard_failure is None:
             self._mark_recovered(state, now, jobs=True)
         self._machine.clusters_to_refresh.add(state.name)
-        if before is not None and before == _face(state, now):
+        if before is not None and before == _capacity_signature(state, now):
             self._machine.freed_clusters.add(state.name)  # at the most, something got free
         else:
             self._scheduling.request_full_scan()
@@ -65,7 +64,7 @@ class FleetEvents:
             self._mark_lost(state, now, jobs=True, sentence=event.sentence)
 
     def dashboard_checked(self, event: DashboardChecked, now: float) -> None:
-        """It concerns jobs only: what goes over the link does not need the dashboard."""
+        """Concerns jobs only: what uses the link does not need the dashboard."""
         state = self._machine.registry.find(event.cluster)
         if state is None:
             return
@@ -81,7 +80,7 @@ class FleetEvents:
             self._scheduling.request_full_scan()
 
     def head_silent(self, event: HeadSilent, now: float) -> None:
-        """What is known of the cluster grows old, though its link is up: nothing new goes there."""
+        """The state of the cluster becomes stale although its link is up: no new work goes there."""
         state = self._machine.registry.find(event.cluster)
         if state is not None and state.head_silent_since is None:
             state.head_silent_since = now - event.silent_s
@@ -105,7 +104,7 @@ class FleetEvents:
                 self._machine.output.set_timer(timers.lost_key(state.name), now + self._machine.settings.lost_after_s)
 
     def contact_lost(self, cluster: str, now: float) -> None:
-        """The timer of this is cleared by whatever ends the silence."""
+        """The link was down for ``lost_after_s``; contact would have cleared the timer."""
         sentence = f"no contact with {cluster} for lost_after_s ({self._machine.settings.lost_after_s:g} s)"
         self._mark_lost(self._machine.registry.state(cluster), now, jobs=False, sentence=sentence)
 
@@ -116,7 +115,7 @@ class FleetEvents:
             self._machine.output.clear_timer(timers.lost_key(state.name))
 
     def link_failed(self, event: LinkFailed, now: float) -> None:
-        """Feed it before the refusals of what was waiting for the link: they then tell the breaker nothing new."""
+        """Send it before the refusals of what waited for the link, so that those do not count for the breaker again."""
         state = self._find_and_reschedule(event.cluster)
         if state is not None:
             state.record_link_failure(event.sentence, permanent=event.permanent, now=now)
@@ -130,8 +129,7 @@ class FleetEvents:
                 self._remove(event.cluster, now)
             return
         self._machine.output.add(RememberFleet())
-        is_new = self._machine.registry.find(event.cluster) is None
-        self._machine.registry.register(event.metadata)
+        is_new = self._machine.clusters.register(event.metadata)
         state = self._machine.registry.state(event.metadata.name)
         if event.cordoned is not None:
             self._cordon(state, event.cordoned, now)
@@ -146,36 +144,37 @@ class FleetEvents:
             self._cordon(state, event.cordoned, now)
 
     def declared_dead(self, event: ClusterDeclaredDead, now: float) -> None:
-        """Somebody knows what we can only wait for: all that was there is settled, jobs too."""
+        """Settle all items there at once, jobs too."""
         state = self._find_and_reschedule(event.cluster)
         if state is None:
             return
-        state.declare_dead(event.reason, now)
+        self._machine.clusters.declare_dead(state.name, event.reason, now)
         self._machine.output.add(RememberFleet())
         sentence = f"an operator declared {state.name} dead{f': {event.reason}' if event.reason else ''}"
         for task_id in (*state.slots.prefetched, *state.slots.held):  # else a place that is freed would be handed over
             self._attempts.abandon(self._machine.records[task_id], codes.DECLARED_DEAD, sentence, now)
 
     def checked(self, event: ClusterChecked, now: float) -> None:
-        """It takes work again at once; what was heard of it came with the snapshot."""
-        state = self._machine.registry.find(event.cluster)
-        if state is not None and state.breaker.state(now) is not BreakerState.CLOSED:
-            state.breaker.close()
-            self._machine.clusters_to_refresh.add(state.name)
+        """Close the breaker: work goes there again at once."""
+        known = self._machine.registry.find(event.cluster) is not None
+        if known and self._machine.clusters.close_breaker(event.cluster, now):
+            self._machine.clusters_to_refresh.add(event.cluster)
             self._scheduling.request_full_scan()
 
     def _persist_revival(self, state: ClusterState, *, was_dead: bool) -> None:
-        """It was declared dead, and is heard of again."""
+        """Persist that a cluster that was declared dead has answered."""
         if was_dead and state.dead is None:
             self._machine.output.add(RememberFleet())
 
     def _cordon(self, state: ClusterState, cordoned: bool, now: float) -> None:
-        state.cordoned = cordoned
-        if cordoned:
+        if not cordoned:
+            self._machine.clusters.uncordon(state.name)
+        else:
+            self._machine.clusters.cordon(state.name)
             self._prefetch.recall_cluster(state, "it is cordoned", now)
 
     def _find_and_reschedule(self, cluster: str) -> ClusterState | None:
-        """Anything heard of a cluster may unblock, or doom, what waits."""
+        """The cluster, if it is configured; any event of it may unblock or doom what waits."""
         state = self._machine.registry.find(cluster)
         if state is not None:
             self._machine.clusters_to_refresh.add(cluster)
@@ -203,7 +202,7 @@ class FleetEvents:
     def _remove(self, cluster: str, now: float) -> None:
         machine = self._machine
         self._prefetch.recall_cluster(machine.registry.state(cluster), "it was removed", now)
-        machine.registry.unregister(cluster)
+        machine.clusters.remove(cluster)
         machine.submissions.forget(cluster)
         for key in (timers.refresh_key(cluster), timers.lost_key(cluster), timers.ahead_key(cluster)):
             machine.output.clear_timer(key)
@@ -211,7 +210,7 @@ class FleetEvents:
             self._fail_for_removed_cluster(machine.records[task_id], now)
 
     def _fail_for_removed_cluster(self, record: TaskRecord, now: float) -> None:
-        """It would only go to a cluster that was removed."""
+        """Fail an item that could only run on the removed cluster."""
         name = record.wanted.preferred_cluster
         self._machine.complete(
             record,
@@ -224,15 +223,15 @@ class FleetEvents:
         )
 
     def _restore_bookings(self, state: ClusterState, now: float) -> None:
-        """A removed cluster is ours again: what still runs there counts again."""
+        """A removed cluster was added again: book what still runs there."""
         for record in self._machine.records.values():
             if record.live and record.cluster == state.name:
                 state.assign(record.task, now, begun=record.started_at is not None)
                 self._machine.output.add(Remember(record.task.id))
 
 
-def _face(state: ClusterState, now: float) -> tuple[object, ...] | None:
-    """What a healthy cluster is, apart from what is free there just now; None for one that is not healthy."""
+def _capacity_signature(state: ClusterState, now: float) -> tuple[object, ...] | None:
+    """Everything that matters of a healthy cluster except what is free; None if it is not healthy."""
     newest = state.ledger.latest_snapshot
     if newest is None or state.problem(now) is not None:
         return None

@@ -1,4 +1,4 @@
-"""What is to be done: the only way anything gets out of the machine."""
+"""The instructions that SchedulerMachine returns: its only output."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Ahead = Literal["", "queue", "overlap"]
 
 
 class Transition(NamedTuple):
-    """One step of an item's history: legal by the table, with a reason code and a time.
+    """One step of an item's history: legal by the state table, with a reason code and a time.
 
-    This and the two that carry it are tuples because every item makes many of them: they are made twice as fast.
+    This and the two that carry it are tuples, because every item makes many of them and tuples are created twice as
+    fast.
     """
 
     task_id: str
@@ -35,7 +36,7 @@ class Transition(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """Make this durable before any outward effect of the same call.
+    """Make this transition durable before any outward effect of the same call.
 
     ``decision`` comes with the transition that placed the item; several items may share one.
     """
@@ -45,17 +46,18 @@ class Persist(NamedTuple):
 
 
 class Remember(NamedTuple):
-    """Something of this item has changed without a step: make its row durable, before any outward effect as well."""
+    """An item changed without a transition: make its row durable before any outward effect of the same call."""
 
     task_id: str
 
 
 class RememberFleet(NamedTuple):
-    """What people said of clusters or owners has changed: make those rows durable, before any outward effect too."""
+    """Operators' orders for clusters or owners changed: make those rows durable before any outward effect of the same
+    call."""
 
 
 class Publish(NamedTuple):
-    """Tell whoever listens (after it was made durable)."""
+    """Publish this transition to listeners after it is durable."""
 
     transition: Transition
 
@@ -64,13 +66,12 @@ class Publish(NamedTuple):
 class Dispatch:
     """Send this attempt to this cluster. ``fence`` only grows, over all items.
 
-    One that is sent ``ahead`` has no place there yet (see Call.ahead): it gets that of another one that ends
-    (PlaceMoved), or StartAttempt says that there is one. Of one that is known to be ``short``, the start may be told
-    with the end.
+    An attempt sent ``ahead`` has no slot there yet (see Call.ahead): it takes the slot of an attempt that ends
+    (PlaceMoved) or waits for StartAttempt. The start of a ``short`` one may be reported with its end.
 
-    ``again``: it may have been sent before, by a process that is no more. What knows it over there answers as it did
-    then, and does not begin anew; and nobody says DispatchRefused before it is sure that nothing of it is alive. If
-    it was sent ahead then and is not now, it has a place: a StartAttempt follows.
+    ``again``: an earlier process may have sent it. A gateway that knows it answers as before and does not start it
+    anew; DispatchRefused is reported only once nothing of it can be alive. If it was prefetched then and is not now, a
+    StartAttempt follows.
     """
 
     task_id: str
@@ -84,8 +85,8 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class AdoptAttempt:
-    """This attempt ran over there when the process before ours ended: say what becomes of it. It is never begun anew;
-    if nobody knows it there, and once nothing of it can be alive, it has failed with its cluster."""
+    """This attempt ran when the previous process ended: find it and report its end. It is never started anew; if the
+    cluster does not know it, it has failed with its cluster once nothing of it can be alive."""
 
     task_id: str
     attempt: int
@@ -95,7 +96,7 @@ class AdoptAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """There is a place now for this attempt that was sent ahead."""
+    """A prefetched attempt has a slot now: start it."""
 
     task_id: str
     attempt: int
@@ -104,7 +105,7 @@ class StartAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RecallAttempt:
-    """Take back this attempt that was sent ahead, if it has not begun; then it finishes as cancelled."""
+    """Take back a prefetched attempt that has not started; it then finishes as cancelled."""
 
     task_id: str
     attempt: int
@@ -113,7 +114,7 @@ class RecallAttempt:
 
 @dataclass(frozen=True, slots=True)
 class CancelAttempt:
-    """End this attempt over there; its AttemptFinished says when it is over."""
+    """Cancel this attempt on its cluster; its AttemptFinished confirms the end."""
 
     task_id: str
     attempt: int
@@ -123,21 +124,21 @@ class CancelAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RefreshSnapshot:
-    """Ask this cluster what it has; answered by SnapshotTaken or SnapshotFailed, exactly once."""
+    """Request a snapshot of this cluster; answered exactly once by SnapshotTaken or SnapshotFailed."""
 
     cluster: str
 
 
 @dataclass(frozen=True, slots=True)
 class CheckDashboard:
-    """See whether the cluster's dashboard answers; answered by DashboardChecked, exactly once."""
+    """Check whether the cluster's dashboard answers; answered exactly once by DashboardChecked."""
 
     cluster: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Fire TimerFired(key) at this time; a second one with the same key replaces the first."""
+    """Fire TimerFired(key) at this time; replaces an earlier timer of the same key."""
 
     key: str
     at: float
@@ -145,15 +146,15 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class ClearTimer:
-    """The timer is no longer needed."""
+    """Cancel the timer."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The item is over. ``error`` names a class of the error tree; None with FAILED means that the
-    last attempt's own answer (the user's exception) is the error."""
+    """The item has ended. ``error`` names a class of the error tree; None with FAILED means that the answer of the last
+    attempt (the user's exception) is the error."""
 
     task_id: str
     state: TaskState
@@ -166,7 +167,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """There is more to do: feed Continued after other waiting events had their turn."""
+    """Work is left: send Continued after other waiting events were handled."""
 
 
 Instruction: TypeAlias = (

@@ -1,4 +1,5 @@
-"""SchedulerMachine: the brain. Events in, instructions out; no clock, no threads, no I/O, no chance."""
+"""SchedulerMachine: the deterministic state machine that makes all scheduling decisions. Events in, instructions out;
+no clock, no threads, no I/O, no randomness."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_manager import ClusterManager
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, events, timers
@@ -17,12 +19,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
 from ray_multicluster_scheduler.scheduler.lifecycle.fleet_events import FleetEvents
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.dispatching import Dispatching
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import StartEstimate
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import estimate_start
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate, estimate_start
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.queue_control import QueueControl
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
@@ -31,16 +31,16 @@ from ray_multicluster_scheduler.scheduler.lifecycle.restore import Restore
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
-from ray_multicluster_scheduler.scheduler.queue.queue_place import QueuePosition, queue_position, queue_positions
+from ray_multicluster_scheduler.scheduler.queue.queue_position import QueuePosition, queue_position, queue_positions
 from ray_multicluster_scheduler.scheduler.queue.shape import QueueKey
 
 
 class SchedulerMachine:
-    """One thread drives it. Each call does a bounded amount of work and asks to be continued.
+    """The state machine. One thread drives it; each call does a bounded amount of work and asks to be continued.
 
-    Whoever drives it makes all Persist and Remember of a call durable before any other of its instructions is carried
-    out. A machine that is told Restored goes on from there.
-    Raises ConfigurationError when the settings name an unknown score.
+    The caller makes all Persist and Remember of a call durable before it carries out any other instruction of that
+    call. A Restored event continues from the rows of an earlier machine. Raises ConfigurationError when the settings
+    name an unknown score.
     """
 
     def __init__(
@@ -55,10 +55,9 @@ class SchedulerMachine:
         engine = policy or PolicyEngine(settings, local_python=local_python)
         self._state = MachineState(settings, clusters, engine, first_fence)
         self._refresher = SnapshotRefresher(self._state)
-        dispatching = Dispatching(self._state)
-        self._prefetch = Prefetch(self._state, dispatching)
+        self._prefetch = Prefetch(self._state)
         reservations = WideItemReservations(self._state)
-        self._scheduling = SchedulingPass(self._state, self._refresher, self._prefetch, reservations, dispatching)
+        self._scheduling = SchedulingPass(self._state, self._refresher, self._prefetch, reservations)
         self._control = QueueControl(self._state, self._scheduling, self._prefetch)
         self._admission = Admission(self._state, self._scheduling)
         self._attempts = Attempts(self._state, self._scheduling, self._prefetch)
@@ -98,7 +97,7 @@ class SchedulerMachine:
         }
 
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
-        """Take in one event, and say what is to be done. Late, repeated and unknown events change nothing."""
+        """Process one event and return the resulting instructions. Late, repeated and unknown events change nothing."""
         self._handlers[type(event)](event, now)
         self._admission.notify_dependents(now)
         self._scheduling.run(now)
@@ -143,38 +142,43 @@ class SchedulerMachine:
         return self._state.registry
 
     @property
+    def clusters(self) -> ClusterManager:
+        """Life cycle and recorded health of the clusters; change them only by events."""
+        return self._state.clusters
+
+    @property
     def timers(self) -> frozenset[str]:
         """Keys of the timers that have not fired."""
         return self._state.output.timers
 
     def record(self, task_id: str) -> TaskRecord:
-        """The item, to be read only. Raises KeyError for an unknown id."""
+        """The record of an item, read-only. Raises KeyError for an unknown id."""
         return self._state.records[task_id]
 
     def row(self, task_id: str) -> ItemRow:
-        """All of an item that is to be durable: whenever a Persist or a Remember names it, after the call that says so.
-        Raises KeyError for an unknown id."""
+        """The durable row of an item: write it after each call that returned a Persist or a Remember for it. Raises
+        KeyError for an unknown id."""
         return self._restore.row(self._state.records[task_id])
 
     def cluster_rows(self) -> tuple[ClusterRow, ...]:
-        """The same of clusters: what people said of them."""
+        """The durable rows of clusters: what operators ordered for them."""
         return self._restore.clusters()
 
     @property
     def next_fence(self) -> int:
-        """To be kept beside the rows: no later machine may begin below it."""
+        """Store it with the rows: no later machine may start with a lower fence."""
         return self._state.next_fence
 
     def owner_rows(self) -> tuple[OwnerRow, ...]:
-        """And of owners: those whose queue is paused, or who have other limits than in the settings."""
+        """The durable rows of owners that are paused or have limits other than in the settings."""
         return self._restore.owners()
 
     def limits_of(self, owner: str) -> OwnerLimits:
-        """What this owner may have now."""
+        """The current limits of this owner."""
         return self._state.limits_of(owner)
 
     def limits(self) -> dict[str, OwnerLimits]:
-        """The same of all owners of whom anything was said, in the settings or since."""
+        """The current limits of all owners that have any, from the settings or set since."""
         return {**self._state.settings.owners, **self._state.owner_limits}
 
     def records(self) -> Iterable[TaskRecord]:
@@ -193,19 +197,19 @@ class SchedulerMachine:
         return self._admission.id_for_content(key)
 
     def unmet_prerequisites(self, task_id: str) -> UnmetPrerequisites | None:
-        """What an accepted item waits for before it is queued; None if it does not wait for anything of that kind."""
+        """What an accepted item waits for before it is queued; None if nothing is missing."""
         return self._state.prerequisites.of(task_id)
 
     def retry_delay_left(self, task_id: str, now: float) -> float | None:
-        """In how many seconds the next attempt of one that failed may go; None if it does not wait for that."""
+        """Seconds until the next attempt of a failed item may be placed; None if it is not in back-off."""
         due = self._state.output.due_at(timers.retry_key(task_id))
         return None if due is None else max(0.0, due - now)
 
     def estimate_start(
         self, task_id: str, position: int | None, decision: SchedulingDecision | None, now: float
     ) -> StartEstimate | None:
-        """When a waiting item may start, by its position in the queue and why it waits; None for one that does not
-        wait. Raises KeyError for an unknown id."""
+        """When a waiting item may start, from its position in the queue and the reason why it waits; None if it does
+        not wait. Raises KeyError for an unknown id."""
         return estimate_start(self._state, self._state.records[task_id], position, decision, now)
 
     def view(self, name: str, now: float) -> ClusterView:
@@ -213,20 +217,20 @@ class SchedulerMachine:
         return self._state.view(self._state.registry.state(name), now)
 
     def queue_depths(self) -> dict[QueueKey, int]:
-        """How many items wait in each queue that is not empty."""
+        """The number of waiting items of each queue that is not empty."""
         return self._state.queue.depths()
 
     def queue_position(self, task_id: str, now: float) -> QueuePosition | None:
-        """Which position it has in the queue, and who is before it; None if it does not wait there."""
+        """The position of an item in the queue and the items before it; None if it is not queued."""
         return queue_position(self._state.queue, task_id, now)
 
     def queue_positions(self, task_ids: Iterable[str], now: float) -> dict[str, int]:
-        """The positions of those of them that wait in the queue, by their ids."""
+        """The positions of those of these items that are queued, by id."""
         return queue_positions(self._state.queue, task_ids, now)
 
     @property
     def filter_names(self) -> tuple[str, ...]:
-        """The filters that every decision goes through, in their order."""
+        """All filters, in the order in which every decision applies them."""
         return self._state.engine.filter_names
 
     def fresh_views(self, now: float) -> tuple[ClusterView, ...]:
@@ -236,13 +240,13 @@ class SchedulerMachine:
     def explain_wait(
         self, task_id: str, now: float, views: tuple[ClusterView, ...] | None = None
     ) -> SchedulingDecision | None:
-        """Why it waits, as of this moment; None if it is not ready to be placed, or was. ``views``: the fresh ones.
-        Raises KeyError for an unknown id, PolicyEvaluationError."""
+        """Why an item waits, as of ``now``; None if it is not queued. ``views``: from :meth:`fresh_views`. Raises
+        KeyError for an unknown id, PolicyEvaluationError."""
         return self._scheduling.explain_wait(self._state.records[task_id], now, views)
 
     def plan(self, task: TaskDescription, now: float) -> SchedulingDecision:
-        """Where it would go, without submitting it, or why it would wait or be refused. Raises ConfigurationError and
-        PolicyEvaluationError."""
+        """Where an item would go if it were submitted now, or why it would wait or be refused; submits nothing. Raises
+        ConfigurationError and PolicyEvaluationError."""
         name = self._admission.unknown_name(task)
         if name is not None:
             hint = self._state.registry.name_hint(name)
@@ -257,7 +261,7 @@ class SchedulerMachine:
         return replace(decision, cluster=None, code=codes.QUEUE_FULL, sentence=sentence, unblocked_by=helps)
 
     def forget(self, task_id: str) -> None:
-        """Drop the record of an item that is over. Raises KeyError if unknown, ValueError if it is not over."""
+        """Drop the record of an ended item. Raises KeyError if it is unknown, ValueError if it has not ended."""
         record = self._state.records[task_id]
         if not record.state.terminal:
             raise ValueError(f"{task_id} is {record.state}: only an item that is over can be forgotten")
@@ -266,4 +270,4 @@ class SchedulerMachine:
 
 
 def _nothing(event: events.Event, now: float) -> None:
-    """It says only that time has passed."""
+    """Handler of Continued: the pass that follows every event does the work."""

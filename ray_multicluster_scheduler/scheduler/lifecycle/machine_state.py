@@ -1,4 +1,4 @@
-"""Core: what the parts of the machine share, and the few steps by which all of them change it."""
+"""MachineState: the state that all parts of the machine share, and the operations by which they change it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from collections.abc import Iterable, Iterator
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskState
 from ray_multicluster_scheduler.common.model.resources import ResourceShape
 from ray_multicluster_scheduler.control_plane.config.settings import NO_LIMITS, OwnerLimits, Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_manager import ClusterManager
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
-from ray_multicluster_scheduler.scheduler.cluster.fleet import FleetViews
+from ray_multicluster_scheduler.scheduler.cluster.fleet_views import FleetViews
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Remember, StartAttempt
-from ray_multicluster_scheduler.scheduler.lifecycle.outbox import InstructionBuffer
+from ray_multicluster_scheduler.scheduler.lifecycle.instruction_buffer import InstructionBuffer
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    Ahead,
+    Complete,
+    Dispatch,
+    Remember,
+    StartAttempt,
+)
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import CompletionRate, RunTimes, code_key
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import DependencyOutcome, Prerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
@@ -27,13 +34,14 @@ from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 
 
 class MachineState:
-    """State of the whole machine. Soft state only: everything that matters after a restart was persisted."""
+    """State of the whole machine. It is soft state: everything that matters after a restart was persisted."""
 
     def __init__(
         self, settings: Settings, clusters: Iterable[ClusterMetadata], engine: PolicyEngine, first_fence: int
     ) -> None:
         self.settings = settings
         self.registry = ClusterRegistry(settings, clusters)
+        self.clusters = ClusterManager(self.registry)
         self.engine = engine
         self.queue = TaskQueue(ORDERS[settings.order](settings.ageing_s), self._new_account)
         self.owner_limits: dict[str, OwnerLimits] = {}
@@ -66,7 +74,7 @@ class MachineState:
         now: float,
         decision: SchedulingDecision | None = None,
     ) -> None:
-        """The only way to another state: by the table, with a reason, persisted and published."""
+        """Move an item to a state: checked against the state table, with a reason, persisted and published."""
         self.output.add_transition(record.step(state, code, sentence, now), decision)
 
     def complete(
@@ -80,8 +88,8 @@ class MachineState:
         error: str | None = None,
         next_step: str = "",
     ) -> None:
-        """The item is over and its attempt, if it had one, was ended: it leaves what it waited in, and its owner is
-        told once."""
+        """End an item that has no live attempt: remove it from the queue and from all waits, and publish its completion
+        once."""
         assert record.holding is None, f"{record.task.id} still has a place"
         if record.group is not None or self.held_items:
             self.leave_queue(record)
@@ -99,7 +107,7 @@ class MachineState:
         self.output.add(Complete(record.task.id, state, record.attempt, record.cluster, error, message, next_step))
 
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> ShapeGroup:
-        """Put it into the queue; each wait has its own ``queue_timeout``. Returns those it waits with."""
+        """Put an item into the queue; each wait has its own ``queue_timeout``. Returns its group."""
         record.cluster = None
         group = self.queue.enqueue(record.wanted, record.number, retry=record.retry)
         if group.decision is not None and code == codes.QUEUED:
@@ -111,7 +119,7 @@ class MachineState:
         return group
 
     def restore_to_queue(self, record: TaskRecord, now: float) -> ShapeGroup:
-        """As it did before; nothing of it changes."""
+        """Put an item back into the queue after a restart, without a transition. Returns its group."""
         record.group = group = self.queue.enqueue(record.wanted, record.number, retry=record.retry)
         if record.task.queue_timeout is not None:
             due = (record.queued_at or now) + record.task.queue_timeout
@@ -119,14 +127,15 @@ class MachineState:
         return group
 
     def hold(self, record: TaskRecord, now: float) -> None:
-        """It may not start: it waits beside the queue until it is released, for as long as that takes."""
+        """Keep an item out of the queue until it is released, for any length of time."""
         record.cluster = None
         self.held_items.add(record.task.id)
         why = f": {record.held}" if record.held else ""
         self.transition(record, TaskState.QUEUED, codes.HELD, f"is held{why}", now)
 
     def leave_queue(self, record: TaskRecord) -> None:
-        """It waits no longer; nothing happens if it did not."""
+        """Remove an item from the queue, from the held items and from wide-item reservations. No effect if it is in
+        none of them."""
         group = record.group if self.wide_reservations and self._is_head(record) else None
         if self.queue.remove(record.task.id):
             self.output.clear_timer(timers.queue_key(record.task.id))
@@ -138,33 +147,55 @@ class MachineState:
         record.group = None
 
     def _is_head(self, record: TaskRecord) -> bool:
-        """Does it decide for all of its shape?"""
+        """Is it the item by which its whole group is decided?"""
         return record.group is not None and record.group.head().task_id == record.task.id
 
     def _has_same_run_time(self, before: TaskRecord, after: TaskRecord) -> bool:
-        """Is room that is kept from the one kept from the other, too?"""
+        """May the next item use reserved capacity exactly if the previous one may? So if both run the same code."""
         return code_key(before.task) == code_key(after.task) and after.task.id not in self.wide_reservations
 
     def persist_rebooked(self) -> None:
-        """The books of some items have changed because of others."""
+        """Persist the items that were booked on other nodes because of other items."""
         for task_id in sorted(self.registry.rebooked):
             self.output.add(Remember(task_id))
         self.registry.rebooked.clear()
 
     def release_wide_reservation(self, task_id: str) -> None:
-        """What was kept for it, if anything, is for everybody."""
+        """Open the capacity that is reserved for this item to all items; no effect if there is none."""
         state = self.registry.find(self.wide_reservations.pop(task_id, None))
         if state is not None:
             state.wide_reservation = None
             self.freed_clusters.add(state.name)
 
     def charge_owner(self, record: TaskRecord, now: float) -> None:
-        """From now on it takes something of its owner's share."""
+        """From now on the item counts in the share of its owner."""
         record.holding = holding_of(record.task, self.fleet.total(now), now)
         self.queue.charge(record.task.owner, record.holding, now)
 
+    def dispatch(
+        self,
+        record: TaskRecord,
+        decision: SchedulingDecision,
+        cluster: str,
+        now: float,
+        ahead: Ahead = "",
+        *,
+        short: bool,
+    ) -> None:
+        """Start the next attempt of an item that has left the queue. Attempt numbers and fences only grow."""
+        self.engine.record_placement(cluster)
+        self.charge_owner(record, now)
+        record.attempt += 1
+        record.cluster, record.placed = cluster, decision
+        if record.fence is not None:
+            record.earlier_fences += (record.fence,)
+        record.fence, self.next_fence = self.next_fence, self.next_fence + 1
+        record.accepted, record.ending, record.started_at = False, None, None
+        self.transition(record, TaskState.DISPATCHING, decision.code, decision.sentence, now, decision)
+        self.output.add(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short))
+
     def end_attempt(self, record: TaskRecord, now: float) -> bool:
-        """Nothing of its attempt runs any more: give back its place and its timers. False if no room was freed."""
+        """Release the slot, the share and the timers of an attempt that has ended. False if no capacity was freed."""
         assert record.holding is not None, f"{record.task.id} has no attempt"
         self.queue.refund(record.task.owner, record.holding, now)
         record.holding = None
@@ -194,14 +225,14 @@ class MachineState:
         return True
 
     def _clear_timers_if_empty(self, state: ClusterState) -> None:
-        """If nothing of ours is there any more, nothing of it can be lost, or wait for too long."""
+        """Clear the timers of a cluster that has no items of ours left."""
         self.clusters_to_refresh.add(state.name)
         if not state.slots.held and not state.slots.prefetched:
             self.output.clear_timer(timers.lost_key(state.name))
             self.output.clear_timer(timers.ahead_key(state.name))
 
     def _prefetched_for(self, state: ClusterState, of: ResourceShape) -> Iterator[TaskRecord]:
-        """Who was sent ahead for such a place and came too late to get it over there; nobody who is asked back."""
+        """Prefetched items that may use such a slot, oldest first, without those that were recalled."""
         waiting = (self.records[task_id] for task_id in state.slots.oldest_prefetched(of))
         return (record for record in waiting if record.ending is None)
 
@@ -209,11 +240,11 @@ class MachineState:
         return state.view(now, self.submissions.next_at(state.name))
 
     def fresh_views(self, now: float) -> tuple[ClusterView, ...]:
-        """The fleet with every sentence as of now, for people."""
+        """All clusters with current sentences, for explanations."""
         return tuple(state.fresh_view(now, self.submissions.next_at(state.name)) for state in self.registry)
 
     def limits_of(self, owner: str) -> OwnerLimits:
-        """What this owner may have now."""
+        """The current limits of this owner."""
         return self.owner_limits.get(owner) or self.settings.owners.get(owner) or NO_LIMITS
 
     def _new_account(self, owner: str) -> OwnerAccount:

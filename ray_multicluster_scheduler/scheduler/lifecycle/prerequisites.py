@@ -1,4 +1,4 @@
-"""Prerequisites: what accepted items wait for before they may be queued: arguments, other items, a time."""
+"""Prerequisites: what accepted items wait for before they are queued: arguments, other items, a start time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMED = 3
 
 
 class DependencyOutcome(NamedTuple):
-    """What those who waited for an item need to know of its end."""
+    """How an item ended, for the items that depend on it."""
 
     task_id: str
     state: TaskState
@@ -25,7 +25,7 @@ class DependencyOutcome(NamedTuple):
 
 @dataclass(slots=True)
 class UnmetPrerequisites:
-    """What one item still waits for. It may be queued once nothing of it is left."""
+    """What one item still waits for; it is queued when nothing is left."""
 
     arguments: str = ""
     after: dict[str, None] = field(default_factory=dict)
@@ -37,14 +37,14 @@ class UnmetPrerequisites:
 
     @property
     def code(self) -> str:
-        """The reason code of the first that is missing."""
+        """The reason code of the first missing prerequisite."""
         if self.arguments:
             return codes.WAITS_FOR_ARGUMENTS
         return codes.WAITS_FOR_DEPENDENCIES if self.after else codes.STARTS_LATER
 
     @property
     def sentence(self) -> str:
-        """All that is missing, for people."""
+        """All missing prerequisites as one sentence."""
         parts = [self.arguments] if self.arguments else []
         if self.after:
             parts.append(f"waits for {_some(self.after)} to succeed")
@@ -54,7 +54,7 @@ class UnmetPrerequisites:
 
     @property
     def unblocked_by(self) -> str:
-        """What would let it go on."""
+        """What would let it continue."""
         parts = ["its arguments have values"] if self.arguments else []
         if self.after:
             parts.append(f"{_some(self.after)} {'succeeds' if len(self.after) == 1 else 'succeed'}")
@@ -64,7 +64,7 @@ class UnmetPrerequisites:
 
 
 class Prerequisites:
-    """Who waits for what. An end is only noted here; who waited is looked at later, a bounded number at a time."""
+    """Which item waits for which. An end is only recorded; dependents are notified later, a bounded number per call."""
 
     def __init__(self) -> None:
         self._missing: dict[str, UnmetPrerequisites] = {}
@@ -78,22 +78,22 @@ class Prerequisites:
         return len(self._missing)
 
     def of(self, task_id: str) -> UnmetPrerequisites | None:
-        """What it waits for; None if it does not wait here."""
+        """What the item waits for; None if nothing is missing."""
         return self._missing.get(task_id)
 
     def count_of_owner(self, owner: str) -> int:
-        """How many of this owner's items do."""
+        """The number of this owner's items that wait here."""
         return self._of_owner[owner]
 
     def add(self, task_id: str, missing: UnmetPrerequisites) -> None:
-        """From now on it waits for these."""
+        """The item waits for these from now on."""
         self._missing[task_id] = missing
         self._of_owner[missing.owner] += 1
         for other in missing.after:
             self._waiting_for.setdefault(other, {})[task_id] = None
 
     def remove(self, task_id: str) -> None:
-        """Nothing is missing any more, or nobody asks any more; nothing happens if it does not wait here."""
+        """The item waits no longer; no effect if it did not."""
         missing = self._missing.pop(task_id, None)
         if missing is None:
             return
@@ -108,14 +108,14 @@ class Prerequisites:
                     del self._waiting_for[other]
 
     def item_ended(self, end: DependencyOutcome) -> None:
-        """An item is over: it waits no longer, and those that wait for it are told in turn."""
+        """An item has ended: remove it, and queue the notification of its dependents."""
         self.remove(end.task_id)
         waiting = self._waiting_for.pop(end.task_id, None)
         if waiting:
             self._ends.append((end, deque(waiting)))
 
     def next_notification(self) -> tuple[DependencyOutcome, str] | None:
-        """An end, and one item that waited for it and still waits; None when all were told."""
+        """An ended item and one dependent that still waits for it; None when all were notified."""
         if not self.has_notifications():
             return None
         end, waiting = self._ends[0]
@@ -124,7 +124,7 @@ class Prerequisites:
         return end, task_id
 
     def has_notifications(self) -> bool:
-        """Has somebody who still waits not been told of an end yet?"""
+        """Is there a dependent that was not notified of an end yet?"""
         while self._ends:
             end, waiting = self._ends[0]
             while waiting:
@@ -136,13 +136,13 @@ class Prerequisites:
         return False
 
     def forget(self, task_id: str, state: TaskState) -> None:
-        """Its record is dropped. How it ended is kept for a while longer, for those that come after it."""
+        """The record of the item is dropped; keep its end state for a while for later dependents."""
         self._forgotten[task_id] = state
         if len(self._forgotten) > KEPT_FORGOTTEN:
             self._forgotten.popitem(last=False)
 
     def forgotten_outcome(self, task_id: str) -> DependencyOutcome | None:
-        """How an item ended whose record was dropped."""
+        """How an item ended whose record was dropped; None if it is unknown."""
         state = self._forgotten.get(task_id)
         return None if state is None else DependencyOutcome(task_id, state, "it ended long ago, and why was forgotten")
 

@@ -1,4 +1,4 @@
-"""QueueControl: people hold, release and re-order what waits, and pause queues."""
+"""QueueControl: hold, release, re-prioritise, pause, resume and owner limits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 
 class QueueControl:
-    """Only what has not been sent yet is touched. Requests that change nothing are no mistakes."""
+    """Handlers for orders of people about the queue. They affect only what was not sent yet; a repeated order changes
+    nothing."""
 
     def __init__(self, machine: MachineState, scheduling: SchedulingPass, prefetch: Prefetch) -> None:
         self._machine, self._scheduling, self._prefetch = machine, scheduling, prefetch
 
     def hold(self, event: HoldRequested, now: float) -> None:
-        """One that was sent, or waits for something else first, is held when it would be queued (again)."""
+        """An item that was already sent, or still waits for prerequisites, is held when it would next be queued."""
         record = self._unfinished(event.task_id)
         if record is None or record.held is not None:
             return
@@ -77,7 +78,7 @@ class QueueControl:
             self._pause_cluster(event.name, None, now)
 
     def change_owner_limits(self, event: OwnerLimitsChanged, now: float) -> None:
-        """What runs goes on, also if it is more than there may be; what only waits over there comes back then."""
+        """Running items continue even above a lowered limit; prefetched ones are recalled."""
         machine, owner = self._machine, event.owner
         if machine.owner_limits.get(owner) == event.limits:
             return
@@ -95,9 +96,11 @@ class QueueControl:
         state = self._machine.registry.find(name)
         if state is not None:
             self._machine.output.add(RememberFleet())
-            state.paused = reason
             self._machine.clusters_to_refresh.add(name)
-            if reason is not None:
+            if reason is None:
+                self._machine.clusters.resume(name)
+            else:
+                self._machine.clusters.pause(name, reason)
                 self._prefetch.recall_cluster(state, "its queue is paused", now)
             self._scheduling.request_full_scan()
 

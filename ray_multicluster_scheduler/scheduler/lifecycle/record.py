@@ -1,4 +1,4 @@
-"""TaskRecord: the one truth about an item."""
+"""TaskRecord: the complete state of one item in the machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EndingKind = Literal["cancel", "run_timeout", "ready_timeout", "recall", "take_b
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why we asked for the end of the live attempt; decides what its answer means."""
+    """Why we requested the end of the live attempt; decides what its answer means."""
 
     kind: EndingKind
     sentence: str
@@ -31,14 +31,13 @@ class Ending:
 
 @dataclass(slots=True, eq=False)
 class TaskRecord:
-    """Only the machine changes it; everybody else reads.
+    """State of one item. Only the machine changes it; all others read.
 
-    While it waits, the reason is its group's: items of one shape wait for the same thing. ``wanted`` is what placement
-    looks at: the item as it was submitted, bound to one cluster if it was ``pinned`` there. ``restarts`` counts how
-    often an actor had to be made anew, ``load_bytes`` is what has to be carried to the cluster for it. ``held`` is why
-    somebody keeps it from starting, ``holding`` what it takes of its owner's share. ``given_up`` are attempts, with
-    their clusters, that nobody waits for but that are to be ended over there. ``restored``: the process before ours
-    knew it already.
+    While it is queued, its reason is that of its group: items of one shape wait for the same thing. ``wanted`` is the
+    description that placement uses: as submitted, but bound to one cluster if it was ``pinned`` there. ``restarts``
+    counts restarts of an actor, ``load_bytes`` is the size of what must be transferred for it. ``held`` is the reason
+    of a hold, ``holding`` its part of its owner's share. ``given_up`` are abandoned attempts, with their clusters, that
+    are still to be cancelled there. ``restored``: it was loaded after a restart.
     """
 
     task: TaskDescription
@@ -72,17 +71,17 @@ class TaskRecord:
             self.prioritise(self.task.priority)
 
     def pin(self, cluster: str) -> None:
-        """From now on it can be placed on this cluster only."""
+        """Bind the item to this cluster."""
         self.pinned = cluster
         self.wanted = replace(self.wanted, preferred_cluster=cluster, fallback="wait")
 
     def prioritise(self, priority: int) -> None:
-        """From now on it waits with this priority, or the utmost there is."""
+        """Set the priority, limited to the allowed range."""
         self.wanted = replace(self.wanted, priority=max(-MOST_PRIORITY, min(priority, MOST_PRIORITY)))
 
     @property
     def decision(self) -> SchedulingDecision | None:
-        """Why it waits, or why it was placed where it is."""
+        """The decision by which it waits or was placed."""
         group = self.group
         decision = self.placed if group is None or group.decision is None else group.decision
         return None if decision is None else replace(decision, task_id=self.task.id)
@@ -96,7 +95,7 @@ class TaskRecord:
 
     @property
     def sentence(self) -> str:
-        """The same for people."""
+        """The reason of its state as a sentence."""
         if self.group is not None and self.group.decision is not None:
             return self.group.decision.sentence
         return self.history[-1].sentence
@@ -118,7 +117,7 @@ class TaskRecord:
         return self.state in transitions.LIVE
 
     def step(self, state: TaskState, code: str, sentence: str, at: float) -> Transition:
-        """Write the next line of its history. Raises IllegalTransitionError."""
+        """Append a transition to its history. Raises IllegalTransitionError."""
         history, task_id = self.history, self.task.id
         if history:
             transitions.check(task_id, self.state, state)

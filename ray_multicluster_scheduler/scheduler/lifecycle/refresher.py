@@ -1,4 +1,4 @@
-"""Refresher: asks clusters for snapshots while that is of use, and only then."""
+"""SnapshotRefresher: requests snapshots and dashboard checks of clusters, only while they are needed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Machine
 
 
 class SnapshotRefresher:
-    """At most one question to a cluster at a time.
+    """At most one request per cluster at a time.
 
-    A cluster is polled while anything waits, or something of ours runs there. Where a link tells us of every change,
-    only the dashboard is checked now and then. With nothing to do nobody is asked; a submission then asks once.
+    A cluster is polled while anything waits or something of ours runs there. Where a link pushes every change, only the
+    dashboard is checked periodically. With nothing to do there are no requests; a submission then triggers one.
     """
 
     def __init__(self, machine: MachineState) -> None:
@@ -24,7 +24,7 @@ class SnapshotRefresher:
         self._polled = set(machine.registry.names())
 
     def run(self, now: float, *, submitted: bool) -> None:
-        """Once at the end of each call, for the clusters that it concerned."""
+        """Runs once at the end of each call, for the clusters that it concerned."""
         waiting = len(self._machine.queue) > 0
         names: Iterable[str] = sorted(self._machine.clusters_to_refresh)
         if waiting != self._waiting:
@@ -40,7 +40,7 @@ class SnapshotRefresher:
         self._machine.clusters_to_refresh.clear()
 
     def request_newer(self, cluster: str, since: float, now: float) -> bool:
-        """Is an answer on its way that is newer than ``since``? Asks, if the last one is older."""
+        """Is a snapshot newer than ``since`` on its way? Requests one if the last failure is older."""
         state = self._machine.registry.state(cluster)
         failed = state.refresh_failure
         if state.refreshing:
@@ -67,7 +67,7 @@ class SnapshotRefresher:
             self._machine.output.clear_timer(key)
 
     def _update_dashboard_check(self, state: ClusterState, now: float, *, wanted: bool) -> None:
-        """Its link says how the cluster is, but jobs go by its dashboard, which may be silent all the same."""
+        """The link reports the health of the cluster, but jobs need its dashboard, which may fail by itself."""
         key = timers.refresh_key(state.name)
         due = max(state.link_up_at, state.dashboard_checked_at or 0.0) + self._machine.settings.health_check_interval_s
         if state.dashboard_failure is not None and state.dashboard_checked_at is None:
@@ -88,7 +88,7 @@ class SnapshotRefresher:
         self._machine.output.add(RefreshSnapshot(state.name))
 
     def _due_at(self, state: ClusterState, now: float) -> float | None:
-        """When it should be asked next."""
+        """When the next snapshot is due."""
         if state.breaker.state(now) is BreakerState.OPEN:
             return state.breaker.half_open_at
         if state.refresh_failure is not None and state.refresh_failure.permanent:

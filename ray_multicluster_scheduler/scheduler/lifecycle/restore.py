@@ -1,7 +1,7 @@
-"""Restore: a machine gives its rows away, and another one goes on from them.
+"""Restore: writes the durable rows of a machine, and continues from them after a restart.
 
-What was learnt of clusters, of run times and of who has used how much is not kept: it is learnt again. Items are where
-they were. Of every attempt that may be alive somebody is asked, and until there is an answer nothing of it begins anew.
+Load, run times and past use of owners are not stored; they are learnt again. Items keep their states. For every attempt
+that may be alive the cluster is asked, and nothing of it starts anew before there is an answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, Item
 
 
 class Restore:
-    """Both directions; what the one writes the other reads."""
+    """Both directions: the rows that one machine writes, the next one reads."""
 
     def __init__(
         self, machine: MachineState, admission: Admission, scheduling: SchedulingPass, prefetch: Prefetch
@@ -94,15 +94,13 @@ class Restore:
     # ---- and how it is taken up again
 
     def restored(self, event: Restored, now: float) -> None:
-        """Raises ValueError for a machine that has items of its own."""
+        """Load the rows. Raises ValueError for a machine that has items already."""
         if self._machine.records:
             raise ValueError("only a machine that has no items yet can be restored")
         self._machine.next_fence = max(self._machine.next_fence, event.next_fence)
         self._admission.set_next_number(event.next_number)
-        for cluster in event.clusters:
-            state = self._machine.registry.find(cluster.name)
-            if state is not None:
-                state.cordoned, state.paused, state.dead = cluster.cordoned, cluster.paused, cluster.dead
+        for one in event.clusters:
+            self._machine.clusters.restore(one.name, cordoned=one.cordoned, paused=one.paused, dead=one.dead)
         for owner in event.owners:
             if owner.limits is not None:
                 self._machine.owner_limits[owner.name] = owner.limits
@@ -170,7 +168,7 @@ class Restore:
         self._machine.clusters_to_refresh.add(state.name)
 
     def _restore_submission_times(self, rows: Iterable[ItemRow], over: Iterable[SentRow]) -> None:
-        """When each cluster was last given something new, for the submission interval."""
+        """Restore when each cluster last got new work, for the submission interval."""
         first = [next((step for step in row.history if step.state is TaskState.DISPATCHING), None) for row in rows]
         known = [
             SentRow(self._machine.records[step.task_id].task.base_kind, step.cluster or "", step.at)

@@ -18,9 +18,9 @@ _CRC_RANGE = 0xFFFFFFFF
 
 
 def budget(task: TaskDescription, failure: FailureClass, *, ran: bool) -> int:
-    """How many failures of this class it may survive. ``ran``: the attempt may have begun.
+    """How many failures of this class an item survives. ``ran``: the attempt may have started.
 
-    A Ray job has no lease, so one that was lost while it ran is repeated only if its owner said so.
+    A Ray job has no lease, so one that was lost while it ran is retried only with ``retry_lost``.
     """
     if failure is FailureClass.CLUSTER and ran and task.kind == "job" and not task.retry_lost:
         return 0
@@ -33,9 +33,9 @@ def budget(task: TaskDescription, failure: FailureClass, *, ran: bool) -> int:
 
 
 def restarts(actor: ActorDescription) -> int:
-    """How often an actor that was ready is made anew, whatever ended it; until then it is tried like a task.
+    """How often an actor that was ready is restarted; before that it is retried like a task.
 
-    A detached one may live on where nobody sees it: only Ray itself restarts it.
+    A detached actor may live on unobserved: only Ray itself restarts it.
     """
     if actor.detached:
         return 0
@@ -50,9 +50,9 @@ def wants_retry(
     *,
     ran: bool,
 ) -> bool:
-    """Is it tried again? ``failures`` counts those so far by class, this one included.
+    """Should it be retried? ``failures`` counts all failures by class, including this one.
 
-    ``retry_on`` and ``no_retry_on`` name exception classes of user code; they say nothing about crashes.
+    ``retry_on`` and ``no_retry_on`` name exception classes of user code; they do not apply to crashes.
     """
     if failures.get(failure, 0) > budget(task, failure, ran=ran):
         return False
@@ -64,14 +64,14 @@ def wants_retry(
 
 
 def pause(delay: float, grace_s: float) -> tuple[float, str]:
-    """Seconds before the next attempt, and the words for them: the back-off, or what the nodes need to notice."""
+    """Seconds before the next attempt, and the same as text: the back-off, or ``grace_s`` if that is longer."""
     if grace_s <= delay:
         return delay, f"{delay:.1f} s"
     return grace_s, f"{grace_s:.1f} s (node_grace_s), when no node of the old session can still run it"
 
 
 def as_of_now(sentence: str, left: float) -> str:
-    """What was said when the attempt failed, with the seconds that are left of the pause instead of all of them."""
+    """The sentence of a failed attempt, with the remaining seconds of the back-off instead of all of them."""
     why, again, when = sentence.rpartition(AGAIN)
     _, unit, rest = when.partition(" s")
     return f"{why}{again}{left:.1f}{unit}{rest}" if again and unit else sentence

@@ -1,4 +1,4 @@
-"""Rows: what of the machine outlives its process. All of them are frozen, and hold nothing that the machine changes."""
+"""The durable rows of items, clusters and owners: what outlives the process. Immutable."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ ours when the row was written."""
 
 @dataclass(frozen=True, slots=True)
 class ItemRow:
-    """One item. ``number`` is that of its submission, ``waits_for`` says which arguments it still waits for.
+    """One item. ``number`` is that of its submission; ``waits_for`` names arguments and ``after`` items that it still
+    waits for.
 
-    ``after`` are the items that it still waits for. ``holding`` is what it takes of its owner's share, ``place`` says
-    what it has on its cluster, ``parts`` what it has reserved on the nodes that it is expected on. ``retry_at`` is when
-    its next attempt may be placed. ``given_up``: attempts, with their clusters, that are still to be ended there.
+    ``holding`` is its part of its owner's share, ``place`` its slot on its cluster, ``parts`` its reservation by node.
+    ``retry_at`` is when its next attempt may be placed. ``given_up``: abandoned attempts, with their clusters, that are
+    still to be cancelled there.
     """
 
     task: TaskDescription
@@ -65,13 +66,13 @@ class ItemRow:
 
     @property
     def sent_at(self) -> float:
-        """When its newest attempt was sent; for one that has an attempt."""
+        """When its newest attempt was sent; only for an item that has an attempt."""
         return next(step.at for step in self.history if step.attempt == self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class SentRow:
-    """When something of this kind, which is over by now, was sent to a cluster."""
+    """When an item of this kind, which has ended since, was sent to a cluster."""
 
     kind: str
     cluster: str
@@ -80,7 +81,7 @@ class SentRow:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRow:
-    """What people said of a cluster. ``paused`` is why its queue is; None if it is not. So is ``dead``."""
+    """Operators' orders for a cluster. ``paused`` and ``dead`` hold the reason, or None."""
 
     name: str
     cordoned: bool = False
@@ -90,8 +91,7 @@ class ClusterRow:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """What people said of an owner. ``paused`` is why its queue is; None if it is not. ``limits`` hold instead of those
-    in the settings; None if those do."""
+    """Orders for an owner. ``paused`` holds the reason or None; ``limits`` replace those of the settings if given."""
 
     name: str
     paused: str | None = None

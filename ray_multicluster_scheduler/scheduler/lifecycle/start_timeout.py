@@ -1,4 +1,4 @@
-"""StartTimeouts: which attempts were accepted over there and have not started in time."""
+"""StartTimeouts: finds attempts that were accepted but did not start in time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
-from ray_multicluster_scheduler.scheduler.lifecycle.outbox import InstructionBuffer
+from ray_multicluster_scheduler.scheduler.lifecycle.instruction_buffer import InstructionBuffer
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 NEW_NODE_GRACE_S = 600.0
@@ -17,7 +17,8 @@ _Line: TypeAlias = "deque[tuple[float, str, int]]"
 
 
 class StartTimeouts:
-    """Two lines, and all in a line have the same time, so the oldest is the first to be late: one timer does."""
+    """Two deadline queues, for existing and for new nodes. All entries of a queue have the same timeout, so one timer
+    is enough."""
 
     def __init__(self, records: Mapping[str, TaskRecord], out: InstructionBuffer, grace_s: float) -> None:
         self._records, self._output, self._grace_s = records, out, grace_s
@@ -26,7 +27,7 @@ class StartTimeouts:
         self._timer_at = 0.0
 
     def add(self, record: TaskRecord, now: float, *, new_node: bool) -> None:
-        """It was accepted just now. ``new_node``: there is no node for it yet."""
+        """An attempt was accepted now. ``new_node``: its node does not exist yet."""
         line, grace = (self._on_new_nodes, NEW_NODE_GRACE_S) if new_node else (self._on_existing_nodes, self._grace_s)
         self._next_deadline(line)
         line.append((now + grace, record.task.id, record.attempt))
@@ -34,7 +35,7 @@ class StartTimeouts:
             self._set_timer(now + grace)
 
     def expired(self, now: float) -> list[TaskRecord]:
-        """Those whose time is over; the timer is set for the next one."""
+        """The attempts whose time is over; sets the timer for the next one."""
         late = []
         for line in (self._on_existing_nodes, self._on_new_nodes):
             while (due := self._next_deadline(line)) is not None and due <= now:
@@ -45,7 +46,7 @@ class StartTimeouts:
         return late
 
     def clear(self) -> None:
-        """Nothing is left to be done."""
+        """No item is left."""
         self._on_existing_nodes.clear()
         self._on_new_nodes.clear()
         self._output.clear_timer(timers.STARTS)
@@ -55,7 +56,7 @@ class StartTimeouts:
         self._output.set_timer(timers.STARTS, at)
 
     def _next_deadline(self, line: _Line) -> float | None:
-        """Forget the oldest as far as they have started or are over. When is the first of the others late?"""
+        """The deadline of the oldest attempt that has not started; drops those that have started or ended."""
         while line:
             due, task_id, attempt = line[0]
             record = self._records.get(task_id)

@@ -1,7 +1,7 @@
-"""TaskLifecycleManager: feeds the machine events and carries out its instructions.
+"""TaskLifecycleManager: feeds events to the machine and carries out its instructions.
 
-It is the only one that touches the machine, on one event loop. Events may be posted from any thread; each
-is handled in the order it came. What an instruction starts (a dispatch, a snapshot) comes back as an event.
+Only it touches the machine, on one event loop. Events may be posted from any thread and are handled in order. What an
+instruction starts (a dispatch, a snapshot) comes back as an event.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _PAUSE_AFTER, _PAUSE_S = 32, 0.01
 _ABOUT_ATTEMPTS = (CancelAttempt, StartAttempt, RecallAttempt, AdoptAttempt)
 
 
-class _InTurn(NamedTuple):
-    """Stands between events."""
+class _Barrier(NamedTuple):
+    """A callback in the event queue: runs when all earlier events were handled."""
 
-    deed: Callable[[], object]
+    action: Callable[[], object]
 
 
 class InstructionExecutor(Protocol):
-    """Who does what the machine asks for. Every method returns at once; answers come as events."""
+    """Carries out instructions that reach clusters. Every method returns at once; answers come as events."""
 
     def dispatch(self, orders: list[Dispatch]) -> None: ...
 
@@ -69,7 +69,7 @@ class InstructionExecutor(Protocol):
 
 
 class LifecycleListener(Protocol):
-    """Who is told what happened (the handles of the program's items)."""
+    """Receives transitions and completions (the handles of the program's items)."""
 
     def transition(self, transition: Transition) -> None: ...
 
@@ -77,16 +77,16 @@ class LifecycleListener(Protocol):
 
 
 class TaskLifecycleManager:
-    """Drives one machine on one loop."""
+    """Drives one machine on one event loop."""
 
     def __init__(
-        self, machine: SchedulerMachine, log: TransitionLog, clock: Clock, audience: LifecycleListener
+        self, machine: SchedulerMachine, log: TransitionLog, clock: Clock, listener: LifecycleListener
     ) -> None:
         self.machine, self.log = machine, log
-        self._clock, self._listener = clock, audience
+        self._clock, self._listener = clock, listener
         self._loop = asyncio.get_running_loop()
         self._executor: InstructionExecutor | None = None
-        self._inbox: deque[Event | _InTurn] = deque()
+        self._inbox: deque[Event | _Barrier] = deque()
         self._scheduled = False
         self._caught_up = threading.Event()
         self._since_pause = 0
@@ -106,19 +106,19 @@ class TaskLifecycleManager:
         """What nobody outside can see: done at once."""
         self._effect_handlers: dict[type[Instruction], Callable[[Any], object]] = {
             Publish: self._publish,
-            Complete: audience.completed,
+            Complete: listener.completed,
             CancelAttempt: self._pass_to_executor,
             StartAttempt: self._pass_to_executor,
             RecallAttempt: self._pass_to_executor,
             AdoptAttempt: self._pass_to_executor,
         }
 
-    def connect_executor(self, hands: InstructionExecutor, on_failure: Callable[[BaseException], None]) -> None:
-        """Wire the hands in; ``on_failure`` hears of a defect in the machine, after which nothing is driven."""
-        self._executor, self._failure = hands, on_failure
+    def connect_executor(self, executor: InstructionExecutor, on_failure: Callable[[BaseException], None]) -> None:
+        """Connect the executor; ``on_failure`` is called on a defect in the machine, after which nothing is driven."""
+        self._executor, self._failure = executor, on_failure
 
     def post(self, event: Event) -> None:
-        """From any thread: this happened. After a defect nobody listens any more."""
+        """Queue an event, from any thread. Ignored after a defect."""
         if self._broken:
             return
         self._inbox.append(event)
@@ -127,9 +127,9 @@ class TaskLifecycleManager:
             self._loop.call_soon_threadsafe(self._process_inbox)
 
     def throttle(self) -> None:
-        """From any thread but the loop's, after each of many: wait a moment now and then if much is unhandled. A thread
-        that posts without end would otherwise keep the interpreter to itself, and nothing of what it posted would start
-        before it is done. It is a pause, not a limit: the next ones go at full speed, however much is unhandled."""
+        """Call it after each event that a thread posts in bulk, not on the loop: it pauses briefly while many events
+        are unhandled, so that the loop gets the interpreter. It is a pause, not a limit on the number of unhandled
+        events."""
         self._since_pause += 1
         if self._since_pause < _PAUSE_AFTER or len(self._inbox) < _PAUSE_AFTER or self._broken:
             return
@@ -138,28 +138,28 @@ class TaskLifecycleManager:
         if self._inbox:  # else the turn that says so may be over
             self._caught_up.wait(_PAUSE_S)
 
-    def when_durable(self, deed: Callable[[], object]) -> None:
-        """On the loop: do it when everything that was posted so far was handled, and what came of that is durable."""
+    def when_durable(self, action: Callable[[], object]) -> None:
+        """On the loop: run this when everything posted so far was handled and its results are durable."""
         if self._broken:
             return
-        self._inbox.append(_InTurn(deed))
+        self._inbox.append(_Barrier(action))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._process_inbox)
 
     def halt(self) -> None:
-        """Nothing is driven any more, and nobody is told: the next process goes on from what is written."""
+        """Stop without notifying anybody: the next process continues from the durable rows."""
         self._broken = True
         self.stop_timers()
 
     def stop_timers(self) -> None:
-        """The control plane ends."""
+        """Cancel all timers, when the control plane ends."""
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
 
     def _process_inbox(self) -> None:
-        """Handle what waits, a bounded number of events; then let the loop do its other work."""
+        """Handle a bounded number of queued events, then yield to the loop."""
         self._scheduled = False
         if self._broken:
             return
@@ -174,8 +174,8 @@ class TaskLifecycleManager:
     def _handle_batch(self) -> None:
         for _ in range(min(len(self._inbox), _EVENTS_PER_TURN)):
             event = self._inbox.popleft()
-            if isinstance(event, _InTurn):
-                self.log.after_durable(event.deed)
+            if isinstance(event, _Barrier):
+                self.log.after_durable(event.action)
                 continue
             instructions = self.machine.handle(event, self._clock.now())
             if instructions:
@@ -183,12 +183,13 @@ class TaskLifecycleManager:
         self.log.after_durable(self._send_dispatches)
         self.log.flush()
 
-    def run_guarded(self, deed: Callable[[], object]) -> bool:
-        """On the loop: do it. False if that showed a defect of ours: then nothing is driven any more, all are told."""
+    def run_guarded(self, action: Callable[[], object]) -> bool:
+        """On the loop: run this. An exception is a defect of ours: nothing is driven after it, listeners are notified.
+        Returns False then."""
         if self._broken:
             return False
         try:
-            deed()
+            action()
         except Exception as error:  # noqa: BLE001 - see above
             _log.exception("the scheduler has a defect and stops")
             self.fail(error)
@@ -196,13 +197,13 @@ class TaskLifecycleManager:
         return True
 
     def fail(self, error: BaseException) -> None:
-        """The control plane cannot go on: nothing is driven any more."""
+        """The control plane cannot continue: nothing is driven any more."""
         self._broken = True
         if self._failure is not None:
             self._failure(error)
 
     def _persist(self, instructions: list[Instruction]) -> None:
-        """Write what is to be durable; what the world may see waits for that."""
+        """Write what must be durable; visible effects wait for that."""
         entries: list[Persist] = []
         seen: list[Instruction] = []
         for instruction in instructions:
@@ -225,7 +226,7 @@ class TaskLifecycleManager:
                 self._dispatches.append(instruction)
                 continue
             if self._dispatches and isinstance(instruction, _ABOUT_ATTEMPTS):
-                # An attempt that was ordered in this very turn must reach the hands before any more is said of it.
+                # An attempt that was ordered in this very turn must reach the executor before anything else about it.
                 self._send_dispatches()
             self._effect_handlers[type(instruction)](instruction)
 
@@ -254,7 +255,7 @@ class TaskLifecycleManager:
     def _publish(self, instruction: Publish) -> None:
         transition = instruction.transition
         if _log.isEnabledFor(logging.INFO):
-            _say(transition)
+            _log_transition(transition)
         self._listener.transition(transition)
 
     def _set_timer(self, timer: SetTimer) -> None:
@@ -274,7 +275,7 @@ class TaskLifecycleManager:
         self.post(TimerFired(key))
 
 
-def _say(transition: Transition) -> None:
+def _log_transition(transition: Transition) -> None:
     _log.info(
         "%s %s: %s",
         transition.task_id,

@@ -1,4 +1,4 @@
-"""The names of timers. A key says what it is for; ids may hold any character, so the kind stands in front."""
+"""Keys of the timers. The kind comes first, because ids may contain any character."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def start_key(task_id: str, attempt: int) -> str:
 
 
 def refresh_key(cluster: str) -> str:
-    """Time to ask the cluster again."""
+    """The next snapshot of the cluster is due."""
     return f"refresh:{cluster}"
 
 
 def lost_key(cluster: str) -> str:
-    """``lost_after_s`` of a silent link."""
+    """``lost_after_s`` of a link without contact."""
     return f"lost:{cluster}"
 
 
 def ahead_key(cluster: str) -> str:
-    """What was sent ahead there has waited long."""
+    """Prefetched attempts there have waited too long."""
     return f"ahead:{cluster}"
 
 

@@ -1,4 +1,5 @@
-"""Where transitions are written before they have any effect: in memory for an embedded control plane."""
+"""TransitionLog: where transitions are written before they take effect; MemoryTransitionLog for an embedded control
+plane."""
 
 from __future__ import annotations
 
@@ -11,25 +12,25 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 
 class TransitionLog(Protocol):
-    """The durable record, as far as the lifecycle manager needs it. Used on one loop."""
+    """The durable record, as the lifecycle manager uses it. Used on one event loop."""
 
     def append(self, entries: Sequence[Persist]) -> None:
-        """Write these steps, in this order."""
+        """Write these transitions in order."""
 
     def persist_item(self, task_id: str) -> None:
-        """Write the row of this item: something of it has changed without a step."""
+        """Write the row of this item, which changed without a transition."""
 
     def persist_fleet(self) -> None:
-        """Write what people said of clusters and owners."""
+        """Write the rows of clusters and owners."""
 
     def record_completion(self, completion: Complete) -> None:
-        """Write how an item ended: its last word to whoever asks."""
+        """Write how an item ended."""
 
-    def after_durable(self, deed: Callable[[], object]) -> None:
-        """Do this when all that came before it is durable, and in the order in which it was said; maybe at once."""
+    def after_durable(self, action: Callable[[], object]) -> None:
+        """Run this when all earlier writes are durable, in the order of the calls; maybe at once."""
 
     def flush(self) -> None:
-        """Nothing more comes for now."""
+        """No more writes follow for now."""
 
     def history(self, task_id: str) -> list[Transition]:
         """Every step of an item, oldest first."""
@@ -38,11 +39,11 @@ class TransitionLog(Protocol):
         """The newest placement decision."""
 
     def forget(self, task_id: str) -> None:
-        """Retention is over."""
+        """Delete the item: its retention time is over."""
 
 
 class MemoryTransitionLog:
-    """Lives and dies with the program."""
+    """Keeps histories in memory only."""
 
     def __init__(self) -> None:
         self._histories: dict[str, list[Transition]] = {}
@@ -55,19 +56,19 @@ class MemoryTransitionLog:
                 self._decisions[entry.transition.task_id] = entry.decision
 
     def persist_item(self, task_id: str) -> None:
-        """What lives with its program needs no rows."""
+        """Nothing to write: state in memory ends with the program."""
 
     def persist_fleet(self) -> None:
-        """Nor this."""
+        """Nothing to write."""
 
     def record_completion(self, completion: Complete) -> None:
-        """Whoever wants to know holds a handle."""
+        """Nothing to write: the program holds a handle."""
 
-    def after_durable(self, deed: Callable[[], object]) -> None:
-        deed()
+    def after_durable(self, action: Callable[[], object]) -> None:
+        action()
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Nothing is buffered."""
 
     def history(self, task_id: str) -> list[Transition]:
         return list(self._histories.get(task_id, ()))

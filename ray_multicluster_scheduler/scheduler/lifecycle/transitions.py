@@ -1,4 +1,4 @@
-"""The state table: which state may follow which. Nothing else changes an item's state."""
+"""The state table: which state may follow which. Every state change of an item is checked against it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIVE = frozenset({DISPATCHING, RUNNING, LOST})
 
 
 class IllegalTransitionError(AssertionError):
-    """A bug of ours: the machine tried a step that the table does not have."""
+    """A defect of ours: the machine tried a transition that the table does not have."""
 
 
 def check(task_id: str, before: TaskState, after: TaskState) -> None:

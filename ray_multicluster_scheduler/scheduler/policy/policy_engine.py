@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, PolicyEvaluationError
@@ -20,10 +20,8 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement, needs_new_node
 from ray_multicluster_scheduler.scheduler.policy import filters as filter_set
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
-from ray_multicluster_scheduler.scheduler.policy.filter_evaluation import collect_rejections
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore, Score, is_by_kind, is_lasting
-from ray_multicluster_scheduler.scheduler.policy.policy_errors import evaluation_error, find_failing_policy
 from ray_multicluster_scheduler.scheduler.policy.preferred_cluster_policy import PreferredClusterPolicy
 from ray_multicluster_scheduler.scheduler.policy.reasons import (
     BETTER_IS_ASKED,
@@ -401,3 +399,49 @@ def _traits_of(policies: Iterable[Rank | Score]) -> list[Callable[[TaskDescripti
 def _one_node(task: TaskDescription, view: ClusterView) -> str | None:
     place = find_placement(task, view.nodes, view.new_node) or {}
     return next(iter(place)) if len(place) == 1 else None
+
+
+def collect_rejections(filters: Iterable[Filter], task: TaskDescription, view: ClusterView) -> dict[str, Rejection]:
+    """What those of them that say no say, by their names."""
+    rejections = {}
+    for one in filters:
+        rejection = _verdict(one, task, view)
+        if rejection is not None:
+            rejections[one.name] = rejection
+    return rejections
+
+
+def _verdict(one: Filter, task: TaskDescription, view: ClusterView) -> Rejection | None:
+    try:
+        return one.check(task, view)
+    except Exception as error:
+        raise evaluation_error(f"the filter {one.name!r}", task, view, error) from error
+
+
+def evaluation_error(what: str, task: TaskDescription, view: ClusterView, error: Exception) -> PolicyEvaluationError:
+    """What the owner of the item is told."""
+    return PolicyEvaluationError(
+        f"Placing {task.kind} {task.id} failed: {what} raised {type(error).__name__} for cluster {view.name}: {error}.",
+        task_id=task.id,
+        cluster=view.name,
+        next_step="repair the policy, or take it out of the configuration",
+    )
+
+
+def find_failing_policy(
+    ranks: Iterable[Rank], scores: Mapping[str, Score], task: TaskDescription, view: ClusterView, error: Exception
+) -> PolicyEvaluationError:
+    """The same for one of these, found by asking each of them again: while all goes well nobody keeps count."""
+    for rank in ranks:
+        try:
+            rank.rank(task, view)
+        except Exception as again:  # noqa: BLE001 - it is the one that is looked for
+            return evaluation_error(f"the rank {rank.name!r}", task, view, again)
+    for name, score in scores.items():
+        try:
+            score.score(task, view)
+            if isinstance(score, RawScore):
+                score.raw(task, view)
+        except Exception as again:  # noqa: BLE001 - it is the one that is looked for
+            return evaluation_error(f"the score {name!r}", task, view, again)
+    return evaluation_error("a rank or score, but not when it was asked again,", task, view, error)

@@ -1,7 +1,7 @@
-"""Dispatcher: carries a placed attempt to its cluster, over a link or over HTTP.
+"""Dispatcher: sends placed attempts to their clusters, over a link or over HTTP.
 
-Everything slow (starting an agent, uploading a package, an HTTP call) runs beside; its outcome comes back to
-the machine as an event. Attempts of one cluster leave in the order they were placed.
+Everything slow (starting an agent, uploading a package, an HTTP call) runs in a task of its own, and its outcome is
+posted to the machine as an event. Attempts of one cluster are sent in the order of their placement.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 )
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 from ray_multicluster_scheduler.scheduler.policy.reasons import PYTHON_MISMATCH
+from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import AttemptPreparation, PreparedAttempt
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation, PreparedAttempt
 
 
 class Dispatcher:
-    """The machine's hands. Lives on the control plane's loop."""
+    """Carries out the machine's instructions about attempts. Used on the control plane's loop."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class Dispatcher:
         lost_after_s: float,
     ) -> None:
         self._local_python = local_python
-        self.outlive_s = lost_after_s
-        """So long an attempt may live whose agent nobody knows any more."""
-        self.left_alone: Collection[str] = ()
-        """Clusters with agents of the process before ours that are not taken back."""
+        self.orphan_timeout_s = lost_after_s
+        """An attempt whose agent is unknown has ended after this time."""
+        self.abandoned_clusters: Collection[str] = ()
+        """Clusters with agents of the previous process that cannot be reconnected."""
         self._describe, self._post, self._payload_cache = describe, post, payload_cache
         self._links, self._jobs, self._monitor, self._preparation = links, jobs, monitor, preparation
         self._waiting: dict[str, list[Dispatch]] = {}
@@ -74,27 +74,27 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.prepared: dict[str, PreparedAttempt] = {}
 
-    def dispatch(self, orders: list[Dispatch]) -> None:
-        """Send these attempts, each to its cluster."""
+    def dispatch(self, instructions: list[Dispatch]) -> None:
+        """Send attempts, each to its cluster."""
         crash_point("before send")
         by_cluster: dict[str, list[Dispatch]] = {}
-        for order in orders:
+        for order in instructions:
             if self._describe(order.task_id).kind == "job":
                 self._spawn(self._jobs.submit(order, self.prepared))
             else:
                 by_cluster.setdefault(order.cluster, []).append(order)
-        for cluster, some in by_cluster.items():
+        for cluster, orders in by_cluster.items():
             link = self._links.existing_link(cluster)
             if link is not None and cluster not in self._waiting:
-                self._send(link, some)
+                self._send(link, orders)
             elif cluster in self._waiting:
-                self._waiting[cluster] += some
+                self._waiting[cluster] += orders
             else:
-                self._waiting[cluster] = list(some)
+                self._waiting[cluster] = list(orders)
                 self._spawn(self._start_link(cluster))
 
     def start(self, order: StartAttempt) -> None:
-        """There is a place for one that was sent ahead, wherever on its way it is."""
+        """Start an attempt that was prefetched, at whatever stage it is: a slot is free for it."""
         key = (order.task_id, order.attempt)
         link = self._links.existing_link(order.cluster)
         waiting = self._waiting.get(order.cluster, [])
@@ -106,7 +106,7 @@ class Dispatcher:
             link.start(*key)
 
     def recall(self, order: RecallAttempt) -> None:
-        """Take back one that was sent ahead, unless it has begun."""
+        """Take back a prefetched attempt, unless it has started."""
         key = (order.task_id, order.attempt)
         link = self._links.existing_link(order.cluster)
         if key in self._preparing:
@@ -115,7 +115,7 @@ class Dispatcher:
             link.recall(*key)
 
     def cancel(self, order: CancelAttempt) -> None:
-        """End an attempt, wherever on its way it is."""
+        """Cancel an attempt, at whatever stage it is."""
         key = (order.task_id, order.attempt)
         if self._describe(order.task_id).kind == "job":
             self._jobs.cancel(order)
@@ -127,36 +127,36 @@ class Dispatcher:
                 link.cancel(order.task_id, order.attempt, force=order.force)
 
     def adopt(self, order: AdoptAttempt) -> None:
-        """Hear of an attempt that the process before ours has sent, and that had begun."""
+        """Watch an attempt that the previous process sent, and that had started."""
         link = self._links.existing_link(order.cluster)
         if self._describe(order.task_id).kind == "job":
             self._jobs.adopt(order)
         elif link is not None:
             link.adopt(order.task_id, order.attempt)
         else:
-            self._spawn(self._outlive(order))
+            self._spawn(self._expire_orphan(order))
 
     def refresh(self, cluster: str) -> None:
-        """Look at a cluster now."""
+        """Take a snapshot of a cluster now."""
         self._spawn(self._monitor.refresh(cluster))
 
     def check_dashboard(self, cluster: str) -> None:
-        """See whether its dashboard answers."""
+        """Check whether the dashboard of a cluster answers."""
         self._spawn(self._monitor.check_dashboard(cluster))
 
     def forget(self, task_id: str) -> None:
-        """Retention is over."""
+        """Drop what is held about an item."""
         self.prepared.pop(task_id, None)
 
     async def close(self) -> None:
-        """Give up what is still being prepared."""
+        """Cancel everything that is still being prepared."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _outlive(self, order: AdoptAttempt) -> None:
-        """Nobody knows its agent any more: when the lease of whoever ran it is over, so is it."""
-        await asyncio.sleep(self.outlive_s)
+    async def _expire_orphan(self, order: AdoptAttempt) -> None:
+        """Its agent is unknown to this process: when the lease of that agent has expired, the attempt has ended."""
+        await asyncio.sleep(self.orphan_timeout_s)
         sentence = f"the agent in cluster {order.cluster!r} that ran it is unknown to this process; its lease is over"
         self._post(
             AttemptFinished(
@@ -180,12 +180,12 @@ class Dispatcher:
             self._refuse_waiting(cluster, error)
             raise
         waiting = self._waiting.pop(cluster)
-        there = link.info.python_version
-        if _minor(there) == _minor(self._local_python):
+        version = link.info.python_version
+        if _minor(version) == _minor(self._local_python):
             self._send(link, waiting)
             return
         sentence = (
-            f"cluster {cluster!r} runs Python {there}, this program {self._local_python}: "
+            f"cluster {cluster!r} runs Python {version}, this program {self._local_python}: "
             "what one of them pickles, the other cannot load"
         )
         for order in waiting:
@@ -201,18 +201,20 @@ class Dispatcher:
             self._refuse(order, FailureClass.CLUSTER, code, sentence)
 
     def _refuse(self, order: Dispatch, failure: FailureClass, code: str, sentence: str) -> None:
-        """It cannot be sent. One that may have been sent by the process before ours may be alive all the same: whoever
-        is asked over there answers for it; where an agent is left alone, it is over when the lease of that one is."""
+        """Report that an attempt cannot be sent. If the previous process may have sent it, it may be running: its agent
+        reports its end, or, if the agent cannot be reconnected, it has ended when the lease of that agent expires."""
         link = self._links.existing_link(order.cluster) if order.again else None
         if link is not None:
             link.adopt(order.task_id, order.attempt)
-        elif order.again and order.cluster in self.left_alone:
-            self._spawn(self._refuse_later(DispatchRefused(order.task_id, order.attempt, failure, code, sentence)))
+        elif order.again and order.cluster in self.abandoned_clusters:
+            self._spawn(
+                self._refuse_after_lease(DispatchRefused(order.task_id, order.attempt, failure, code, sentence))
+            )
         else:
             self._post(DispatchRefused(order.task_id, order.attempt, failure, code, sentence))
 
-    async def _refuse_later(self, refusal: DispatchRefused) -> None:
-        await asyncio.sleep(self.outlive_s)
+    async def _refuse_after_lease(self, refusal: DispatchRefused) -> None:
+        await asyncio.sleep(self.orphan_timeout_s)
         self._post(refusal)
 
     def _send(self, link: ClusterLink, orders: list[Dispatch]) -> None:
@@ -226,7 +228,7 @@ class Dispatcher:
                 prepared = self._preparation.plain_task(task, order.cluster, order.attempt)
                 try:
                     calls.append(self._call(order, task, prepared))
-                except (StoreError, LookupError, StopIteration) as error:  # its own fault: others are sent all the same
+                except (StoreError, LookupError, StopIteration) as error:  # only this one fails; the others are sent
                     sentence = f"its payload cannot be read: {error!r}"
                     self._refuse(order, FailureClass.PERMANENT, "PAYLOAD_LOST", sentence)
         if calls:
@@ -238,16 +240,16 @@ class Dispatcher:
             async with self._payload_cache.at_hand(task):
                 await self._prepare(order, task)
         except StoreError as error:
-            self._settle((order.task_id, order.attempt))
+            self._end_preparation((order.task_id, order.attempt))
             self._refuse(order, FailureClass.PERMANENT, "PAYLOAD_LOST", str(error))
 
-    def _settle(self, key: tuple[str, int]) -> tuple[bool, bool]:
-        """It is prepared, or cannot be: was it cancelled meanwhile, or given a place?"""
-        said = key in self._cancelled, key in self._placed
+    def _end_preparation(self, key: tuple[str, int]) -> tuple[bool, bool]:
+        """Whether the attempt was cancelled, or got a slot, while it was prepared."""
+        state = key in self._cancelled, key in self._placed
         self._preparing.discard(key)
         self._cancelled.discard(key)
         self._placed.discard(key)
-        return said
+        return state
 
     async def _prepare(self, order: Dispatch, task: TaskDescription) -> None:
         key = (order.task_id, order.attempt)
@@ -261,11 +263,11 @@ class Dispatcher:
             self._refuse(order, FailureClass.PERMANENT, "PREPARATION_FAILED", _sentence(error))
             raise
         finally:
-            cancelled, placed = self._settle(key)
+            cancelled, placed = self._end_preparation(key)
         link = self._links.existing_link(order.cluster)
         if cancelled:
             self._post(AttemptFinished(*key, "cancelled"))
-        elif link is None:  # an upload takes time; the link of before may be gone
+        elif link is None:  # an upload takes time; the link may be closed meanwhile
             sentence = f"the link to cluster {order.cluster!r} was closed while packages were uploaded"
             self._refuse(order, FailureClass.CLUSTER, "LINK_CLOSED", sentence)
         else:
@@ -314,7 +316,7 @@ class Dispatcher:
         return NewGang(gang.strategy, gang.of, members)
 
     def _take_back(self, order: CancelAttempt | RecallAttempt) -> bool:
-        """An attempt that still waits for its link never left."""
+        """Remove an attempt that still waits for its link, and report it as cancelled."""
         waiting = self._waiting.get(order.cluster, [])
         position = _position(waiting, (order.task_id, order.attempt))
         if position is None:
@@ -333,7 +335,7 @@ class Dispatcher:
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
             asyncio.get_running_loop().call_exception_handler(
-                {"message": "a dispatch has a defect", "exception": error, "task": task}
+                {"message": "a task of the dispatcher failed", "exception": error, "task": task}
             )
 
 
@@ -358,5 +360,5 @@ def _minor(version: str) -> list[str]:
 
 
 def _sentence(error: Exception) -> str:
-    """A defect has no sentence of its own; its class says more than its text."""
+    """The message of our own errors; of any other exception also its class."""
     return str(error) if isinstance(error, SchedulerError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Jobs on their way to and on a cluster's Jobs API: submit, watch, stop."""
+"""JobRunner: submits jobs to the Jobs API of clusters, watches them and stops them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     Started,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import AdoptAttempt, CancelAttempt, Dispatch
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation, PreparedAttempt
+from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import AttemptPreparation, PreparedAttempt
 
 _log = get_logger(__name__)
 POLL_S = 0.5
-_SETTLE_PAUSE_S = 2.0
-_FORGOTTEN_AFTER = 3
-_GIVEN_UP_AFTER = 15
+_RETRY_S = 2.0
+_UNKNOWN_LIMIT = 3
+_CANCELLED_UNKNOWN_LIMIT = 15
 _BAD_ENVIRONMENT = ("RUNTIME_ENV_SETUP_FAILURE", "JOB_SUPERVISOR_ACTOR_START_FAILURE")
 
 
@@ -41,27 +41,27 @@ class _Watched:
     ray_id: str
     started: bool = False
     stop_wanted: bool = False
-    unknown_looks: int = 0
+    unknown_polls: int = 0
     silent: bool = False
     pending_at: float | None = None
-    """When it was last seen to wait in Ray: one that is over at the next look began after that."""
+    """When a poll last saw it pending: a job that has ended by the next poll started after that."""
 
 
 @dataclass(slots=True)
-class _Doubt:
-    """What is known of a submit whose fate is not."""
+class _UncertainSubmit:
+    """A submit of which it is unknown whether the cluster carried it out."""
 
     exists: bool = False
     answered: bool = True
     absent: int = 0
 
-    def grows(self, problem: DashboardProblem) -> None:
-        """``answered`` stays true only while every failure was an answer, so that nothing is still on its way."""
+    def add_failure(self, problem: DashboardProblem) -> None:
+        """``answered`` stays true only while every failure was an answer, so that no request is still in flight."""
         self.answered = self.answered and problem.code == "BAD_ANSWER"
         self.exists = True
 
-    def still_absent(self, found: bool | None) -> int:
-        """How often in a row the cluster said that it does not know the job."""
+    def count_absent(self, found: bool | None) -> int:
+        """How often in a row the cluster answered that it does not know the job."""
         self.absent = self.absent + 1 if found is False else 0
         return self.absent
 
@@ -75,7 +75,8 @@ class _Lane:
 
 
 class JobRunner:
-    """Submits jobs under ids of their own, so that a repeat finds the first, and watches them to their end."""
+    """Submits each attempt under an id of its own, so that a repeated submit finds the first, and polls it to its
+    end."""
 
     def __init__(
         self,
@@ -90,19 +91,19 @@ class JobRunner:
         self._preparation, self._clock, self._control_plane = preparation, clock, control_plane
         self._lanes: dict[str, _Lane] = {}
         self._stopping: set[asyncio.Task[None]] = set()
-        self._on_the_way: set[tuple[str, int]] = set()
+        self._submitting: set[tuple[str, int]] = set()
         self._cancelled: set[tuple[str, int]] = set()
 
     def ray_id(self, task_id: str, attempt: int) -> str:
-        """Ray's submission id of an attempt: the same again after a restart, different for each attempt."""
+        """Ray's submission id of an attempt: stable across restarts, different for each attempt."""
         return f"{task_id}-{self._control_plane}-{attempt}"
 
     def submit(self, order: Dispatch, prepared: dict[str, PreparedAttempt]) -> Coroutine[Any, Any, None]:
-        """Send one attempt and watch it from then on. Every outcome is an event.
+        """Submit one attempt and watch it from then on. Every outcome is posted as an event.
 
-        From this call on, before the coroutine's first step, a cancel finds it.
+        It can be cancelled from this call on, before the first step of the coroutine.
         """
-        self._on_the_way.add((order.task_id, order.attempt))
+        self._submitting.add((order.task_id, order.attempt))
         return self._submit(order, prepared)
 
     async def _submit(self, order: Dispatch, prepared: dict[str, PreparedAttempt]) -> None:
@@ -123,14 +124,14 @@ class JobRunner:
         except SchedulerError as error:
             self._post(DispatchRefused(*key, FailureClass.PERMANENT, "JOB_REFUSED", str(error)))
             return
-        except Exception as error:  # noqa: BLE001 - a defect of ours must not leave the job without an answer
+        except Exception as error:  # noqa: BLE001 - a defect of ours must not leave the job without an outcome
             extra = _about(order, "DEFECT")
-            _log.exception("job %s could not be sent to cluster %s", order.task_id, order.cluster, extra=extra)
+            _log.exception("job %s could not be submitted to cluster %s", order.task_id, order.cluster, extra=extra)
             self._post(DispatchRefused(*key, FailureClass.PERMANENT, "DEFECT", f"{type(error).__name__}: {error}"))
             return
         finally:
             stop_wanted = key in self._cancelled
-            self._on_the_way.discard(key)
+            self._submitting.discard(key)
             self._cancelled.discard(key)
         self._post(DispatchAccepted(*key))
         watched = _Watched(order, self.ray_id(*key), stop_wanted=stop_wanted)
@@ -139,13 +140,13 @@ class JobRunner:
             await self._stop(watched)
 
     def adopt(self, order: AdoptAttempt) -> None:
-        """Watch a job that the process before ours has sent, and that had begun."""
+        """Watch a job that the previous process submitted, and that had started."""
         self._watch(_Watched(order, self.ray_id(order.task_id, order.attempt), started=True))
 
     def cancel(self, order: CancelAttempt) -> None:
-        """Stop it; the watcher sees when it has ended."""
+        """Stop a job; the watcher reports its end."""
         key = (order.task_id, order.attempt)
-        if key in self._on_the_way:
+        if key in self._submitting:
             self._cancelled.add(key)
             return
         lane = self._lanes.get(order.cluster)
@@ -165,44 +166,45 @@ class JobRunner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _submit_until_settled(self, order: Dispatch, task: TaskDescription, made: PreparedAttempt) -> bool:
-        """Repeat a submit whose fate is unknown under the same id until it is known. False: cancelled, and not there.
+        """Repeat a submit with an unknown outcome, under the same id, until it is known. False: cancelled, and the
+        cluster does not have it.
 
-        A request that timed out may still be carried out; until that is settled the job must not go elsewhere. A
-        dashboard that *answers* with an error, and then does not know the job, has refused it.
+        A request that timed out may still be carried out; until that is settled the job must not go to another cluster.
+        A dashboard that *answers* with an error, and then does not know the job, has refused it.
         """
-        doubt = _Doubt()
+        uncertain = _UncertainSubmit()
         while True:
             try:
-                if doubt.exists and (order.task_id, order.attempt) in self._cancelled:
-                    found = await self._is_there(order)
-                    if found or doubt.still_absent(found) >= _GIVEN_UP_AFTER:
+                if uncertain.exists and (order.task_id, order.attempt) in self._cancelled:
+                    found = await self._is_known(order)
+                    if found or uncertain.count_absent(found) >= _CANCELLED_UNKNOWN_LIMIT:
                         return bool(found)
                 else:
                     await self._send(order, task, made)
                     return True
             except DashboardProblem as problem:
-                if not doubt.exists:
+                if not uncertain.exists:
                     if not problem.ambiguous:
                         raise
-                    said = mask_values(str(problem), item_secrets(task))
+                    message = mask_values(str(problem), item_secrets(task))
                     _log.warning(
                         "whether job %s reached cluster %s is unknown: %s",
                         task.id,
                         order.cluster,
-                        said,
+                        message,
                         extra=_about(order, problem.code),
                     )
-                doubt.grows(problem)
-                if doubt.answered and doubt.still_absent(await self._is_there(order)) >= _FORGOTTEN_AFTER:
+                uncertain.add_failure(problem)
+                if uncertain.answered and uncertain.count_absent(await self._is_known(order)) >= _UNKNOWN_LIMIT:
                     raise
-            await asyncio.sleep(_SETTLE_PAUSE_S)
+            await asyncio.sleep(_RETRY_S)
 
-    async def _is_there(self, order: Dispatch) -> bool | None:
-        """Does the cluster know the job? None if it does not tell."""
+    async def _is_known(self, order: Dispatch) -> bool | None:
+        """Whether the cluster knows the job; None if it does not answer."""
         try:
             info = await self._clients.client(order.cluster).job_info(self.ray_id(order.task_id, order.attempt))
         except ClusterConnectionError:
-            return None  # said once, when the doubt began
+            return None  # logged once, by the caller
         return info is not None
 
     async def _send(self, order: Dispatch, task: TaskDescription, made: PreparedAttempt) -> None:
@@ -234,36 +236,36 @@ class JobRunner:
             lane.watcher = asyncio.get_running_loop().create_task(self._watch_lane(watched.order.cluster, lane))
 
     async def _watch_lane(self, cluster: str, lane: _Lane) -> None:
-        """Ask for each job of ours there, twice a second; nobody else's job is asked for."""
+        """Poll each watched job of a cluster, twice a second."""
         while lane.jobs:
-            await asyncio.gather(*(self._look(cluster, lane, watched) for watched in list(lane.jobs.values())))
+            await asyncio.gather(*(self._poll(cluster, lane, watched) for watched in list(lane.jobs.values())))
             if lane.jobs:
                 await asyncio.sleep(POLL_S)
 
-    async def _look(self, cluster: str, lane: _Lane, watched: _Watched) -> None:
+    async def _poll(self, cluster: str, lane: _Lane, watched: _Watched) -> None:
         try:
             info = await self._clients.client(cluster).job_info(watched.ray_id)
         except ClusterConnectionError as error:
             if not watched.silent:
                 extra = _about(watched.order, error.code)
                 job = watched.order.task_id
-                _log.warning("cluster %s does not tell how job %s is: %s", cluster, job, error, extra=extra)
+                _log.warning("cluster %s does not answer about job %s: %s", cluster, job, error, extra=extra)
             watched.silent = True
             return
-        except Exception:  # noqa: BLE001 - one look that went wrong must not end the watch over the others
+        except Exception:  # noqa: BLE001 - one failed poll must not end the watch over the others
             extra = _about(watched.order, "DEFECT")
-            _log.exception("cluster %s could not be asked for job %s", cluster, watched.order.task_id, extra=extra)
+            _log.exception("polling cluster %s for job %s failed", cluster, watched.order.task_id, extra=extra)
             return
         watched.silent = False
         if info is None:
-            watched.unknown_looks += 1
-            if watched.unknown_looks >= _FORGOTTEN_AFTER:
-                self._finish(lane, watched, _forgotten(watched, cluster))
+            watched.unknown_polls += 1
+            if watched.unknown_polls >= _UNKNOWN_LIMIT:
+                self._finish(lane, watched, _job_unknown(watched, cluster))
             return
-        watched.unknown_looks = 0
-        self._hear(lane, watched, info)
+        watched.unknown_polls = 0
+        self._handle_status(lane, watched, info)
 
-    def _hear(self, lane: _Lane, watched: _Watched, info: dict[str, Any]) -> None:
+    def _handle_status(self, lane: _Lane, watched: _Watched, info: dict[str, Any]) -> None:
         status = str(info.get("status"))
         order = watched.order
         if status == "PENDING":
@@ -271,13 +273,13 @@ class JobRunner:
             return
         if not watched.started and (status == "RUNNING" or info.get("start_time")):
             watched.started = True
-            self._post(Started(order.task_id, order.attempt, self._began(watched, status, info)))
+            self._post(Started(order.task_id, order.attempt, self._start_time(watched, status, info)))
         if status in ("SUCCEEDED", "FAILED", "STOPPED"):
             self._finish(lane, watched, _ending(watched, status, info))
 
-    def _began(self, watched: _Watched, status: str, info: dict[str, Any]) -> float:
-        """By our clock. One that is over was not seen to run: it took as long as its cluster says, and it did not begin
-        before it was last seen to wait."""
+    def _start_time(self, watched: _Watched, status: str, info: dict[str, Any]) -> float:
+        """When the job started, by our clock. If it ended between two polls: computed from the duration that the
+        cluster reports, but not before it was last seen pending."""
         now = self._clock.now()
         if status == "RUNNING" or watched.pending_at is None:
             return now
@@ -291,22 +293,22 @@ class JobRunner:
         self._post(event)
 
     async def _stop(self, watched: _Watched) -> None:
-        """Repeat until somebody heard it: a job that should end and is not told so would run on unseen."""
+        """Repeat until the cluster answers: otherwise the job would run on."""
         lane = self._lanes[watched.order.cluster]
-        told = False
+        logged = False
         while (watched.order.task_id, watched.order.attempt) in lane.jobs:
             try:
                 await self._clients.client(watched.order.cluster).stop_job(watched.ray_id)
                 return
             except ClusterConnectionError as error:
-                if not told:
+                if not logged:
                     extra = _about(watched.order, error.code)
                     _log.warning("job %s could not be stopped yet: %s", watched.order.task_id, error, extra=extra)
-                told = True
-            except Exception:  # noqa: BLE001 - a job that should end must not run on because of a defect of ours
+                logged = True
+            except Exception:  # noqa: BLE001 - a defect of ours must not let the job run on
                 extra = _about(watched.order, "DEFECT")
                 _log.exception("job %s could not be stopped yet", watched.order.task_id, extra=extra)
-            await asyncio.sleep(_SETTLE_PAUSE_S)
+            await asyncio.sleep(_RETRY_S)
 
 
 def _about(order: Dispatch | AdoptAttempt, reason: str) -> dict[str, Any]:
@@ -321,7 +323,7 @@ def _ending(watched: _Watched, status: str, info: dict[str, Any]) -> AttemptFini
         return AttemptFinished(order.task_id, order.attempt, "cancelled", sentence=message, code="JOB_STOPPED")
     exit_code = info.get("driver_exit_code")
     failure, code = FailureClass.USER, "JOB_FAILED"
-    if "Failed to download runtime_env file package" in message:  # the cluster dropped it; it is sent anew
+    if "Failed to download runtime_env file package" in message:  # the cluster dropped it; it is uploaded again
         failure, code = FailureClass.CRASH, "PACKAGE_MISSING"
     elif info.get("error_type") in _BAD_ENVIRONMENT:
         failure, code = FailureClass.PERMANENT, "RUNTIME_ENV_FAILED"
@@ -338,7 +340,7 @@ def _ending(watched: _Watched, status: str, info: dict[str, Any]) -> AttemptFini
     )
 
 
-def _forgotten(watched: _Watched, cluster: str) -> AttemptFinished:
+def _job_unknown(watched: _Watched, cluster: str) -> AttemptFinished:
     return AttemptFinished(
         watched.order.task_id,
         watched.order.attempt,
@@ -346,5 +348,5 @@ def _forgotten(watched: _Watched, cluster: str) -> AttemptFinished:
         FailureClass.CLUSTER,
         error_type="ClusterLostError",
         code="CLUSTER_RESTARTED",
-        sentence=f"cluster {cluster!r} answers, but knows nothing of the job any more: it was restarted",
+        sentence=f"cluster {cluster!r} answers, but does not know the job any more: it was restarted",
     )

@@ -1,4 +1,4 @@
-"""ToldLog: the log of a control plane that lives and dies with its program, and what was told lately."""
+"""MemoryEventLog: the transition log of an embedded control plane, and its most recent events."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ray_multicluster_scheduler.control_plane.store import EventRecord, LogEntry
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import MemoryTransitionLog
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import Tell, tell_nobody, tell_safely
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import DecisionWriter, step_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import Publish, publish_nothing, publish_safely
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import DecisionEncoder, encode_step
 
-KEPT = 10_000
+MAX_EVENTS = 10_000
 
 
 class _Decision(NamedTuple):
@@ -24,18 +24,18 @@ class _Decision(NamedTuple):
 
 
 class MemoryEventLog(MemoryTransitionLog):
-    """As a durable log tells, so far as memory allows: what is older is forgotten. Used on one loop."""
+    """Publishes like the DurableLog; only the last :data:`MAX_EVENTS` can be read again. Used on one loop."""
 
     def __init__(self, machine: SchedulerMachine) -> None:
         super().__init__()
         self._machine = machine
-        self._lately: deque[Transition | _Decision | OperationRecord] = deque(maxlen=KEPT)
+        self._recent: deque[Transition | _Decision | OperationRecord] = deque(maxlen=MAX_EVENTS)
         self._last = 0
-        self._writer = DecisionWriter()
-        self.tell: Tell = tell_nobody
-        """Hears what happens, in its order, with the number of the last of it."""
-        self.listened: Callable[[], bool] = lambda: False
-        """Does anybody want to hear it? Else nothing is put into words."""
+        self._decisions_encoder = DecisionEncoder()
+        self.publish: Publish = publish_nothing
+        """Called with new entries, in order."""
+        self.has_subscribers: Callable[[], bool] = lambda: False
+        """Without subscribers entries are not encoded."""
 
     def append(self, entries: Sequence[Persist]) -> None:
         super().append(entries)
@@ -44,37 +44,37 @@ class MemoryEventLog(MemoryTransitionLog):
             if decision is not None:
                 fresh.append(_Decision(transition.task_id, transition.attempt, decision))
             fresh.append(transition)
-        self._tell(fresh)
+        self._add(fresh)
 
-    def note(self, note: OperationRecord) -> None:
-        self._tell([note])
+    def record_operation(self, operation: OperationRecord) -> None:
+        self._add([operation])
 
     def events_after(self, number: int, limit: int) -> list[EventRecord]:
-        """On the loop: what is still known of what came after this number."""
-        first = self._last - len(self._lately) + 1
+        """The events after this number that are still in memory."""
+        first = self._last - len(self._recent) + 1
         skipped = max(0, number + 1 - first)
-        wanted = list(self._lately)[skipped : skipped + limit]
-        return [self._happened(at, one) for at, one in enumerate(wanted, first + skipped)]
+        selected = list(self._recent)[skipped : skipped + limit]
+        return [self._event(at, one) for at, one in enumerate(selected, first + skipped)]
 
-    def _tell(self, fresh: list[Transition | _Decision | OperationRecord]) -> None:
-        self._lately.extend(fresh)
+    def _add(self, fresh: list[Transition | _Decision | OperationRecord]) -> None:
+        self._recent.extend(fresh)
         self._last += len(fresh)
-        tell_safely(self.tell, self._last, [self._words(one) for one in fresh] if self.listened() else [])
+        publish_safely(self.publish, self._last, [self._entry(one) for one in fresh] if self.has_subscribers() else [])
 
-    def _words(self, one: Transition | _Decision | OperationRecord) -> LogEntry:
+    def _entry(self, one: Transition | _Decision | OperationRecord) -> LogEntry:
         match one:
             case Transition():
-                return step_of(one)
+                return encode_step(one)
             case _Decision():
-                return self._writer.decided(*one)
+                return self._decisions_encoder.encode(*one)
             case OperationRecord():
                 return one
 
-    def _happened(self, number: int, one: Transition | _Decision | OperationRecord) -> EventRecord:
+    def _event(self, number: int, one: Transition | _Decision | OperationRecord) -> EventRecord:
         if isinstance(one, OperationRecord):
             return EventRecord(number, one)
         try:
             task = self._machine.record(one.task_id).task
-        except KeyError:  # it was forgotten, and only that something happened to it is known
-            return EventRecord(number, self._words(one))
-        return EventRecord(number, self._words(one), task.kind, task.name, task.owner)
+        except KeyError:  # the item is forgotten
+            return EventRecord(number, self._entry(one))
+        return EventRecord(number, self._entry(one), task.kind, task.name, task.owner)

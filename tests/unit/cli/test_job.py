@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.common.exception import ResultLostError, Service
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
+from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.client_api.control_plane import until

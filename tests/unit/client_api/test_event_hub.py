@@ -11,9 +11,8 @@ import pytest
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ServiceUnavailableError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store import EventRecord, LogEntry, OperationRecord, Step, StoredDecision
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import KINDS, Event, event_of
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import MOST_WAITING, EventHub
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import KINDS, Event, EventFilter, event_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import MAX_PENDING, EventHub
 
 OWNERS = {"t1": "ann", "t2": "bob", "t3": "ann"}
 
@@ -56,7 +55,7 @@ async def test_everybody_hears_what_they_want_in_its_order() -> None:
         "state": ({"state": "QUEUED"}, [11, 13]),
         "kind": ({"kind": "job"}, []),
     }
-    readers = {name: world.subscribe(EventFilter.of(wish), after=0) for name, (wish, _) in wishes.items()}
+    readers = {name: world.subscribe(EventFilter.parse(wish), after=0) for name, (wish, _) in wishes.items()}
     world.publish(14, told)
     for name, (_, expected) in wishes.items():
         assert await numbers(readers[name]) == expected, name
@@ -68,7 +67,7 @@ async def test_nothing_is_told_twice_and_nothing_before_the_reader_goes_on() -> 
     reader = world.subscribe(EventFilter())
     world.publish(1, [step("t1")])
     assert await numbers(reader) == []
-    reader.go_on(2)
+    reader.resume(2)
     world.publish(3, [step("t1", 2), step("t1", 3)])
     assert await numbers(reader) == [3]
 
@@ -77,7 +76,7 @@ async def test_who_is_slow_is_bounded_and_told_what_was_missed() -> None:
     world = hub()
     slow, quick = world.subscribe(EventFilter(), after=0), world.subscribe(EventFilter(), after=0)
     heard = 0
-    for number in range(1, 2 * MOST_WAITING + 12):
+    for number in range(1, 2 * MAX_PENDING + 12):
         world.publish(number, [step("t1", number)])
         if number % 1_000 == 0:
             heard += len((await quick.take(1)).events)
@@ -85,9 +84,9 @@ async def test_who_is_slow_is_bounded_and_told_what_was_missed() -> None:
     assert batch.missed is not None
     first, last = batch.missed
     assert first == 1
-    assert [one.number for one in batch.events] == list(range(last + 1, 2 * MOST_WAITING + 12))
-    assert MOST_WAITING <= len(batch.events) < MOST_WAITING + 100
-    assert heard == 2 * MOST_WAITING
+    assert [one.number for one in batch.events] == list(range(last + 1, 2 * MAX_PENDING + 12))
+    assert MAX_PENDING <= len(batch.events) < MAX_PENDING + 100
+    assert heard == 2 * MAX_PENDING
     world.publish(5_000, [step("t1")])
     assert (await slow.take(1)).missed is None
 
@@ -121,11 +120,11 @@ async def test_who_comes_to_others_who_want_the_same_hears_from_then_on() -> Non
 
 async def test_of_telemetry_only_the_newest_of_each_cluster_waits() -> None:
     world = hub()
-    reader = world.subscribe(EventFilter.of({"types": ["telemetry"]}), after=0)
+    reader = world.subscribe(EventFilter.parse({"types": ["telemetry"]}), after=0)
     other = world.subscribe(EventFilter(), after=0)
     for at in range(100):
-        world.tell_latest(Event("telemetry", {"cluster": f"c{at % 2}", "at": at}))
-    assert [one.said for one in (await reader.take(1)).events] == [
+        world.publish_latest(Event("telemetry", {"cluster": f"c{at % 2}", "at": at}))
+    assert [one.fields for one in (await reader.take(1)).events] == [
         {"type": "telemetry", "cluster": "c0", "at": 98},
         {"type": "telemetry", "cluster": "c1", "at": 99},
     ]
@@ -137,7 +136,7 @@ async def test_of_telemetry_only_the_newest_of_each_cluster_waits() -> None:
 
 async def test_a_submitter_hears_of_its_own_work_and_of_clusters_only() -> None:
     world = hub()
-    reader = world.subscribe(EventFilter.of({"types": KINDS}), after=0, only_owner="bob")
+    reader = world.subscribe(EventFilter.parse({"types": KINDS}), after=0, only_owner="bob")
     notes = [
         OperationRecord("cluster", "a", 1.0, None, b"{}"),
         OperationRecord("action", "a", 1.0, "ann", b'{"action": "cordon"}'),
@@ -148,7 +147,7 @@ async def test_a_submitter_hears_of_its_own_work_and_of_clusters_only() -> None:
 
 async def test_there_is_a_limit_and_who_leaves_makes_room() -> None:
     world = hub(most=2)
-    first = world.subscribe(EventFilter.of({"owner": "ann"}))
+    first = world.subscribe(EventFilter.parse({"owner": "ann"}))
     world.subscribe(EventFilter())
     with pytest.raises(ServiceUnavailableError, match="2 readers"):
         world.subscribe(EventFilter())
@@ -201,7 +200,7 @@ async def test_the_end_is_told_to_those_who_wait() -> None:
 )
 def test_what_cannot_be_chosen_is_refused(said: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        EventFilter.of(said)
+        EventFilter.parse(said)
 
 
 def test_an_event_says_what_happened_in_plain_words() -> None:
@@ -222,13 +221,13 @@ def test_an_event_says_what_happened_in_plain_words() -> None:
         "code": "FULL",
         "sentence": "waits",
     }
-    decision = event_of(EventRecord(5, decided("t1"), *about)).said
+    decision = event_of(EventRecord(5, decided("t1"), *about)).fields
     assert (decision["type"], decision["cluster"], decision["code"]) == ("decision", "a", "PLACED")
     assert decision["candidates"] == [
         {"cluster": "a", "rejections": [], "scores": {"load": 0.5}, "total": 0.5},
         {"cluster": "b", "rejections": [{"code": "FULL", "sentence": "is full"}], "scores": {}, "total": None},
     ]
-    action = event_of(EventRecord(6, OperationRecord("action", "a", 7.0, "ann", b'{"action": "cordon"}'))).said
+    action = event_of(EventRecord(6, OperationRecord("action", "a", 7.0, "ann", b'{"action": "cordon"}'))).fields
     assert action == {"number": 6, "type": "action", "at": 7.0, "action": "cordon", "user": "ann", "subject": "a"}
-    cluster = event_of(EventRecord(7, OperationRecord("cluster", "a", 8.0, None, b'{"state": "UP"}'))).said
+    cluster = event_of(EventRecord(7, OperationRecord("cluster", "a", 8.0, None, b'{"state": "UP"}'))).fields
     assert cluster == {"number": 7, "type": "cluster", "at": 8.0, "state": "UP", "cluster": "a"}

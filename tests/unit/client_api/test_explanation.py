@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
+from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
 from tests.unit.client_api.control_plane import ControlPlane
 from tests.unit.lifecycle.driver import job
 

@@ -10,9 +10,9 @@ import pytest
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
 from ray_multicluster_scheduler.control_plane.runtime.explanation import explain_item, wait_explanation
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation, explanation_text
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import StartEstimate
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
+from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import task
 

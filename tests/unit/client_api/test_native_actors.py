@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.in_cluster import actors as actor_proxy
-from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
+from ray_multicluster_scheduler.app.client_api.in_cluster import actors, runtime_context
 from ray_multicluster_scheduler.app.client_api.in_cluster.actors import ActorProxy, NativeActorHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeTaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
@@ -70,7 +69,7 @@ def test_a_handle_among_the_arguments_is_left_to_ray(bound: Bound) -> None:
 
 @pytest.mark.usefixtures("bound")
 def test_an_unknown_name_says_which_ones_are_found() -> None:
-    for look in (actor_proxy.find, NativeScheduler().get_actor):
+    for look in (actors.find_actor, NativeScheduler().get_actor):
         with pytest.raises(UnknownItemError, match="No living actor 'tally'.* on cluster 'mac'") as caught:
             look("tally")
         assert "only detached actors, and those made inside, are found by name" in str(caught.value)

@@ -25,13 +25,13 @@ from ray_multicluster_scheduler.app.client_api.in_cluster.handle import (
 )
 from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobHandle, NativeJobs
 from ray_multicluster_scheduler.app.client_api.in_cluster.ray_callables import (
-    Made,
-    class_of_child,
-    function_of_child,
-    whose,
+    CallableCache,
+    parent_fields,
+    wrap_class,
+    wrap_function,
 )
 from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
-from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import SchedulerWithoutQueue, stand_in
+from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import UnsupportedVerbs, placeholder_class
 from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.current_item import CurrentItem, get_current, set_current
 from ray_multicluster_scheduler.common.exception import (
@@ -83,7 +83,7 @@ class TestRouting:
         """What can be called outside can be called the same way inside."""
         verbs = {name for name, verb in vars(UnifiedScheduler).items() if not name.startswith("_") and callable(verb)}
         assert verbs - set(dir(NativeScheduler)) == set()
-        for verb in sorted(verbs - set(vars(SchedulerWithoutQueue))):  # those raise an error, whatever they are given
+        for verb in sorted(verbs - set(vars(UnsupportedVerbs))):  # those raise an error, whatever they are given
             outside = inspect.signature(getattr(UnifiedScheduler, verb)).parameters
             native = inspect.signature(getattr(NativeScheduler, verb)).parameters
             named = [(one.name, one.default) for one in outside.values() if one.kind is not one.VAR_KEYWORD]
@@ -132,8 +132,8 @@ class TestAChild:
             """Adds."""
             return a + b, get_current()
 
-        child = cloudpickle.loads(cloudpickle.dumps(function_of_child(work)))
-        assert child(whose(ITEM), 1, b=2) == (3, ITEM)
+        child = cloudpickle.loads(cloudpickle.dumps(wrap_function(work)))
+        assert child(parent_fields(ITEM), 1, b=2) == (3, ITEM)
         assert get_current() is None, "the worker serves others afterwards"
         assert (child.__name__, child.__doc__) == ("work", "Adds.")
         assert next(iter(inspect.signature(child).parameters)) == "parent", "Ray is not shown the user's signature"
@@ -143,27 +143,27 @@ class TestAChild:
             raise ValueError
 
         with pytest.raises(ValueError):
-            function_of_child(fail)(whose(ITEM))
+            wrap_function(fail)(parent_fields(ITEM))
         assert get_current() is None
 
     def test_what_is_no_plain_function(self) -> None:
-        assert function_of_child(len)(whose(ITEM), "abc") == 3
-        assert function_of_child(dict)(whose(ITEM), a=1) == {"a": 1}
+        assert wrap_function(len)(parent_fields(ITEM), "abc") == 3
+        assert wrap_function(dict)(parent_fields(ITEM), a=1) == {"a": 1}
 
     def test_a_class(self) -> None:
         class Base:
             def __init__(self, value: int = 1) -> None:
-                self.value, self.whose = value, get_current()
+                self.value, self.parent = value, get_current()
 
         try:
-            made = cloudpickle.loads(cloudpickle.dumps(class_of_child(Base)))(whose(ITEM), value=5)
-            assert (made.value, made.whose, type(made).__name__) == (5, ITEM, "Base")
+            made = cloudpickle.loads(cloudpickle.dumps(wrap_class(Base)))(parent_fields(ITEM), value=5)
+            assert (made.value, made.parent, type(made).__name__) == (5, ITEM, "Base")
             assert get_current() == ITEM, "for as long as the actor lives"
         finally:
             set_current(None)
 
     def test_what_was_made_is_kept_for_the_next_time(self) -> None:
-        made: Made[list[int]] = Made(most=2)
+        made: CallableCache[list[int]] = CallableCache(max_count=2)
         first = made.get(print, "key", lambda: [1])
         assert made.get(print, "key", lambda: [2]) is first
         assert made.get(print, "other", lambda: [3]) == [3]
@@ -179,7 +179,7 @@ class TestAChild:
             captured = Big()
             return lambda: captured, weakref.ref(captured)
 
-        made: Made[object] = Made()
+        made: CallableCache[object] = CallableCache()
         gone = []
         for _ in range(101):
             function, captured = capture()
@@ -325,7 +325,7 @@ class TestJobs:
 
 
 def test_what_cannot_be_loaded_inside_says_so_when_it_is_used() -> None:
-    local_fleet = stand_in("LocalFleet", ImportError("No module named 'psutil'"))
+    local_fleet = placeholder_class("LocalFleet", ImportError("No module named 'psutil'"))
     with pytest.raises(SchedulerError, match="LocalFleet cannot be used inside of a cluster: No module named 'psutil'"):
         local_fleet("a", num_cpus=2)
 

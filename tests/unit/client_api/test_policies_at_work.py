@@ -10,9 +10,9 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.scheduler_core import installed_policies
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import task
-from tests.unit.policy.users_policies import Grumpy
+from tests.unit.policy.user_policies import Grumpy
 
-HOME = "tests.unit.policy.users_policies"
+HOME = "tests.unit.policy.user_policies"
 
 
 @pytest.fixture(params=["by name", "in configuration"])

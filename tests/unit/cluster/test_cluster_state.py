@@ -8,9 +8,8 @@ import pytest
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
+from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState, WideItemReservation
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, NewNode
-from ray_multicluster_scheduler.scheduler.cluster.pin import WideItemReservation
 from tests.unit.lifecycle.driver import actor, job, snapshot, task
 
 

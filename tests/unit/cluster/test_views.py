@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import Cluste
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, ClusterView, NewNode, Unlimited
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement, fits_now, needs_new_node
-from ray_multicluster_scheduler.scheduler.cluster.fleet import FleetViews
+from ray_multicluster_scheduler.scheduler.cluster.fleet_views import FleetViews
 from tests.unit.lifecycle.driver import job, snapshot, task
 from tests.unit.policy.views import node, view
 

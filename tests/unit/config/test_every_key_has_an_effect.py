@@ -38,7 +38,10 @@ SETTINGS = {
     "lost_retries": ("unit/client_api/test_defaults_of_items.py", "test_retries_crash_retries_and_lost_retries"),
     "retry_backoff": ("unit/lifecycle/test_retry.py", "test_the_timer_is_set_to_the_back_off"),
     "breaker_failures": ("unit/lifecycle/test_fleet_events.py", "test_the_breaker_opens_and_a_snapshot_is_the_probe"),
-    "breaker_recovery_s": ("unit/lifecycle/test_no_place.py", "test_a_link_that_failed_is_tried_again_after_a_while"),
+    "breaker_recovery_s": (
+        "unit/lifecycle/test_unplaceable_items.py",
+        "test_a_link_that_failed_is_tried_again_after_a_while",
+    ),
     "heartbeat_s": ("unit/connection/test_agent_link_loss.py", "test_missed_heartbeats_break_the_connection"),
     "lease_s": ("integration/test_link.py", "test_no_orphans_after_kill_9_of_the_program"),
     "lost_after_s": (
@@ -62,11 +65,11 @@ SETTINGS = {
         "test_a_linked_dashboard_is_checked_every_health_check_interval_s_while_something_runs",
     ),
     "prefetch_ms": (
-        "unit/lifecycle/test_sending_ahead.py",
+        "unit/lifecycle/test_prefetch.py",
         "test_as_much_is_sent_as_keeps_the_places_busy_for_prefetch_ms",
     ),
     "reserve_after_s": (
-        "unit/lifecycle/test_kept_room.py",
+        "unit/lifecycle/test_wide_item_reservations.py",
         "test_reserve_after_zero_keeps_at_once_and_no_timer_stays",
     ),
     "ageing_s": ("unit/lifecycle/test_fair_share.py", "test_ageing_lets_an_old_item_pass_a_more_urgent_one"),
@@ -74,7 +77,7 @@ SETTINGS = {
     "owners": ("unit/lifecycle/test_fair_share.py", "test_weights_divide_what_there_is"),
     "combine": ("unit/policy/test_policy_engine.py", "test_weighted_adds_up_and_chain_looks_at_one_after_the_other"),
     "weights": ("unit/policy/test_policy_engine.py", "test_weighted_adds_up_and_chain_looks_at_one_after_the_other"),
-    "policies": ("unit/policy/test_users_policies.py", "test_an_object_that_is_a_policy_stands_for_itself"),
+    "policies": ("unit/policy/test_user_policies.py", "test_an_object_that_is_a_policy_stands_for_itself"),
     "agent_listen": ("integration/test_link.py", "_line"),
     "agent_advertise": ("integration/test_link.py", "_line"),
     "connector_python": (
@@ -115,10 +118,10 @@ SETTINGS = {
 CLUSTERS = {
     "name": ("unit/config/test_cluster_config.py", "test_metadata_carries_every_key_that_is_no_secret"),
     "head_address": (
-        "unit/lifecycle/test_no_place.py",
+        "unit/lifecycle/test_unplaceable_items.py",
         "test_without_a_dashboard_tasks_go_by_ray_client",
     ),
-    "dashboard": ("unit/lifecycle/test_no_place.py", "test_without_a_dashboard_tasks_go_by_ray_client"),
+    "dashboard": ("unit/lifecycle/test_unplaceable_items.py", "test_without_a_dashboard_tasks_go_by_ray_client"),
     "prefer": ("unit/policy/test_policy_engine.py", "test_the_load_score_vectors"),
     "weight": ("unit/policy/test_policy_engine.py", "test_the_load_score_vectors"),
     "tags": ("unit/policy/test_policy_engine.py", "test_preferred_before_tags_before_load"),

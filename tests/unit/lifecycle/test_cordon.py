@@ -6,7 +6,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
 from tests.unit.lifecycle.driver import ready, task
-from tests.unit.lifecycle.test_sending_ahead import knowing, work
+from tests.unit.lifecycle.test_prefetch import knowing, work
 
 
 def test_a_cordon_is_set_and_lifted_without_touching_the_entry_or_what_is_known_of_the_cluster() -> None:

@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, StartAttempt
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, snapshot, task
-from tests.unit.lifecycle.test_sending_ahead import knowing, work
+from tests.unit.lifecycle.test_prefetch import knowing, work
 
 
 def silent(*others: float, **settings: object) -> Driver:

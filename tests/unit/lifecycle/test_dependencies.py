@@ -157,7 +157,7 @@ class TestAfter:
     def test_of_many_that_wait_for_one_a_bounded_number_is_told_in_one_call(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(admission, "MAX_TOLD", 10)
+        monkeypatch.setattr(admission, "MAX_NOTIFICATIONS", 10)
         driver = ready(1)
         driver.submit(task("a"))
         for number in range(25):
@@ -171,7 +171,7 @@ class TestAfter:
         assert not driver.machine.has_unfinished()
 
     def test_one_that_is_cancelled_before_it_was_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(admission, "MAX_TOLD", 1)
+        monkeypatch.setattr(admission, "MAX_NOTIFICATIONS", 1)
         driver = ready(2)
         driver.submit(task("a"))
         driver.submit(task("b"))

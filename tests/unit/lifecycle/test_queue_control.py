@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
 from tests.unit.lifecycle.driver import Driver, job, ready, task
-from tests.unit.lifecycle.test_sending_ahead import knowing, work
+from tests.unit.lifecycle.test_prefetch import knowing, work
 
 
 def told(driver: Driver, task_id: str) -> tuple[Any, str, str]:

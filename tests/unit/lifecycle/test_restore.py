@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from tests.unit.lifecycle.driver import FREE, Driver, actor, cluster, job, task
-from tests.unit.lifecycle.test_sending_ahead import ahead, knowing, work
+from tests.unit.lifecycle.test_prefetch import ahead, knowing, work
 
 
 def ready(*sizes: float, **settings: Any) -> Driver:

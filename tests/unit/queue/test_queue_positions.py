@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.scheduler.queue.order import FairOrder, FifoOrder, Order
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
-from ray_multicluster_scheduler.scheduler.queue.queue_place import queue_position, queue_positions
+from ray_multicluster_scheduler.scheduler.queue.queue_position import queue_position, queue_positions
 from ray_multicluster_scheduler.scheduler.queue.ranking import Ranking
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 from tests.unit.lifecycle.driver import task

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.scheduler.queue.need_index import Need, amounts_
 from ray_multicluster_scheduler.scheduler.queue.order import FairOrder, FifoOrder
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, OwnerAccount
 from ray_multicluster_scheduler.scheduler.queue.owner_queue import OwnerQueue
-from ray_multicluster_scheduler.scheduler.queue.queue_place import queue_position
+from ray_multicluster_scheduler.scheduler.queue.queue_position import queue_position
 from ray_multicluster_scheduler.scheduler.queue.shape import EligibilityClass, QueueKey, shape_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue

@@ -20,10 +20,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     RecallAttempt,
     StartAttempt,
 )
+from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
 from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
 from tests.support.eventually import eventually
 from tests.support.fake_link import FakeLink
@@ -369,7 +369,7 @@ async def test_one_that_may_have_been_sent_before_is_asked_for_and_not_refused(b
 async def test_on_a_cluster_whose_agent_is_left_alone_it_is_refused_when_the_lease_is_over(bench: Bench) -> None:
     bench.links.problem = KeyError("gone")
     bench.links.open.set()
-    bench.dispatcher.left_alone = {"gone"}
+    bench.dispatcher.abandoned_clusters = {"gone"}
     bench.dispatcher.dispatch([replace(bench.order("t1", "gone"), again=True), bench.order("t2", "gone")])
 
     def refused() -> list[str]:
@@ -384,6 +384,6 @@ async def test_on_a_cluster_whose_agent_is_left_alone_it_is_refused_when_the_lea
 async def test_where_nothing_can_be_alive_it_is_refused_at_once(bench: Bench) -> None:
     bench.links.problem = ClusterConnectionError("no route", cluster="a")
     bench.links.open.set()
-    bench.dispatcher.outlive_s = 1000.0
+    bench.dispatcher.orphan_timeout_s = 1000.0
     bench.dispatcher.dispatch([replace(bench.order("t1"), again=True)])
     await eventually(lambda: any(isinstance(event, events.DispatchRefused) for event in bench.posted))

@@ -27,8 +27,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored import stored_rows
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core import record_codec
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
 from ray_multicluster_scheduler.simulation.faulty.campaign import play
 from ray_multicluster_scheduler.simulation.faulty.scenario import generate_scenario
 from tests.support.eventually import eventually
@@ -110,7 +110,7 @@ async def test_an_item_from_submission_to_its_end(folder: Path) -> None:
     await eventually(lambda: world.sent)
     world.manager.post(events.DispatchAccepted("t", 1))
     world.manager.post(events.Started("t", 1, world.clock.now(), "n1"))
-    world.log.ended(Outcome("t", 1, b'{"status": "succeeded"}', "v"))
+    world.log.add_outcome(Outcome("t", 1, b'{"status": "succeeded"}', "v"))
     world.manager.post(events.AttemptFinished("t", 1, "succeeded"))
     await eventually(lambda: world.over)
     states = ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
@@ -120,7 +120,7 @@ async def test_an_item_from_submission_to_its_end(folder: Path) -> None:
     found = world.store.item("t")
     assert found is not None
     assert (found.status.state, found.status.cluster, found.status.attempt) == (TaskState.SUCCEEDED, "a", 1)
-    assert stored_rows.task_of(found) == (task("t"), ("x",))
+    assert record_codec.decode_task(found) == (task("t"), ("x",))
     assert set(found.new.blobs) == {one for one in (*task("t").payload_digests, "x") if one is not None}
     decision = world.log.decision("t")
     assert decision is not None
@@ -219,12 +219,12 @@ async def test_the_next_process_goes_on_from_what_was_durable(folder: Path) -> N
 
 
 def round_trip(row: ItemRow) -> ItemRow:
-    new = stored_rows.new_item(row.task, row.number, stored_rows.described(row.task))
-    now = stored_rows.item_now(row)
+    new = record_codec.new_item(row.task, row.number, record_codec.encode_description(row.task))
+    now = record_codec.encode_status(row)
     decision = (
-        None if row.decision is None else stored_rows.DecisionWriter().decided(row.task.id, row.attempt, row.decision)
+        None if row.decision is None else record_codec.DecisionEncoder().encode(row.task.id, row.attempt, row.decision)
     )
-    return stored_rows.item_row(StoredItem(new, now), [Step(*one) for one in row.history], decision)
+    return record_codec.decode_row(StoredItem(new, now), [Step(*one) for one in row.history], decision)
 
 
 @pytest.fixture
@@ -258,24 +258,24 @@ def test_what_people_said_comes_back() -> None:
         ClusterRow("c"),
     )
     owners = (OwnerRow("ann", "holiday"),)
-    absent = stored_rows.fleet_now([ClusterRow("away", True), ClusterRow("a", False, "x")], [], {}).clusters
-    stored = stored_rows.fleet_now(clusters, owners, absent)
-    assert stored_rows.fleet_rows(stored) == ((ClusterRow("away", True), *clusters[:2]), owners)
+    absent = record_codec.encode_fleet([ClusterRow("away", True), ClusterRow("a", False, "x")], [], {}).clusters
+    stored = record_codec.encode_fleet(clusters, owners, absent)
+    assert record_codec.decode_fleet(stored) == ((ClusterRow("away", True), *clusters[:2]), owners)
 
 
 def test_documents_of_a_later_version_may_have_more_in_them() -> None:
     driver = Driver(cluster("a"))
     driver.submit(task("t"))
     row_now = driver.machine.row("t")
-    new = stored_rows.new_item(row_now.task, 1, stored_rows.described(row_now.task))
+    new = record_codec.new_item(row_now.task, 1, record_codec.encode_description(row_now.task))
     more = json.loads(new.description)
     more["task"]["colour"], more["v"] = "red", 2
-    now = stored_rows.item_now(row_now)
+    now = record_codec.encode_status(row_now)
     stored = StoredItem(
         new._replace(description=json.dumps(more).encode()),
         now._replace(rest=json.dumps({**json.loads(now.rest), "mood": "good"}).encode()),
     )
-    assert stored_rows.item_row(stored, [Step(*one) for one in row_now.history], None) == row_now
+    assert record_codec.decode_row(stored, [Step(*one) for one in row_now.history], None) == row_now
 
 
 # ---- what must not stop everything
@@ -295,13 +295,13 @@ async def test_words_that_are_no_text_are_spelt_out(folder: Path) -> None:
     assert "caf\\udce9" in world.store.steps("t")[-1].sentence
     found = world.store.item("t")
     assert found is not None
-    assert stored_rows.task_of(found)[0].name == "caf\udce9"
+    assert record_codec.decode_task(found)[0].name == "caf\udce9"
     world.end()
 
 
 async def test_what_cannot_be_written_down_is_refused_before_it_is_submitted(folder: Path) -> None:
     world = World(folder)
-    with pytest.raises(TaskSubmissionError, match="cannot be written down"):
+    with pytest.raises(TaskSubmissionError, match="cannot be stored"):
         world.submit("t", runtime_env={"env_vars": {"A": object()}})
     with pytest.raises(TaskSubmissionError, match="payload gone of task u is not here"):
         world.log.accept(task("u", function_digest="gone"), {})
@@ -389,7 +389,7 @@ async def test_after_a_defect_nothing_that_waited_is_sent(folder: Path) -> None:
 
 async def test_what_was_said_of_a_cluster_that_is_away_is_kept(folder: Path) -> None:
     store = SqliteStore(folder)
-    store.write(Change(fleet=stored_rows.fleet_now([ClusterRow("gone", True)], [], {}))).result()
+    store.write(Change(fleet=record_codec.encode_fleet([ClusterRow("gone", True)], [], {}))).result()
     store.close()
     world = World(folder)
     world.manager.post(events.CordonChanged("b", True))
@@ -404,8 +404,8 @@ async def test_who_only_looks_on_stops_nothing(folder: Path, caplog: pytest.LogC
     def fail(*_: object) -> None:
         raise ValueError("theirs")
 
-    world.log.tell = fail
+    world.log.publish = fail
     world.see("a")
     world.submit("t")
     await eventually(lambda: world.sent)
-    assert "could not be told" in caplog.text
+    assert "could not be published" in caplog.text

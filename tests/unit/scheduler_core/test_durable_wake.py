@@ -9,7 +9,7 @@ from typing import Any
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.control_plane.store import FleetState, Outcome
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
 from tests.unit.lifecycle.driver import FREE, cluster
 
 
@@ -36,7 +36,7 @@ class World:
         self.log = DurableLog(self.store, machine, self.woken.append, self.woken.append)
 
     def say(self, number: int) -> None:
-        self.log.ended(Outcome(f"t{number}", 1, b"{}"))
+        self.log.add_outcome(Outcome(f"t{number}", 1, b"{}"))
         self.log.after_durable(lambda: self.done.append(number))
         self.log.flush()
 

@@ -10,7 +10,7 @@ import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation
+from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import AttemptPreparation
 from tests.unit.lifecycle.driver import job
 
 

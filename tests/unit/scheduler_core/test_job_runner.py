@@ -14,8 +14,8 @@ from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import AdoptAttempt, CancelAttempt, Dispatch
 from ray_multicluster_scheduler.scheduler.scheduler_core import job_runner
+from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
 from tests.support.eventually import eventually
 from tests.support.links import FakeClock
 from tests.unit.lifecycle.driver import job
@@ -86,7 +86,7 @@ class Bench:
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     monkeypatch.setattr(job_runner, "POLL_S", 0.005)
-    monkeypatch.setattr(job_runner, "_SETTLE_PAUSE_S", 0.005)
+    monkeypatch.setattr(job_runner, "_RETRY_S", 0.005)
     made = Bench()
     yield made
     await made.runner.close()
@@ -306,7 +306,7 @@ async def test_after_a_time_out_an_error_is_no_refusal(bench: Bench) -> None:
 async def test_a_cancelled_job_in_doubt_is_looked_for_and_not_sent_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_runner, "_GIVEN_UP_AFTER", 3)
+    monkeypatch.setattr(job_runner, "_CANCELLED_UNKNOWN_LIMIT", 3)
     bench.problems = [UNSURE] * 100
     work = asyncio.ensure_future(bench.submit())
     await eventually(lambda: bench.submits)

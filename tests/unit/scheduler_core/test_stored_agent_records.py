@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.control_plane.store import Change, SqliteStore
 from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, UNDECRYPTABLE
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredAgentRecords
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_agent_records import StoredAgentRecords
 
 AGENT = AgentRecord("a", "rmcs-agent-cp-a-1-1", "secret", "127.0.0.1", 4242)
 
@@ -103,7 +103,7 @@ async def test_agents_whose_secrets_cannot_be_opened_are_waited_for_and_let_in_b
     assert replace(found, secret="") == replace(agent, secret="", token="", identity="")
     assert len(found.secret) > 20
     assert found.secret not in (agent.secret, again.secret, UNDECRYPTABLE), "nobody can know it"
-    assert f"agent {agent.agent} of cluster a proves itself with cannot be opened with secret.key" in caplog.text
+    assert f"agent {agent.agent} of cluster a cannot be decrypted with secret.key" in caplog.text
     assert memory.identity() is None
     await memory.save_identity(b"another")
     assert memory.identity() == b"another"

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.cli.app import app
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import Join
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredAgentRecords
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_agent_records import StoredAgentRecords
 from tests.support.scripted_agent import ScriptedAgent
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService

@@ -17,10 +17,10 @@ from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored import durable_result_collector as module
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import DurableResultCollector
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_output import StoredOutput
+from ray_multicluster_scheduler.scheduler.scheduler_core import result_collector as module
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import StoredOutput
+from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import DurableResultCollector
 from tests.support.eventually import eventually
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.lifecycle.driver import FREE, cluster
@@ -66,7 +66,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(module, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(module, "_RETRY_S", 0.01)
     world = World(tmp_path / "state")
     yield world
     world.disk.full = world.disk.broken = False
@@ -89,7 +89,7 @@ async def test_a_process_that_leaves_acknowledges_nothing(world: World) -> None:
     kept: list[str] = []
     world.finish("t", b"value")
     world.collector.when_durable(lambda: kept.append("t"))
-    world.collector.acknowledge_no_more()
+    world.collector.stop_acknowledging()
     world.finish("later", b"other")
     world.collector.when_durable(lambda: kept.append("later"))
     await eventually(lambda: world.store.blob(digest_of(b"other")) == b"other")
@@ -204,10 +204,10 @@ async def test_answers_of_methods_are_forgotten_when_they_were_heard(world: Worl
     done: list[str] = []
     for name in ("call-1", "call-2"):
         assert world.collector.hold_until_delivered(name, lambda name=name: done.append(name))  # type: ignore[misc]  # its own
-    world.collector.heard("call-1")
-    world.collector.heard("call-1")
-    world.collector.heard("of nobody")
+    world.collector.delivered("call-1")
+    world.collector.delivered("call-1")
+    world.collector.delivered("of nobody")
     assert done == ["call-1"]
-    world.collector.acknowledge_no_more()
-    world.collector.heard("call-2")
+    world.collector.stop_acknowledging()
+    world.collector.delivered("call-2")
     assert done == ["call-1"], "the next process hears of it again"

@@ -211,7 +211,7 @@ def test_load_is_told_without_a_number_and_is_not_told_again(service: HttpServic
 def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed(
     service: HttpService, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_hub, "MOST_WAITING", 50)
+    monkeypatch.setattr(event_hub, "MAX_PENDING", 50)
     frozen = read("/api/v1/events")
     quick = read("/api/v1/events?types=action")
     listening(service, 2)

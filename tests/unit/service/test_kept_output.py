@@ -23,8 +23,8 @@ from ray_multicluster_scheduler.control_plane.runtime.service.retention import R
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored import durable_result_collector
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import outcome_of
+from ray_multicluster_scheduler.scheduler.scheduler_core import result_collector
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import encode_outcome
 from tests.support.links import FakeClock
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -98,7 +98,7 @@ def test_an_attempt_that_runs_over_a_stop_has_all_of_its_output(plane: ServicePl
 def test_what_runs_is_written_now_and_then_for_the_case_of_a_kill(
     plane: ServicePlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable_result_collector, "_OUTPUT_S", 0.01)
+    monkeypatch.setattr(result_collector, "_OUTPUT_INTERVAL_S", 0.01)
     running(plane.taken(a_task("t")))
     for number, text in enumerate(("one\n", "two\n"), start=1):
         prints(plane, "t", text)
@@ -112,7 +112,9 @@ def test_a_result_that_is_told_again_prints_nothing_twice(plane: ServicePlane) -
     running(plane.taken(a_task("t")))
     prints(plane, "t", "once\n")
     plane.runtime.ask(plane.runtime._persistence.write_output)
-    plane.runtime.ask(lambda: plane.runtime._persistence.durable_log.ended(outcome_of(CallResult("t", 1, "succeeded"))))
+    plane.runtime.ask(
+        lambda: plane.runtime._persistence.durable_log.add_outcome(encode_outcome(CallResult("t", 1, "succeeded")))
+    )
     plane.restart()
     item = plane.find_item("t")
     assert item is not None

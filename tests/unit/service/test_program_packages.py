@@ -14,7 +14,7 @@ import pytest
 
 from ray_multicluster_scheduler import TaskSubmissionError, UnifiedScheduler
 from ray_multicluster_scheduler.common.blob_names import digest_and_name, is_package_uri, package_digests_in
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_task
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import a_task
 
@@ -44,7 +44,7 @@ def env_of(service: HttpService, item_id: str) -> dict[str, Any]:
     """As it was written."""
     stored = service.plane.store.item(item_id)
     assert stored is not None
-    return dict(task_of(stored)[0].runtime_env)
+    return dict(decode_task(stored)[0].runtime_env)
 
 
 def names_in(service: HttpService, uri: str) -> list[str]:

@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
 from ray_multicluster_scheduler.control_plane.store import Change
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import outcome_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import encode_outcome
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import CPUS, ServicePlane, a_job, a_task, running
 
@@ -229,11 +229,11 @@ def test_an_answer_that_was_written_counts_although_nobody_had_time_to_say_so(tm
     """Its agent may have forgotten it: without this the work would be done again."""
     with ServicePlane(tmp_path / "state") as plane:
         running(plane.taken(a_task("t")))
-        answer = outcome_of(CallResult("t", 1, "succeeded", pickling.dumps(7)))
+        answer = encode_outcome(CallResult("t", 1, "succeeded", pickling.dumps(7)))
         blobs = {answer.digest or "": pickling.dumps(7)}
         plane.store.write(Change(outcomes=[answer], blobs=blobs)).result(60)
         plane.restart()
-        until(lambda: plane.store.item("t").now.state is TaskState.SUCCEEDED)  # type: ignore[union-attr]
+        until(lambda: plane.store.item("t").status.state is TaskState.SUCCEEDED)  # type: ignore[union-attr]
         item = plane.runtime.run(plane.runtime.find_item("t"))
         assert item is not None
         assert value_of(item.outcome) == 7  # type: ignore[arg-type]

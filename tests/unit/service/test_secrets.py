@@ -26,8 +26,8 @@ from ray_multicluster_scheduler.control_plane.store.secret_encryption import (
 )
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation, PreparedAttempt
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import described, task_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import AttemptPreparation, PreparedAttempt
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_task, encode_description
 from tests.unit.client_api.control_plane import until
 from tests.unit.client_api.test_job_logs import Dashboard
 from tests.unit.service.event_reader import EventReader
@@ -46,8 +46,8 @@ FAILING = 'sh -c "exit 3" --password=failing-entry-qqq --token=failtok-qqq'
 
 
 def a_secret_job(name: str) -> TaskDescription:
-    described = JobDescription(COMMAND, metadata={"team": "weather", "api_token": CANARY})
-    return TaskDescription(id=name, kind="job", name=COMMAND, job=described, runtime_env=ENV, start_after=5e9)
+    encode_description = JobDescription(COMMAND, metadata={"team": "weather", "api_token": CANARY})
+    return TaskDescription(id=name, kind="job", name=COMMAND, job=encode_description, runtime_env=ENV, start_after=5e9)
 
 
 def a_job_with_json(name: str) -> TaskDescription:
@@ -281,7 +281,7 @@ async def test_one_whose_key_is_lost_is_refused_with_a_sentence() -> None:
     preparation = AttemptPreparation(None, None, "/home/me")  # type: ignore[arg-type]  # nothing is asked
     preparation.update({"mac": ClusterConfig(name="mac", dashboard="http://127.0.0.1:9")})
     task = TaskDescription(id="t", kind="task", name="t", runtime_env={"env_vars": {"TOKEN": UNDECRYPTABLE}})
-    with pytest.raises(TaskSubmissionError, match=r"t has secrets that were sealed with a key that is gone"):
+    with pytest.raises(TaskSubmissionError, match=r"t has secrets that were encrypted with a key that is missing"):
         await preparation.task(task, "mac", 1)
     job = TaskDescription(id="j", kind="job", name="j", job=JobDescription(UNDECRYPTABLE))
     with pytest.raises(TaskSubmissionError, match="submit it again"):
@@ -313,8 +313,8 @@ def test_without_a_sealer_what_was_sealed_is_masked(tmp_path: Path, service: Htt
     service.post("/api/v1/items", body(a_secret_job("j")))
     stored = service.plane.store.item("j")
     assert stored is not None
-    task, _ = task_of(stored)
+    task, _ = decode_task(stored)
     assert task.job is not None
     assert task.job.entrypoint == MASKED
     assert CANARY not in str(task)
-    assert CANARY.encode() not in described(task)
+    assert CANARY.encode() not in encode_description(task)

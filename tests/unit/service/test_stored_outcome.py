@@ -11,11 +11,11 @@ from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.store import ItemStatus, NewItem, Outcome, StoredItem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import (
-    completion_of,
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import (
+    decode_completion,
+    decode_result,
+    encode_outcome,
     had_value,
-    outcome_of,
-    result_of,
 )
 
 
@@ -31,22 +31,22 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome i
     ],
 )
 def test_a_result_comes_back(result: CallResult) -> None:
-    stored = outcome_of(result)
+    stored = encode_outcome(result)
     assert (stored.item_id, stored.attempt) == ("t", result.attempt)
     assert stored.digest == (None if result.payload is None else digest_of(result.payload))
-    assert result_of(stored, result.payload) == result
+    assert decode_result(stored, result.payload) == result
     assert had_value(stored) is (result.payload is not None)
     assert had_value(stored._replace(digest=None)) is (result.payload is not None), "its value was forgotten"
 
 
 def test_the_value_is_not_in_the_record() -> None:
-    assert b"secret" not in outcome_of(CallResult("t", 1, "succeeded", b"secret")).document
+    assert b"secret" not in encode_outcome(CallResult("t", 1, "succeeded", b"secret")).document
 
 
 def test_what_a_later_version_says_beside_is_ignored() -> None:
-    stored = outcome_of(CallResult("t", 1, "succeeded"))
+    stored = encode_outcome(CallResult("t", 1, "succeeded"))
     more = json.dumps({**json.loads(stored.document), "colour": "red", "v": 2}).encode()
-    assert result_of(Outcome("t", 1, more), None) == CallResult("t", 1, "succeeded")
+    assert decode_result(Outcome("t", 1, more), None) == CallResult("t", 1, "succeeded")
 
 
 def stored(state: TaskState, rest: bytes) -> StoredItem:
@@ -56,15 +56,15 @@ def stored(state: TaskState, rest: bytes) -> StoredItem:
 
 def test_the_last_word_comes_back() -> None:
     said = {"task_id": "t", "state": "FAILED", "attempt": 2, "cluster": "mac", "error": "X", "message": "m"}
-    found = completion_of(stored(TaskState.FAILED, json.dumps({"completion": said}).encode()))
+    found = decode_completion(stored(TaskState.FAILED, json.dumps({"completion": said}).encode()))
     assert found == Complete("t", TaskState.FAILED, 2, "mac", "X", "m")
     assert found is not None
     assert isinstance(found.state, TaskState)
 
 
 def test_there_is_none_while_it_is_not_over() -> None:
-    assert completion_of(stored(TaskState.RUNNING, b"{}")) is None
+    assert decode_completion(stored(TaskState.RUNNING, b"{}")) is None
 
 
 def test_one_that_was_written_without_it_has_one_all_the_same() -> None:
-    assert completion_of(stored(TaskState.CANCELLED, b"{}")) == Complete("t", TaskState.CANCELLED, 2, "mac")
+    assert decode_completion(stored(TaskState.CANCELLED, b"{}")) == Complete("t", TaskState.CANCELLED, 2, "mac")

@@ -11,7 +11,7 @@ import pytest
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_payloads import ENTRY_BYTES, StoredPayloads
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import ENTRY_BYTES, StoredPayloads
 from tests.unit.lifecycle.driver import task
 
 SIZE = 10_000

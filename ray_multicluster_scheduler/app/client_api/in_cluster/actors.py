@@ -9,10 +9,13 @@ from types import FunctionType
 from typing import Any, Generic, Self, TypeVar, overload
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_reference import restore
-from ray_multicluster_scheduler.app.client_api.in_cluster import errors as actor_init_errors
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
-from ray_multicluster_scheduler.app.client_api.in_cluster.errors import translate
-from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeCallHandle, NativeTaskHandle, child_story
+from ray_multicluster_scheduler.app.client_api.in_cluster.errors import take_init_error, translate
+from ray_multicluster_scheduler.app.client_api.in_cluster.handle import (
+    NativeCallHandle,
+    NativeTaskHandle,
+    explain_child,
+)
 from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
@@ -27,11 +30,11 @@ from ray_multicluster_scheduler.common.model.states import TaskState
 from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
 T = TypeVar("T")
-_END_S = 5.0  # how long a kill is given to show; an actor on a node that does not answer may take longer
+_DEATH_TIMEOUT_S = 5.0  # for a kill to take effect; on a node that does not answer it may take longer
 
 
-class _Fact(Generic[T]):
-    """A read-only attribute that gives way to a method of the user's class with the same name."""
+class _HandleAttribute(Generic[T]):
+    """A read-only attribute, which a method of the user's class with the same name hides."""
 
     def __init__(self, read: Callable[[NativeActorHandle], T]) -> None:
         self._read = read
@@ -53,7 +56,7 @@ class NativeMethod:
     def __init__(
         self, actor: NativeActorHandle, name: str, options: Mapping[str, Any], own: Callable[..., Any] | None = None
     ) -> None:
-        """``own`` is what the handle itself has under this name: it is still there to be called without ``.remote``."""
+        """``own`` is the handle's own method of this name, which is called without ``.remote``."""
         self._actor, self._name, self._options, self._own = actor, name, options, own
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +64,7 @@ class NativeMethod:
         return self._actor._rmcs_call(self._name, args, kwargs, self._options)
 
     def options(self, *, num_returns: int | None = None, **unknown: Any) -> NativeMethod:
-        """The same method with another number of values. Raises ConfigurationError."""
+        """The same method with another number of return values. Raises ConfigurationError."""
         if unknown:
             raise ConfigurationError(
                 f"A call of a method has no option {next(iter(unknown))!r}.", next_step="known options: num_returns"
@@ -83,8 +86,8 @@ class NativeMethod:
 class NativeActorHandle:
     """An actor on the cluster where this code runs. Can be sent to other tasks and actors there; awaitable.
 
-    ``methods`` maps the names of its methods to how many values each returns; empty means that they are not known. A
-    method of the user's class hides an attribute of this class with the same name.
+    ``methods`` maps the names of its methods to their numbers of return values; empty if they are unknown. A method of
+    the user's class hides an attribute of this class with the same name.
     """
 
     _rmcs_actor_handle = True
@@ -94,48 +97,48 @@ class NativeActorHandle:
         for method in methods:
             self.__dict__[method] = self.method(method)
 
-    @_Fact
+    @_HandleAttribute
     def id(self) -> str:
         """Ray's id of the actor."""
         return str(self._actor._actor_id.hex())
 
-    @_Fact
+    @_HandleAttribute
     def name(self) -> str:
         """The name that it was given, or its class's."""
         return self._name
 
-    @_Fact
+    @_HandleAttribute
     def accepted(self) -> bool:
-        """Ray took it when it was made."""
+        """True: Ray accepted it at once."""
         return True
 
-    @_Fact
+    @_HandleAttribute
     def cluster(self) -> str:
-        """The one that this code runs on."""
+        """The cluster that this code runs on."""
         return self._parent.cluster
 
-    @_Fact
+    @_HandleAttribute
     def attempt(self) -> int:
-        """1: what Ray restarts, it restarts by itself."""
+        """Always 1: restarts by Ray do not count."""
         return 1
 
-    @_Fact
+    @_HandleAttribute
     def state(self) -> TaskState:
-        """RUNNING if it answers at once; DISPATCHING while it starts or is busy; FAILED when it is over."""
+        """RUNNING if it answers at once; DISPATCHING while it starts or is busy; FAILED when it is dead."""
         try:
             NativeActorHandle.ready(self, 0.5)
         except TaskTimeoutError:
             return TaskState.DISPATCHING
-        except Exception:  # noqa: BLE001 - why it is over is told by whoever calls it
+        except Exception:  # noqa: BLE001 - calls of its methods raise the reason
             return TaskState.FAILED
         return TaskState.RUNNING
 
     def kill(self, *, no_restart: bool = True) -> None:
-        """End it at once, with what it is doing. What is called after this gets ActorDiedError, unless it restarts."""
+        """Kill it at once, with its running calls. Later calls raise ActorDiedError, unless it restarts."""
         ray = runtime_context.connected_ray()
         ray.kill(self._actor, no_restart=no_restart)
         if no_restart:
-            self._wait_for_its_end(ray)
+            self._wait_until_dead(ray)
 
     def ready(self, timeout: float | None = None) -> Self:
         """Wait until it takes calls. Raises what its constructor raised, TaskTimeoutError, ActorDiedError."""
@@ -155,7 +158,7 @@ class NativeActorHandle:
         return self
 
     def method(self, name: str) -> NativeMethod:
-        """A method by its name, whatever the name is. Raises AttributeError for one that its class does not have."""
+        """A method by its name. Raises AttributeError for one that its class does not have."""
         if self._methods and name not in self._methods and not name.startswith("__"):
             raise AttributeError(f"actor {self._name!r} has no method {name!r}; it has {', '.join(self._methods)}")
         returns = self._methods.get(name, 1)
@@ -164,26 +167,26 @@ class NativeActorHandle:
         return NativeMethod(self, name, {} if returns == 1 else {"num_returns": returns}, bound)
 
     def logs(self, *, stream: str | None = None) -> str:
-        """Where its output is, of whatever stream: Ray keeps it, since it is an actor of Ray."""
+        """Where to find its output, which Ray keeps."""
         return (
             f"(Ray keeps the output of {self._name} on cluster {self._parent.cluster!r}: see actor {self._id()} in the "
             f"cluster's dashboard, or `ray logs actor --id {self._id()}` there)"
         )
 
     def follow_logs(self) -> Iterator[str]:
-        """The same: Ray keeps its output."""
+        """The same as :meth:`logs`: Ray keeps its output."""
         return iter([NativeActorHandle.logs(self)])
 
     def explain(self) -> dict[str, Any]:
-        """Whose child it is, where, and in what state."""
+        """Its parent item, cluster and state."""
         state = NativeActorHandle.state.__get__(self, NativeActorHandle)
-        return child_story(self._id(), "actor", self._name, state, self._parent)
+        return explain_child(self._id(), "actor", self._name, state, self._parent)
 
     def __await__(self) -> Generator[Any, None, Self]:
         return asyncio.to_thread(NativeActorHandle.ready, self).__await__()
 
     def __getattr__(self, name: str) -> NativeMethod:
-        # Comes only for what is not there. Python and notebooks look for names of their own at everything.
+        # Called only for missing names. Python and notebooks look up special names on every object.
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return NativeActorHandle.method(self, name)
@@ -198,7 +201,7 @@ class NativeActorHandle:
         return hash(self._id())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if not runtime_context.on_rays_way():
+        if not runtime_context.is_ray_pickling():
             raise TaskSubmissionError(
                 f"{self!r} cannot leave cluster {self._parent.cluster!r}, where it was made.",
                 task_id=self._id(),
@@ -210,12 +213,12 @@ class NativeActorHandle:
     def _id(self) -> str:
         return str(self._actor._actor_id.hex())
 
-    def _wait_for_its_end(self, ray: Any) -> None:
-        # Ray's kill only asks for the end: of calls made right after it, one in three was still answered.
-        end = time.monotonic() + _END_S
+    def _wait_until_dead(self, ray: Any) -> None:
+        # Ray's kill is asynchronous: of calls made right after it, one in three was still answered.
+        end = time.monotonic() + _DEATH_TIMEOUT_S
         try:
             while time.monotonic() < end:
-                ray.get(self._actor.__ray_ready__.remote(), timeout=_END_S)
+                ray.get(self._actor.__ray_ready__.remote(), timeout=_DEATH_TIMEOUT_S)
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             return
 
@@ -225,13 +228,13 @@ class NativeActorHandle:
             bound = bound.options(**options)
         given = {key: as_argument(value) for key, value in kwargs.items()}
         refs = bound.remote(*map(as_argument, args), **given)
-        return handles_of(refs, f"{self._name}.{method}", runtime_context.item(), NativeCallHandle)
+        return wrap_refs(refs, f"{self._name}.{method}", runtime_context.item(), NativeCallHandle)
 
     def _translated(self, error: BaseException) -> BaseException:
-        """Why it is not ready: the constructor's own exception, or what Ray says."""
+        """Why it is not ready: the constructor's own exception, or Ray's error as ours."""
         name, own_id, cluster = self._name, self._id(), self._parent.cluster
         ours = translate(error, name, own_id, cluster)
-        raised = actor_init_errors.read(own_id) if isinstance(ours, ActorDiedError) else None
+        raised = take_init_error(own_id) if isinstance(ours, ActorDiedError) else None
         if raised is None:
             return ours
         raised.add_note(f"raised by the constructor of {name} ({own_id}) on cluster {cluster!r}")
@@ -240,12 +243,12 @@ class NativeActorHandle:
 
 
 def as_argument(value: Any) -> Any:
-    """Handles stand for their values, which Ray fills in."""
+    """Replace a handle by its reference, for which Ray passes the value."""
     return value.ref if isinstance(value, NativeTaskHandle) else value
 
 
-def handles_of(refs: Any, name: str, parent: CurrentItem, kind: type[NativeTaskHandle]) -> Any:
-    """What Ray gave for a call, as handles: one, a list of several, or None where nothing is returned."""
+def wrap_refs(refs: Any, name: str, parent: CurrentItem, kind: type[NativeTaskHandle]) -> Any:
+    """Wrap what Ray returned for a call in handles: one, a list of several, or None for no return value."""
     if refs is None:
         return None
     if isinstance(refs, list):
@@ -254,12 +257,13 @@ def handles_of(refs: Any, name: str, parent: CurrentItem, kind: type[NativeTaskH
 
 
 class ActorProxy(NativeActorHandle):
-    """The handle of an actor of some program, travelled into the actor's cluster. Its calls are calls of Ray."""
+    """A program's actor handle inside the actor's cluster. Its calls are plain calls of Ray, through the actor's
+    shell."""
 
     def __init__(
         self, shell: Any, ray_name: str, parent: CurrentItem, methods: Mapping[str, int], sent_as: str | None
     ) -> None:
-        """``sent_as`` is the cluster that its program wrote down; with it, the program knows it again."""
+        """``sent_as`` is the cluster that its program pickled with it; back in the program it identifies the actor."""
         super().__init__(shell, ray_name, parent, methods)
         self._sent_as = sent_as
 
@@ -267,10 +271,10 @@ class ActorProxy(NativeActorHandle):
         bound = self._actor.native_call
         if options:
             bound = bound.options(**options)
-        # Each is an argument of its own, so that Ray fills in the values of references when they are there.
+        # Each is a separate argument, so that Ray replaces references by their values.
         values = [as_argument(one) for one in (*args, *kwargs.values())]
         refs = bound.remote(method, tuple(kwargs), *values)
-        return handles_of(refs, f"{self._name}.{method}", runtime_context.item(), NativeCallHandle)
+        return wrap_refs(refs, f"{self._name}.{method}", runtime_context.item(), NativeCallHandle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return restore, (self._name, self._sent_as, self._methods)
@@ -298,7 +302,7 @@ def rebuild_actor(ray_name: str, cluster: str | None, methods: Mapping[str, int]
     return ActorProxy(shell, ray_name, item, methods, cluster)
 
 
-def find(name: str) -> ActorProxy:
+def find_actor(name: str) -> ActorProxy:
     """A detached actor of ours on this cluster, by its public name. Raises UnknownItemError."""
     item = runtime_context.item()
     try:

@@ -1,4 +1,4 @@
-"""What can be told of the cluster that this code runs on, in the words that the fleet is told in outside."""
+"""Information about the cluster that this code runs on, in the format of the fleet queries outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.model.resources import describe, fits
 
 
 def row(cluster: str) -> dict[str, Any]:
-    """The one row of the list of clusters; None where something is not known from inside."""
+    """The row of this cluster in the list of clusters; None for what is not known inside."""
     ray = runtime_context.connected_ray()
     return {
         "name": cluster,
@@ -30,9 +30,9 @@ def row(cluster: str) -> dict[str, Any]:
         "weight": None,
         "dashboard": None,
         "head_address": None,
-        "nodes": len(_alive(ray)),
-        "total": _plain(ray.cluster_resources()),
-        "free": _plain(ray.available_resources()),
+        "nodes": len(_living_nodes(ray)),
+        "total": _without_markers(ray.cluster_resources()),
+        "free": _without_markers(ray.available_resources()),
         "ray_version": ray.__version__,
         "python_version": platform.python_version(),
         "os": platform.system().lower(),
@@ -41,12 +41,12 @@ def row(cluster: str) -> dict[str, Any]:
 
 
 def nodes(cluster: str) -> list[dict[str, Any]]:
-    """Every living node, in Ray's words, with its cluster."""
-    return [{**node, "Cluster": cluster} for node in _alive(runtime_context.connected_ray())]
+    """Every living node as Ray reports it, with its cluster."""
+    return [{**node, "Cluster": cluster} for node in _living_nodes(runtime_context.connected_ray())]
 
 
 def check_name(name: str, cluster: str) -> None:
-    """Raises ConfigurationError for another cluster: nothing is known of it here."""
+    """Raises ConfigurationError for another cluster, which is unknown here."""
     if name != cluster:
         raise ConfigurationError(
             f"Cluster {name!r} is not known here: this code runs inside of cluster {cluster!r}.",
@@ -56,12 +56,12 @@ def check_name(name: str, cluster: str) -> None:
 
 
 def plan(needs: Mapping[str, float], cluster: str) -> SchedulingDecision:
-    """Is there room for this on one of the nodes now?"""
+    """Decide whether one of the nodes has room for this now."""
     ray = runtime_context.connected_ray()
-    nodes = _alive(ray)
+    nodes = _living_nodes(ray)
     free = _free_by_node()
     rejection = None
-    if not any(fits(needs, _plain(node["Resources"])) for node in nodes):
+    if not any(fits(needs, _without_markers(node["Resources"])) for node in nodes):
         rejection = Rejection("TOO_BIG", f"no node of {cluster} has {describe(needs)} in all", permanent=False)
     elif not any(fits(needs, free.get(node["NodeID"], {})) for node in nodes):
         rejection = Rejection("NO_CAPACITY", f"no node of {cluster} has {describe(needs)} free now")
@@ -76,16 +76,16 @@ def plan(needs: Mapping[str, float], cluster: str) -> SchedulingDecision:
     )
 
 
-def _alive(ray: Any) -> list[dict[str, Any]]:
+def _living_nodes(ray: Any) -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node.get("Alive")]
 
 
 def _free_by_node() -> dict[str, dict[str, float]]:
     from ray._private.state import available_resources_per_node  # noqa: PLC0415 - inside a cluster only
 
-    return {str(node): _plain(amounts) for node, amounts in available_resources_per_node().items()}
+    return {str(node): _without_markers(amounts) for node, amounts in available_resources_per_node().items()}
 
 
-def _plain(amounts: Mapping[str, float]) -> dict[str, float]:
-    """Without the marks that Ray puts among resources, such as a node's address."""
+def _without_markers(amounts: Mapping[str, float]) -> dict[str, float]:
+    """Without Ray's markers among resources, such as a node's address."""
     return {name: float(amount) for name, amount in amounts.items() if not name.startswith("node:")}

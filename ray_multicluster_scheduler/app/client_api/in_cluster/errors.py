@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.logging import get_logger
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_KINDS: tuple[tuple[str, type[errors.SchedulerError], str], ...] = (
+_EXCEPTIONS: tuple[tuple[str, type[errors.SchedulerError], str], ...] = (
     ("TaskCancelledError", errors.TaskCancelledError, "submit it again if that was not meant"),
     ("RuntimeEnvSetupError", errors.TaskSubmissionError, "correct the runtime_env and submit it again"),
     ("TaskUnschedulableError", errors.NoFeasibleClusterError, "ask for less, or for what this cluster has"),
@@ -29,18 +29,18 @@ _KINDS: tuple[tuple[str, type[errors.SchedulerError], str], ...] = (
     ("WorkerCrashedError", errors.WorkerCrashedError, "see the worker's log in the cluster's dashboard"),
     ("LocalRayletDiedError", errors.WorkerCrashedError, "run it again, or give it crash_retries"),
 )
-"""Ray's class by its name (not every version of Ray has all), ours, and what to do."""
+"""Name of Ray's class (not every version of Ray has all), our class, and the next step."""
 
 
 def translate(error: BaseException, what: str, task_id: str, cluster: str) -> BaseException:
-    """What the caller is to be given for something that Ray raised; anything else is returned as it is."""
+    """Our exception for one of Ray's; anything else is returned as it is."""
     from ray import exceptions as rex  # noqa: PLC0415 - inside a cluster only
 
     if isinstance(error, rex.RayTaskError):
         return _user_error(error, what, task_id, cluster)
     if not isinstance(error, rex.RayError):
         return error
-    kind, next_step = _kind(error, rex)
+    kind, next_step = _exception_for(error, rex)
     ours = kind(
         f"{what} ({task_id}) on cluster {cluster!r}: {_first_and_last_line(error)}",
         task_id=task_id,
@@ -51,8 +51,8 @@ def translate(error: BaseException, what: str, task_id: str, cluster: str) -> Ba
     return ours
 
 
-def _kind(error: BaseException, rex: Any) -> tuple[type[errors.SchedulerError], str]:
-    for name, kind, next_step in _KINDS:
+def _exception_for(error: BaseException, rex: Any) -> tuple[type[errors.SchedulerError], str]:
+    for name, kind, next_step in _EXCEPTIONS:
         if isinstance(error, getattr(rex, name, ())):
             return kind, next_step
     return errors.RemoteError, "see the cluster's dashboard"
@@ -64,7 +64,7 @@ def _user_error(error: Any, what: str, task_id: str, cluster: str) -> BaseExcept
 
     note = f"raised in {what} ({task_id}) on cluster {cluster!r}"
     cause = error.cause
-    if isinstance(cause, rex.RayTaskError):  # it came out of a task that this one had waited for
+    if isinstance(cause, rex.RayTaskError):  # from a task that this one waited for
         return _user_error(cause, what, task_id, cluster)
     text = _COLOURS.sub("", str(error))  # the remote traceback
     if isinstance(cause, rex.RayError) or not isinstance(cause, Exception):
@@ -79,52 +79,52 @@ def _user_error(error: Any, what: str, task_id: str, cluster: str) -> BaseExcept
 
 
 def _first_and_last_line(error: BaseException) -> str:
-    """What happened, and why: between the two Ray lists what we have said already."""
+    """What happened, and why: the lines between repeat ids that our message has already."""
     lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
     return " ".join(dict.fromkeys([*lines[:1], *lines[-1:]])) or type(error).__name__
 
 
 _log = get_logger(__name__)
 _NAMESPACE = b"rmcs_last_words"
-_MOST_BYTES = 64 * 1024
-MOST_KEPT = 100
-"""In one cluster, of all programs together: with the most bytes that is 6.4 MB for good in the memory of its head."""
+_MAX_BYTES = 64 * 1024
+MAX_STORED = 100
+"""Per cluster, for all programs together: at most 6.4 MB in the memory of its head."""
 
 
-def leave(error: Exception) -> None:
-    """In the actor's process. What cannot be left is told by Ray, as text."""
+def store_init_error(error: Exception) -> None:
+    """In the actor's process: store the exception of a constructor. If that fails, Ray still passes on its text."""
     import ray  # noqa: PLC0415 - inside a cluster only
 
     actor = ray.get_runtime_context().get_actor_id()
     try:
         data = pickling.dumps(error)
-        if actor is not None and len(data) <= _MOST_BYTES:
+        if actor is not None and len(data) <= _MAX_BYTES:
             key = f"{actor}:{time.time_ns():020d}".encode()
             _store()._internal_kv_put(key, data, overwrite=True, namespace=_NAMESPACE)
-            for old in _by_age(b"")[:-MOST_KEPT]:
+            for old in _by_age(b"")[:-MAX_STORED]:
                 _store()._internal_kv_del(old, namespace=_NAMESPACE)
     except Exception as problem:  # noqa: BLE001 - the error itself is raised by the caller, and matters more
         _log.info("%s of actor %s cannot be kept: %s", type(error).__name__, actor, problem)
 
 
-def read(actor: str) -> Exception | None:
-    """What the constructor of this actor raised, once; None if it is not known."""
+def take_init_error(actor: str) -> Exception | None:
+    """Remove and return what the constructor of this actor raised; None if it is not stored."""
     data = None
-    for key in _by_age(actor.encode()):  # several if it was restarted: the last ones count
+    for key in _by_age(actor.encode()):  # several if it was restarted: the last one counts
         data = _store()._internal_kv_get(key, namespace=_NAMESPACE)
         _store()._internal_kv_del(key, namespace=_NAMESPACE)
     if data is None:
         return None
     try:
         error = pickling.loads(data)
-    except Exception as problem:  # noqa: BLE001 - then its text has to do
+    except Exception as problem:  # noqa: BLE001 - the caller uses its text
         _log.info("what actor %s raised cannot be unpickled here: %s", actor, problem)
         return None
     return error if isinstance(error, Exception) else None
 
 
 def _by_age(prefix: bytes) -> list[bytes]:
-    """The keys that begin so, the oldest first as far as the clocks of the nodes agree."""
+    """The keys with this prefix, oldest first as far as the clocks of the nodes agree."""
     keys: list[bytes] = _store()._internal_kv_list(prefix, namespace=_NAMESPACE)
     return sorted(keys, key=lambda key: key.rpartition(b":")[2])
 

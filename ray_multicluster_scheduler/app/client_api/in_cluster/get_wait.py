@@ -1,4 +1,4 @@
-"""get and wait inside a cluster: Ray's own, over our handles and over plain references of Ray's."""
+"""get and wait inside a cluster: Ray's own, for our handles and for plain references of Ray's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 def get(handles: Any, timeout: float | None = None) -> Any:
     """The value of one handle, or the values of many in their order.
 
-    Raises the first error as soon as it is known, without waiting for the others; TaskTimeoutError.
+    Raises the first error without waiting for the others; TaskTimeoutError.
     """
     if not isinstance(handles, Iterable):
         return _handle(handles).result(timeout)
@@ -30,19 +30,19 @@ def get(handles: Any, timeout: float | None = None) -> Any:
         return ray.get(refs, timeout=timeout)
     except ray.exceptions.GetTimeoutError:
         over, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-        raise next(one for one in many if one.ref not in over).still_going(timeout) from None
+        raise next(one for one in many if one.ref not in over).timeout_error(timeout) from None
     except ray.exceptions.RayError:
         over, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
         for one in many:
             if one.ref in over:
-                one.result(0)  # one of them raises it, with its name
+                one.result(0)  # one of them raises, with its name in the message
         raise
 
 
 def wait(
     handles: Sequence[Any], num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
 ) -> tuple[list[Any], list[Any]]:
-    """Wait until ``num_returns`` of them are over, or the time is; returns (over, the rest), in their order.
+    """Wait until ``num_returns`` of them are over, or for ``timeout``; returns (over, the rest), in their order.
 
     As in Ray, no more than ``num_returns`` are in the first list, even if more are over.
     """

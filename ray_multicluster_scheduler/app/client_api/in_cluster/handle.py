@@ -1,4 +1,4 @@
-"""Handles of what was submitted inside a cluster: Ray's references with the face of our handles."""
+"""Handles of tasks and objects inside a cluster: Ray's references with the interface of our handles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
 from ray_multicluster_scheduler.app.client_api.in_cluster.errors import translate
-from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import HandleWithoutQueue
+from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import refuse_queue_verb
 from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -26,16 +26,51 @@ _log = get_logger(__name__)
 FORCE_AFTER_S = 5.0
 
 
-class NativeTaskHandle(HandleWithoutQueue):
+class NativeHandle:
+    """The base of handles inside a cluster, where Ray queues, repeats and prioritises."""
+
+    __slots__ = ("__weakref__", "parent")
+
+    parent: CurrentItem
+
+    @property
+    def accepted(self) -> bool:
+        """True: Ray accepted it at once."""
+        return True
+
+    @property
+    def cluster(self) -> str:
+        """The cluster that this code runs on."""
+        return self.parent.cluster
+
+    @property
+    def attempt(self) -> int:
+        """Always 1: retries by Ray do not count."""
+        return 1
+
+    def hold(self, reason: str = "") -> None:
+        """Ray cannot hold it. Raises ConfigurationError."""
+        refuse_queue_verb("hold")
+
+    def release(self) -> None:
+        """Ray cannot hold it. Raises ConfigurationError."""
+        refuse_queue_verb("release")
+
+    def set_priority(self, priority: int) -> None:
+        """Ray has no priorities. Raises ConfigurationError."""
+        refuse_queue_verb("set_priority")
+
+
+class NativeTaskHandle(NativeHandle):
     """A Ray task on the cluster where this code runs. Awaitable.
 
-    As an argument it stands for its value. It can be sent to other tasks and actors of this cluster.
+    As an argument it is replaced by its value. It can be sent to other tasks and actors of this cluster.
     """
 
-    __slots__ = ("__weakref__", "_cancelled", "name", "parent", "ref")
+    __slots__ = ("_cancelled", "name", "ref")
 
-    _has_a_worker = True
-    """For itself, so that it can be ended with it."""
+    _owns_worker = True
+    """It has a worker for itself, which can be killed to cancel it."""
 
     def __init__(self, ref: Any, name: str, parent: CurrentItem) -> None:
         self.ref = ref
@@ -49,13 +84,8 @@ class NativeTaskHandle(HandleWithoutQueue):
         return str(self.ref.task_id().hex())
 
     @property
-    def accepted(self) -> bool:
-        """Ray took it when it was made."""
-        return True
-
-    @property
     def state(self) -> TaskState:
-        """DISPATCHING until it is over: Ray has it, and does not say whether it runs already."""
+        """DISPATCHING until it is over: Ray does not report whether it runs already."""
         if not self.done():
             return TaskState.DISPATCHING
         error = self.exception()
@@ -63,18 +93,8 @@ class NativeTaskHandle(HandleWithoutQueue):
             return TaskState.SUCCEEDED
         return TaskState.CANCELLED if isinstance(error, TaskCancelledError) else TaskState.FAILED
 
-    @property
-    def cluster(self) -> str:
-        """The one that this code runs on."""
-        return self.parent.cluster
-
-    @property
-    def attempt(self) -> int:
-        """1: what Ray repeats, it repeats by itself."""
-        return 1
-
     def done(self) -> bool:
-        """Is it over, one way or another?"""
+        """True if it has succeeded, failed or been cancelled."""
         over, _ = runtime_context.connected_ray().wait([self.ref], timeout=0, fetch_local=False)
         return bool(over)
 
@@ -85,7 +105,7 @@ class NativeTaskHandle(HandleWithoutQueue):
         try:
             return ray.get(self.ref, timeout=timeout)
         except ray.exceptions.GetTimeoutError:
-            raise self.still_going(timeout) from None
+            raise self.timeout_error(timeout) from None
         except ray.exceptions.RayError as error:
             ours = self._translated(error)
             raise ours from ours.__cause__
@@ -96,14 +116,13 @@ class NativeTaskHandle(HandleWithoutQueue):
         try:
             ray.get(self.ref, timeout=timeout)
         except ray.exceptions.GetTimeoutError:
-            raise self.still_going(timeout) from None
+            raise self.timeout_error(timeout) from None
         except ray.exceptions.RayError as error:
             return self._translated(error)
         return None
 
     def cancel(self, *, force: bool = False) -> None:
-        """Ask for its end; what is over stays as it is. A task that does not heed the interrupt loses its worker
-        after 5 s, with ``force`` at once."""
+        """Cancel it, unless it is over: interrupt the task, and kill its worker after 5 s; with ``force`` at once."""
         self._cancelled = True
         try:
             runtime_context.connected_ray().cancel(self.ref, force=force, recursive=True)
@@ -113,7 +132,7 @@ class NativeTaskHandle(HandleWithoutQueue):
                 task_id=self.id,
                 next_step="kill the actor instead, or leave out force",
             ) from error
-        if not force and self._has_a_worker:
+        if not force and self._owns_worker:
             timer = threading.Timer(FORCE_AFTER_S, self._force)
             timer.daemon = True
             timer.start()
@@ -123,33 +142,33 @@ class NativeTaskHandle(HandleWithoutQueue):
             runtime_context.connected_ray().cancel(self.ref, force=True, recursive=True)
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Call ``callback(handle)`` when it is over, on a thread of its own; at once if it is over."""
+        """Call ``callback(handle)`` on a new thread when it is over, or now if it is."""
 
-        def tell() -> None:
+        def run() -> None:
             try:
                 callback(self)
-            except Exception:  # noqa: BLE001 - nobody waits for this thread: its error goes to the log
+            except Exception:  # noqa: BLE001 - nothing joins this thread: log its error
                 _log.exception("a callback of %s raised", self.id)
 
         def over(_: Future[Any]) -> None:
-            # Not on Ray's own thread, where a callback that waits for another handle would wait for ever.
-            threading.Thread(target=tell, name="rmcs-callback", daemon=True).start()
+            # Not on Ray's own thread, where a callback that waits for another handle would block for ever.
+            threading.Thread(target=run, name="rmcs-callback", daemon=True).start()
 
         self.ref.future().add_done_callback(over)
 
     def explain(self) -> dict[str, Any]:
-        """Whose child it is, where, and in what state."""
-        return child_story(self.id, "task", self.name, self.state, self.parent)
+        """Its parent item, cluster and state."""
+        return explain_child(self.id, "task", self.name, self.state, self.parent)
 
     def logs(self, *, stream: str | None = None) -> str:
-        """Where its output is, of whatever stream: Ray keeps it, since it is a task of Ray."""
+        """Where to find its output, which Ray keeps."""
         return (
             f"(the output of {self.name} is kept by Ray on cluster {self.cluster!r}: see task {self.id} in the "
             f"cluster's dashboard, or `ray logs task --id {self.id}` there)"
         )
 
     def follow_logs(self) -> Iterator[str]:
-        """The same: Ray keeps its output."""
+        """The same as :meth:`logs`: Ray keeps its output."""
         return iter([self.logs()])
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -170,7 +189,7 @@ class NativeTaskHandle(HandleWithoutQueue):
         return f"<{type(self).__name__} {self.id} {self.name} on {self.cluster!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if not runtime_context.on_rays_way():
+        if not runtime_context.is_ray_pickling():
             raise TaskSubmissionError(
                 f"The handle of {self.name} ({self.id}) cannot leave cluster {self.cluster!r}, where it was made.",
                 task_id=self.id,
@@ -183,12 +202,12 @@ class NativeTaskHandle(HandleWithoutQueue):
         ours = translate(error, self.name, self.id, self.cluster)
         if not self._cancelled or not isinstance(ours, WorkerCrashedError):
             return ours
-        # This is how a forced end looks to Ray.
+        # A forced cancel looks like a crash to Ray.
         sentence = f"{self.name} ({self.id}) on cluster {self.cluster!r} was cancelled; its worker was ended."
         return TaskCancelledError(sentence, task_id=self.id, cluster=self.cluster)
 
-    def still_going(self, timeout: float | None) -> TaskTimeoutError:
-        """What is raised when it is not over in time."""
+    def timeout_error(self, timeout: float | None) -> TaskTimeoutError:
+        """The exception for a timeout."""
         return TaskTimeoutError(
             f"{self.name} ({self.id}) on cluster {self.cluster!r} is not over after {timeout:g} s.",
             task_id=self.id,
@@ -198,19 +217,19 @@ class NativeTaskHandle(HandleWithoutQueue):
 
 
 class NativeCallHandle(NativeTaskHandle):
-    """A call of an actor's method. One that has begun goes on: the actor's process is not for it alone."""
+    """A call of an actor's method. A running one cannot be cancelled: it shares the actor's process."""
 
     __slots__ = ()
 
-    _has_a_worker = False
+    _owns_worker = False
 
 
 class NativeObjectHandle(NativeTaskHandle):
-    """A value in the object store of the cluster where this code runs, or a plain reference of Ray's."""
+    """A value in this cluster's object store, or a plain reference of Ray's."""
 
     __slots__ = ()
 
-    _has_a_worker = False
+    _owns_worker = False
 
     @property
     def id(self) -> str:
@@ -218,15 +237,15 @@ class NativeObjectHandle(NativeTaskHandle):
         return str(self.ref.hex())
 
     def cancel(self, *, force: bool = False) -> None:
-        """It is there already: nothing happens."""
+        """Does nothing: the value exists already."""
 
     def logs(self, *, stream: str | None = None) -> str:
         """An object prints nothing."""
         return ""
 
 
-def child_story(child: str, kind: str, name: str, state: TaskState, parent: CurrentItem) -> dict[str, Any]:
-    """`explain` of what was submitted inside a cluster."""
+def explain_child(child: str, kind: str, name: str, state: TaskState, parent: CurrentItem) -> dict[str, Any]:
+    """The result of `explain` for an item that was submitted inside a cluster."""
     return {
         "id": child,
         "kind": kind,

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
-from ray_multicluster_scheduler.app.client_api.in_cluster.handle import child_story
+from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeHandle, explain_child
 from ray_multicluster_scheduler.app.client_api.in_cluster.options import check_place, refuse
-from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import HandleWithoutQueue
 from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.exception import (
     ClusterConnectionError,
@@ -33,11 +32,11 @@ from ray_multicluster_scheduler.common.model.submit_options import options_of
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED, JOB_STATUS
 
 PARENT = "rmcs_parent"
-"""In a job's metadata: the item whose child it is."""
+"""Key of a job's metadata: its parent item."""
 POLL_S = 0.5
 
 _NO_RETRIES = "Ray does not repeat jobs; wait for it and submit it again"
-_NOT_HERE = {
+_UNSUPPORTED = {
     "require_tags": "the tags of clusters are not known there; submit from outside to choose a cluster",
     "queue_timeout": "Ray starts it itself; look at get_job_status and use stop_job",
     "run_timeout": "use wait_for_all_jobs(…, timeout=…) and stop_job",
@@ -48,23 +47,23 @@ _NOT_HERE = {
 
 
 class NativeJobs:
-    """Jobs that are children of the item that this code runs for."""
+    """Submits and queries jobs whose parent is the item that this code runs for."""
 
     def __init__(self) -> None:
         self._client: Any = None
 
     def submit(self, entrypoint: str, options: Mapping[str, Any]) -> str:
-        """Post a job; returns Ray's id of it. The same ``submission_id`` or ``idempotency_key`` is the same job."""
+        """Submit a job; returns Ray's id. An equal ``submission_id`` or ``idempotency_key`` means the same job."""
         parent = runtime_context.item()
-        refuse(options, "job", parent.cluster, _NOT_HERE)
+        refuse(options, "job", parent.cluster, _UNSUPPORTED)
         check_place(options, parent.cluster)
         if not isinstance(entrypoint, str) or not entrypoint.strip():
             raise ConfigurationError(
                 f"The entrypoint is {entrypoint!r}.", next_step='give a shell command, for example "python train.py"'
             )
-        parse_resources(options.get("resource_requirements"))  # a footprint is for placement, which is over
+        parse_resources(options.get("resource_requirements"))  # only checked: a job inside a cluster is not placed
         job_id = options.get("submission_id") or _new_id(parent, options.get("idempotency_key"))
-        with _told(parent.cluster, job_id):
+        with _translated_errors(parent.cluster, job_id):
             try:
                 return str(
                     self._jobs().submit_job(
@@ -81,9 +80,9 @@ class NativeJobs:
                 raise
 
     def info(self, job_id: str) -> dict[str, Any]:
-        """What is known of a job. Raises UnknownItemError for one that is not of this item."""
+        """The state of a job. Raises UnknownItemError for one that is not of this item."""
         parent = runtime_context.item()
-        with _told(parent.cluster, job_id):
+        with _translated_errors(parent.cluster, job_id):
             details = self._jobs().get_job_info(job_id)
         if (details.metadata or {}).get(PARENT) != parent.id:
             raise _unknown(job_id, parent.cluster)
@@ -92,7 +91,7 @@ class NativeJobs:
     def rows(self) -> list[dict[str, Any]]:
         """The jobs of this item, oldest first."""
         parent = runtime_context.item()
-        with _told(parent.cluster, "the list of jobs"):
+        with _translated_errors(parent.cluster, "the list of jobs"):
             jobs = self._jobs().list_jobs()
         ours = [job for job in jobs if (job.metadata or {}).get(PARENT) == parent.id]
         return [_row(job, parent) for job in sorted(ours, key=lambda job: job.start_time or 0)]
@@ -100,14 +99,14 @@ class NativeJobs:
     def logs(self, job_id: str) -> str:
         """Its output so far."""
         self.info(job_id)
-        with _told(runtime_context.item().cluster, job_id):
+        with _translated_errors(runtime_context.item().cluster, job_id):
             return str(self._jobs().get_job_logs(job_id))
 
     def follow(self, job_id: str) -> Iterator[str]:
         """Its output as it comes, until it is over."""
         seen = 0
         while True:
-            over = self.info(job_id)["status"] in ENDED  # first, or what it prints in between would be missed
+            over = self.info(job_id)["status"] in ENDED  # before the logs, or what it prints in between would be lost
             text = self.logs(job_id)
             if len(text) > seen:
                 yield text[seen:]
@@ -117,16 +116,16 @@ class NativeJobs:
             time.sleep(POLL_S)
 
     def stop(self, job_id: str) -> None:
-        """Ask for its end."""
+        """Stop a job."""
         self.info(job_id)
-        with _told(runtime_context.item().cluster, job_id):
+        with _translated_errors(runtime_context.item().cluster, job_id):
             self._jobs().stop_job(job_id)
 
     def _is_ours(self, job_id: str, parent: CurrentItem) -> bool:
         return (self._jobs().get_job_info(job_id).metadata or {}).get(PARENT) == parent.id
 
     def _jobs(self) -> Any:
-        """Ray's client; it finds the dashboard and the token of this cluster by itself."""
+        """Ray's client, which finds the dashboard and the token of this cluster by itself."""
         if self._client is None:
             ray = runtime_context.connected_ray()
             from ray.job_submission import JobSubmissionClient  # noqa: PLC0415 - inside a cluster only
@@ -136,23 +135,23 @@ class NativeJobs:
 
 
 def _new_id(parent: CurrentItem, key: str | None) -> str:
-    """With a key always the same; without one, as Ray would make it: the job is to be told it."""
+    """Derived from the key, if there is one; else random, in Ray's format. The job gets it as a variable."""
     if key is None:
         return f"raysubmit_{secrets.token_hex(8)}"
     return f"rmcs-{hashlib.sha256(f'{parent.id}/{key}'.encode()).hexdigest()[:16]}"
 
 
 def _environment(given: Mapping[str, Any], job_id: str, parent: CurrentItem) -> dict[str, Any]:
-    """The caller's, with our package, and with the marks by which the job knows that it runs inside."""
+    """The caller's environment, with our package and the variables that tell the job where it runs."""
     env = dict(given)
     env["py_modules"] = list(dict.fromkeys([runtime_context.own_package(), *map(str, env.get("py_modules") or ())]))
-    marks = {
+    variables = {
         "RMCS_CLUSTER": parent.cluster,
         "RMCS_TASK_ID": job_id,
         "RMCS_ATTEMPT": "1",
         "RMCS_FENCE": str(parent.fence),
     }
-    env["env_vars"] = {**(env.get("env_vars") or {}), **marks}
+    env["env_vars"] = {**(env.get("env_vars") or {}), **variables}
     return env
 
 
@@ -195,8 +194,8 @@ def _unknown(job_id: str, cluster: str) -> UnknownItemError:
 
 
 @contextmanager
-def _told(cluster: str, what: str) -> Iterator[None]:
-    """Errors of Ray's client as ours. Raises UnknownItemError, TaskSubmissionError, ClusterConnectionError."""
+def _translated_errors(cluster: str, what: str) -> Iterator[None]:
+    """Translate errors of Ray's client. Raises UnknownItemError, TaskSubmissionError, ClusterConnectionError."""
     try:
         yield
     except RuntimeError as error:
@@ -219,34 +218,19 @@ _log = get_logger(__name__)
 _STATES = {word: state for state, word in JOB_STATUS.items()}
 
 
-class NativeJobHandle(HandleWithoutQueue):
+class NativeJobHandle(NativeHandle):
     """A Ray job of the cluster where this code runs; its value is its last status word. Awaitable."""
 
     def __init__(self, job_id: str, jobs: NativeJobs, parent: CurrentItem) -> None:
-        self.id, self._jobs, self._parent = job_id, jobs, parent
-
-    @property
-    def accepted(self) -> bool:
-        """The dashboard took it when it was made."""
-        return True
+        self.id, self._jobs, self.parent = job_id, jobs, parent
 
     @property
     def state(self) -> TaskState:
-        """As its status says, asked now."""
+        """Its status, read now."""
         return _STATES[str(self._jobs.info(self.id)["status"])]
 
-    @property
-    def cluster(self) -> str:
-        """The one that this code runs on."""
-        return self._parent.cluster
-
-    @property
-    def attempt(self) -> int:
-        """1: Ray does not repeat jobs."""
-        return 1
-
     def done(self) -> bool:
-        """Is it over, one way or another?"""
+        """True if it has succeeded, failed or been stopped."""
         return self._jobs.info(self.id)["status"] in ENDED
 
     def result(self, timeout: float | None = None) -> str:
@@ -279,26 +263,26 @@ class NativeJobHandle(HandleWithoutQueue):
         )
 
     def cancel(self, *, force: bool = False) -> None:
-        """Ask for its end. Ray forces it by itself when asking does not help, so ``force`` changes nothing."""
+        """Stop it. Ray kills a job that does not stop, so ``force`` changes nothing."""
         if not self.done():
             self._jobs.stop(self.id)
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Call ``callback(handle)`` when it is over, on a thread of its own."""
+        """Call ``callback(handle)`` on a new thread when it is over."""
 
         def watch() -> None:
             try:
                 self.exception()
                 callback(self)
-            except Exception:  # noqa: BLE001 - nobody waits for this thread: its error goes to the log
+            except Exception:  # noqa: BLE001 - nothing joins this thread: log its error
                 _log.exception("a callback of %s failed", self.id)
 
         threading.Thread(target=watch, name="rmcs-callback", daemon=True).start()
 
     def explain(self) -> dict[str, Any]:
-        """Whose child it is, where, and in what state."""
+        """Its parent item, cluster and state."""
         info = self._jobs.info(self.id)
-        return child_story(self.id, "job", str(info["entrypoint"]), _STATES[str(info["status"])], self._parent)
+        return explain_child(self.id, "job", str(info["entrypoint"]), _STATES[str(info["status"])], self.parent)
 
     def logs(self) -> str:
         """Its output so far."""
@@ -315,7 +299,7 @@ class NativeJobHandle(HandleWithoutQueue):
         return f"<{type(self).__name__} {self.id} on {self.cluster!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.id, self._parent)
+        return _rebuild, (self.id, self.parent)
 
 
 def _rebuild(job_id: str, parent: CurrentItem) -> NativeJobHandle:

@@ -1,4 +1,4 @@
-"""What can be said about a child of this item, as options of Ray. What Ray cannot do is refused, never ignored."""
+"""Translates submit options into options of Ray. What Ray cannot do is refused, never ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.common.model.resources import mentions_cpu, pars
 
 _log = get_logger(__name__)
 
-_NOT_HERE = {
+_UNSUPPORTED = {
     "require_tags": "the tags of clusters are not known there; submit from outside to choose a cluster",
     "queue_timeout": "Ray queues it itself; use get(handle, timeout=…) and cancel",
     "run_timeout": "use get(handle, timeout=…) and cancel",
@@ -23,17 +23,17 @@ _NOT_HERE = {
     "after": "give the handles as arguments, or wait for them, and then submit it",
     "start_after": "Ray starts it as soon as it can; wait, and then submit it",
 }
-_NOT_FOR_ACTORS = {
-    **_NOT_HERE,
+_UNSUPPORTED_FOR_ACTORS = {
+    **_UNSUPPORTED,
     "retries": "use max_restarts, and repeat the call",
     "crash_retries": "use max_restarts",
     "retry_on": "use max_restarts, and repeat the call",
 }
-_OF_ACTORS = frozenset({"max_restarts", "lifetime", "ready_timeout", "max_concurrency", "get_if_exists"})
+_ACTOR_OPTIONS = frozenset({"max_restarts", "lifetime", "ready_timeout", "max_concurrency", "get_if_exists"})
 
 
 def check_place(options: Mapping[str, Any], cluster: str) -> None:
-    """Refuse what asks for another cluster than this one. Raises ConfigurationError."""
+    """Refuse a request for another cluster. Raises ConfigurationError."""
     preferred = options.get("preferred_cluster") or ClusterContextManager.get()
     allowed, denied = options.get("allow_clusters"), options.get("deny_clusters") or ()
     wrong = None
@@ -52,7 +52,7 @@ def check_place(options: Mapping[str, Any], cluster: str) -> None:
 
 
 def refuse(options: Mapping[str, Any], kind: str, cluster: str, refused: Mapping[str, str]) -> None:
-    """Refuse what is unknown, and what cannot be done inside of a cluster. Raises ConfigurationError."""
+    """Refuse options that are unknown or do not work inside a cluster. Raises ConfigurationError."""
     check_dedup(options.get("dedup"))
     if options.get("dedup") == "content":
         raise ConfigurationError(
@@ -74,23 +74,24 @@ def task_options(
     requirements: Mapping[str, Any] | None, options: Mapping[str, Any], cluster: str, *, default_cpu: bool = True
 ) -> dict[str, Any]:
     """Options of ``ray.remote`` for a function. Raises ConfigurationError."""
-    refuse(options, "task", cluster, _NOT_HERE)
-    needs = task_needs(requirements) if default_cpu else asked_for(requirements)
+    refuse(options, "task", cluster, _UNSUPPORTED)
+    needs = task_needs(requirements) if default_cpu else requested(requirements)
     chosen = {**_resources(needs), **_retries(options)}
     chosen |= {key: options[key] for key in ("name", "num_returns") if options.get(key) is not None}
     return chosen
 
 
 def task_needs(requirements: Mapping[str, Any] | None) -> dict[str, float]:
-    """What a task takes: a CPU, unless it says otherwise."""
-    return {"CPU": 1.0, **asked_for(requirements)}
+    """The resources of a task: 1 CPU by default."""
+    return {"CPU": 1.0, **requested(requirements)}
 
 
 def actor_options(requirements: Mapping[str, Any] | None, options: Mapping[str, Any], cluster: str) -> dict[str, Any]:
-    """The same for a class. What it asks for is held as long as it lives; by default 1 CPU to start, then none."""
-    refuse(options, "actor", cluster, _NOT_FOR_ACTORS)
-    chosen = _resources(asked_for(requirements))
-    passed = _OF_ACTORS - {"ready_timeout"} | {"name"}
+    """The same for a class. An actor holds what it requests as long as it lives; by default 1 CPU to start, then
+    none."""
+    refuse(options, "actor", cluster, _UNSUPPORTED_FOR_ACTORS)
+    chosen = _resources(requested(requirements))
+    passed = _ACTOR_OPTIONS - {"ready_timeout"} | {"name"}
     chosen |= {key: options[key] for key in sorted(passed) if options.get(key) is not None}
     if chosen.get("lifetime") == "detached" and not chosen.get("name"):
         raise ConfigurationError(
@@ -99,8 +100,8 @@ def actor_options(requirements: Mapping[str, Any] | None, options: Mapping[str, 
     return chosen
 
 
-def asked_for(requirements: Mapping[str, Any] | None) -> dict[str, float]:
-    """As they are asked for, no CPU too: that is not the same as not to say it."""
+def requested(requirements: Mapping[str, Any] | None) -> dict[str, float]:
+    """The requested amounts; an explicit CPU of 0 is kept, since it differs from the default."""
     amounts = parse_resources(requirements)
     return {**({"CPU": 0.0} if mentions_cpu(requirements) else {}), **amounts}
 
@@ -113,7 +114,7 @@ def _resources(amounts: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _retries(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Ray has one budget for exceptions and crashes; we have two."""
+    """Ray has one limit for exceptions and crashes; we have two."""
     retries, crashes, only = options.get("retries"), options.get("crash_retries"), options.get("retry_on")
     for key, value in (("retries", retries), ("crash_retries", crashes)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):

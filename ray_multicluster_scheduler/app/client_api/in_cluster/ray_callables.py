@@ -17,29 +17,28 @@ from types import FunctionType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import methods_of
-from ray_multicluster_scheduler.app.client_api.in_cluster import errors as actor_init_errors
-from ray_multicluster_scheduler.app.client_api.in_cluster import options, runtime_context
+from ray_multicluster_scheduler.app.client_api.in_cluster import errors, options, runtime_context
 from ray_multicluster_scheduler.common import current_item
 from ray_multicluster_scheduler.common.current_item import CurrentItem, in_environment
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
 
-Whose: TypeAlias = tuple[str, int, int, str]
-"""A CurrentItem as plain data, which Ray sends for less."""
+ParentFields: TypeAlias = tuple[str, int, int, str]
+"""A CurrentItem as plain data, which is cheaper for Ray to send."""
 
 T = TypeVar("T")
 _NAMES = ("__name__", "__qualname__", "__module__", "__doc__")
 
 
-def whose(item: CurrentItem) -> Whose:
-    """To be given to a child as its first argument."""
+def parent_fields(item: CurrentItem) -> ParentFields:
+    """The first argument of a wrapped function or class."""
     return item.id, item.attempt, item.fence, item.cluster
 
 
-def function_of_child(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, with whose child it is as its first argument."""
+def wrap_function(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, with its parent item as a new first argument."""
 
-    def child(parent: Whose, /, *args: Any, **kwargs: Any) -> Any:
+    def child(parent: ParentFields, /, *args: Any, **kwargs: Any) -> Any:
         before = current_item.get_current()
         current_item.set_current(CurrentItem(*parent))
         try:
@@ -53,18 +52,18 @@ def function_of_child(fn: Callable[..., Any]) -> Callable[..., Any]:
     return child
 
 
-def class_of_child(cls: Any) -> type:
-    """The same class, with whose child it is as the first argument of its constructor. Raises TypeError for a class
-    that cannot be inherited from without further ado."""
+def wrap_class(cls: Any) -> type:
+    """The same class, with its parent item as a new first argument of the constructor. Raises TypeError for a class
+    that cannot be subclassed."""
 
     constructor: Any = cls.__init__
 
-    def construct(self: Any, parent: Whose, /, *args: Any, **kwargs: Any) -> None:
-        current_item.set_current(CurrentItem(*parent))  # for good: an actor has its process for itself
+    def construct(self: Any, parent: ParentFields, /, *args: Any, **kwargs: Any) -> None:
+        current_item.set_current(CurrentItem(*parent))  # for good: an actor has its own process
         try:
             constructor(self, *args, **kwargs)
         except Exception as error:
-            actor_init_errors.leave(error)
+            errors.store_init_error(error)
             raise
 
     def body(namespace: dict[str, Any]) -> None:
@@ -74,21 +73,20 @@ def class_of_child(cls: Any) -> type:
     return types.new_class(cls.__name__, (cls,), exec_body=body)
 
 
-class Made(Generic[T]):
-    """What was made of a function or class, kept for the next time; the least used is dropped. Safe from any thread.
+class CallableCache(Generic[T]):
+    """LRU cache of what was made of functions and classes. Thread-safe.
 
-    What is kept is kept alive, with all that its closure holds, also when nobody else has it any more: what Ray made of
-    a function refers to it. So it is not many.
+    It keeps them alive with all that their closures hold, since Ray's objects refer to them; so it is small.
     """
 
-    def __init__(self, most: int = 100) -> None:
-        self._most = most
+    def __init__(self, max_count: int = 100) -> None:
+        self._max_count = max_count
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, Any], tuple[Any, T]] = OrderedDict()
 
     def get(self, of: Any, key: Any, make: Callable[[], T]) -> T:
-        """The one for this key, made now if there is none."""
-        place = id(of), key  # by identity: not everything that can be called can be hashed
+        """The cached object for this key, made now if there is none."""
+        place = id(of), key  # by identity: not every callable can be hashed
         with self._lock:
             kept = self._kept.get(place)
             if kept is not None:
@@ -96,48 +94,51 @@ class Made(Generic[T]):
                 return kept[1]
         made = make()
         with self._lock:
-            self._kept[place] = of, made  # with what it is of, whose id is so not given to another
-            if len(self._kept) > self._most:
+            self._kept[place] = of, made  # keeps ``of`` alive, so that its id is not reused
+            if len(self._kept) > self._max_count:
                 self._kept.popitem(last=False)
         return made
 
 
 _log = get_logger(__name__)
 DETACHED_NAMESPACE = "rmcs-inside"
-"""Where detached actors that were made inside are found by other jobs and tasks of the same cluster."""
+"""Ray namespace of detached actors that were made inside this cluster."""
 
 
 def own_namespace() -> str | None:
-    """Where other named actors of this item are. A job has its own namespace anyway; what tasks make would get into
-    that of the agent, among the actors of others."""
+    """Ray namespace of other named actors of this item. A job has its own anyway; actors of tasks would get into the
+    agent's, among the actors of others."""
     return None if in_environment() else f"{DETACHED_NAMESPACE}-{runtime_context.item().id}"
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteCallable:
     """Ray's object, ready for ``.remote()``.
 
-    ``adopted``: it takes whose child it is as its first argument. ``methods``: of a class, how many values each has.
+    ``takes_parent``: its first argument is the parent item. ``methods``: of a class, the number of return values of
+    each.
     """
 
     target: Any
     name: str
-    adopted: bool
+    takes_parent: bool
     methods: Mapping[str, int]
 
 
-class Remotes:
-    """Keeps the last ones that it made, and with them the functions and classes they are of. Safe from any thread."""
+class RemoteCallables:
+    """Makes and caches remote functions and classes. Thread-safe."""
 
     def __init__(self, runtime_env: Mapping[str, Any] | None = None) -> None:
-        """``runtime_env`` is for all, below each one's own."""
+        """``runtime_env`` applies to all; each one's own overrides it."""
         self._runtime_env = dict(runtime_env or {})
-        self._ready: Made[Remote] = Made()
-        self._bases: Made[Any] = Made()
-        self._classes: Made[type] = Made()
+        self._ready: CallableCache[RemoteCallable] = CallableCache()
+        self._bases: CallableCache[Any] = CallableCache()
+        self._classes: CallableCache[type] = CallableCache()
 
-    def of_function(self, fn: Any, needs: Mapping[str, Any] | None, given: Mapping[str, Any], cluster: str) -> Remote:
-        """For a function, a remote function of ours or Ray's. Raises ConfigurationError, TaskSubmissionError."""
+    def of_function(
+        self, fn: Any, needs: Mapping[str, Any] | None, given: Mapping[str, Any], cluster: str
+    ) -> RemoteCallable:
+        """Of a function, a remote function of ours or Ray's. Raises ConfigurationError, TaskSubmissionError."""
         own = dict(getattr(fn, "submit_options", {}))
         merged = {**own, **given}
         options.check_place(merged, cluster)
@@ -147,53 +148,57 @@ class Remotes:
             merged["resource_requirements"] = needs
         return self._function(fn, merged, cluster)
 
-    def of_class(self, cls: Any, needs: Mapping[str, Any] | None, given: Mapping[str, Any], cluster: str) -> Remote:
+    def of_class(
+        self, cls: Any, needs: Mapping[str, Any] | None, given: Mapping[str, Any], cluster: str
+    ) -> RemoteCallable:
         """The same for a class."""
         merged = {**getattr(cls, "submit_options", {}), **given}
         options.check_place(merged, cluster)
         if needs is not None:
             merged["resource_requirements"] = needs
-        plain, theirs = _plain_class(cls)
+        plain, ray_options = _plain_class(cls)
         wrapped = self._wrapped_class(plain)
-        base = self._base(plain, theirs, lambda: wrapped)
+        base = self._base(plain, ray_options, lambda: wrapped)
         methods = {name: shape.num_returns for name, shape in methods_of(plain).items()}
         chosen = options.actor_options(merged.pop("resource_requirements", None), merged, cluster)
         namespace = DETACHED_NAMESPACE if chosen.get("lifetime") == "detached" else own_namespace()
         if "name" in chosen and namespace is not None:
             chosen["namespace"] = namespace
         name = str(merged.get("name") or plain.__qualname__)
-        return Remote(
+        return RemoteCallable(
             self._with_options(base, chosen, merged.get("runtime_env"), name, cluster),
             name,
             wrapped is not plain,
             methods,
         )
 
-    def _function(self, fn: Any, given: dict[str, Any], cluster: str) -> Remote:
-        plain, theirs = _plain_function(fn)
-        base = self._base(plain, theirs, lambda: _as_function(plain))
+    def _function(self, fn: Any, given: dict[str, Any], cluster: str) -> RemoteCallable:
+        plain, ray_options = _plain_function(fn)
+        base = self._base(plain, ray_options, lambda: _to_function(plain))
         name = str(given.get("name") or getattr(plain, "__qualname__", type(plain).__qualname__))
         rest = {key: value for key, value in given.items() if key != "resource_requirements"}
-        chosen = options.task_options(given.get("resource_requirements"), rest, cluster, default_cpu=not theirs)
-        return Remote(
+        chosen = options.task_options(given.get("resource_requirements"), rest, cluster, default_cpu=not ray_options)
+        return RemoteCallable(
             self._with_options(base, chosen, given.get("runtime_env"), name, cluster), name, not in_environment(), {}
         )
 
-    def _base(self, plain: Any, theirs: Mapping[str, Any], wrapped: Callable[[], Any]) -> Any:
-        """Ray's object for it, without options of ours. Each new one is pickled and sent anew, so it is kept."""
+    def _base(self, plain: Any, ray_options: Mapping[str, Any], wrapped: Callable[[], Any]) -> Any:
+        """Ray's object without options of ours, cached: Ray pickles and sends each new one again."""
 
         def make() -> Any:
             ray = runtime_context.connected_ray()
-            return ray.remote(**theirs)(wrapped()) if theirs else ray.remote(wrapped())
+            return ray.remote(**ray_options)(wrapped()) if ray_options else ray.remote(wrapped())
 
-        return self._bases.get(plain, ("base", in_environment(), repr(theirs)), make)
+        return self._bases.get(plain, ("base", in_environment(), repr(ray_options)), make)
 
     def _wrapped_class(self, plain: type) -> type:
         def make() -> type:
             try:
-                return class_of_child(plain)
+                return wrap_class(plain)
             except TypeError as error:
-                _log.info("%s is made as it is, and does not know whose child it is: %s", plain.__qualname__, error)
+                _log.info(
+                    "%s cannot be wrapped, so its actor does not know its parent item: %s", plain.__qualname__, error
+                )
                 return plain
 
         return self._classes.get(plain, "child", make)
@@ -206,15 +211,15 @@ class Remotes:
         try:
             return base.options(**chosen) if chosen else base
         except Exception as error:
-            raise refused(name, cluster, error) from error
+            raise submission_error(name, cluster, error) from error
 
 
 def _plain_function(fn: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The function itself, and the options that Ray's decorator gave it."""
+    """The user's function, and the options of Ray's decorator."""
     plain = getattr(fn, "function", fn) if hasattr(fn, "submit_options") else fn
-    theirs: dict[str, Any] = {}
+    ray_options: dict[str, Any] = {}
     if isinstance(plain, runtime_context.connected_ray().remote_function.RemoteFunction):
-        plain, theirs = (
+        plain, ray_options = (
             plain._function,
             {key: value for key, value in plain._default_options.items() if value is not None},
         )
@@ -234,27 +239,27 @@ def _plain_function(fn: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
             f"{shown} is an async function; a Ray task is a plain one.",
             next_step="wrap it: def run(): return asyncio.run(f())",
         )
-    return plain, theirs
+    return plain, ray_options
 
 
 def _plain_class(cls: Any) -> tuple[type, dict[str, Any]]:
     plain = getattr(cls, "cls", cls) if hasattr(cls, "submit_options") else cls
-    theirs: dict[str, Any] = {}
+    ray_options: dict[str, Any] = {}
     if isinstance(plain, runtime_context.connected_ray().actor.ActorClass):
-        theirs = {key: value for key, value in plain._default_options.items() if value is not None}
+        ray_options = {key: value for key, value in plain._default_options.items() if value is not None}
         plain = plain.__ray_metadata__.modified_class.__ray_actor_class__
     if not isinstance(plain, type):
         raise ConfigurationError(
             f"submit_actor was given {cls!r} ({type(cls).__name__}), which is not a class.",
             next_step="pass the class itself: submit_actor(Counter, args=(1,))",
         )
-    return plain, theirs
+    return plain, ray_options
 
 
-def _as_function(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """What Ray takes for a function, which a built-in, a partial or a class is not."""
+def _to_function(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function, as Ray requires, also for a built-in, a partial or a class."""
     if not in_environment():
-        return function_of_child(plain)
+        return wrap_function(plain)
     if isinstance(plain, FunctionType):
         return plain
 
@@ -264,8 +269,8 @@ def _as_function(plain: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def refused(name: str, cluster: str, error: Exception) -> TaskSubmissionError:
-    """Ray did not take it."""
+def submission_error(name: str, cluster: str, error: Exception) -> TaskSubmissionError:
+    """The exception for what Ray refused."""
     return TaskSubmissionError(
         f"Ray refused {name} on cluster {cluster!r}: {type(error).__name__}: {error}.",
         cluster=cluster,

@@ -1,4 +1,4 @@
-"""Where this code runs: Ray, the item it belongs to, and how our own package got here."""
+"""The context of code inside a cluster: its item, its connection to Ray, and our own package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGE = "_ray_pkg_"
 
 
 def item() -> CurrentItem:
-    """The item whose child anything submitted here is. Raises SchedulerError outside of a cluster."""
+    """The item that this code belongs to, the parent of what it submits. Raises SchedulerError outside of a cluster."""
     current = get_current()
     if current is not None:
         return current
@@ -28,8 +28,8 @@ def item() -> CurrentItem:
 
 
 def connected_ray() -> Any:
-    """Ray, connected to the cluster that we are in: a job's script has not called ray.init yet, a worker needs not."""
-    import ray  # noqa: PLC0415 - there is none outside of a cluster, where this module can be loaded, too
+    """The module ray, connected to this cluster: in a job's script ray.init has to be called, in a worker not."""
+    import ray  # noqa: PLC0415 - this module can be imported where there is no Ray
 
     if not ray.is_initialized():
         try:
@@ -43,29 +43,29 @@ def connected_ray() -> Any:
     return ray
 
 
-def on_rays_way() -> bool:
-    """Is Ray pickling this, for somebody on the same cluster? Else it is for outside, where it means nothing."""
+def is_ray_pickling() -> bool:
+    """True if Ray is pickling, for a process of the same cluster; else the pickle may leave it."""
     from ray._private.worker import global_worker  # noqa: PLC0415 - inside a cluster only
 
     return bool(global_worker.get_serialization_context().is_in_band_serialization())
 
 
 def own_package() -> str:
-    """What to name in ``py_modules`` so that others on this cluster have our package: its URI, or else its folder."""
+    """Our package for ``py_modules``: its URI in this cluster, or else its folder."""
     folder = Path(ray_multicluster_scheduler.__file__).parent
     parent = folder.parent.name
     return f"gcs://{parent}.zip" if parent.startswith(_PACKAGE) else str(folder)
 
 
 def merged_environments(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said for all, overlaid by what one says itself; variables one by one."""
+    """The common environment, overridden by one's own; variables one by one."""
     merged = {**common, **own}
     variables = {**(common.get("env_vars") or {}), **(own.get("env_vars") or {})}
     return {**merged, "env_vars": variables} if variables else merged
 
 
 def with_inherited_modules(runtime_env: Mapping[str, Any], inherited: Mapping[str, Any]) -> dict[str, Any]:
-    """Ray would replace the ``py_modules`` of the job, ours among them, by a caller's: both stay."""
+    """Keep both the job's ``py_modules``, ours among them, and the caller's, which would replace them in Ray."""
     modules = [*(inherited.get("py_modules") or ()), *(runtime_env.get("py_modules") or ())]
     env = dict(runtime_env)
     if modules:

@@ -7,27 +7,32 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
-from ray_multicluster_scheduler.app.client_api.in_cluster import actors, options, runtime_context
-from ray_multicluster_scheduler.app.client_api.in_cluster import actors as actor_proxy
-from ray_multicluster_scheduler.app.client_api.in_cluster import cluster_info as cluster
-from ray_multicluster_scheduler.app.client_api.in_cluster import get_wait as collecting
-from ray_multicluster_scheduler.app.client_api.in_cluster import ray_callables as child_wrapper
+from ray_multicluster_scheduler.app.client_api.in_cluster import (
+    actors,
+    cluster_info,
+    get_wait,
+    options,
+    runtime_context,
+)
 from ray_multicluster_scheduler.app.client_api.in_cluster.actors import NativeActorHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeObjectHandle, NativeTaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import POLL_S, NativeJobHandle, NativeJobs
 from ray_multicluster_scheduler.app.client_api.in_cluster.ray_callables import (
     DETACHED_NAMESPACE,
-    Remotes,
+    RemoteCallable,
+    RemoteCallables,
     own_namespace,
-    refused,
+    parent_fields,
+    submission_error,
 )
-from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import SchedulerWithoutQueue
+from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import UnsupportedVerbs
 from ray_multicluster_scheduler.app.client_api.job_wait import JobVerbs
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import (
     check_namespace,
     check_recursive,
     check_what_to_cancel,
 )
+from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError, UnknownItemError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model.decision import SchedulingDecision
@@ -38,17 +43,17 @@ _log = get_logger(__name__)
 READY_TIMEOUT_S = 300.0
 
 
-class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
-    """What UnifiedScheduler is outside. It makes no control plane, no agent and no limits: Ray schedules here.
+class NativeScheduler(UnsupportedVerbs, JobVerbs):
+    """UnifiedScheduler inside a cluster, where Ray schedules: without a control plane, an agent or limits.
 
-    A configuration is taken, so that a program runs unchanged, and not used: the cluster is the one that we are in.
+    It accepts a configuration, so that a program runs unchanged, and ignores it: everything stays on this cluster.
     """
 
     def __init__(self, config: object = None, *, clusters: object = None) -> None:
         item = runtime_context.item()
         _log.info("inside of cluster %s, as a part of %s: the verbs are plain Ray calls here", item.cluster, item.id)
         self._jobs = NativeJobs()
-        self._remotes = Remotes()
+        self._remotes = RemoteCallables()
         self._children: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
     # Verbs ----------------------------------------------------------------------------------------------
@@ -66,7 +71,7 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
     ) -> Any:
         """Run ``fn`` as a task of this cluster and return its value; raises what it raised, or a SchedulerError."""
         handles = self.submit_task_async(fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **more)
-        return None if handles is None else collecting.get(handles)
+        return None if handles is None else get_wait.get(handles)
 
     def submit_task_async(
         self,
@@ -79,7 +84,7 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
         num_returns: int | None = None,
         **more: Any,
     ) -> Any:
-        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None."""
+        """The same without waiting: a handle; with ``num_returns`` above 1 a list of them, with 0 None."""
         if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
             raise ConfigurationError(
                 f"args is {type(args).__name__}, not a tuple or list.", next_step="write args=(x,) for one argument"
@@ -88,17 +93,11 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
         if num_returns is not None:
             more["num_returns"] = num_returns
         remote = self._remotes.of_function(fn, resource_requirements, more, item.cluster)
-        given = [actors.as_argument(value) for value in args]
-        named = {key: actors.as_argument(value) for key, value in (kwargs or {}).items()}
-        whose = (child_wrapper.whose(item),) if remote.adopted else ()
-        try:
-            refs = remote.target.remote(*whose, *given, **named)
-        except Exception as error:
-            raise refused(remote.name, item.cluster, error) from error
-        return self._known(actors.handles_of(refs, remote.name, item, NativeTaskHandle))
+        refs = _submit(remote, item, args, kwargs)
+        return self._track(actors.wrap_refs(refs, remote.name, item, NativeTaskHandle))
 
     def submit_gang(self, members: object, *, strategy: str = "PACK", tags: object = None, **more: Any) -> NoReturn:
-        """Not there inside of a cluster."""
+        """Raises ConfigurationError: not supported inside a cluster."""
         raise ConfigurationError(
             "submit_gang is not there inside of a cluster: where Ray schedules, a gang is a placement group of Ray's.",
             next_step="use ray.util.placement_group here, or submit the gang from the program outside",
@@ -117,13 +116,13 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
     ) -> NativeActorHandle:
         """Make an actor on this cluster and wait until it is ready. Raises what its constructor raised.
 
-        ``ready_timeout`` counts from now: Ray does not tell how long it waits for a place here.
+        ``ready_timeout`` counts from now: Ray does not report how long it waits for resources.
         """
         actor = self.submit_actor_async(cls, args, kwargs, resource_requirements, tags, **more)
         try:
             return NativeActorHandle.ready(actor, more.get("ready_timeout", READY_TIMEOUT_S))
         except TaskTimeoutError:
-            NativeActorHandle.kill(actor)  # or it would be ready some day, and nobody would know it
+            NativeActorHandle.kill(actor)  # or it would start later, without a handle
             raise
 
     def submit_actor_async(
@@ -138,16 +137,9 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
         """The same without waiting. Unless detached it ends with its last handle, as in Ray."""
         item = runtime_context.item()
         remote = self._remotes.of_class(cls, resource_requirements, more, item.cluster)
-        given = [actors.as_argument(value) for value in args]
-        named = {key: actors.as_argument(value) for key, value in (kwargs or {}).items()}
-        whose = (child_wrapper.whose(item),) if remote.adopted else ()
-        try:
-            actor = remote.target.remote(*whose, *given, **named)
-        except Exception as error:
-            raise refused(remote.name, item.cluster, error) from error
-        made = NativeActorHandle(actor, remote.name, item, remote.methods)
-        self._children[made._id()] = made
-        return made
+        actor = NativeActorHandle(_submit(remote, item, args, kwargs), remote.name, item, remote.methods)
+        self._children[actor._id()] = actor
+        return actor
 
     def get_actor(self, name: str, namespace: str | None = None) -> NativeActorHandle:
         """An actor of this cluster by its name: one of this item, a detached one from inside, or a detached one from
@@ -159,16 +151,16 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
                 return NativeActorHandle(ray.get_actor(name, place), name, item, {})
             except ValueError:
                 continue
-        return actor_proxy.find(name)
+        return actors.find_actor(name)
 
     def kill(self, actor: Any, *, no_restart: bool = True) -> None:
-        """End an actor at once."""
+        """Kill an actor."""
         if not isinstance(actor, NativeActorHandle):
             raise ConfigurationError(f"{actor!r} is not an actor.", next_step="pass what submit_actor returned")
         actor.kill(no_restart=no_restart)
 
     def list_actors(self) -> list[dict[str, Any]]:
-        """The actors that this process made here and still holds."""
+        """The actors that this process created here and still has handles of."""
         held = [one for one in list(self._children.values()) if isinstance(one, NativeActorHandle)]
         return [NativeActorHandle.explain(one) for one in held]
 
@@ -179,9 +171,9 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
         )
 
     def get(self, handles: Any, timeout: float | None = None, *, progress: bool | None = None) -> Any:
-        """The value of one handle, or the values of many in their order. Raises the first error, TaskTimeoutError.
-        Nobody here would see a bar."""
-        return collecting.get(handles, timeout)
+        """The value of one handle, or the values of many in their order. Raises the first error,
+        TaskTimeoutError. There is no progress bar inside a cluster."""
+        return get_wait.get(handles, timeout)
 
     def wait(
         self,
@@ -191,11 +183,11 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
         *,
         progress: bool | None = None,
     ) -> tuple[list[Any], list[Any]]:
-        """Wait until ``num_returns`` of them are over, or the time is; returns (over, not over), in their order."""
-        return collecting.wait(handles, num_returns, timeout)
+        """Wait until ``num_returns`` of them are over, or for ``timeout``; returns (over, not over), in their order."""
+        return get_wait.wait(handles, num_returns, timeout)
 
     def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> None:
-        """End a child by its handle or id, with its own children. Raises UnknownItemError."""
+        """Cancel a child by its handle or id, with its own children. Raises UnknownItemError."""
         check_recursive(recursive)
         check_what_to_cancel(item)
         target = self.handle(item) if isinstance(item, str) else item
@@ -205,7 +197,7 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
             target.cancel(force=force)
 
     def explain(self, item_id: Any) -> dict[str, Any]:
-        """Whose child it is. Raises UnknownItemError for what was not submitted by this process."""
+        """Its parent item, cluster and state. Raises UnknownItemError for what this process did not submit."""
         child = self.handle(item_id) if isinstance(item_id, str) else item_id
         if isinstance(child, NativeActorHandle):
             return NativeActorHandle.explain(child)
@@ -219,7 +211,7 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
     def plan(
         self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **more: Any
     ) -> SchedulingDecision:
-        """Is there room here for a task, an actor or the footprint of a job like this?"""
+        """Decide whether this cluster has room for such a task, actor or job footprint now."""
         item = runtime_context.item()
         options.check_place(more, item.cluster)
         if kind == "task":
@@ -228,13 +220,13 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
             options.actor_options(resource_requirements, more, item.cluster)
         elif kind != "job":
             raise ConfigurationError(f"kind is {kind!r}.", next_step='give "task", "actor" or "job"')
-        needs = options.asked_for(resource_requirements) if kind == "job" else options.task_needs(resource_requirements)
-        return cluster.plan(needs, item.cluster)
+        needs = options.requested(resource_requirements) if kind == "job" else options.task_needs(resource_requirements)
+        return cluster_info.plan(needs, item.cluster)
 
     # Jobs -----------------------------------------------------------------------------------------------
 
     def submit_job(self, entrypoint: str, **more: Any) -> str:
-        """Post a job to the dashboard of this cluster; returns Ray's id of it."""
+        """Submit a job to the dashboard of this cluster; returns Ray's id of it."""
         return self._jobs.submit(entrypoint, more)
 
     def submit_job_async(self, entrypoint: str, **more: Any) -> NativeJobHandle:
@@ -242,7 +234,7 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
         return NativeJobHandle(self._jobs.submit(entrypoint, more), self._jobs, runtime_context.item())
 
     def job_info(self, job_id: str) -> dict[str, Any]:
-        """What is known of a job that was submitted from here. Raises UnknownItemError."""
+        """The state of a job that was submitted from here. Raises UnknownItemError."""
         return self._jobs.info(job_id)
 
     def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
@@ -266,27 +258,27 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
     # This cluster ---------------------------------------------------------------------------------------
 
     def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
-        """The one that we are in, asked now."""
-        return [cluster.row(runtime_context.item().cluster)]
+        """The row of this cluster, read now."""
+        return [cluster_info.row(runtime_context.item().cluster)]
 
     def cluster_info(self, name: str) -> dict[str, Any]:
-        """The one that we are in. Raises ConfigurationError for another name."""
+        """The row of this cluster. Raises ConfigurationError for another name."""
         own = runtime_context.item().cluster
-        cluster.check_name(name, own)
-        return cluster.row(own)
+        cluster_info.check_name(name, own)
+        return cluster_info.row(own)
 
     def fleet_resources(self) -> dict[str, dict[str, float]]:
-        """Total and free of the cluster that we are in."""
-        row = cluster.row(runtime_context.item().cluster)
+        """Total and free resources of this cluster."""
+        row = cluster_info.row(runtime_context.item().cluster)
         return {"total": row["total"], "free": row["free"]}
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Every node of the cluster that we are in, in Ray's words."""
-        return cluster.nodes(runtime_context.item().cluster)
+        """Every node of this cluster, as Ray reports it."""
+        return cluster_info.nodes(runtime_context.item().cluster)
 
     def use_runtime_env(self, runtime_env: Mapping[str, Any]) -> None:
-        """For every task and actor that is submitted from now on, below each one's own."""
-        self._remotes = Remotes(runtime_env)
+        """Use it for every task and actor that is submitted from now on; each one's own overrides it."""
+        self._remotes = RemoteCallables(runtime_env)
 
     # The program ----------------------------------------------------------------------------------------
 
@@ -324,11 +316,22 @@ class NativeScheduler(SchedulerWithoutQueue, JobVerbs):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing ends with the block: what was submitted is Ray's."""
+        """What was submitted goes on after the block: it is Ray's."""
 
     # Inside ---------------------------------------------------------------------------------------------
 
-    def _known(self, handles: Any) -> Any:
+    def _track(self, handles: Any) -> Any:
         for one in handles if isinstance(handles, list) else () if handles is None else (handles,):
             self._children[one.id] = one
         return handles
+
+
+def _submit(remote: RemoteCallable, item: CurrentItem, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
+    """Call ``.remote()``. Raises TaskSubmissionError."""
+    parent = (parent_fields(item),) if remote.takes_parent else ()
+    given = [actors.as_argument(value) for value in args]
+    named = {key: actors.as_argument(value) for key, value in (kwargs or {}).items()}
+    try:
+        return remote.target.remote(*parent, *given, **named)
+    except Exception as error:
+        raise submission_error(remote.name, item.cluster, error) from error

@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 
 
-def no_queue(verb: str) -> NoReturn:
+def refuse_queue_verb(verb: str) -> NoReturn:
     """Raises ConfigurationError."""
     cluster = runtime_context.item().cluster
     raise ConfigurationError(
@@ -18,7 +18,7 @@ def no_queue(verb: str) -> NoReturn:
     )
 
 
-def no_fleet(verb: str) -> NoReturn:
+def refuse_fleet_verb(verb: str) -> NoReturn:
     """Raises ConfigurationError."""
     cluster = runtime_context.item().cluster
     raise ConfigurationError(
@@ -28,72 +28,55 @@ def no_fleet(verb: str) -> NoReturn:
     )
 
 
-class HandleWithoutQueue:
-    """A handle of something that Ray itself queues."""
-
-    __slots__ = ()
-
-    def hold(self, reason: str = "") -> None:
-        """Ray holds nothing back. Raises ConfigurationError."""
-        no_queue("hold")
-
-    def release(self) -> None:
-        """Ray holds nothing back. Raises ConfigurationError."""
-        no_queue("release")
-
-    def set_priority(self, priority: int) -> None:
-        """Ray knows no priorities. Raises ConfigurationError."""
-        no_queue("set_priority")
-
-
-class SchedulerWithoutQueue:
-    """The same for the scheduler. Each raises ConfigurationError."""
+class UnsupportedVerbs:
+    """Verbs of UnifiedScheduler that do not work inside a cluster. Each raises ConfigurationError."""
 
     def hold(self, item: Any, reason: str = "") -> None:
-        no_queue("hold")
+        refuse_queue_verb("hold")
 
     def release(self, item: Any) -> None:
-        no_queue("release")
+        refuse_queue_verb("release")
 
     def set_priority(self, item: Any, priority: int) -> None:
-        no_queue("set_priority")
+        refuse_queue_verb("set_priority")
 
     def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
-        no_queue("pause_queue")
+        refuse_queue_verb("pause_queue")
 
     def owner_limits(self, owner: str) -> dict[str, Any]:
-        no_queue("owner_limits")
+        refuse_queue_verb("owner_limits")
 
     def set_owner_limits(self, owner: str, **limits: Any) -> None:
-        no_queue("set_owner_limits")
+        refuse_queue_verb("set_owner_limits")
 
     def reset_owner_limits(self, owner: str) -> None:
-        no_queue("reset_owner_limits")
+        refuse_queue_verb("reset_owner_limits")
 
     def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
-        no_queue("resume_queue")
+        refuse_queue_verb("resume_queue")
 
     def declare_dead(self, cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
-        no_fleet("declare_dead")
+        refuse_fleet_verb("declare_dead")
 
     def cordon(self, cluster: str) -> None:
-        no_fleet("cordon")
+        refuse_fleet_verb("cordon")
 
     def uncordon(self, cluster: str) -> None:
-        no_fleet("uncordon")
+        refuse_fleet_verb("uncordon")
 
     def drain(self, cluster: str, timeout: float | None = None) -> bool:
-        no_fleet("drain")
+        refuse_fleet_verb("drain")
 
     def events(self, **wanted: Any) -> NoReturn:
-        no_fleet("events")
+        refuse_fleet_verb("events")
 
     def on_event(self, hear: Any, **wanted: Any) -> NoReturn:
-        no_fleet("on_event")
+        refuse_fleet_verb("on_event")
 
 
-def stand_in(name: str, error: ImportError) -> type:
-    """A class of this name that says, when it is used, why it is not there."""
+def placeholder_class(name: str, error: ImportError) -> type:
+    """A class in place of a public name that cannot be imported inside a cluster, so that ``import *`` works: using it
+    raises SchedulerError with the reason."""
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise SchedulerError(

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.app.client_api.remote.service_client import Serv
 from ray_multicluster_scheduler.app.client_api.remote.service_errors import NobodyAnswersError
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 
 _log = get_logger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0

@@ -27,7 +27,7 @@ from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import LoopThread
 from ray_multicluster_scheduler.control_plane.runtime.outcome import not_in_time
 from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls

@@ -14,8 +14,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.expiry import bat
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import is_still_valid
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import snapshot
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import missed
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter, missed_event
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Batch, Subscription
 
 HEARTBEAT_S = 30.0
@@ -44,7 +43,7 @@ class EventSocket:
         """Start a subscription. Raises ConfigurationError for an invalid one, ServiceUnavailableError if there are too
         many."""
         filters = {key: value for key, value in message.items() if key not in ("type", "since", "ticket", *_FLAGS)}
-        wanted, since = EventFilter.of(filters), _number(message.get("since"))
+        wanted, since = EventFilter.parse(filters), _number(message.get("since"))
         flags = {key: _flag(key, message.get(key)) for key in _FLAGS}
         self.close()
         self._reader = self._runtime.event_publisher.subscribe(wanted, only_owner=self._only_owner)
@@ -138,7 +137,7 @@ class EventSocket:
     async def _send(self, batch: Batch) -> None:
         send = self._socket.send_text
         if batch.missed is not None:
-            await send(json.dumps(missed(batch.missed)))
+            await send(json.dumps(missed_event(batch.missed)))
         if not batch.events:
             if not batch.over:
                 await send(json.dumps({"type": "heartbeat", "number": self._runtime.event_publisher.hub.number}))

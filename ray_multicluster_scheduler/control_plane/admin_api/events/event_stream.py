@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import missed
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import missed_event
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Batch, Subscription
 
 HEARTBEAT_S = 15.0
@@ -82,7 +82,7 @@ async def _until_disconnected(receive: Receive) -> None:
 def _texts(batch: Batch) -> Iterator[str]:
     """In small pieces, since what a slow reader does not take is buffered."""
     if batch.missed is not None:
-        yield _frame(json.dumps(missed(batch.missed)), None)
+        yield _frame(json.dumps(missed_event(batch.missed)), None)
     for at in range(0, len(batch.events), _AT_ONCE):
         yield "".join([_frame(event.text, event.number) for event in batch.events[at : at + _AT_ONCE]])
     if batch.read is not None and (not batch.events or batch.events[-1].number != batch.read):

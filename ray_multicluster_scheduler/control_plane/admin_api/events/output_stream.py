@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.control_plane.runtime import job_logs
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import item_row, task_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_row, decode_task
 
 _log = get_logger(__name__)
 POLL_S, RETRY_S = 0.2, 2.0
@@ -125,7 +125,7 @@ async def past_attempt_output(runtime: ServiceRuntime, item: Item, number: int, 
     ``requested`` and never ran, and as :func:`job_logs.read`."""
     stored = await asyncio.to_thread(runtime.store.item, item.id)
     steps = await asyncio.to_thread(runtime.store.steps, item.id)
-    attempts = [] if stored is None else attempts_of(item_row(stored, steps, None).history, {})
+    attempts = [] if stored is None else attempts_of(decode_row(stored, steps, None).history, {})
     attempt = next((one for one in attempts if one.attempt == number), None)
     if stored is None or attempt is None or attempt.cluster is None:
         raise ResultLostError(
@@ -134,7 +134,7 @@ async def past_attempt_output(runtime: ServiceRuntime, item: Item, number: int, 
             next_step="ask for the newest one: give no attempt" if requested else "look for it on its cluster",
         )
     known = runtime.record(item.id) is not None
-    secrets = None if known else item_secrets(task_of(stored, runtime.store.cipher)[0])
+    secrets = None if known else item_secrets(decode_task(stored, runtime.store.cipher)[0])
     try:
         return await job_logs.read(runtime, item.id, attempt.cluster, number, secrets)
     except TaskSubmissionError:

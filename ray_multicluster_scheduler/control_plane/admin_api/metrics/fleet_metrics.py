@@ -83,7 +83,7 @@ def add_clusters(out: Exposition, machine: SchedulerMachine, metrics: MetricsAgg
     out.gauge("rmcs_cluster_up", "1 if it takes work, as far as is known.", ups)
     items = [({"cluster": name}, float(view.in_flight + view.prefetched)) for name, view in views.items()]
     out.gauge("rmcs_cluster_items", "Items that are there.", items)
-    breakers = [({"cluster": one}, float(_BREAKER[machine.registry.state(one).breaker.state(now)])) for one in names]
+    breakers = [({"cluster": one}, float(_BREAKER[machine.clusters.health(one, now).breaker])) for one in names]
     out.gauge("rmcs_breaker_state", "0 closed, 1 half open, 2 open.", breakers)
     out.gauge("rmcs_cluster_utilization", "Which part of a resource is taken.", _taken(views))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store import ItemQuery as Query
 from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_task
 from ray_multicluster_scheduler.simulation.workloads.workload import Item
 
 PAGE = 500
@@ -34,7 +34,7 @@ def history_trace(store: Store, owner: str | None = None) -> Iterator[list[Item]
 
 
 def _item(store: Store, row: StoredItem, first: float) -> Item | None:
-    task, _ = task_of(row)
+    task, _ = decode_task(row)
     steps = store.steps(task.id)
     began = next((one.at for one in reversed(steps) if one.state is TaskState.RUNNING), None)
     ended = row.status.finished_at

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import completion_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_completion
 
 router = APIRouter()
 BYTES = "application/octet-stream"
@@ -41,7 +41,7 @@ async def large_value(runtime: ServiceRuntime, item_id: str) -> Response | None:
 
 def _digest(runtime: ServiceRuntime, item_id: str) -> str | None:
     stored, outcome = runtime.store.item(item_id), runtime.store.outcome(item_id)
-    completion = None if stored is None else completion_of(stored)
+    completion = None if stored is None else decode_completion(stored)
     if outcome is None or completion is None or outcome.attempt != completion.attempt:
         return None
     return outcome.digest

@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.http.problems import Jso
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
 _MOST = 2**53
@@ -41,7 +41,7 @@ async def events(
     separated by commas. An ``id`` without ``data`` says that there is nothing more up to that number; lines that begin
     with a colon only say that all is well. A page that cannot send a header comes with a ``ticket``."""
     del ticket  # it was used at the door
-    wanted = EventFilter.of(
+    wanted = EventFilter.parse(
         {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
     )
     runtime, only = runtime_of(request), visible_owner(request)

@@ -27,7 +27,7 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_task
 
 router = APIRouter()
 
@@ -214,7 +214,7 @@ async def _over(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription,
         raise SchedulerError(
             f"{item_id} is not over: {item.state}.", task_id=item_id, next_step="wait for its end, or cancel it first"
         )
-    task, objects = task_of(stored, runtime.store.cipher)
+    task, objects = decode_task(stored, runtime.store.cipher)
     if task.actor is not None and task.actor.adopt:
         raise SchedulerError(
             f"{item_id} was made by another control plane, and only found here.",

@@ -65,7 +65,7 @@ from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
 from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
 from ray_multicluster_scheduler.control_plane.store import ItemQuery, StoredItem
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import when_started
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import started_at
 
 router = APIRouter()
 MOST_ITEMS = 10_000
@@ -275,7 +275,7 @@ def _row(stored: StoredItem) -> dict[str, Any]:
         "cluster": now.cluster,
         "priority": now.priority,
         "submitted_at": new.submitted_at,
-        "started_at": when_started(now),
+        "started_at": started_at(now),
         "finished_at": now.finished_at,
     }
 

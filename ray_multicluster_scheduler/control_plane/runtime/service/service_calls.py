@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import ActorCalls, CallItem
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import DurableResultCollector
+from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import DurableResultCollector
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
@@ -79,7 +79,7 @@ class ServiceCalls:
         """The client has the answer, or will never ask for it: the agent may drop it."""
         collector = self._runtime.collector
         assert isinstance(collector, DurableResultCollector)
-        collector.heard(call_id)
+        collector.delivered(call_id)
 
     def no_more(self, item_id: str) -> None:
         """Refuse further calls of an actor, or of a gang of actors, whose cancellation was requested."""

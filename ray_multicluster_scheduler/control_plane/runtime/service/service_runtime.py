@@ -46,8 +46,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFaile
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import ACTION
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import result_of
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_result, decode_task
 
 _log = get_logger(__name__)
 _YIELD_EVERY = 100
@@ -116,7 +115,7 @@ class ServiceRuntime(Runtime):
         await super()._build()
         log = self._persistence.durable_log
         if self.trace_sender is not None:
-            log.tell = self.trace_sender.listening_after(log.tell)
+            log.publish = self.trace_sender.listening_after(log.publish)
         restored = await asyncio.to_thread(log.restored, self.clock.now(), self.settings.submission_interval_s)
         agents = await asyncio.to_thread(self._persistence.agents.agents)
         identity = await asyncio.to_thread(self._persistence.agents.identity)
@@ -124,9 +123,9 @@ class ServiceRuntime(Runtime):
         results = await asyncio.to_thread(self._results_without_completion, restored.items)
         await asyncio.to_thread(self._resume_output, restored.items, {result.task_id for _, result in results})
         strangers = [one for one in agents if one.cluster not in self.machine.registry.names()]
-        self.dispatcher.left_alone = {one.cluster for one in strangers}
+        self.dispatcher.abandoned_clusters = {one.cluster for one in strangers}
         longer = [one.away_s + one.lease_excess_s(self.settings.lease_s) for one in strangers]
-        self.dispatcher.outlive_s += max(longer, default=0.0)
+        self.dispatcher.orphan_timeout_s += max(longer, default=0.0)
         self.manager.post(restored)
         self.manager.when_durable(self.event_publisher.changes.reset)
         crash_point("in start-up")
@@ -185,13 +184,13 @@ class ServiceRuntime(Runtime):
             outcome = None if row.state.terminal or not row.attempt else self.store.outcome(row.task.id)
             if outcome is not None and outcome.attempt == row.attempt and row.place != "none":
                 payload = None if outcome.digest is None else self.store.blob(outcome.digest)
-                found.append((row.cluster or "", result_of(outcome, payload)))
+                found.append((row.cluster or "", decode_result(outcome, payload)))
         return found
 
     def _resume_output(self, rows: Iterable[ItemRow], ended: Collection[str]) -> None:
         for row in rows:
             if not row.state.terminal and row.attempt and row.task.kind != "job":
-                self._persistence.printed.take_up(row.task.id, row.attempt, whole=row.task.id in ended)
+                self._persistence.printed.restore(row.task.id, row.attempt, complete=row.task.id in ended)
 
     # ---- accepting items
 
@@ -263,7 +262,7 @@ class ServiceRuntime(Runtime):
         if self.item(known.id) is not None:
             return known.task
         stored = await asyncio.to_thread(self.store.item, known.id)
-        return known.task if stored is None else task_of(stored, self.store.cipher)[0]
+        return known.task if stored is None else decode_task(stored, self.store.cipher)[0]
 
     async def _accept_new(self, request: SubmitRequest, blobs: Mapping[str, bytes]) -> Item:
         task = request.task
@@ -309,7 +308,7 @@ class ServiceRuntime(Runtime):
             item = self.submit(task, arguments)
         finally:
             if item is None or item.id != task.id:
-                log.take_back(task.id)
+                log.withdraw(task.id)
         self.actor_names.add(item)
         if item.id == task.id:
             self.stored_arguments.keep_for(item, request.objects)
@@ -366,7 +365,7 @@ class ServiceRuntime(Runtime):
         for name, at in explanation.readings(task.id):
             known = None if at is None else self.item(name) or self.record(name)
             stored = None if at is None or known is not None else self.store.item(name)
-            gang = known.task if known is not None else None if stored is None else task_of(stored)[0]
+            gang = known.task if known is not None else None if stored is None else decode_task(stored)[0]
             if gang is not None and explanation.is_member(gang, task.id):
                 raise ConfigurationError(
                     f"{task.id} is the id of a member of the gang {name}.", task_id=task.id, next_step="use another id"
@@ -421,7 +420,7 @@ class ServiceRuntime(Runtime):
             if known is None and stored is None:
                 continue
             if at is not None:
-                task = task_of(stored)[0] if stored is not None else known.task if known is not None else None
+                task = decode_task(stored)[0] if stored is not None else known.task if known is not None else None
                 if task is None or not explanation.is_member(task, item_id):
                     continue
             if stored is not None:
@@ -451,7 +450,7 @@ class ServiceRuntime(Runtime):
         text = self.output.text(item.id, attempt, stream)
         if text or not 0 < attempt <= item.attempt or (attempt == item.attempt and not item.done()):
             return text
-        return await asyncio.to_thread(self._persistence.printed.stored_text, item.id, attempt, stream)
+        return await asyncio.to_thread(self._persistence.printed.read_text, item.id, attempt, stream)
 
     async def explanation_of(self, item_id: str, check: OwnershipCheck | None = None) -> dict[str, Any]:
         """Why an item is in its state, or how it ended. Raises UnknownItemError, and as ``check`` does."""
@@ -554,9 +553,9 @@ class ServiceRuntime(Runtime):
         _log.error("the service %s; start it again: the state of all items is in its folder", self.failure)
         self.when_failed()
 
-    def acknowledge_no_more(self) -> None:
+    def stop_acknowledging(self) -> None:
         """On the loop, before the server stops answering: agents keep further results for the next process."""
-        self._persistence.acknowledge_no_more()
+        self._persistence.stop_acknowledging()
 
     def park(self, away_s: float = 0.0) -> list[str]:
         """Stop this process and leave all work running in the clusters for the next one. With ``away_s`` the next start

@@ -10,13 +10,11 @@ from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import DurableResultCollector
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredAgentRecords
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_output import StoredOutput
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_payloads import StoredPayloads
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore, StoredOutput
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache, StoredPayloads
+from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import DurableResultCollector
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_agent_records import StoredAgentRecords
 
 
 class StorePersistence:
@@ -62,6 +60,6 @@ class StorePersistence:
         self._collector.write_output()
         self.durable_log.flush()
 
-    def acknowledge_no_more(self) -> None:
-        """On the loop: see :meth:`DurableResultCollector.acknowledge_no_more`."""
-        self._collector.acknowledge_no_more()
+    def stop_acknowledging(self) -> None:
+        """On the loop: see :meth:`DurableResultCollector.stop_acknowledging`."""
+        self._collector.stop_acknowledging()

@@ -16,12 +16,13 @@ from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import (
-    completion_of,
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import (
+    decode_completion,
+    decode_result,
+    decode_row,
+    decode_task,
     had_value,
-    result_of,
 )
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import item_row, task_of
 
 
 class StoredHistory:
@@ -32,12 +33,12 @@ class StoredHistory:
 
     def item(self, stored: StoredItem) -> Item:
         """A finished item with its outcome."""
-        task, _ = task_of(stored)
+        task, _ = decode_task(stored)
         item = Item(task)
         steps = self._store.steps(task.id)
         if steps:
-            item.transition = item_row(stored, steps, None).history[-1]
-        completion = completion_of(stored)
+            item.transition = decode_row(stored, steps, None).history[-1]
+        completion = decode_completion(stored)
         if completion is None:
             raise SchedulerError(f"{task.id} is not over in the store, but not in memory.", task_id=task.id)
         Promise.ended(item, Outcome(completion, self._result(stored, completion)))
@@ -48,14 +49,14 @@ class StoredHistory:
         if outcome is None or outcome.attempt != completion.attempt:
             return None
         payload = None if outcome.digest is None else self._store.blob(outcome.digest)
-        result = result_of(outcome, payload)
+        result = decode_result(outcome, payload)
         return replace(result, code=VALUE_FORGOTTEN) if payload is None and had_value(outcome) else result
 
     def explanation(self, stored: StoredItem) -> dict[str, Any]:
         """How a finished item came to its end."""
         steps, decisions = self._store.steps(stored.new.id), self._store.decisions(stored.new.id)
-        row = item_row(stored, steps, decisions[-1] if decisions else None)
-        last, completion = row.history[-1], completion_of(stored)
+        row = decode_row(stored, steps, decisions[-1] if decisions else None)
+        last, completion = row.history[-1], decode_completion(stored)
         fences = dict(enumerate((*row.earlier_fences, row.fence or 0), start=1))
         return {
             "id": stored.new.id,
@@ -76,16 +77,16 @@ class StoredHistory:
 
     def member_explanation(self, gang: StoredItem, member: str) -> dict[str, Any]:
         """The explanation of the gang, and which of its members this is."""
-        described = task_of(gang)[0].gang
+        described = decode_task(gang)[0].gang
         names = [] if described is None else [one.name for one in described.members]
         return {**self.explanation(gang), "member": member_summary(member, names)}
 
     def job(self, stored: StoredItem, ray_id: Callable[[str, int], str]) -> dict[str, Any]:
         """A job in the form of Ray's job API. Raises UnknownItemError if the item is no job."""
-        task, _ = task_of(stored)
+        task, _ = decode_task(stored)
         if task.job is None:
             raise UnknownItemError(f"{task.id!r} is a {task.kind}, not a job.", task_id=task.id)
-        row = item_row(stored, self._store.steps(task.id), None)
+        row = decode_row(stored, self._store.steps(task.id), None)
         return {
             "job_id": task.id,
             "status": JOB_STATUS[row.state],

@@ -10,8 +10,8 @@ from ray_multicluster_scheduler.common.logging import about_item, get_logger
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
 from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValues
 from ray_multicluster_scheduler.control_plane.runtime.outcome import is_away
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import outcome_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import encode_outcome
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
@@ -51,7 +51,7 @@ class StoredKeptValues(KeptValues):
                     _log.warning("the value of %s cannot be written yet: %s", task_id, error, extra=extra)
                 logged = True
                 await asyncio.sleep(_AGAIN_S)
-        self._log.ended(outcome_of(outcome.result))
+        self._log.add_outcome(encode_outcome(outcome.result))
         written = asyncio.Event()
         self._service.manager.when_durable(written.set)
         await written.wait()

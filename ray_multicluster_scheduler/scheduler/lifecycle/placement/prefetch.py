@@ -20,7 +20,6 @@ from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.dispatching import Dispatching
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.free_slots import FreeSlots
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_capacity_only
@@ -48,8 +47,8 @@ class Prefetch:
     Whoever would get a place that is freed may be sent ahead to it, if it is known to be short; nobody else.
     """
 
-    def __init__(self, machine: MachineState, dispatching: Dispatching) -> None:
-        self._machine, self._dispatching = machine, dispatching
+    def __init__(self, machine: MachineState) -> None:
+        self._machine = machine
         settings = machine.settings
         spaced = settings.submission_interval_s > 0 and "task" in settings.submission_interval_kinds
         one_by_one = spaced or settings.execution_mode == "serial"
@@ -207,7 +206,7 @@ class Prefetch:
         state.slots.add_prefetched(record.wanted, now)
         self.start_timer(state)
         overlap = find_placement(record.task, view.nodes) is None
-        self._dispatching.dispatch(record, decision, state.name, now, "overlap" if overlap else "queue", short=True)
+        self._machine.dispatch(record, decision, state.name, now, "overlap" if overlap else "queue", short=True)
 
     def _per_slot(self, record: TaskRecord) -> int:
         if not self._cover_s:

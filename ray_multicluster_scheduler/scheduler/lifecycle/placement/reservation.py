@@ -15,10 +15,9 @@ from math import inf
 
 from ray_multicluster_scheduler.common.model import Resources, TaskDescription
 from ray_multicluster_scheduler.common.model.resources import fits, plus, shape_of
-from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
+from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState, WideItemReservation
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NodeView
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement
-from ray_multicluster_scheduler.scheduler.cluster.pin import WideItemReservation
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import code_key

@@ -16,15 +16,13 @@ from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingD
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.dispatching import Dispatching
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.free_slots import EMPTY_ITEMS, FreeSlots
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.infeasible import fail_unplaceable
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import SnapshotRefresher
 from ray_multicluster_scheduler.scheduler.policy.reasons import unblocked_by
-from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, never_fits, verdict
+from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, never_fits, table, verdict
 from ray_multicluster_scheduler.scheduler.queue.shape import Shape
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
@@ -54,10 +52,9 @@ class SchedulingPass:
         refresher: SnapshotRefresher,
         prefetch: Prefetch,
         reservations: WideItemReservations,
-        dispatching: Dispatching,
     ) -> None:
         self._machine, self._refresher, self._prefetch = machine, refresher, prefetch
-        self._reservations, self._dispatching = reservations, dispatching
+        self._reservations = reservations
         self._scan: _Walk | None = None
         self._full_scan = False
         self._skipped_owners: set[str] = set()
@@ -352,7 +349,7 @@ class SchedulingPass:
             self._prefetch.slot_assigned(record, cluster)
         machine.submissions.record(task, cluster, now, retry=record.retry)
         machine.clusters_to_refresh.add(cluster)
-        self._dispatching.dispatch(record, decision, cluster, now, short=short)
+        self._machine.dispatch(record, decision, cluster, now, short=short)
 
     def _wait(self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float) -> None:
         """All of the shape wait for this. Only the head's history is told, and only of another reason."""
@@ -387,3 +384,24 @@ class SchedulingPass:
             self._machine.output.set_timer(timers.WAKE, self._wake_at)
         else:
             self._machine.output.clear_timer(timers.WAKE)
+
+
+def fail_unplaceable(
+    machine: MachineState, record: TaskRecord, decision: SchedulingDecision, outcome: Verdict, now: float
+) -> None:
+    """End it, with the table of clusters and their reasons in the error."""
+    task = record.task
+    if outcome is Verdict.INFEASIBLE:
+        code, error = codes.NO_FEASIBLE_CLUSTER, "NoFeasibleClusterError"
+        message = f"No cluster can ever run {task.kind} {task.id} ({task.name}):\n{table(decision)}"
+        step = "ask for less, relax its tags or cluster lists, or add a cluster that can run it"
+    elif decision.candidates:
+        code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"
+        message = f"No cluster that could run {task.kind} {task.id} ({task.name}) can be used:\n{table(decision)}"
+        step = "mend what the lines say, check with `rmcs clusters`, then submit again"
+    else:
+        code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"
+        message = f"{task.kind} {task.id} ({task.name}) has nowhere to go: no cluster is configured."
+        step = "add a cluster to clusters.yaml, or start a local fleet with `rmcs fleet up`"
+    record.placed = decision
+    machine.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=step)

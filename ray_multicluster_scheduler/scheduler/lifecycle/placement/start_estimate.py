@@ -2,26 +2,202 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import itemgetter
+from typing import Any
 
-from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision, TaskState
+from ray_multicluster_scheduler.common.model import CandidateReport, Resources, SchedulingDecision, TaskState
+from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import (
-    ClusterCapacity,
-    NodeCapacity,
-    RunningItem,
-    StartEstimate,
-    estimate_from_capacity,
-    include_running,
-    remaining_time,
-)
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import RunTime, code_key
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.policy import reasons
 from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
+
+MAX_SLOTS_PER_NODE = 1000
+"""For each node of a cluster: more of them say nothing more."""
+
+_A_MOMENT_S = 0.05
+"""Less than this would be written as 0 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningItem:
+    """Something of ours that runs on a node: what it holds, and how much longer it may (None: nobody knows)."""
+
+    holds: Resources
+    remaining: RunTime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCapacity:
+    """What is free on it now, and what will be."""
+
+    free: Resources
+    running: tuple[RunningItem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCapacity:
+    """The nodes of a cluster. ``headroom`` is what may be in use beyond what is: while it is below 0, of any resource,
+    nothing more is put there, whatever is free. ``full``: nor before something has ended."""
+
+    nodes: Sequence[NodeCapacity]
+    headroom: Resources = field(default_factory=dict)
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartEstimate:
+    """Seconds from now; None where nothing is known, and then ``why`` says why.
+
+    With ``low`` alone it is known when it may start at the earliest, and no more.
+    """
+
+    low: float | None = None
+    likely: float | None = None
+    high: float | None = None
+    why: str = ""
+
+    def limited_by_rate(self, per_s: float | None, position: int) -> StartEstimate:
+        """The same, where so many items were seen to end in a second: there is more to it than running."""
+        if self.low is None or self.likely is None or self.high is None or per_s is None:
+            return self
+        turn = position / per_s
+        return StartEstimate(max(self.low, turn / 2), max(self.likely, turn), max(self.high, turn * 2), self.why)
+
+    @property
+    def text(self) -> str:
+        """One phrase for people."""
+        if self.low is None:
+            return f"unknown: {self.why}" if self.why else "unknown"
+        if self.likely is None or self.high is None:
+            return f"not before {duration_text(self.low)} from now"
+        if self.high == 0:
+            return "at once"
+        if self.high < _A_MOMENT_S:
+            return "in a moment"
+        return f"in about {duration_text(self.likely)} (between {_numbers(self.low, self.high)})"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"text": self.text, "earliest_s": self.low, "likely_s": self.likely, "latest_s": self.high}
+
+
+def remaining_time(seen: RunTime | None, ran: float) -> RunTime | None:
+    """How much longer something runs that has run for so long.
+
+    Beyond the mean it is likely to end halfway to the longest that is expected. One that takes longer than that is of
+    another kind than those that were seen: the longer it has run, the longer it will, as a rule half as long again.
+    """
+    if seen is None:
+        return None
+    if ran >= seen.high:
+        return RunTime(0.0, ran / 2, ran)
+    likely = seen.likely - ran if ran < seen.likely else (seen.high - ran) / 2
+    return RunTime(max(0.0, seen.low - ran), likely, seen.high - ran)
+
+
+def include_running(seen: RunTime | None, longest: float) -> RunTime | None:
+    """How long such an item runs, where one of them has run for ``longest`` so far, and may be nothing like those that
+    were seen to end."""
+    if seen is None or longest <= seen.high:
+        return seen
+    left = remaining_time(seen, longest)
+    assert left is not None
+    return RunTime(seen.low, longest + left.likely, longest + left.high)
+
+
+def estimate_from_capacity(
+    position: int, need: Resources, own: RunTime | None, rooms: Sequence[ClusterCapacity]
+) -> StartEstimate:
+    """For the item at this ``position`` in the queue (1: the next) that needs this on one node.
+
+    ``own`` is how long such items run.
+    """
+    if not need:
+        return StartEstimate(why="it asks for nothing, so it does not wait for room")
+    if not any(one.remaining for room in rooms for node in room.nodes for one in node.running):
+        return StartEstimate(why="nothing is known of how long runs what it waits for")
+    times = [_start(position, need, own, rooms, which) for which in range(3)]
+    if any(time is None for time in times):
+        return StartEstimate(why=_too_little(position, need, rooms))
+    low, likely, high = sorted(time for time in times if time is not None)
+    return StartEstimate(low, likely, high)
+
+
+def _start(
+    position: int, need: Resources, own: RunTime | None, rooms: Iterable[ClusterCapacity], which: int
+) -> float | None:
+    """Each opening is used by the next in the queue, and is there again when that one has ended."""
+    openings = sorted(at for room in rooms for at in _openings(room, need, which, position))
+    if not openings:
+        return None
+    rounds, place = divmod(position - 1, len(openings))
+    if rounds and own is None:
+        return None
+    return openings[place] + (rounds * own[which] if own is not None else 0.0)
+
+
+def _openings(room: ClusterCapacity, need: Resources, which: int, most: int) -> list[float]:
+    """When one more can be put there, each time without ending those before it; the first ``most`` times."""
+    every = range(len(room.nodes))
+    most = min(most, MAX_SLOTS_PER_NODE * len(every))
+    free, spare = [dict(node.free) for node in room.nodes], room.headroom
+    steps: list[tuple[float, int, Resources]] = [] if room.full else [(0.0, at, {}) for at in every]
+    ends = ((one, at) for at in every for one in room.nodes[at].running)
+    steps += sorted(
+        ((one.remaining[which], at, one.holds) for one, at in ends if one.remaining is not None), key=itemgetter(0)
+    )
+    roomy = list(every) if room.full else []  # nodes that may have room for one more
+    openings: list[float] = []
+    for when, at, holds in steps:
+        free[at], spare = plus(free[at], holds), _changed(spare, holds, 1)
+        roomy.append(at)
+        while roomy and len(openings) < most and all(amount >= 0 for amount in spare.values()):
+            if fits(need, free[roomy[-1]]):
+                openings.append(when)
+                free[roomy[-1]], spare = minus(free[roomy[-1]], need), _changed(spare, need, -1)
+            else:
+                roomy.pop()
+    return openings
+
+
+def _changed(spare: Resources, by: Resources, sign: int) -> dict[str, float]:
+    return {name: amount + sign * by.get(name, 0.0) for name, amount in spare.items()}
+
+
+def _too_little(position: int, need: Resources, rooms: Sequence[ClusterCapacity]) -> str:
+    if any(_openings(room, need, 1, 1) for room in rooms):
+        return f"{position - 1} are ahead of it, and nothing is known of how long such items run"
+    if any(_openings(replace(room, headroom={}), need, 1, 1) for room in rooms):
+        return "what is known to end does not bring use down to the threshold"
+    return "what is known to end does not leave enough room for it"
+
+
+def duration_text(seconds: float) -> str:
+    """``12 s``, ``5 min``, ``3 h``."""
+    number, unit = _in_units(seconds)
+    return f"{number} {unit}"
+
+
+def _numbers(low: float, high: float) -> str:
+    (first, unit), (second, other) = _in_units(low), _in_units(high)
+    return f"{first} and {second} {other}" if unit == other else f"{first} {unit} and {second} {other}"
+
+
+def _in_units(seconds: float) -> tuple[str, str]:
+    if seconds < 10:
+        return f"{round(seconds, 1):g}", "s"
+    if seconds < 120:
+        return f"{seconds:.0f}", "s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f}", "min"
+    return f"{seconds / 3600:.0f}", "h"
+
 
 MOST_LOOKED_AT = 2000
 """Items that run on one cluster; the ends of more of them say nothing more."""

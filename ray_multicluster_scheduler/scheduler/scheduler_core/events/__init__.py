@@ -1,1 +1,4 @@
-"""What happens in a control plane, told to whoever wants to hear it."""
+"""Events of a control plane: their published form and filters (``event.py``), and delivery (``event_hub.py``).
+
+The runtime publishes to the hub; the REST service and client programs subscribe.
+"""

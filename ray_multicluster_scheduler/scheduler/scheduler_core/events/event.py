@@ -1,12 +1,15 @@
-"""Event: one thing that happened, in words that everybody understands."""
+"""Event: one published event of a control plane; EventFilter: which events a subscriber gets."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store.records import EventRecord, OperationRecord, Step, StoredDecision
 
 Kind = Literal["transition", "decision", "cluster", "action", "telemetry", "reset"]
@@ -14,34 +17,97 @@ DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action")
 TELEMETRY: Kind = "telemetry"
 KINDS: tuple[Kind, ...] = (*DURABLE, TELEMETRY)
 CLUSTER, ACTION = "cluster", "action"
-"""What notes of these say is an event of the same name."""
+"""Values of ``what`` in operation records; each is an event kind of the same name."""
+_ITEM_KINDS = frozenset({"task", "actor", "job", "gang"})
+_STATES = frozenset(str(state) for state in TaskState)
+_MAX_WORDS = 1_000
 
 
 class Event:
-    """``number`` counts without gaps over everything that is durable; telemetry has none."""
+    """``number`` counts durable events without gaps; telemetry has none."""
 
-    def __init__(self, kind: Kind, said: Mapping[str, Any], number: int | None = None) -> None:
+    def __init__(self, kind: Kind, values: Mapping[str, Any], number: int | None = None) -> None:
         self.kind, self.number = kind, number
-        self.said: dict[str, Any] = (
-            {"type": kind, **said} if number is None else {"number": number, "type": kind, **said}
+        self.fields: dict[str, Any] = (
+            {"type": kind, **values} if number is None else {"number": number, "type": kind, **values}
         )
 
     @functools.cached_property
     def text(self) -> str:
-        """As JSON; made once, however many want it."""
-        return json.dumps(self.said, separators=(",", ":"))
+        """The event as JSON, encoded once for all subscribers."""
+        return json.dumps(self.fields, separators=(",", ":"))
 
 
-def event_of(one: EventRecord) -> Event:
-    """What the store tells, for everybody else."""
-    said: dict[str, Any]
-    about = {"kind": one.kind, "name": one.name, "owner": one.owner}
-    match one.entry:
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """An event matches if each given field has one of the given values; an event without that field does not match.
+
+    ``types`` are transition, decision, cluster, action (these four by default) and telemetry.
+    """
+
+    types: frozenset[str] = frozenset(DURABLE)
+    id: frozenset[str] = frozenset()
+    owner: frozenset[str] = frozenset()
+    cluster: frozenset[str] = frozenset()
+    state: frozenset[str] = frozenset()
+    kind: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> EventFilter:
+        """By field: a value, a list, or values separated by commas. Raises ConfigurationError."""
+        known = [one.name for one in fields(cls)]
+        for key in given:
+            if key not in known:
+                raise ConfigurationError(f"Events have no {key!r} to choose by.", next_step=f"use {', '.join(known)}")
+        found = {key: _words(key, value) for key, value in given.items() if value is not None}
+        for key, allowed in (("types", frozenset(KINDS)), ("state", _STATES), ("kind", _ITEM_KINDS)):
+            unknown = sorted(found.get(key, frozenset()) - allowed)
+            if unknown:
+                raise ConfigurationError(
+                    f"{key} is {unknown[0]!r} here.", next_step=f"use {', '.join(sorted(allowed))}"
+                )
+        return cls(**{key: words for key, words in found.items() if words})
+
+    def matches(self, event: Event) -> bool:
+        values = event.fields
+        return (
+            event.kind in self.types
+            and (not self.id or values.get("id") in self.id)
+            and (not self.owner or values.get("owner") in self.owner)
+            and (not self.cluster or values.get("cluster") in self.cluster)
+            and (not self.state or values.get("state") in self.state)
+            and (not self.kind or values.get("kind") in self.kind)
+        )
+
+    def index_keys(self) -> list[tuple[str, str]]:
+        """Field and value pairs of which each matching event has at least one; empty if there are none."""
+        for name in ("id", "owner", "cluster"):
+            words: frozenset[str] = getattr(self, name)
+            if words:
+                return [(name, word) for word in words]
+        return []
+
+
+def _words(key: str, value: object) -> frozenset[str]:
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, Iterable):
+        words = [words]
+    found = list(words)
+    if len(found) > _MAX_WORDS or not all(isinstance(one, str) for one in found):
+        raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step="give a text, or at most 1,000 of them")
+    return frozenset(str(one) for one in found if one)
+
+
+def event_of(record: EventRecord) -> Event:
+    """The published form of a record of the store."""
+    values: dict[str, Any]
+    item = {"kind": record.kind, "name": record.name, "owner": record.owner}
+    match record.entry:
         case Step() as step:
-            said = {
+            values = {
                 "at": step.at,
                 "id": step.item_id,
-                **about,
+                **item,
                 "step": step.number,
                 "state": str(step.state),
                 "attempt": step.attempt,
@@ -49,25 +115,25 @@ def event_of(one: EventRecord) -> Event:
                 "code": step.code,
                 "sentence": step.sentence,
             }
-            return Event("transition", said, one.number)
-        case StoredDecision() as decided:
-            document = json.loads(decided.document)
-            said = {
-                "at": decided.at,
-                "id": decided.item_id,
-                **about,
-                "attempt": decided.attempt,
-                "cluster": decided.cluster,
+            return Event("transition", values, record.number)
+        case StoredDecision() as decision:
+            document = json.loads(decision.document)
+            values = {
+                "at": decision.at,
+                "id": decision.item_id,
+                **item,
+                "attempt": decision.attempt,
+                "cluster": decision.cluster,
                 "code": document.get("code"),
                 "sentence": document.get("sentence"),
                 "candidates": [_candidate(row) for row in document.get("rows", ())],
             }
-            return Event("decision", said, one.number)
-        case OperationRecord() as note:
-            said = {"at": note.at, **json.loads(note.document)}
-            if note.what == CLUSTER:
-                return Event("cluster", {**said, "cluster": note.subject}, one.number)
-            return Event("action", {**said, "user": note.user, "subject": note.subject}, one.number)
+            return Event("decision", values, record.number)
+        case OperationRecord() as operation:
+            values = {"at": operation.at, **json.loads(operation.document)}
+            if operation.what == CLUSTER:
+                return Event("cluster", {**values, "cluster": operation.subject}, record.number)
+            return Event("action", {**values, "user": operation.user, "subject": operation.subject}, record.number)
 
 
 def _candidate(row: list[Any]) -> dict[str, Any]:
@@ -80,14 +146,14 @@ def _candidate(row: list[Any]) -> dict[str, Any]:
     }
 
 
-def reset(number: int) -> Event:
-    """What a reader is told that names a number which nobody has had yet."""
+def reset_event(number: int) -> Event:
+    """For a subscriber that asks for events after a number that does not exist yet."""
     sentence = "The number that was asked for is not one of this control plane. It goes on from here."
     return Event("reset", {"sentence": sentence}, number)
 
 
-def missed(numbers: tuple[int, int]) -> dict[str, Any]:
-    """What a reader is told that was too slow for those from one number to another."""
+def missed_event(numbers: tuple[int, int]) -> dict[str, Any]:
+    """For a subscriber that was too slow: the first and last number of the events that it missed."""
     return {
         "type": "missed",
         "from": numbers[0],

@@ -14,8 +14,8 @@ from ray_multicluster_scheduler.control_plane.config.settings import Tracing
 from ray_multicluster_scheduler.control_plane.runtime.service.tracing.item_spans import spans_of
 from ray_multicluster_scheduler.control_plane.store import LogEntry, Store
 from ray_multicluster_scheduler.control_plane.store.records import Step
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import Tell
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import item_row
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import Publish
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_row
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.service.tracing.otlp_exporter import OtlpExporter
@@ -62,7 +62,7 @@ class TraceSender:
         self.sent = self.dropped = 0
         """Items since the start of the process."""
 
-    def listening_after(self, listener: Tell) -> Tell:
+    def listening_after(self, listener: Publish) -> Publish:
         """A listener of durable records that calls ``listener`` first and then enqueues finished items here."""
 
         def both(last: int, records: list[LogEntry]) -> None:
@@ -129,7 +129,7 @@ class TraceSender:
         for item_id in group:
             stored = self._store.item(item_id)
             if stored is not None:
-                self._exporter.add(item_id, spans_of(item_row(stored, self._store.steps(item_id), None)))
+                self._exporter.add(item_id, spans_of(decode_row(stored, self._store.steps(item_id), None)))
         started_at = time.monotonic()
         while (problem := self._exporter.send()) is not None:
             self._log_unreachable(problem)

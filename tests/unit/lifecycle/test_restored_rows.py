@@ -17,8 +17,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     StartAttempt,
 )
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, snapshot, task
+from tests.unit.lifecycle.test_prefetch import knowing, work
 from tests.unit.lifecycle.test_restore import ready, reborn
-from tests.unit.lifecycle.test_sending_ahead import knowing, work
 
 
 def of_two(at: float, free: float) -> events.SnapshotTaken:

@@ -6,7 +6,7 @@ import pytest
 
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle import events, retry
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import StartEstimate
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate
 from tests.unit.lifecycle.driver import ready, task
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, NodeSnapshot, ResourceSnapshot
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
+from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState, WideItemReservation
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem, ClusterView
-from ray_multicluster_scheduler.scheduler.cluster.pin import WideItemReservation
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from tests.unit.lifecycle.driver import job, task
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SLACK
-from tests.unit.lifecycle.test_sending_ahead import SHORT_S, ahead, knowing, work
+from tests.unit.lifecycle.test_prefetch import SHORT_S, ahead, knowing, work
 
 
 def test_news_of_an_attempt_that_is_over_moves_no_place_of_the_next_one() -> None:

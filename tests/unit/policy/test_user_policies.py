@@ -20,10 +20,10 @@ from ray_multicluster_scheduler.scheduler.policy.score_based_policy import Score
 from ray_multicluster_scheduler.scheduler.scheduler_core import installed_policies
 from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
 from tests.unit.lifecycle.driver import job, task
-from tests.unit.policy import users_policies
+from tests.unit.policy import user_policies
 from tests.unit.policy.views import node, view
 
-HOME = "tests.unit.policy.users_policies"
+HOME = "tests.unit.policy.user_policies"
 
 Register = Callable[..., PolicyEngine]
 
@@ -50,7 +50,7 @@ def registered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
     def by_name(policies: dict[str, str], **settings: Any) -> PolicyEngine:
         for name, attribute in policies.items():
-            api.register_policy(name, getattr(users_policies, attribute))
+            api.register_policy(name, getattr(user_policies, attribute))
         return engine(**settings)
 
     def by_entry_point(policies: dict[str, str], **settings: Any) -> PolicyEngine:
@@ -156,7 +156,7 @@ def test_one_that_goes_wrong_is_blamed_by_its_name(
 
 
 def test_one_that_goes_wrong_only_once_cannot_be_named() -> None:
-    api.register_policy("own", users_policies.Forgetful)
+    api.register_policy("own", user_policies.Forgetful)
     with pytest.raises(PolicyEvaluationError, match="a rank or score, but not when it was asked again, raised KeyErr"):
         engine(weights={"own": 1}).schedule(task("t"), [view("c")], 0.0)
 
@@ -165,10 +165,10 @@ def test_one_that_goes_wrong_only_once_cannot_be_named() -> None:
 
 
 def test_the_same_policy_may_be_registered_again_and_another_may_not() -> None:
-    api.register_policy("mine", users_policies.NoMondays)
-    api.register_policy("mine", users_policies.NoMondays)
+    api.register_policy("mine", user_policies.NoMondays)
+    api.register_policy("mine", user_policies.NoMondays)
     with pytest.raises(ConfigurationError, match=r"'mine' is registered already \(.*NoMondays\).*NightShift under"):
-        api.register_policy("mine", users_policies.NightShift)
+        api.register_policy("mine", user_policies.NightShift)
     assert placed(engine(), view("a", tags=("monday",))) is None
 
 
@@ -178,10 +178,10 @@ def test_what_cannot_be_called_is_refused_at_once() -> None:
 
 
 def test_each_scheduler_gets_a_policy_of_its_own() -> None:
-    made: list[users_policies.NoMondays] = []
+    made: list[user_policies.NoMondays] = []
 
-    def factory() -> users_policies.NoMondays:
-        made.append(users_policies.NoMondays())
+    def factory() -> user_policies.NoMondays:
+        made.append(user_policies.NoMondays())
         return made[-1]
 
     api.register_policy("mine", factory)
@@ -191,7 +191,7 @@ def test_each_scheduler_gets_a_policy_of_its_own() -> None:
 
 
 def test_a_factory_that_raises_is_named() -> None:
-    api.register_policy("mine", users_policies.NeedsArguments)  # type: ignore[arg-type]  # what a user may get wrong
+    api.register_policy("mine", user_policies.NeedsArguments)  # type: ignore[arg-type]  # what a user may get wrong
     with pytest.raises(ConfigurationError, match=r"'mine' \(.*NeedsArguments\) cannot be loaded: TypeError.*'price'"):
         engine()
 
@@ -226,7 +226,7 @@ def test_a_name_is_given_once_over_all_ways(monkeypatch: pytest.MonkeyPatch) -> 
     offer(monkeypatch, mine=f"{HOME}:NoMondays")
     with pytest.raises(ConfigurationError, match=r"settings\.policies\.mine.*two policies named 'mine'"):
         engine(policies={"mine": f"{HOME}:NightShift"})
-    api.register_policy("mine", users_policies.NightShift)
+    api.register_policy("mine", user_policies.NightShift)
     with pytest.raises(ConfigurationError, match=r"'mine' \(.*NightShift\): There are two policies named 'mine'"):
         engine()
 
@@ -260,10 +260,10 @@ def test_the_names_of_built_in_policies_are_taken(name: str) -> None:
 @pytest.mark.parametrize("policy", ["NoMondays", "NightShift", "Cheapness"])
 def test_a_name_is_given_once(policy: str) -> None:
     catalog = PolicyCatalog()
-    catalog.register("mine", getattr(users_policies, policy))
+    catalog.register("mine", getattr(user_policies, policy))
     for other in ("NoMondays", "NightShift", "Cheapness"):
         with pytest.raises(ConfigurationError, match="two policies named 'mine'"):
-            catalog.register("mine", getattr(users_policies, other))
+            catalog.register("mine", getattr(user_policies, other))
 
 
 def test_weights_that_name_nobody() -> None:
@@ -304,6 +304,6 @@ def test_the_promise_holds() -> None:
 
 def test_a_users_filter_may_promise_it_too_or_say_nothing() -> None:
     catalog = PolicyCatalog()
-    catalog.register("quick", users_policies.NoMondays)
-    catalog.register("slow", users_policies.Grumpy)
+    catalog.register("quick", user_policies.NoMondays)
+    catalog.register("slow", user_policies.Grumpy)
     assert [(one.name, is_by_kind(one)) for one in catalog.filters] == [("quick", True), ("slow", False)]

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation
+from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import AttemptPreparation
 from tests.unit.lifecycle.driver import Driver, cluster, job, snapshot, task
 
 AS_SHIPPED: dict[str, Any] = {"resource_threshold": 0.7, "submission_interval_s": 40}

@@ -9,7 +9,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch, Publish
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import RunTimes
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task
-from tests.unit.lifecycle.test_sending_ahead import ahead, knowing, taken_back, work
+from tests.unit.lifecycle.test_prefetch import ahead, knowing, taken_back, work
 
 
 def test_a_start_that_is_told_with_the_end_is_kept() -> None:

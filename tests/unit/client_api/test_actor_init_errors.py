@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.in_cluster import errors as actor_init_errors
+from ray_multicluster_scheduler.app.client_api.in_cluster import errors
 
 
 class Store:
@@ -36,11 +36,11 @@ class Cluster:
         self.store, self._actor = Store(), ""
         context = SimpleNamespace(get_actor_id=lambda: self._actor)
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context))
-        monkeypatch.setattr(actor_init_errors, "_store", lambda: self.store)
+        monkeypatch.setattr(errors, "_store", lambda: self.store)
 
     def fail(self, actor: str, error: Exception) -> None:
         self._actor = actor
-        actor_init_errors.leave(error)
+        errors.store_init_error(error)
 
 
 @pytest.fixture
@@ -51,30 +51,30 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def test_they_are_read_once(cluster: Cluster) -> None:
     cluster.fail("a" * 32, ValueError("bad"))
     cluster.fail("b" * 32, KeyError("other"))
-    error = actor_init_errors.read("a" * 32)
+    error = errors.take_init_error("a" * 32)
     assert isinstance(error, ValueError)
     assert error.args == ("bad",)
-    assert actor_init_errors.read("a" * 32) is None
-    assert isinstance(actor_init_errors.read("b" * 32), KeyError)
+    assert errors.take_init_error("a" * 32) is None
+    assert isinstance(errors.take_init_error("b" * 32), KeyError)
     assert not cluster.store.kept
 
 
 def test_of_one_that_was_restarted_the_last_ones_count(cluster: Cluster) -> None:
     for number in range(3):
         cluster.fail("a" * 32, ValueError(number))
-    error = actor_init_errors.read("a" * 32)
+    error = errors.take_init_error("a" * 32)
     assert error is not None
     assert error.args == (2,)
     assert not cluster.store.kept
 
 
 def test_nobody_reads_them_and_still_they_are_few(cluster: Cluster) -> None:
-    many = [f"{number:032x}" for number in range(actor_init_errors.MOST_KEPT + 20)]
+    many = [f"{number:032x}" for number in range(errors.MAX_STORED + 20)]
     for actor in reversed(many):  # not in the order of their ids
         cluster.fail(actor, ValueError(actor))
-    assert len(cluster.store.kept) == actor_init_errors.MOST_KEPT
-    assert actor_init_errors.read(many[-1]) is None, "the oldest have gone"
-    error = actor_init_errors.read(many[0])
+    assert len(cluster.store.kept) == errors.MAX_STORED
+    assert errors.take_init_error(many[-1]) is None, "the oldest have gone"
+    error = errors.take_init_error(many[0])
     assert error is not None
     assert error.args == (many[0],)
 

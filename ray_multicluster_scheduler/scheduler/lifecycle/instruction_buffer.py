@@ -1,4 +1,4 @@
-"""Outbox: collects the instructions of one call, and knows which timers are set."""
+"""InstructionBuffer: collects the instructions of one call of the machine and tracks which timers are set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 
 
 class InstructionBuffer:
-    """What was put in first comes out first, but all that is to be durable before everything else."""
+    """First in, first out, but everything that must be durable comes before everything else."""
 
     def __init__(self) -> None:
         self._durable: list[Instruction] = []
@@ -34,7 +34,7 @@ class InstructionBuffer:
 
     @property
     def timer_keys(self) -> KeysView[str]:
-        """The same, without a copy."""
+        """The same as a live view, without a copy."""
         return self._timers.keys()
 
     def due_at(self, key: str) -> float | None:
@@ -42,7 +42,7 @@ class InstructionBuffer:
         return self._timers.get(key)
 
     def add_transition(self, step: Transition, decision: SchedulingDecision | None) -> None:
-        """A step of an item: make it durable, and publish it."""
+        """Persist and publish a transition."""
         self._durable.append(Persist(step, decision))
         self._effects.append(Publish(step))
 
@@ -50,11 +50,11 @@ class InstructionBuffer:
         (self._durable if isinstance(instruction, (Remember, RememberFleet)) else self._effects).append(instruction)
 
     def request_continue(self) -> None:
-        """Work is left over: end the list with one Continue."""
+        """Work is left: end the list with one Continue."""
         self._more = True
 
     def set_timer(self, key: str, at: float) -> None:
-        """Set or move a timer; nothing comes out when it is set to that time already."""
+        """Set or move a timer; emits nothing if it is already set to that time."""
         if self._timers.get(key) != at:
             self._timers[key] = at
             self.add(SetTimer(key, at))
@@ -64,11 +64,11 @@ class InstructionBuffer:
             self.add(ClearTimer(key))
 
     def consume_timer(self, key: str) -> bool:
-        """Did we wait for this one? A timer that was cleared meanwhile may still fire: then no."""
+        """Remove a timer that fired. False if it was cleared before it fired."""
         return self._timers.pop(key, None) is not None
 
     def drain(self) -> list[Instruction]:
-        """All instructions of this call, and an empty box for the next one."""
+        """Return all instructions of this call and start an empty list."""
         instructions = [*self._durable, *self._effects]
         if self._more:
             instructions.append(Continue())

@@ -1,4 +1,4 @@
-"""StoredMemory: what a pool of links keeps of its agents, in the store."""
+"""StoredAgentRecords: the agents of a service and the identity that they trust, in the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import
 _log = get_logger(__name__)
 _AGENT, _IDENTITY = "agent:", "identity"
 _SECRET = ("secret", "token", "identity")
-"""Fields of an agent by which somebody else could take its place, or ours."""
+"""Fields that would let an attacker impersonate the agent or this control plane."""
 
 
 class StoredAgentRecords:
@@ -25,25 +25,25 @@ class StoredAgentRecords:
         self._store = store
 
     def agents(self) -> list[AgentRecord]:
-        """Those that may still live. One whose secrets cannot be opened is among them, as what it runs may go on until
-        its lease ends; nobody can prove to be it, since nobody knows the secret that it has here. Raises StoreError if
-        the key is there and cannot be used: then they are to be left alone until it can."""
+        """Agents that may still run. An agent whose secrets cannot be decrypted is included, because its work may go on
+        until its lease ends; it gets a random secret, so that no peer can authenticate as it. Raises StoreError if the
+        key exists and cannot be used: then no agent may be given up until it can."""
         known = self._store.settings(_AGENT).values()
         if known:
             self._store.cipher.check_key()
         return [self._agent(json.loads(text)) for text in known]
 
     def identity(self) -> bytes | None:
-        """Our key and certificate, if there ever was a need for them."""
+        """Our key and certificate, if they were ever needed."""
         text = self._store.settings(_IDENTITY).get(_IDENTITY)
         if text is None:
             return None
         try:
-            pem = self._opened(json.loads(text))
-        except ValueError:  # it was written as it is
+            pem = self._decrypted(json.loads(text))
+        except ValueError:  # written by a version that did not encrypt it
             pem = None
         if pem is None:
-            _log.error("our key for agents cannot be opened with %s: another one is made when one is needed", KEY_FILE)
+            _log.error("our key for agents cannot be decrypted with %s: a new one is made when it is needed", KEY_FILE)
             return None
         return pem.encode()
 
@@ -55,7 +55,8 @@ class StoredAgentRecords:
         await self._keep(f"{_AGENT}{agent.agent}", fields)
 
     def remove(self, agent: str) -> None:
-        """If this is lost, the next process waits for one that never comes, and gives it up in time."""
+        """Not awaited: if this is lost, the next process waits for the agent in vain, and gives it up after a
+        timeout."""
         self._store.write(Change(settings={f"{_AGENT}{agent}": None}))
 
     async def save_identity(self, pem: bytes) -> None:
@@ -66,20 +67,20 @@ class StoredAgentRecords:
         await asyncio.wrap_future(self._store.write(Change(settings={key: json.dumps(value).encode()})))
 
     def _agent(self, fields: dict[str, Any]) -> AgentRecord:
-        opened = {name: self._opened(fields[name]) for name in _SECRET if fields.get(name)}
-        fields |= {name: value or "" for name, value in opened.items()}
-        if None in opened.values():
+        decrypted = {name: self._decrypted(fields[name]) for name in _SECRET if fields.get(name)}
+        fields |= {name: value or "" for name, value in decrypted.items()}
+        if None in decrypted.values():
             fields["secret"] = secrets.token_urlsafe()
             _log.error(
-                "what agent %s of cluster %s proves itself with cannot be opened with %s: it cannot come back, and "
-                "what it runs is lost when it has ended, at the latest with its lease",
+                "the secrets of agent %s of cluster %s cannot be decrypted with %s: it cannot reconnect, and what it "
+                "runs is lost, at the latest when its lease ends",
                 fields["agent"],
                 fields["cluster"],
                 KEY_FILE,
             )
         return AgentRecord.from_dict(fields)
 
-    def _opened(self, value: Any) -> str | None:
-        """None if it cannot be, or was never sealed: then it is no secret any more."""
+    def _decrypted(self, value: Any) -> str | None:
+        """None if it cannot be decrypted, or was never encrypted and so is no secret any more."""
         text = self._store.cipher.decrypt(value) if isinstance(value, dict) else None
         return text if isinstance(text, str) and not is_undecryptable(text) else None

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from ray_multicluster_scheduler.common.model import Resources
-from ray_multicluster_scheduler.scheduler.lifecycle.placement import forecast, run_times
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import (
+from ray_multicluster_scheduler.scheduler.lifecycle.placement import run_times, start_estimate
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import CompletionRate, RunTime, RunTimes
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import (
     ClusterCapacity,
     NodeCapacity,
     RunningItem,
     StartEstimate,
     duration_text,
+    estimate_from_capacity,
     remaining_time,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import CompletionRate, RunTime, RunTimes
 from tests.unit.lifecycle.driver import actor, job, task
 
 CPU = {"CPU": 1.0}
@@ -24,73 +25,76 @@ def ends_in(*seconds: float, cpus: float = 1) -> tuple[RunningItem, ...]:
     return tuple(RunningItem({"CPU": float(cpus)}, RunTime(at / 2, at, at * 2)) for at in seconds)
 
 
-def until_there_is_room(
-    position: int, need: Resources, own: RunTime | None, nodes: list[NodeCapacity]
-) -> StartEstimate:
+def one_cluster(position: int, need: Resources, own: RunTime | None, nodes: list[NodeCapacity]) -> StartEstimate:
     """On one cluster that may be used to the last."""
-    return forecast.estimate_from_capacity(position, need, own, [ClusterCapacity(nodes)])
+    return estimate_from_capacity(position, need, own, [ClusterCapacity(nodes)])
 
 
 class TestTheArithmetic:
     def test_the_next_one_starts_when_the_first_one_ends(self) -> None:
-        assert until_there_is_room(1, CPU, None, [NodeCapacity({}, ends_in(30, 12))]) == StartEstimate(6, 12, 24)
+        assert one_cluster(1, CPU, None, [NodeCapacity({}, ends_in(30, 12))]) == StartEstimate(6, 12, 24)
 
     def test_each_end_is_for_one_of_those_that_wait(self) -> None:
         nodes = [NodeCapacity({}, ends_in(30)), NodeCapacity({}, ends_in(12, 40))]
-        assert [until_there_is_room(place, CPU, None, nodes).likely for place in (1, 2, 3)] == [12, 30, 40]
+        assert [one_cluster(place, CPU, None, nodes).likely for place in (1, 2, 3)] == [12, 30, 40]
 
     def test_a_wide_one_waits_until_enough_has_ended_on_one_node(self) -> None:
         nodes = [NodeCapacity({}, ends_in(10, 20, 30)), NodeCapacity({"CPU": 1.0}, ends_in(50))]
-        assert until_there_is_room(1, {"CPU": 2.0}, None, nodes).likely == 20
-        assert until_there_is_room(2, {"CPU": 2.0}, None, nodes).likely == 50
+        assert one_cluster(1, {"CPU": 2.0}, None, nodes).likely == 20
+        assert one_cluster(2, {"CPU": 2.0}, None, nodes).likely == 50
 
     def test_room_that_is_there_counts_for_those_ahead(self) -> None:
-        assert until_there_is_room(1, CPU, None, [NodeCapacity({"CPU": 1.0}, ends_in(30))]).likely == 0
-        assert until_there_is_room(2, CPU, None, [NodeCapacity({"CPU": 1.0}, ends_in(30))]).likely == 30
+        assert one_cluster(1, CPU, None, [NodeCapacity({"CPU": 1.0}, ends_in(30))]).likely == 0
+        assert one_cluster(2, CPU, None, [NodeCapacity({"CPU": 1.0}, ends_in(30))]).likely == 30
 
     def test_those_ahead_run_as_long_as_it_does(self) -> None:
         nodes = [NodeCapacity({}, ends_in(10, 20))]
         own = RunTime(60, 100, 200)
-        assert until_there_is_room(3, CPU, own, nodes) == StartEstimate(65, 110, 220)
-        assert until_there_is_room(6, CPU, own, nodes).likely == 20 + 2 * 100
+        assert one_cluster(3, CPU, own, nodes) == StartEstimate(65, 110, 220)
+        assert one_cluster(6, CPU, own, nodes).likely == 20 + 2 * 100
 
     def test_nothing_more_is_put_where_too_much_is_in_use(self) -> None:
         above = ClusterCapacity(
             [NodeCapacity({"CPU": 2.0}, ends_in(10, 20)), NodeCapacity({"CPU": 2.0}, ends_in(30))], {"CPU": -0.5}
         )
-        starts = [forecast.estimate_from_capacity(at, CPU, RunTime(50, 100, 200), [above]).likely for at in range(1, 5)]
+        starts = [estimate_from_capacity(at, CPU, RunTime(50, 100, 200), [above]).likely for at in range(1, 5)]
         assert starts == [10, 20, 30, 10 + 100], "one for each end, though four are free"
 
     def test_what_is_in_use_on_all_nodes_counts(self) -> None:
         above = ClusterCapacity([NodeCapacity({"CPU": 4.0}), NodeCapacity({}, ends_in(10, 20, cpus=2))], {"CPU": -3.0})
-        starts = [forecast.estimate_from_capacity(at, {"CPU": 2.0}, None, [above]).likely for at in (1, 2)]
+        starts = [estimate_from_capacity(at, {"CPU": 2.0}, None, [above]).likely for at in (1, 2)]
         assert starts == [20, None]
 
     def test_where_something_has_to_end_first_nothing_is_free_now(self) -> None:
         nodes = [NodeCapacity({"CPU": 1.0}, ends_in(10))]
-        assert forecast.estimate_from_capacity(1, CPU, None, [ClusterCapacity(nodes, full=True)]).likely == 10
-        assert forecast.estimate_from_capacity(2, CPU, None, [ClusterCapacity(nodes, full=True)]).likely == 10
+        assert estimate_from_capacity(1, CPU, None, [ClusterCapacity(nodes, full=True)]).likely == 10
+        assert estimate_from_capacity(2, CPU, None, [ClusterCapacity(nodes, full=True)]).likely == 10
         both = [ClusterCapacity(nodes, full=True), ClusterCapacity(nodes)]
-        assert [forecast.estimate_from_capacity(at, CPU, None, both).likely for at in (1, 2, 3, 4)] == [0, 10, 10, 10]
+        assert [estimate_from_capacity(at, CPU, None, both).likely for at in (1, 2, 3, 4)] == [
+            0,
+            10,
+            10,
+            10,
+        ]
 
     def test_why_what_ends_does_not_help(self) -> None:
         nodes = [NodeCapacity({}, ends_in(10))]
         above = [ClusterCapacity(nodes, {"CPU": -5.0})]
-        said = forecast.estimate_from_capacity(1, CPU, None, above).why
+        said = estimate_from_capacity(1, CPU, None, above).why
         assert said == "what is known to end does not bring use down to the threshold"
-        assert forecast.estimate_from_capacity(7, CPU, None, above).why == said, "whoever is ahead of it"
-        said = forecast.estimate_from_capacity(1, {"CPU": 2.0}, None, above).why
+        assert estimate_from_capacity(7, CPU, None, above).why == said, "whoever is ahead of it"
+        said = estimate_from_capacity(1, {"CPU": 2.0}, None, above).why
         assert said == "what is known to end does not leave enough room for it", "not without a threshold either"
 
     def test_it_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(forecast, "MAX_SLOTS_PER_NODE", 3)
+        monkeypatch.setattr(start_estimate, "MAX_SLOTS_PER_NODE", 3)
         nodes = [NodeCapacity({"CPU": 100.0}), NodeCapacity({"CPU": 100.0}, ends_in(50))]
         own = RunTime(10, 10, 10)
-        assert [until_there_is_room(at, CPU, own, nodes).likely for at in (6, 7)] == [0, 10], "three for each node"
+        assert [one_cluster(at, CPU, own, nodes).likely for at in (6, 7)] == [0, 10], "three for each node"
 
     def test_what_is_not_known_is_said(self) -> None:
         def unknown(*case: object) -> str:
-            told = until_there_is_room(*case)  # type: ignore[arg-type]  # cases of several types
+            told = one_cluster(*case)  # type: ignore[arg-type]  # cases of several types
             assert (told.low, told.likely, told.high) == (None, None, None)
             return told.text
 
@@ -104,8 +108,8 @@ class TestTheArithmetic:
 
     def test_one_whose_end_nobody_knows_is_left_out(self) -> None:
         nodes = [NodeCapacity({}, (RunningItem(CPU, None), *ends_in(10)))]
-        assert until_there_is_room(1, CPU, None, nodes).likely == 10
-        assert until_there_is_room(2, {"CPU": 2.0}, None, nodes).likely is None
+        assert one_cluster(1, CPU, None, nodes).likely == 10
+        assert one_cluster(2, {"CPU": 2.0}, None, nodes).likely is None
 
     def test_how_much_longer(self) -> None:
         seen = RunTime(10, 20, 40)

@@ -6,7 +6,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import StartEstimate
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task
 from tests.unit.lifecycle.gangs import gang
 
