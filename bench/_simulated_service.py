@@ -94,18 +94,18 @@ class InstantExecutor:
 
 
 class _WithInstantExecutor(Runtime):
-    hands: InstantExecutor
+    instant_executor: InstantExecutor
 
     async def _build(self) -> None:
         await super()._build()
-        self.manager.connect_executor(self.hands, self._defect)
+        self.manager.connect_executor(self.instant_executor, self._defect)
 
 
 class SimulatedService(ServiceRuntime, _WithInstantExecutor):
     """Replaces the executor before anything is restored."""
 
-    def __init__(self, hands: InstantExecutor, config: FleetConfig, store: Store) -> None:
-        self.hands, hands.runtime = hands, self
+    def __init__(self, instant_executor: InstantExecutor, config: FleetConfig, store: Store) -> None:
+        self.instant_executor, instant_executor.runtime = instant_executor, self
         self._came: dict[str, float] = {}
         self.took: list[float] = []
         super().__init__(config, store)

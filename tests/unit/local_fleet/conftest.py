@@ -17,7 +17,7 @@ FAKE_RAY = Path(__file__).with_name("fake_ray.py")
 
 @pytest.fixture
 def fake_python(tmp_path: Path) -> Path:
-    """A program that takes the place of the interpreter with Ray."""
+    """A program that replaces the interpreter with Ray."""
     program = tmp_path / "fake-venv" / "bin" / "python"
     program.parent.mkdir(parents=True)
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{FAKE_RAY}" "$@"\n', encoding="utf-8")
@@ -27,8 +27,8 @@ def fake_python(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The temp dir of this test alone, so that it can look for what is left in it. Its path is short enough for Ray's
-    sockets, or fleets would live elsewhere and nothing would ever be found."""
+    """A temp dir for this test, which can then check that nothing is left in it. Its path is short enough for Ray's
+    sockets; otherwise fleets would use another folder."""
     folder = _short_folder()
     try:
         monkeypatch.setenv("TMPDIR", str(folder))

@@ -1,4 +1,4 @@
-"""Stands in for a Ray interpreter: answers as a head does, and has the unruly children a Ray job may have.
+"""A fake Ray interpreter: it answers like a Ray head, and starts child processes that are hard to find.
 
 Run as ``fake -m ray.scripts.scripts start --head …``. ``FAKE_RAY_*`` in the environment makes it misbehave.
 """
@@ -64,7 +64,7 @@ def misbehave() -> None:
         sys.exit("fake: no luck today")
 
 
-def unruly_children() -> None:
+def hard_to_find_children() -> None:
     """One plain, one in a session of its own, and one that also left its parent and dropped its environment."""
     subprocess.Popen(SLEEP)
     subprocess.Popen(SLEEP, start_new_session=True)
@@ -77,7 +77,7 @@ def unruly_children() -> None:
 def main() -> None:
     options = dict(arg.split("=", 1) for arg in sys.argv if arg.startswith("--") and "=" in arg)
     misbehave()
-    unruly_children()
+    hard_to_find_children()
     shm = os.environ.get("FAKE_RAY_SHM")
     if shm:
         with open(shm, "w+b") as file:

@@ -1,4 +1,4 @@
-"""`rmcs fleet up / status / down`, as a person types them, with a stand-in for Ray."""
+"""`rmcs fleet up / status / down` on the command line, with a fake Ray."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_up_stays_up_after_the_command_and_down_removes_everything(rmcs: Rmcs, b
 
 
 def test_what_is_printed_for_programs(rmcs: Rmcs) -> None:
-    """Data on stdout, words on stderr."""
+    """Data on stdout, messages on stderr."""
 
     def told(form: str, *words: str) -> Any:
         done = subprocess.run(
@@ -135,7 +135,7 @@ def _until(rmcs: Rmcs, **wanted: str) -> None:
     assert states == wanted
 
 
-def test_a_second_up_starts_again_what_died_and_nothing_else(rmcs: Rmcs) -> None:
+def test_a_second_up_restarts_dead_clusters_only(rmcs: Rmcs) -> None:
     rmcs("up")
     before = {cluster["name"]: cluster for cluster in rmcs.json()["clusters"]}
     psutil.Process(min(before["mac"]["pids"])).kill()
@@ -157,7 +157,7 @@ def test_a_second_up_starts_again_what_died_and_nothing_else(rmcs: Rmcs) -> None
     assert "a local fleet is up already" in rmcs("up")
 
 
-def test_one_that_cannot_be_started_again_says_why(rmcs: Rmcs, tmp_path: Path) -> None:
+def test_a_failed_restart_reports_its_reason(rmcs: Rmcs, tmp_path: Path) -> None:
     rmcs("up", "--clusters", "1")
     psutil.Process(min(_pids(rmcs.json()))).kill()
     _until(rmcs, linux="down")
@@ -167,7 +167,7 @@ def test_one_that_cannot_be_started_again_says_why(rmcs: Rmcs, tmp_path: Path) -
     assert "fake: gone" in text
 
 
-def test_one_whose_supervisor_was_killed_needs_a_person(rmcs: Rmcs) -> None:
+def test_a_cluster_without_supervisor_is_lost(rmcs: Rmcs) -> None:
     rmcs("up", "--clusters", "1")
     (record,) = Path(json.loads((rmcs.home / "fleet" / "fleet.json").read_text())["root"]).glob("*/cluster.json")
     os.kill(json.loads(record.read_text())["supervisor"]["pid"], signal.SIGKILL)
@@ -176,7 +176,7 @@ def test_one_whose_supervisor_was_killed_needs_a_person(rmcs: Rmcs) -> None:
     assert "linux is lost: its supervisor process was killed; `rmcs fleet down`, then `rmcs fleet up`" in text
 
 
-def test_whoever_asks_nonsense_or_goes_away_ends_nothing(rmcs: Rmcs) -> None:
+def test_invalid_or_aborted_requests_do_not_end_the_fleet(rmcs: Rmcs) -> None:
     rmcs("up", "--clusters", "1")
     root = json.loads((rmcs.home / "fleet" / "fleet.json").read_text())["root"]
     for said in (b"", b"{\n", b'{"start": 3}\n', b'{"start": ["nobody"]}\n'):
@@ -195,7 +195,7 @@ def _states(rmcs: Rmcs) -> dict[str, str]:
     return {cluster["name"]: cluster["state"] for cluster in rmcs.json()["clusters"]}
 
 
-def test_a_fleet_whose_holder_was_killed_is_gone_and_can_be_started_again(rmcs: Rmcs, base: Path) -> None:
+def test_a_fleet_whose_daemon_was_killed_is_gone_and_can_be_restarted(rmcs: Rmcs, base: Path) -> None:
     rmcs("up", "--clusters", "1")
     pids = _pids(rmcs.json())
     holder = json.loads((rmcs.home / "fleet" / "fleet.json").read_text())["holder"]["pid"]
@@ -256,7 +256,7 @@ def test_up_interrupted_while_it_starts_leaves_nothing(rmcs: Rmcs, base: Path, h
     assert rmcs.json()["up"] is False
 
 
-def test_a_fleet_that_cannot_start_says_why(rmcs: Rmcs, base: Path) -> None:
+def test_a_fleet_that_cannot_start_reports_its_reason(rmcs: Rmcs, base: Path) -> None:
     rmcs.env["FAKE_RAY_FAIL"] = "1"
     text = rmcs("up", "--clusters", "1", status=1)
     assert "'linux' did not start" in text
@@ -265,7 +265,7 @@ def test_a_fleet_that_cannot_start_says_why(rmcs: Rmcs, base: Path) -> None:
 
 
 def test_a_daemon_without_output_reports_its_exit_code(rmcs: Rmcs, base: Path, tmp_path: Path) -> None:
-    """As where the log cannot be written."""
+    """For example, its log cannot be written."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\nif sys.orig_argv[-1].endswith('.local_fleet.background'): os._exit(7)\n"
     )
@@ -274,15 +274,12 @@ def test_a_daemon_without_output_reports_its_exit_code(rmcs: Rmcs, base: Path, t
     assert f"ended while it was starting: exit code 7, and nothing in {rmcs.home / 'fleet' / 'fleet.log'}" in text
 
 
-def test_what_was_asked_of_a_fleet_that_is_up_and_not_done_is_said(rmcs: Rmcs) -> None:
+def test_up_with_other_options_keeps_the_running_fleet(rmcs: Rmcs) -> None:
     rmcs("up", "--clusters", "1")
     use = f"rmcs: use it:  export RMCS_CONFIG={rmcs.home / 'fleet' / 'clusters.yaml'}"
     text = rmcs("up", "-n", "3", "--cpus", "4")
     assert "rmcs: a local fleet is up already" in text
-    assert (
-        "rmcs: it stays as it is, with 1 cluster, not 3 and 2 CPUs each, not 4; to have it otherwise, `rmcs fleet "
-        "down` first" in text
-    )
+    assert "with 1 cluster, not 3 and 2 CPUs each, not 4" in text
     assert use in text
     for same in (["up"], ["up", "-n", "1"], ["up", "-n", "1", "--cpus", "2"]):
         text = rmcs(*same)

@@ -67,7 +67,7 @@ def test_stop_leaves_no_process_no_port_and_no_file(fleet: LocalFleet, base: Pat
     fleet.stop()  # harmless
 
 
-def test_each_has_its_own_token_home_and_environment(fleet: LocalFleet, fake_python: Path) -> None:
+def test_each_cluster_has_its_own_token_home_and_environment(fleet: LocalFleet, fake_python: Path) -> None:
     assert fleet.token("a") != fleet.token("b")
     with pytest.raises(urllib.error.HTTPError, match="403"):
         fetch(fleet.addresses("a").dashboard + "/api/version", fleet.token("b"))
@@ -92,12 +92,12 @@ def test_a_cluster_may_have_an_interpreter_of_its_own(fake_python: Path, base: P
     assert first_on_path == {"a": str(fake_python.parent), "b": str(other.parent)}
 
 
-def test_an_interpreter_of_its_own_that_is_missing_is_told(fake_python: Path, base: Path, tmp_path: Path) -> None:
+def test_a_missing_interpreter_of_a_cluster_is_an_error(fake_python: Path, base: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"names .*nowhere, which is not a program"):
         LocalFleet(LocalCluster("a", ray_python=tmp_path / "nowhere"), ray_python=fake_python).start_all()
 
 
-def test_kill_is_a_power_cut_of_one_cluster_and_start_brings_it_back_where_it_was(fleet: LocalFleet) -> None:
+def test_a_killed_cluster_restarts_at_the_same_addresses(fleet: LocalFleet) -> None:
     before, addresses, others = fleet.processes("a"), fleet.addresses("a"), fleet.processes("b")
     old_session, token = session(fleet, "a"), fleet.token("a")
 
@@ -123,7 +123,7 @@ def test_kill_is_a_power_cut_of_one_cluster_and_start_brings_it_back_where_it_wa
     assert session(fleet, "b")
 
 
-def test_pause_stops_every_process_and_resume_lets_them_go_on(fleet: LocalFleet) -> None:
+def test_pause_stops_every_process_and_resume_continues_them(fleet: LocalFleet) -> None:
     fleet.pause("a")
     assert fleet.state("a") == "paused"
     assert {psutil.Process(pid).status() for pid in fleet.processes("a")} == {psutil.STATUS_STOPPED}
@@ -141,7 +141,7 @@ def test_pause_stops_every_process_and_resume_lets_them_go_on(fleet: LocalFleet)
     assert fleet.state("a") == "down"
 
 
-def test_the_line_to_one_cluster_can_be_cut_frozen_delayed_and_restored(fleet: LocalFleet) -> None:
+def test_the_network_of_one_cluster_can_be_cut_frozen_delayed_and_restored(fleet: LocalFleet) -> None:
     fleet.cut("a")
     with pytest.raises(urllib.error.URLError, match="refused"):
         session(fleet, "a")
@@ -169,7 +169,7 @@ def test_the_line_to_one_cluster_can_be_cut_frozen_delayed_and_restored(fleet: L
         fleet.delay("a", -1)
 
 
-def test_a_port_of_ours_can_be_put_behind_the_line_of_a_cluster(fleet: LocalFleet) -> None:
+def test_a_local_port_can_be_exposed_over_the_network_of_a_cluster(fleet: LocalFleet) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, _, port = fleet.expose("a", server.getsockname()[1]).rpartition(":")
         with socket.create_connection((host, int(port)), timeout=60) as caller:
@@ -248,9 +248,7 @@ def test_a_foreign_process_is_untouched(fleet: LocalFleet) -> None:
         foreign.wait()
 
 
-def test_shared_memory_that_was_left_mapped_is_removed(
-    fake_python: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leftover_shared_memory_is_removed(fake_python: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path(f"/dev/shm/rmcs-test-{os.getpid()}")
     monkeypatch.setenv("FAKE_RAY_SHM", str(file))
     with LocalFleet(LocalCluster("a"), ray_python=fake_python):
@@ -259,7 +257,7 @@ def test_shared_memory_that_was_left_mapped_is_removed(
 
 
 class TestStart:
-    def test_it_is_tried_again_when_ray_fails_and_says_so(
+    def test_a_failed_start_is_retried_and_reported(
         self, fake_python: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("FAKE_RAY_FAIL_ONCE", str(tmp_path / "failed"))
@@ -272,7 +270,7 @@ class TestStart:
         first, second = (text for text in said if "starting; Ray's own ports" in text)
         assert first.split(",")[0] != second.split(",")[0], "new ports each time"
 
-    def test_one_that_never_starts_gives_the_end_of_its_log_and_leaves_nothing(
+    def test_a_cluster_that_never_starts_reports_its_log_and_leaves_nothing(
         self, fake_python: Path, base: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("FAKE_RAY_FAIL", "1")
@@ -295,7 +293,7 @@ class TestStart:
             assert f"home_dir: {home}" in fleet.config_path.read_text()
         assert home.is_dir()
 
-    def test_the_config_goes_where_it_is_asked_for_and_goes_away(
+    def test_the_config_is_written_to_state_dir_and_removed(
         self, fake_python: Path, base: Path, tmp_path: Path
     ) -> None:
         with LocalFleet(LocalCluster("a"), ray_python=fake_python, state_dir=tmp_path / "state") as fleet:

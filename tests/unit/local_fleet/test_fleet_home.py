@@ -1,4 +1,4 @@
-"""The folder of a local fleet, and the one it is in, are their owner's alone."""
+"""The folder of a local fleet and its parent are private."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def mode(folder: Path) -> int:
     return stat.S_IMODE(folder.stat().st_mode)
 
 
-def test_who_may_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "new" / "rmcs"
     monkeypatch.setenv("RMCS_HOME", str(home))
     FleetHome().make()

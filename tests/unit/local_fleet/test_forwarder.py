@@ -73,7 +73,7 @@ async def test_a_large_value_arrives_whole_and_the_end_of_one_side_reaches_the_o
     assert received == sent
 
 
-async def test_cut_drops_what_is_open_and_refuses_what_is_new_and_mend_undoes_it(setup: Setup) -> None:
+async def test_cut_drops_open_connections_and_refuses_new_ones_until_uncut(setup: Setup) -> None:
     line = await setup.line()
     assert await _say(line, b"before") == b"before"
 
@@ -87,7 +87,7 @@ async def test_cut_drops_what_is_open_and_refuses_what_is_new_and_mend_undoes_it
     assert await _say(await setup.line(), b"after") == b"after"
 
 
-async def test_a_cut_line_stays_cut_when_the_cluster_starts_again(setup: Setup) -> None:
+async def test_a_cut_survives_a_restart_of_the_cluster(setup: Setup) -> None:
     await setup.forwarder.cut()
     await setup.forwarder.shut()
     await setup.forwarder.open(setup.target)
@@ -122,7 +122,7 @@ async def test_a_target_that_refuses_shows_as_a_reset(setup: Setup) -> None:
             await asyncio.wait_for(reader.read(1), 60)
 
 
-async def test_a_frozen_line_stays_open_and_silent_and_loses_nothing(setup: Setup) -> None:
+async def test_a_frozen_connection_stays_open_and_loses_nothing(setup: Setup) -> None:
     line = await setup.line()
     await _say(line, b"x")
     setup.impairment.freeze()
@@ -140,7 +140,7 @@ async def test_a_frozen_line_stays_open_and_silent_and_loses_nothing(setup: Setu
     assert await asyncio.wait_for(fresh[0].readexactly(9), 60) == b"also held"
 
 
-async def test_a_frozen_line_hides_the_end_of_the_other_side(setup: Setup) -> None:
+async def test_a_frozen_connection_hides_the_end_of_the_other_side(setup: Setup) -> None:
     line = await setup.line()
     await _say(line, b"x")
     setup.impairment.freeze()
@@ -165,7 +165,7 @@ async def test_delay_counts_each_way_and_does_not_add_up_over_chunks(setup: Setu
     assert time.monotonic() - begin < 12
 
 
-async def test_throttle_limits_all_lines_of_a_cluster_together(setup: Setup) -> None:
+async def test_throttle_limits_all_connections_of_a_cluster_together(setup: Setup) -> None:
     lines = [await setup.line(), await setup.line()]
     setup.impairment.bytes_per_s = 100_000
     begin = time.monotonic()
@@ -178,7 +178,7 @@ async def test_throttle_limits_all_lines_of_a_cluster_together(setup: Setup) -> 
     assert time.monotonic() - begin < 20
 
 
-async def test_some_are_cut_and_new_ones_taken(setup: Setup) -> None:
+async def test_some_connections_are_cut_and_new_ones_accepted(setup: Setup) -> None:
     line = await setup.line()
     assert await _say(line, b"before") == b"before"
     assert await setup.forwarder.cut_some(0.0) == 0
@@ -189,7 +189,7 @@ async def test_some_are_cut_and_new_ones_taken(setup: Setup) -> None:
     assert await _say(await setup.line(), b"new") == b"new"
 
 
-async def test_a_lost_connection_stands_and_carries_nothing_and_tells_no_end(setup: Setup) -> None:
+async def test_a_half_open_connection_carries_nothing_and_hides_its_end(setup: Setup) -> None:
     line = await setup.line()
     assert await _say(line, b"before") == b"before"
 
@@ -203,7 +203,7 @@ async def test_a_lost_connection_stands_and_carries_nothing_and_tells_no_end(set
         await asyncio.wait_for(line[0].read(1), 0.3)
 
 
-async def test_of_a_lost_connection_neither_side_hears_that_the_other_went(setup: Setup) -> None:
+async def test_neither_side_of_a_half_open_connection_sees_the_other_end(setup: Setup) -> None:
     heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     joined = asyncio.Event()
 

@@ -135,7 +135,7 @@ def _started_in(base: Path) -> list[int]:
     return found
 
 
-def test_sigterm_ends_the_owner_and_the_supervisors_tidy_up(fake_python: Path, owners: list[Owner]) -> None:
+def test_sigterm_ends_the_owner_and_the_supervisors_clean_up(fake_python: Path, owners: list[Owner]) -> None:
     owners.append(owner := Owner(fake_python))
     owner.process.terminate()
     assert left(owner) == []
@@ -167,7 +167,7 @@ def _text(records: list[Path]) -> str:
 
 
 class TestSweep:
-    def test_a_record_whose_process_ids_were_reused_ends_no_stranger(self, base: Path) -> None:
+    def test_reused_process_ids_in_a_record_are_not_killed(self, base: Path) -> None:
         stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
         try:
             reused = Identity(stranger.pid, time.time() - 1000)
@@ -179,14 +179,14 @@ class TestSweep:
             stranger.kill()
             stranger.wait()
 
-    def test_a_fleet_that_is_looked_after_is_left_alone(self, base: Path) -> None:
+    def test_a_supervised_fleet_is_not_swept(self, base: Path) -> None:
         me = Identity.of(os.getpid())
         assert me is not None
         root = _stale_fleet(base, ClusterRecord(me))
         assert sweep_stale(base) == []
         assert root.exists()
 
-    def test_folders_that_are_not_fleets_are_left_alone(self, base: Path) -> None:
+    def test_other_folders_are_not_swept(self, base: Path) -> None:
         (base / f"{PREFIX}young").mkdir()
         full = base / f"{PREFIX}full"
         full.mkdir()

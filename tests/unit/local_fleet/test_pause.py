@@ -1,4 +1,4 @@
-"""All processes of a cluster stand still, also one that is just starting another."""
+"""A pause stops all processes of a cluster, including one that is starting a child."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ time.sleep(600)
 
 @pytest.fixture
 def starting(tmp_path: Path) -> Iterator[psutil.Process]:
-    """It waits in the kernel for its child, which waits for somebody to write to `pipe` before it becomes a program."""
+    """A process that waits in the kernel for its child, which waits for a writer of `pipe` before it execs."""
     os.mkfifo(tmp_path / "pipe")
     process = subprocess.Popen([sys.executable, "-c", STARTS_ANOTHER, str(tmp_path / "pipe")])
     found = psutil.Process(process.pid)
@@ -41,8 +41,8 @@ def starting(tmp_path: Path) -> Iterator[psutil.Process]:
     process.wait(10)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody waits in the kernel for that")
-def test_one_that_is_just_starting_another(starting: psutil.Process, tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux waits in the kernel for a starting child")
+def test_a_process_that_is_starting_a_child_is_stopped(starting: psutil.Process, tmp_path: Path) -> None:
     def find() -> list[psutil.Process]:
         return [starting, *starting.children()]
 
@@ -62,9 +62,7 @@ def test_one_that_is_just_starting_another(starting: psutil.Process, tmp_path: P
         processes.signal_all(find, signal.SIGCONT)
 
 
-async def test_a_pause_that_fails_leaves_nothing_standing_still(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_pause_resumes_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[signal.Signals] = []
 
     def not_all(_: object, number: signal.Signals) -> bool:

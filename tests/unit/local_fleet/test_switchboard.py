@@ -70,7 +70,9 @@ def say(process: subprocess.Popen[str], word: str) -> str:
     return process.stdout.readline().strip()
 
 
-def test_each_goes_over_the_line_of_its_own_cluster(fake_python: Path, base: Path, port: int, tmp_path: Path) -> None:
+def test_each_agent_uses_the_network_of_its_own_cluster(
+    fake_python: Path, base: Path, port: int, tmp_path: Path
+) -> None:
     with (
         LocalFleet(LocalCluster("a"), LocalCluster("b"), ray_python=fake_python) as fleet,
         Switchboard(fleet, port) as board,

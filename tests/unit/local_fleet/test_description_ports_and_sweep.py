@@ -54,7 +54,7 @@ def test_a_fleet_needs_clusters_with_distinct_names() -> None:
         LocalFleet(LocalCluster("twin"), LocalCluster("twin"))
 
 
-def test_a_fleet_that_is_not_up_says_so() -> None:
+def test_a_fleet_that_is_not_up_is_an_error() -> None:
     fleet = LocalFleet(LocalCluster("a"))
     for attempt in (lambda: fleet.config_path, lambda: fleet.kill("a"), lambda: fleet.token("a")):
         with pytest.raises(ConfigurationError, match="not up"):
@@ -79,7 +79,7 @@ class TestInterpreter:
         path.symlink_to(sys.executable)
         return path
 
-    def test_none_gives_a_sentence_that_says_how_to_make_one(self) -> None:
+    def test_no_interpreter_gives_an_error_with_the_next_step(self) -> None:
         with pytest.raises(ConfigurationError, match=r"pip install 'ray\[default\]'") as caught:
             interpreter.find_ray_python()
         assert "make setup-ray" in str(caught.value)
@@ -100,7 +100,7 @@ class TestInterpreter:
         argument = self._program(tmp_path / "argument/python")
         assert interpreter.find_ray_python(argument) == argument
 
-    def test_one_that_was_named_but_is_not_there_is_an_error_and_no_fall_back(
+    def test_a_named_interpreter_that_is_missing_is_an_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self._program(tmp_path / ".venv-ray/bin/python")
@@ -120,7 +120,7 @@ class TestPorts:
         assert block.base == second.base
         block.release()
 
-    def test_a_claimed_block_is_not_given_twice_though_nothing_listens_yet(self) -> None:
+    def test_a_claimed_block_is_not_claimed_again_before_anything_listens(self) -> None:
         held = claim()
         with pytest.raises(ConfigurationError, match="free ports"):
             claim([held.base])
@@ -128,7 +128,7 @@ class TestPorts:
         claim([held.base]).release()
 
 
-def test_the_command_line_says_everything_that_was_described() -> None:
+def test_the_ray_command_line_has_every_described_option() -> None:
     cluster = LocalCluster(
         "a", num_cpus=3, num_gpus=1, memory=5_000_000, resources={"special": 2}, labels={"arch": "arm", "tier": "b"}
     )
@@ -148,7 +148,7 @@ def test_the_command_line_says_everything_that_was_described() -> None:
         assert expected in command
 
 
-def test_nothing_of_ours_gets_into_the_environment_of_a_cluster() -> None:
+def test_the_environment_of_a_cluster_is_clean() -> None:
     ours = {
         "PATH": "/usr/bin",
         "LANG": "C.UTF-8",
@@ -178,7 +178,7 @@ def test_nothing_of_ours_gets_into_the_environment_of_a_cluster() -> None:
 
 
 class TestConfigFile:
-    def test_it_holds_what_was_described_and_no_secret(self, tmp_path: Path) -> None:
+    def test_the_config_has_the_description_and_no_secret(self, tmp_path: Path) -> None:
         cluster = LocalCluster(
             "a",
             tags=["x"],
@@ -213,7 +213,7 @@ class TestConfigFile:
             ],
         }
 
-    def test_somebody_elses_file_is_neither_replaced_nor_removed(self, tmp_path: Path) -> None:
+    def test_a_foreign_config_file_is_neither_replaced_nor_removed(self, tmp_path: Path) -> None:
         path = tmp_path / "clusters.yaml"
         path.write_text("clusters: []\n")
         with pytest.raises(ConfigurationError, match="not written by a local fleet"):
