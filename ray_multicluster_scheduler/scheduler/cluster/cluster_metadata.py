@@ -1,4 +1,4 @@
-"""ClusterMetadata, where readers of the scheduler look for it; it is defined in ``common.model``."""
+"""Re-export of ClusterMetadata at its public path; it is defined in ``common.model``."""
 
 from __future__ import annotations
 

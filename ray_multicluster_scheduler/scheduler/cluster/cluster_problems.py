@@ -1,4 +1,4 @@
-"""What keeps a cluster from taking work, in words."""
+"""Problems of a cluster that keep it from accepting work, as ClusterProblem with code and sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.scheduler.policy import reasons
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailure:
-    """The last answer to a refresh was no answer."""
+    """The last snapshot request failed."""
 
     at: float
     sentence: str
@@ -22,14 +22,14 @@ class SnapshotFailure:
 
 @dataclass(frozen=True, slots=True)
 class LinkFailure:
-    """No link could be made; tasks keep away until then."""
+    """No link could be made; tasks and actors are not sent there before ``retry_at``."""
 
     retry_at: float
     problem: ClusterProblem
 
 
 def link_problem(failed: LinkFailure, now: float) -> ClusterProblem | None:
-    """None: it is time to try again."""
+    """None if the next attempt to make a link is due."""
     if now >= failed.retry_at:
         return None
     trouble = failed.problem
@@ -40,7 +40,7 @@ def link_problem(failed: LinkFailure, now: float) -> ClusterProblem | None:
 
 
 def unreachable(failed: SnapshotFailure, breaker: CircuitBreaker, now: float) -> ClusterProblem:
-    """Nothing was ever heard of it, in the life of this process."""
+    """The cluster has not answered since this process started."""
     if failed.awaited:
         return ClusterProblem(reasons.CLUSTER_UNKNOWN, failed.sentence, at=failed.at)
     sentence = f"it has not answered since it was added: {failed.sentence}"
@@ -51,12 +51,12 @@ def unreachable(failed: SnapshotFailure, breaker: CircuitBreaker, now: float) ->
 
 
 def breaker_problem(breaker: CircuitBreaker, now: float) -> ClusterProblem:
-    """It is open, or half open."""
+    """Its circuit breaker is open or half open."""
     return ClusterProblem(reasons.BREAKER_OPEN, _failing(breaker, now))
 
 
 def silent_link(silent_s: float, lost_after_s: float, breaker: CircuitBreaker, now: float) -> ClusterProblem:
-    """Its link is down for so long. That it is not asked either, since it failed too often, is a part of that."""
+    """Its link has been down for ``silent_s``; an open breaker is mentioned too."""
     also = "" if breaker.state(now) is BreakerState.CLOSED else f"; {_failing(breaker, now)}"
     if silent_s >= lost_after_s:
         return ClusterProblem(reasons.CLUSTER_LOST, f"its link has been silent for {silent_s:.0f} s: it is lost{also}")
@@ -64,7 +64,7 @@ def silent_link(silent_s: float, lost_after_s: float, breaker: CircuitBreaker, n
 
 
 def _failing(breaker: CircuitBreaker, now: float) -> str:
-    """How often it failed, when it is asked again, and what the last failure was: as of now."""
+    """How often it failed, when it is probed again, and the last failure."""
     again = f"is asked again in {_recovers_in(breaker, now):.0f} s"
     if breaker.state(now) is BreakerState.HALF_OPEN:
         again = "is being asked again"
@@ -73,7 +73,7 @@ def _failing(breaker: CircuitBreaker, now: float) -> str:
 
 
 def silent_head(silent_s: float) -> ClusterProblem:
-    """Its agent is there, and the head does not answer it."""
+    """Its agent answers, but the head does not."""
     sentence = f"its link is up, but its head (GCS) has not answered for {silent_s:.0f} s"
     return ClusterProblem(reasons.HEAD_SILENT, sentence)
 

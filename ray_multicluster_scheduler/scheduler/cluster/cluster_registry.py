@@ -1,4 +1,4 @@
-"""ClusterRegistry: the clusters of the fleet, by name."""
+"""ClusterRegistry: the clusters of the fleet by name, with everything recorded of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterSt
 
 
 class ClusterRegistry:
-    """Who is in the fleet, in the order of configuration, and what is known of each."""
+    """The clusters in the order of configuration. Their life cycle is managed by ClusterManager."""
 
     def __init__(self, settings: Settings, clusters: Iterable[ClusterMetadata] = ()) -> None:
         self._settings = settings
@@ -25,7 +25,7 @@ class ClusterRegistry:
             self.register(metadata)
 
     def register(self, metadata: ClusterMetadata) -> None:
-        """Add a cluster, or change the entry of one that is there."""
+        """Add a cluster, or change the entry of a known one."""
         state = self._states.get(metadata.name)
         if state is None:
             self._states[metadata.name] = ClusterState(metadata, self._settings, self.changed.add, self.rebooked.add)
@@ -34,13 +34,13 @@ class ClusterRegistry:
             state.reconfigure(metadata)
 
     def unregister(self, name: str) -> None:
-        """Forget a cluster. Raises ConfigurationError when there is none of that name."""
+        """Forget a cluster. Raises ConfigurationError for an unknown name."""
         self.state(name)
         del self._states[name]
         self.changed.add(name)
 
     def get(self, name: str) -> ClusterMetadata:
-        """Its entry. Raises ConfigurationError, with the names there are, for an unknown one."""
+        """The entry of a cluster. Raises ConfigurationError, with the known names, for an unknown one."""
         return self.state(name).metadata
 
     def list(self) -> tuple[ClusterMetadata, ...]:
@@ -53,27 +53,27 @@ class ClusterRegistry:
         return tuple(metadata for metadata in self.list() if tag in metadata.tags)
 
     def latest_snapshot(self, name: str) -> ResourceSnapshot | None:
-        """The newest snapshot of it, or None. Raises ConfigurationError for an unknown name."""
+        """The newest snapshot, or None. Raises ConfigurationError for an unknown name."""
         return self.state(name).ledger.latest_snapshot
 
     def state(self, name: str) -> ClusterState:
-        """All that is remembered of it. Raises ConfigurationError for an unknown name."""
+        """The state of a cluster. Raises ConfigurationError for an unknown name."""
         state = self._states.get(name)
         if state is None:
             raise ConfigurationError(self.unknown_name_message(name), cluster=name, next_step=self.name_hint(name))
         return state
 
     def find(self, name: str | None) -> ClusterState | None:
-        """As :meth:`state`, for a cluster that may be gone."""
+        """The state of a cluster that may be unknown, or None."""
         return None if name is None else self._states.get(name)
 
     def unknown_name_message(self, name: str) -> str:
-        """The sentence for a name that nobody has."""
+        """The error message for an unknown name."""
         known = ", ".join(self._states) or "none at all"
         return f"There is no cluster {name!r}; the configured ones are: {known}."
 
     def name_hint(self, name: str) -> str:
-        """What to do about such a name."""
+        """The next step for an unknown name."""
         close = get_close_matches(name, self._states, n=1)
         if close:
             return f"did you mean {close[0]!r}?"

@@ -1,4 +1,5 @@
-"""ClusterState: what the brain remembers of one cluster, and how that becomes a ClusterView."""
+"""ClusterState: everything recorded of one cluster, and how it becomes a ClusterView. WideItemReservation: capacity
+that is reserved there for one wide item."""
 
 from __future__ import annotations
 
@@ -36,10 +37,9 @@ from ray_multicluster_scheduler.scheduler.policy import reasons
 
 @dataclass(frozen=True, slots=True)
 class WideItemReservation:
-    """``parts``: what it will take of which node. ``start_at``: when that is expected to be free; None: nobody knows.
-
-    ``urgency`` is the item's own: whoever is more urgent is not kept away.
-    """
+    """Capacity reserved for one wide item. ``parts``: what it will take of which node. ``start_at``: when that is
+    expected to be free; None if unknown. ``urgency`` is that of the item: more urgent items may ignore the
+    reservation."""
 
     task_id: str
     parts: Mapping[str, Resources]
@@ -48,7 +48,7 @@ class WideItemReservation:
 
 
 def without_reserved(nodes: Iterable[NodeView], pin: WideItemReservation) -> tuple[NodeView, ...]:
-    """The nodes as everybody else sees them: what is free of the kept room is not free for them."""
+    """The nodes as other items see them: reserved capacity is not free."""
     return tuple(
         replace(node, free={name: minus(node.free, pin.parts[node.node_id])[name] for name in node.free})
         if node.free is not None and node.node_id in pin.parts
@@ -77,11 +77,11 @@ _NEVER = object()
 
 
 class ClusterState:
-    """Mutable; only the machine's event handlers change it, through the methods here.
+    """Mutable state of one cluster; changed only by the machine's event handlers and ClusterManager.
 
-    A view is kept until anything of it changes: every attribute that gets another value, and every change of the books,
-    calls ``on_change``, and some things change by time alone. When only the books change, or only what the cluster
-    itself tells of its nodes, most of the view holds.
+    A view is cached until something changes: every attribute that gets another value, and every change of the ledger,
+    calls ``on_change``; some things change by time alone. When only bookings change, or only what a snapshot shows of
+    the nodes, most of the view is reused.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class ClusterState:
 
     @property
     def at_in_flight_limit(self) -> bool:
-        """Are as many items of ours there as may be at once?"""
+        """Is ``max_in_flight`` reached?"""
         return len(self.slots.held) + len(self.slots.prefetched) >= self.metadata.max_in_flight
 
     def assign(
@@ -162,8 +162,8 @@ class ClusterState:
         nodes: Sequence[NodeView] | None = None,
         begun: bool = False,
     ) -> None:
-        """Reserve room for it, on the ``nodes`` as the decision saw them, and count it. One that has ``begun`` does not
-        wait for a new node, and is ready if it serves."""
+        """Reserve capacity for an item on the ``nodes`` that the decision saw, and give it a slot. An item that has
+        ``begun`` does not wait for a new node, and is ready if it serves."""
         new_node = None if begun else self._new_node()
         parts = find_placement(task, self.ledger.nodes() if nodes is None else nodes, new_node) or {}
         self.ledger.reserve(task.id, parts, now, spreads=may_spread(task))
@@ -172,12 +172,12 @@ class ClusterState:
             self.actor_ready(task, now)
 
     def release(self, task_id: str, now: float) -> None:
-        """The attempt is over, or never began."""
+        """The attempt has ended, or never started."""
         self.ledger.release(task_id, now)
         self.slots.release(task_id)
 
     def hand_over(self, ended_id: str, begun: TaskDescription, now: float) -> None:
-        """One that was sent ahead has begun, in the place of one that ended if that still has it."""
+        """A prefetched attempt started in the slot of one that ended, if that still has it."""
         self.slots.remove_prefetched(begun.id)
         if self.slots.release(ended_id) is not None and self.ledger.hand_over(ended_id, begun.id):
             self.slots.assign(begun, short=True)
@@ -185,7 +185,7 @@ class ClusterState:
             self.assign(begun, now, short=True)
 
     def actor_ready(self, task: TaskDescription, now: float) -> None:
-        """What it needed to be placed is more than what it holds from now on."""
+        """The actor is placed: it now holds only what it asked for, which may be less than it needed for placement."""
         self.slots.actor_ready(task.id)
         if task.placement != task.requirements:
             self.ledger.shrink(task.id, task.requirements, now)
@@ -211,13 +211,14 @@ class ClusterState:
         self._record_contact(now)
 
     def record_dashboard_failure(self, sentence: str, now: float) -> float:
-        """It did not answer, which says nothing of the link. Returns since when it does not."""
+        """The dashboard did not answer; the link is not affected. Returns since when it fails."""
         since = self.dashboard_failure.at if self.dashboard_failure else now
         self.dashboard_failure = SnapshotFailure(since, sentence, permanent=False)
         return since
 
     def record_snapshot_failure(self, sentence: str, *, permanent: bool, now: float, awaited: bool = False) -> None:
-        """It did not answer; ``awaited``: it could not be asked, since its link is down, which is known already."""
+        """A snapshot failed. ``awaited``: it could not be requested because the link is down, which is known
+        already."""
         self.refreshing = False
         self.refresh_failure = SnapshotFailure(now, sentence, permanent, awaited)
         self.silent_since = now if self.silent_since is None else self.silent_since
@@ -226,7 +227,7 @@ class ClusterState:
             self.breaker.record_failure(now, f"asked what is free: {sentence}", silence=True)
 
     def _counts_as_failure(self, now: float) -> bool:
-        """However many look, one silence does in each ``snapshot_interval_s``; and that of a probe."""
+        """Count at most one failure per ``snapshot_interval_s``, and each failed probe of the breaker."""
         due = -inf if self.silence_counted_at is None else self.silence_counted_at + self.settings.snapshot_interval_s
         return now >= due or self.breaker.state(now) is BreakerState.HALF_OPEN
 
@@ -249,13 +250,13 @@ class ClusterState:
         self.link_failure = LinkFailure(now + self.settings.breaker_recovery_s, trouble)
 
     def declare_dead(self, reason: str, now: float) -> None:
-        """It takes no work until it is heard of again."""
+        """It accepts no work until it answers again."""
         why = f": {reason}" if reason else ""
         sentence = f"an operator declared it dead{why}; it takes no work before it answers again"
         self.dead = ClusterProblem(reasons.CLUSTER_DEAD, sentence, at=now)
 
     def evidence_of_life(self, now: float) -> str | None:
-        """Why nobody should think that it is dead; None if nothing speaks against it."""
+        """Why it cannot be dead; None if nothing recent speaks against it."""
         if self.link == "up":
             return "its link is up"
         silent_since = self.link_down_at if self.link == "down" else -inf
@@ -266,7 +267,7 @@ class ClusterState:
         return f"it answered {age:.0f} s ago" if fresh else None
 
     def reconfigure(self, metadata: ClusterMetadata) -> None:
-        """Somebody changed its entry: old troubles say nothing about the new one."""
+        """Its entry changed: earlier problems do not apply to the new one."""
         moved = (metadata.head_address, metadata.dashboard) != (self.metadata.head_address, self.metadata.dashboard)
         self.metadata = metadata
         self.refresh_failure = self.link_failure = self.refresh_requested_at = None
@@ -287,7 +288,7 @@ class ClusterState:
     # ---- what a decision sees
 
     def view(self, now: float, next_submission_at: float | None = None) -> ClusterView:
-        """The cluster at this moment; the same object as long as nothing of it changes."""
+        """The cluster at this moment; the same object as long as nothing changes."""
         view = self._view
         if view is not None and now < self._view_until and view.next_submission_at == next_submission_at:
             return view
@@ -304,11 +305,11 @@ class ClusterState:
 
     @property
     def view_until(self) -> float:
-        """When the last view stops being true although nothing happens."""
+        """When the last view expires although nothing happens."""
         return self._view_until
 
     def fresh_view(self, now: float, next_submission_at: float | None = None) -> ClusterView:
-        """The same, with every sentence as of now."""
+        """A new view with current sentences."""
         plain = self._view_without_reservation(now, next_submission_at)
         if self.wide_reservation is None:
             return plain
@@ -321,7 +322,7 @@ class ClusterState:
         )
 
     def _valid_until(self, view: ClusterView) -> float:
-        """How long a view is true if nothing happens. Its sentences tell seconds, so they may be one second old."""
+        """How long a view is valid if nothing happens. Its sentences contain seconds, so they may be one second old."""
         times = [
             view.next_submission_at,
             self.link_failure.retry_at if self.link_failure else None,
@@ -354,7 +355,7 @@ class ClusterState:
         )
 
     def _snapshot_fields(self) -> dict[str, Any]:
-        """What a snapshot changes, beside the nodes."""
+        """The fields that a snapshot changes, apart from the nodes."""
         newest = self.ledger.latest_snapshot if self.snapshot_received_at is not None else None
         return {
             "past_node_sizes": self.ledger.past_node_sizes,
@@ -364,7 +365,7 @@ class ClusterState:
         }
 
     def _load_fields(self) -> dict[str, Any]:
-        """What our own work changes: the rest of a view stays true when that comes and goes."""
+        """The fields that our own work changes; the rest of the view is reused."""
         places = self.slots
         return {
             "nodes": self.ledger.nodes() if self.snapshot_received_at is not None else (),
@@ -376,7 +377,7 @@ class ClusterState:
         }
 
     def _new_node(self) -> NewNode | None:
-        """What may still be sent there although nothing is free."""
+        """What may be sent there although nothing is free."""
         if not self.metadata.autoscaling:
             return None
         return NewNode(self.metadata.max_node, self.ledger.pending_on_new_nodes())
@@ -393,7 +394,7 @@ class ClusterState:
         )
 
     def problem(self, now: float) -> ClusterProblem | None:
-        """Why it takes no work at all just now, the gravest reason first; None when it is healthy."""
+        """Why it accepts no work at all now, the most serious reason first; None when it is healthy."""
         if self.dead is not None:
             return self.dead
         failed = self.refresh_failure
@@ -423,12 +424,12 @@ class ClusterState:
         return ClusterProblem(reasons.STALE_SNAPSHOT, sentence, being_asked=self.refresh_failure is None)
 
     def nodes_are_current(self, now: float) -> bool:
-        """Does what is known of its nodes hold now? Else it is as of the last snapshot, if there was one."""
+        """Is the state of its nodes current? Otherwise it is that of the last snapshot."""
         silent = self.dead is not None or self.link == "down" or self.head_silent_since is not None
         return not silent and self._snapshot_problem(now) is None
 
     def receives_updates(self) -> bool:
-        """Does its link keep us informed of every change, and has it begun to?"""
+        """Does the link push every change, and has it sent a first snapshot?"""
         return (
             self.link == "up" and self.snapshot_received_at is not None and self.snapshot_received_at >= self.link_up_at
         )

@@ -1,4 +1,4 @@
-"""ClusterView: all that a placement decision may know of a cluster, at one moment."""
+"""ClusterView: the immutable state of one cluster that a placement decision reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ V = TypeVar("V")
 
 
 class lazy_property(Generic[V]):  # noqa: N801 - it is used as `property` is
-    """A property that is worked out once. Unlike ``functools.cached_property`` it takes no lock: one thread is here."""
+    """A property that is computed once. Unlike ``functools.cached_property`` it takes no lock: only one thread uses
+    it."""
 
     def __init__(self, work_out: Callable[[Any], V]) -> None:
         self._work_out, self.__doc__ = work_out, work_out.__doc__
@@ -40,9 +41,9 @@ class lazy_property(Generic[V]):  # noqa: N801 - it is used as `property` is
 
 @dataclass(frozen=True, slots=True)
 class ClusterProblem:
-    """Something that keeps a cluster from taking work.
+    """Something that keeps a cluster from accepting work.
 
-    ``hopeless``: waiting will not mend it. ``being_asked``: nothing is known to be wrong, and an answer is on its way.
+    ``hopeless``: waiting does not help. ``being_asked``: no failure is known, and an answer is on its way.
     """
 
     code: str
@@ -70,16 +71,16 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class NewNode:
-    """The next node that an autoscaling cluster may add, and what of ours is on its way there already.
+    """The next node that an autoscaling cluster may add, and what of ours is already waiting for it.
 
-    ``size`` is ``max_node``; None: nobody knows how large it will be, and one item at a time is sent.
+    ``size`` is ``max_node``; None if the size is unknown, and then one item at a time is sent.
     """
 
     size: Resources | None
     reserved: Resources
 
     def fits(self, need: Resources, *, whole: Resources | None = None) -> bool:
-        """Is there room for it, so that never more than one node's worth is on its way? ``whole`` is what of it needs
+        """Is there capacity for it, so that never more than one node's worth waits? ``whole`` is the part that needs
         one node, if the rest may spread: a wide job goes alone."""
         if self.size is None:
             return not self.reserved
@@ -90,14 +91,14 @@ class NewNode:
         return all(self.size.get(name) for name in need)
 
     def max_free(self, *, endless: bool) -> dict[str, float]:
-        """What is left of it at the most; ``endless``: for what may need several such nodes."""
+        """The most that is left of it; ``endless``: for items that may need several such nodes."""
         if not self.reserved and (self.size is None or endless):
             return Unlimited()
         return {} if self.size is None else minus(self.size, self.reserved)
 
 
 class Unlimited(dict[str, float]):
-    """As much of everything as anybody may want."""
+    """An unlimited amount of every resource."""
 
     def get(self, name: str, default: Any = None) -> Any:
         return float("inf")
@@ -145,8 +146,7 @@ class ClusterView:
     stable_cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def with_changes(self, **changes: Any) -> ClusterView:
-        """The same with what our own work there changes, or what a snapshot shows. It is made for every item that comes
-        or goes, hence by hand."""
+        """A copy with changed fields. It is made for every item that comes or goes, so it bypasses the constructor."""
         view = object.__new__(ClusterView)
         fields = view.__dict__
         fields.update(self.__dict__)
@@ -170,17 +170,17 @@ class ClusterView:
 
     @lazy_property
     def total(self) -> dict[str, float]:
-        """What its nodes have together."""
+        """The total of all nodes."""
         return _sum([node.total for node in self.nodes])
 
     @lazy_property
     def free(self) -> dict[str, float]:
-        """What is free on nodes of which that is known."""
+        """What is free on all nodes whose external use is known."""
         return _sum([node.free for node in self.nodes if node.free is not None])
 
     @lazy_property
     def most_free(self) -> dict[str, float]:
-        """The most that is free on any one node, resource by resource."""
+        """The most that is free on any one node, by resource."""
         if len(self.nodes) == 1:
             return self.free
         most: dict[str, float] = {}
@@ -191,7 +191,7 @@ class ClusterView:
         return most
 
     def max_free(self, kind: str) -> list[dict[str, float]]:
-        """What an item of this kind finds at the very most, place by place: a coarse sieve before the true filters."""
+        """The most that an item of this kind can find, one entry per alternative: a coarse check before the filters."""
         spreads = kind in ("job", "gang")
         rooms = [self.free if spreads else self.most_free]
         if self.new_node is not None:
@@ -203,7 +203,7 @@ class ClusterView:
 
     @lazy_property
     def use(self) -> dict[str, float]:
-        """Share in use by anyone, 0..1, over the nodes of which it is known."""
+        """Share in use by anyone, 0..1, over the nodes whose external use is known."""
         total, free, over, use = self.total, self.free, self._overcommitted, {}
         for node in self.nodes:
             if node.free is None:

@@ -1,4 +1,4 @@
-"""What of an item depends on the cluster that was chosen: runtime_env and markers. Pure."""
+"""The runtime_env and environment markers of an item for the cluster that was chosen. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _INSTALLERS = ("pip", "uv", "conda")
 
 
 def merge_runtime_env(cluster_env: Mapping[str, Any], caller_env: Mapping[str, Any]) -> dict[str, Any]:
-    """The cluster's, overlaid by the caller's: dicts merge, lists join, the caller wins.
+    """Merge the caller's runtime_env over the cluster's: dicts merge, lists join, the caller wins.
 
-    Raises ConfigurationError if the caller's is not usable.
+    Raises ConfigurationError if the caller's is invalid.
     """
     try:
         ours, theirs = normalise_runtime_env(cluster_env), normalise_runtime_env(caller_env)
@@ -29,7 +29,7 @@ def merge_runtime_env(cluster_env: Mapping[str, Any], caller_env: Mapping[str, A
 
 
 def markers(cluster: str, task_id: str, attempt: int, fence: int) -> dict[str, str]:
-    """The environment by which a job knows who it is."""
+    """The environment variables that identify a job's attempt."""
     return {
         "RMCS_CLUSTER": cluster,
         "RMCS_TASK_ID": task_id,

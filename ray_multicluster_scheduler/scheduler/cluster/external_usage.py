@@ -1,10 +1,9 @@
-"""ExternalUsage: how much of a node others use, from snapshots that show some moment within their staleness.
+"""ExternalUsage: how much of each node others use, derived from snapshots.
 
-What of ours ran at that moment is not known exactly, so a snapshot gives two bounds: others use at least what is left
-when the most that may have been ours is taken away, and at most what is left when only that is taken away which
-surely was. A lower bound holds until a later snapshot contradicts it: that our own work ended says nothing of others.
-So others are rather thought to use too much than too little, until nothing of ours changes for a moment, or until
-snapshots have come for long without any of them showing it again.
+A snapshot shows some moment within its staleness, and what of ours ran at that moment is not known exactly. So it gives
+two bounds: others use at least what is left after subtracting the most that may have been ours, and at most what is
+left after subtracting what surely was. A lower bound holds until a later snapshot contradicts it or none has confirmed
+it for ``DOUBT_S``. So the estimate errs towards too much external use.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class UsageObservation:
 
 
 class _LowerBound:
-    """Others use at least this much, unless a later sight says that they use less."""
+    """Others use at least this much, unless a later observation shows less."""
 
     __slots__ = ("at_least", "at_most", "ordered", "since", "until", "value")
 
@@ -53,19 +52,19 @@ class _LowerBound:
         self.value = self.at_least
 
     def tighten_from(self, other: _LowerBound) -> None:
-        """Another sight, if it was surely later, knows better."""
+        """Lower the bound by an observation that was surely later."""
         if other.since >= self.until or (self.ordered and other.ordered and other.until > self.until):
             most = other.at_most
             self.value = {name: min(amount, most.get(name, 0.0)) for name, amount in self.value.items()}
 
     def is_covered_by(self, other: _LowerBound) -> bool:
-        """Does the other one, which is not older, claim as much of everything?"""
+        """Does the other bound, which is not older, demand as much of every resource?"""
         value = other.value
         return self.until <= other.until and all(amount <= value.get(name, 0.0) for name, amount in self.value.items())
 
 
 class ExternalUsage:
-    """Of the nodes of one cluster, in one session."""
+    """External use of the nodes of one cluster, in one session."""
 
     def __init__(self) -> None:
         self._bounds: dict[str, list[_LowerBound]] = {}
@@ -73,11 +72,11 @@ class ExternalUsage:
         self._last_seen: dict[str, float] = {}
 
     def on_node(self, node_id: str) -> Resources | None:
-        """None, where nobody knows."""
+        """The use by others on this node; None if unknown."""
         return self._usage.get(node_id)
 
     def observe(self, node_id: str, sight: UsageObservation) -> None:
-        """A snapshot shows this, and may come late."""
+        """Learn from an observation, which may come late."""
         fresh = _LowerBound(sight)
         before = self._last_seen.get(node_id, sight.until)
         self._last_seen[node_id] = max(before, sight.until)
@@ -92,7 +91,7 @@ class ExternalUsage:
         self._set_bounds(node_id, kept)
 
     def attribute_to_us(self, node_id: str, since: float, amounts: Resources) -> None:
-        """What was seen there since then may have been ours: it was started on another node than expected."""
+        """What was observed there since then may have been ours: it was started on another node than expected."""
         for claim in self._bounds.get(node_id, ()):
             if claim.until >= since:
                 rest = minus(claim.at_least, {name: amounts.get(name, 0.0) for name in claim.at_least})
@@ -101,7 +100,7 @@ class ExternalUsage:
             self._set_bounds(node_id, self._bounds[node_id])
 
     def keep_only(self, node_ids: Iterable[str]) -> None:
-        """Other nodes are gone."""
+        """Forget all other nodes."""
         alive = set(node_ids)
         for node_id in [one for one in self._bounds if one not in alive]:
             del self._bounds[node_id], self._usage[node_id], self._last_seen[node_id]
@@ -118,5 +117,5 @@ class ExternalUsage:
 
 
 def _highest(left: dict[str, float], right: dict[str, float]) -> dict[str, float]:
-    """Name by name; a resource that the node does not have any more counts for nothing."""
+    """The maximum by resource, of the resources that the right one has."""
     return {name: max(amount, left.get(name, 0.0)) for name, amount in right.items()}

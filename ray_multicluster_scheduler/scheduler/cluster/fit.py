@@ -1,4 +1,4 @@
-"""Does it fit, and where? The ways in which an item takes room of a cluster's nodes."""
+"""Fit: whether an item fits a cluster, and what it reserves on which node."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NOTHING_LEFT = 1e-9
 def find_placement(
     task: TaskDescription, nodes: Sequence[NodeView], new_node: NewNode | None = None
 ) -> dict[str, Resources] | None:
-    """What to reserve on which node, or None when there is no room now.
+    """What to reserve on which node, or None when the item does not fit now.
 
-    A task or an actor needs one node, and so does each member of a gang. A job's footprint may spread, since its own
-    tasks are placed by Ray, but for what its entrypoint holds. Where nothing is free, and that is known of every node,
-    it may go to a ``new_node``.
+    A task or an actor needs one node, and so does each member of a gang. A job's footprint may spread, since Ray places
+    its tasks, except for what its entrypoint holds. If nothing is free, and that is known of every node, it may wait
+    for a ``new_node``.
     """
     need = task.placement
     if not need:
@@ -42,12 +42,12 @@ def fits_now(task: TaskDescription, cluster: ClusterView) -> bool:
 
 
 def needs_new_node(task: TaskDescription, cluster: ClusterView) -> bool:
-    """Would it have to wait there for a node that is not there yet?"""
+    """Would it have to wait there for a node that does not exist yet?"""
     return cluster.new_node is not None and find_placement(task, cluster.nodes) is None
 
 
 def may_spread(task: TaskDescription) -> bool:
-    """May it take room of several nodes?"""
+    """May it use several nodes?"""
     return task.kind == "job" or task.gang is not None
 
 
@@ -75,7 +75,7 @@ def _with_new_node(task: TaskDescription, nodes: Sequence[NodeView], new_node: N
 
 
 def find_gang_placement(gang: GangDescription, nodes: Iterable[NodeView]) -> dict[str, Resources] | None:
-    """Of all members together: what to reserve on which node, or None when there is no room for all of them."""
+    """What all members together reserve on which node, or None when they do not fit."""
     known = [(node.node_id, node.free) for node in nodes if node.free is not None]
     bundles = [member.requirements for member in gang.members]
     chosen = pack(bundles, gang.strategy, [free for _, free in known])
@@ -83,7 +83,7 @@ def find_gang_placement(gang: GangDescription, nodes: Iterable[NodeView]) -> dic
 
 
 def gang_parts(gang: GangDescription, node_ids: Sequence[str]) -> dict[str, Resources]:
-    """What its members take of which node, when they are on these, in their order."""
+    """What the members reserve by node, when they are on these nodes, in order."""
     parts: dict[str, Resources] = {}
     for member, node_id in zip(gang.members, node_ids, strict=True):
         parts[node_id] = plus(parts.get(node_id, {}), member.requirements)
@@ -91,14 +91,14 @@ def gang_parts(gang: GangDescription, node_ids: Sequence[str]) -> dict[str, Reso
 
 
 def best_node(need: Resources, nodes: Iterable[NodeView]) -> str | None:
-    """The node that ``need`` fills best, so that large gaps stay for large items."""
+    """The node that ``need`` fills best, so that large gaps remain for large items."""
     room = [(left_over(need, node.free), node.node_id) for node in nodes if node.free and fits(need, node.free)]
     return min(room)[1] if room else None
 
 
 def spread(need: Resources, nodes: Sequence[NodeView], whole: Resources | None = None) -> dict[str, Resources] | None:
-    """Take from the emptiest nodes first until all of ``need`` is there, or None. ``whole`` is what of it has to be on
-    one node."""
+    """Take from the emptiest nodes first until ``need`` is met, or None. ``whole`` is the part that must be on one
+    node."""
     if whole:
         return _spread_around(need, nodes, whole)
     missing = dict(need)
@@ -111,7 +111,7 @@ def spread(need: Resources, nodes: Sequence[NodeView], whole: Resources | None =
 
 
 def _spread_around(need: Resources, nodes: Sequence[NodeView], whole: Resources) -> dict[str, Resources] | None:
-    """Which node takes the whole part changes nothing of whether there is enough for the rest."""
+    """Which node takes the whole part does not matter for the rest."""
     first = best_node(whole, nodes)
     if first is None:
         return None

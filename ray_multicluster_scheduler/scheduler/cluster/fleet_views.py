@@ -1,4 +1,4 @@
-"""Fleet: the views of all clusters, kept as long as nothing changes."""
+"""FleetViews: cached views of all clusters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 
 
 class FleetViews:
-    """With two hundred clusters, to look at each of them for every decision would cost more than the decision."""
+    """Renews only the views that have changed: checking two hundred clusters for every decision would cost more than
+    the decision."""
 
     def __init__(self, registry: ClusterRegistry, view: Callable[[ClusterState, float], ClusterView]) -> None:
         self._registry, self._view = registry, view
@@ -25,7 +26,7 @@ class FleetViews:
         self._total: Resources | None = None
 
     def views(self, now: float) -> tuple[ClusterView, ...]:
-        """The fleet as it is now, in the order of configuration."""
+        """The current views, in the order of configuration."""
         if now >= self._next_expiry:
             self._registry.changed.update(name for name, until in self._until.items() if until <= now)
         changed = self._registry.changed
@@ -45,12 +46,12 @@ class FleetViews:
         return self._views
 
     def view(self, name: str, now: float) -> ClusterView:
-        """One of them."""
+        """The current view of one cluster."""
         self.views(now)
         return self.by_name[name]
 
     def total(self, now: float) -> Resources:
-        """What all clusters have together, as of the last time that one of them got other nodes."""
+        """The total of all clusters, as of the last change of nodes."""
         if self._total is None:
             total: dict[str, float] = {}
             for view in self.views(now):
@@ -59,11 +60,11 @@ class FleetViews:
         return self._total
 
     def invalidate_total(self) -> None:
-        """What a cluster has is not what it was."""
+        """The nodes of a cluster have changed."""
         self._total = None
 
     def _refresh_one(self, name: str, now: float) -> bool:
-        """The most frequent case by far: something of ours came or went on one cluster. False if it is not that."""
+        """The most frequent case: our own work changed on one cluster. False if it is not that case."""
         state = self._registry.find(name)
         if state is None or name not in self.by_name or name in self._until:
             return False

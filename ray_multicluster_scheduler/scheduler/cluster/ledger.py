@@ -1,13 +1,11 @@
-"""The ledger of one cluster: what we reserved on which node, and what others use.
+"""Ledger of one cluster: what we reserved on which node, and what others use.
 
-Our reservations are exact and last from the decision to the end of the attempt. A snapshot is never exact:
-it shows the cluster as it was at some moment within its staleness. So it only tells what *others* use:
+Our reservations are exact and last from the decision to the end of the attempt. A snapshot is never exact: it shows the
+cluster at some moment within its staleness. So it only tells what *others* use: ``others = used in the snapshot - ours
+within the staleness before it`` (see external_usage.py), and ``free = total - others - ours``.
 
-    others = used in the snapshot − what was ours within the staleness before it (see others.py)
-    free   = total − others − ours
-
-What was sent to an autoscaling cluster before there is a node for it is booked on a pseudo node, NEW_NODE. It is booked
-anew as soon as a real node has room for it, which is where Ray will start it.
+What was sent to an autoscaling cluster before its node exists is booked on a pseudo node, NEW_NODE, and moved as soon
+as a real node has capacity for it, which is where Ray will start it.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ _DIGITS = 6  # sums of Ray's four decimals, without the noise of floating point
 
 @dataclass(slots=True)
 class Reservation:
-    """What one attempt holds, by node. Nothing, for an item that asks for nothing.
+    """What one attempt holds, by node; empty for an item that asks for nothing.
 
-    ``spreads``: it may be divided. ``started_at``: since then it was seen to run where it is booked.
+    ``spreads``: it may be divided. ``started_at``: when it was seen to run where it is booked.
     """
 
     since: float
@@ -44,7 +42,7 @@ class Reservation:
 
 
 class Ledger:
-    """Per node, for one cluster. Amounts of nodes that vanished are kept, but give no capacity."""
+    """Bookings per node, for one cluster. Bookings on nodes that vanished are kept, but give no capacity."""
 
     def __init__(
         self, on_change: Callable[[], None] = lambda: None, on_rebooked: Callable[[str], object] = str
@@ -72,17 +70,16 @@ class Ledger:
 
     @property
     def past_node_sizes(self) -> tuple[Resources, ...]:
-        """The largest sizes that nodes ever had here."""
+        """The largest node sizes that were ever seen here."""
         return tuple(self._past_node_sizes)
 
     @property
     def largest_node_set(self) -> tuple[Resources, ...]:
-        """The sizes of its nodes when there were most of them: one that is away just now may come back."""
+        """The node sizes at the time when there were most nodes: a node that is away may come back."""
         return self._largest_node_set
 
     def node_count_at_placement(self, task_id: str) -> int | None:
-        """How many nodes the session had, at the last look, in which the item got its place; None if no snapshot shows
-        that, as with a place that is older than what we know of the cluster."""
+        """How many nodes the session had in which the item was placed; None if no snapshot covers that time."""
         if self._latest_snapshot is None:
             return None
         reservation = self._reservations.get(task_id)
@@ -93,11 +90,11 @@ class Ledger:
         return self._nodes_before if reservation.since < self._session_since else len(self._latest_snapshot.nodes)
 
     def pending_on_new_nodes(self) -> Resources:
-        """What waits on the cluster for a node that is not there yet."""
+        """What waits for a node that does not exist yet."""
         return self._reserved.get(NEW_NODE, {})
 
     def waits_for_node(self, task_id: str) -> bool:
-        """Is this one of those?"""
+        """Does the item wait for a new node?"""
         reservation = self._reservations.get(task_id)
         return reservation is not None and NEW_NODE in reservation.parts
 
@@ -109,7 +106,7 @@ class Ledger:
             self._book(node_id, amounts, 1, now)
 
     def release(self, task_id: str, now: float) -> None:
-        """Give back what the item holds; nothing happens if it holds nothing."""
+        """Release what the item holds; no effect if it holds nothing."""
         self._drop(task_id, now)
         self._move_to_real_nodes(now)
 
@@ -163,7 +160,7 @@ class Ledger:
         return True
 
     def observe(self, snapshot: ResourceSnapshot) -> None:
-        """Learn from a snapshot, whenever it comes: late, early, twice or out of order."""
+        """Learn from a snapshot, which may come late, early, twice or out of order."""
         self._forget_views()
         newest = self._latest_snapshot
         if newest is not None and _other_session(newest, snapshot):
@@ -191,7 +188,7 @@ class Ledger:
         self._forget_views()
 
     def forget_node_sizes(self) -> None:
-        """The cluster was configured anew: what nodes it had before says nothing any more."""
+        """The cluster was reconfigured: earlier node sizes no longer apply."""
         self._past_node_sizes.clear()
         self._largest_node_set = ()
         self._on_change()
@@ -201,7 +198,7 @@ class Ledger:
         self._on_change()
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """The nodes of the newest snapshot as they are now, by our books."""
+        """The nodes of the newest snapshot with the current bookings."""
         if self._latest_snapshot is None:
             return ()
         views = self._views
@@ -231,7 +228,8 @@ class Ledger:
             self._book(node_id, amounts, -1, now)
 
     def _move_overbooked(self, taken: Iterable[str], now: float) -> None:
-        """More is booked on these nodes than they have: what has not started there will start where there is room."""
+        """More is booked on these nodes than they have: attempts that have not started will start where there is
+        capacity."""
         totals = {node.node_id: node.total for node in self._latest_snapshot.nodes} if self._latest_snapshot else {}
         for node_id in taken:
             for task_id, reservation in self._expected_on(node_id):
@@ -254,7 +252,7 @@ class Ledger:
         return [(task_id, one) for task_id, one in self._reservations.items() if NEW_NODE in one.parts]
 
     def _move_to_real_nodes(self, now: float) -> None:
-        """Room was freed, or a node appeared: Ray will start there what waits for a new node."""
+        """Capacity was freed or a node appeared: Ray starts there what waits for a new node."""
         if NEW_NODE not in self._reserved:
             return
         for task_id, reservation in self._waiting_for_nodes():
@@ -263,7 +261,7 @@ class Ledger:
                 self._move_booking(task_id, node_id, reservation.parts[NEW_NODE], now)
 
     def _book_on_added_nodes(self, before: ResourceSnapshot, snapshot: ResourceSnapshot) -> None:
-        """A node appeared. What may be divided is taken to be there already: nobody will tell us where it is."""
+        """A node appeared. What may be divided is assumed to run there already, since no start will be reported."""
         known = {node.node_id for node in before.nodes}
         for node in snapshot.nodes:
             if node.node_id in known:
@@ -279,7 +277,7 @@ class Ledger:
     def _move_booking(
         self, task_id: str, node_id: str, part: Resources, now: float, *, expected: str = NEW_NODE
     ) -> None:
-        """This part of what was expected on one node, or waited for a new one, is expected on that node."""
+        """Move this part of a reservation to another node."""
         reservation = self._reservations[task_id]
         self._on_rebooked(task_id)
         rest = {name: amount for name, amount in minus(reservation.parts[expected], part).items() if amount > 0}
@@ -289,7 +287,7 @@ class Ledger:
         self._book(node_id, part, 1, now)
 
     def _book(self, node_id: str, amounts: Resources, sign: int, now: float) -> None:
-        """More of the node is ours, or less."""
+        """Add to, or subtract from, what is ours on the node."""
         self._on_change()
         self._views.pop(node_id, None)
         ours = dict(self._reserved.get(node_id, ()))
@@ -320,7 +318,7 @@ class Ledger:
     def _observation(
         self, node: NodeSnapshot, free: Resources, snapshot: ResourceSnapshot, running: Mapping[str, Resources]
     ) -> UsageObservation:
-        """What it shows of a node, and what of that may be ours."""
+        """What the snapshot shows of a node, and how much of that may be ours."""
         since, until = snapshot.taken_at - STALENESS_S[snapshot.source], snapshot.taken_at
         used = minus(node.total, {name: amount for name, amount in free.items() if name in node.total})
         history = self._history.get(node.node_id)

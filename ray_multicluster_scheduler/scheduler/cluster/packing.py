@@ -1,10 +1,10 @@
-"""Packing: which of a gang's bundles goes to which node.
+"""Packing: assigns the bundles of a gang to nodes.
 
-On one node, or on as many as there are bundles, the answer is exact. In between it is bin packing, which has no quick
-answer: bundles are placed one after another, the largest first; where that fails, a bounded search tries the other
-arrangements. What it does not find in its time may be there, so only :func:`never_fits` says that there is none.
+For one node, or as many nodes as bundles, the result is exact. In between it is bin packing: bundles are placed largest
+first; if that fails, a bounded search tries other arrangements. A solution may exist that the search does not find, so
+only :func:`never_fits` says that there is none.
 
-Nodes with the same room are looked at once: a cluster has many nodes, but few that differ.
+Nodes with equal free resources are considered once.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _Alike: TypeAlias = tuple[int, _Amounts]
 
 
 def pack(bundles: Sequence[Resources], strategy: str, rooms: Rooms) -> list[int] | None:
-    """For each bundle the position of its node, or None if no arrangement was found."""
+    """For each bundle the index of its node, or None if no arrangement was found."""
     return _Packing(bundles, rooms).arrange(strategy)
 
 
 def never_fits(bundles: Sequence[Resources], strategy: str, rooms: Rooms) -> bool:
-    """Is there no arrangement at all? False also where nobody can tell."""
+    """Is it certain that no arrangement exists?"""
     packing = _Packing(bundles, rooms)
     return packing.arrange(strategy) is None and not packing.gave_up
 
 
 def left_over(need: Resources, free: Resources) -> float:
-    """How much of what it asks for would stay free, as a sum of shares: GPUs and CPUs weigh the same."""
+    """How much of the requested resources would stay free, as a sum of shares: GPUs and CPUs weigh the same."""
     return sum((free[name] - amount) / free[name] for name, amount in need.items() if free.get(name))
 
 
@@ -75,7 +75,7 @@ class _Packing:
         return [self._placed[index] for index in range(len(self._bundles))] if found else None
 
     def _on_one_node(self) -> bool:
-        """The one that they fill best, so that large gaps stay for large items."""
+        """Use the node that they fill best, so that large gaps remain for large items."""
         fitting = [at for at, free in enumerate(self._free) if _fits(self._total, free)]
         if not fitting:
             return False
@@ -84,7 +84,7 @@ class _Packing:
         return True
 
     def _one_by_one(self, preference: Callable[[_Amounts, _Alike], tuple[float, ...]]) -> bool:
-        """Each where it fits best by then; lowest ``preference`` first. Stops at the first that fits nowhere."""
+        """Place each where it fits best; lowest ``preference`` first. Stops at the first that does not fit."""
         self._placed = {}
         groups = self._groups()
         for index in self._order:
@@ -104,7 +104,7 @@ class _Packing:
         return groups
 
     def _on_different_nodes(self) -> bool:
-        """A matching of bundles and nodes: whoever finds all its nodes taken asks who has one to move on."""
+        """Bipartite matching of bundles and nodes by augmenting paths."""
         holder: dict[int, int] = {}
         known: dict[_Amounts, list[int]] = {}
 
@@ -134,7 +134,7 @@ class _Packing:
         return True
 
     def _searched(self) -> bool:
-        """Any arrangement, whatever it looks like."""
+        """Bounded search over all arrangements."""
         self._placed = {}
         self.gave_up = len(self._bundles) > _MOST_SEARCHED
         return not self.gave_up and self._search(0, list(self._free))

@@ -1,6 +1,6 @@
-"""Places: who of ours has room on a cluster, and who was sent there before there is any.
+"""SlotAssignments: which of our attempts hold a slot on a cluster, and which were prefetched to it.
 
-A place that is freed can be taken over by an attempt of the same shape.
+A slot that is freed can be taken over by an attempt of the same shape.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 
 @dataclass(slots=True)
 class Slot:
-    """An attempt that has room there. ``short``: it is expected to end within ``prefetch_ms``."""
+    """The slot of an attempt. ``short``: it is expected to end within ``prefetch_ms``."""
 
     kind: str
     shape: ResourceShape
@@ -28,7 +28,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedAttempt:
-    """An attempt that was sent ahead."""
+    """An attempt that was sent before a slot was free."""
 
     shape: ResourceShape
     priority: int
@@ -36,7 +36,7 @@ class PrefetchedAttempt:
 
 
 class SlotAssignments:
-    """Of one cluster. What is sent ahead is counted apart: it holds nothing."""
+    """Slots of one cluster. Prefetched attempts are counted apart: they hold nothing."""
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self._changed = on_change
@@ -49,7 +49,7 @@ class SlotAssignments:
         self.ready_actors = 0
 
     def assign(self, task: TaskDescription, *, short: bool = False) -> None:
-        """It has a place."""
+        """Give the item a slot."""
         place = self.held[task.id] = Slot(task.kind, shape_of(task.requirements), short)
         self._changed()
         if short:
@@ -57,7 +57,7 @@ class SlotAssignments:
         self.running_jobs += place.kind == "job"
 
     def release(self, task_id: str) -> Slot | None:
-        """Its place is free again; None if it had none."""
+        """Free the slot of an item; None if it had none."""
         place = self.held.pop(task_id, None)
         if place is not None:
             self._changed()
@@ -75,7 +75,7 @@ class SlotAssignments:
             self.ready_actors += 1
 
     def add_prefetched(self, task: TaskDescription, now: float) -> None:
-        """It waits there for a place."""
+        """The item was sent there and waits for a slot."""
         of = shape_of(task.requirements)
         self.prefetched[task.id] = PrefetchedAttempt(of, task.priority, now)
         self._changed()
@@ -83,7 +83,7 @@ class SlotAssignments:
         self._priorities[task.priority] += 1
 
     def remove_prefetched(self, task_id: str) -> PrefetchedAttempt | None:
-        """It waits no longer; None if it did not."""
+        """The item no longer waits for a slot; None if it did not."""
         waiting = self.prefetched.pop(task_id, None)
         if waiting is not None:
             self._changed()
@@ -92,23 +92,23 @@ class SlotAssignments:
         return waiting
 
     def has_prefetched_below(self, priority: int) -> bool:
-        """Was anything less urgent than this sent ahead?"""
+        """Was anything less urgent than this prefetched?"""
         return any(below < priority for below in self._priorities)
 
     def short_slot_shapes(self) -> list[ResourceShape]:
-        """Classes of places of which some will soon be free."""
+        """Shapes with slots that will soon be free."""
         return list(self._short_slots)
 
     def short_slots(self, of: ResourceShape) -> int:
-        """Places of this class that will soon be free."""
+        """The number of slots of this shape that will soon be free."""
         return self._short_slots[of]
 
     def prefetched_count(self, of: ResourceShape) -> int:
-        """How many of this class were sent ahead."""
+        """The number of prefetched attempts of this shape."""
         return self._prefetched_counts[of]
 
     def oldest_prefetched(self, of: ResourceShape) -> Iterable[str]:
-        """Those of this class in the order in which they were sent."""
+        """Prefetched attempts of this shape in the order in which they were sent."""
         if not self._prefetched_counts[of]:
             return ()
         return (task_id for task_id, waiting in self.prefetched.items() if waiting.shape == of)

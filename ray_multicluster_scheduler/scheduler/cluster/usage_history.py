@@ -1,4 +1,4 @@
-"""UsageHistory: how much of one node was ours, over the last while."""
+"""UsageHistory: how much of one node was ours during the last seconds."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class _Bucket:
 
 
 class UsageHistory:
-    """A step function of time, coarse: its peaks are never too low, and its troughs never too high."""
+    """A coarse step function of time: its peaks are never too low, and its troughs never too high."""
 
     def __init__(self) -> None:
         self._buckets: deque[_Bucket] = deque()
 
     def record(self, now: float, ours: Resources) -> None:
-        """From now on, this much is ours."""
+        """From now on this much is ours."""
         at = math.floor(now / BUCKET_S) * BUCKET_S
         if self._buckets and self._buckets[-1].at >= at:
             bucket = self._buckets[-1]
@@ -48,7 +48,7 @@ class UsageHistory:
             self._buckets.popleft()
 
     def backdate(self, since: float, extra: Resources) -> None:
-        """We learnt that ``extra`` was ours here since then already (it started on another node than expected)."""
+        """``extra`` has been ours here since then: it started on another node than expected."""
         at = math.floor(since / BUCKET_S) * BUCKET_S
         earlier = [bucket for bucket in self._buckets if bucket.at < at]
         later = [bucket for bucket in self._buckets if bucket.at >= at]
@@ -79,7 +79,7 @@ class UsageHistory:
         return least or {}
 
     def _buckets_between(self, begin: float, end: float) -> Iterator[_Bucket]:
-        """The buckets of that time, the last one first; of one that began before it, the last word still holds."""
+        """The buckets of that time, newest first, including the last one before ``begin``."""
         until = math.inf
         for bucket in reversed(self._buckets):
             if until <= begin:

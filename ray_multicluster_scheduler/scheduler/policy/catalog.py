@@ -1,4 +1,4 @@
-"""PolicyCatalog: the policies there are beside the built-in filters and ranks, by name; users add their own."""
+"""PolicyCatalog: registered policies by name, in addition to the built-in filters and ranks; users add their own."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _BUILT_IN_RANKS = frozenset(
 
 
 class PolicyCatalog:
-    """Scores take part when ``weights`` names them; additional filters and ranks always do.
+    """Scores apply when ``weights`` names them; added filters and ranks always apply.
 
-    Added ranks are compared in the order of their registration, after what the item itself asked for (preferred
-    cluster, tags) and before everything else.
+    Added ranks are compared in the order of registration, after what the item itself asked for (preferred cluster,
+    tags) and before everything else.
     """
 
     def __init__(self) -> None:
@@ -43,16 +43,16 @@ class PolicyCatalog:
 
     @property
     def filters(self) -> tuple[Filter, ...]:
-        """Those that were added, beside the built-in ones."""
+        """The added filters."""
         return tuple(self._filters.values())
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """Those that were added, in the order in which they are compared."""
+        """The added ranks, in the order in which they are compared."""
         return tuple(self._ranks.values())
 
     def register_score(self, name: str, score: Score) -> None:
-        """Make it known under this name. Raises ConfigurationError when the name is taken."""
+        """Register a score. Raises ConfigurationError when the name is taken."""
         self._check_free(name)
         self._scores[name] = CheckedRawScore(name, score) if isinstance(score, RawScore) else CheckedScore(name, score)
 
@@ -67,7 +67,8 @@ class PolicyCatalog:
         self._ranks[name] = CheckedRank(name, policy)
 
     def register(self, name: str, factory: Callable[[], object]) -> None:
-        """Add what a factory makes, by what it can do: ``check`` is a filter, ``rank`` a rank, ``score`` a score."""
+        """Register what the factory returns by its method: ``check`` is a filter, ``rank`` a rank, ``score`` a
+        score."""
         policy = factory()
         roles = [] if isinstance(policy, type) else [one for one in (Filter, Rank, Score) if isinstance(policy, one)]
         if len(roles) != 1:

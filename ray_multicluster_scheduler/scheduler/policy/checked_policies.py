@@ -1,7 +1,7 @@
-"""Users' policies under the names they were registered by, their answers checked.
+"""Wrappers of users' policies that check their answers and carry the names they were registered by.
 
-A wrong answer raises here, where it is blamed on the policy and ends one item. Nothing else of a policy is looked at:
-what built-in ones have beside their one method is not asked of others.
+A wrong answer raises here, names the policy in the error and ends one item. The optional attributes that built-in
+policies have are not expected of users' policies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank,
 
 
 class CheckedFilter:
-    """Answers None or a Rejection, or raises TypeError."""
+    """Returns None or a Rejection, or raises TypeError."""
 
     def __init__(self, name: str, policy: Filter) -> None:
         self.name, self.by_kind = name, is_by_kind(policy)
@@ -26,7 +26,7 @@ class CheckedFilter:
 
 
 class CheckedRank:
-    """Answers a whole number, or raises TypeError."""
+    """Returns a whole number, or raises TypeError."""
 
     def __init__(self, name: str, policy: Rank) -> None:
         self.name = name
@@ -40,7 +40,7 @@ class CheckedRank:
 
 
 class CheckedScore:
-    """Answers a number, or raises TypeError; that it lies within 0..1 is seen to by the engine."""
+    """Returns a number, or raises TypeError; the engine checks that it lies within 0..1."""
 
     def __init__(self, name: str, policy: Score) -> None:
         self.name = name
@@ -51,7 +51,7 @@ class CheckedScore:
 
 
 class CheckedRawScore(CheckedScore):
-    """One that people know by another number."""
+    """A score with a raw value for display."""
 
     def __init__(self, name: str, policy: RawScore) -> None:
         super().__init__(name, policy)
@@ -62,7 +62,7 @@ class CheckedRawScore(CheckedScore):
 
 
 def _number(answer: object) -> float:
-    """What users return may be a Decimal, or a number of some library."""
+    """Users may return a Decimal, or a number type of a library."""
     if isinstance(answer, (str, bytes)):
         raise TypeError(f"{answer!r} is not a number within 0..1")
     try:

@@ -1,4 +1,4 @@
-"""ClusterSubmissionHistory: when each cluster was last given top-level work, for the submission interval."""
+"""ClusterSubmissionHistory: when each cluster last got top-level work, for the submission interval."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class ClusterSubmissionHistory:
         return self._interval_s > 0 and kind in self._kinds
 
     def record(self, task: TaskDescription, cluster: str, now: float, *, retry: bool) -> None:
-        """It was sent there."""
+        """An item was sent to the cluster now."""
         if not retry:
             self.record_at(task.base_kind, cluster, now)
 
     def record_at(self, kind: str, cluster: str, at: float) -> None:
-        """Something of this kind was sent there then, maybe by a process before this one."""
+        """An item of this kind was sent there at this time, maybe by an earlier process."""
         if self._applies_to(kind):
             self._last[cluster] = at
             self.changed = True
 
     def next_at(self, cluster: str) -> float | None:
-        """When the next one may be sent there; None if it may be at any time."""
+        """When the next submission is allowed there; None if it is allowed at any time."""
         last = self._last.get(cluster)
         return None if last is None else last + self._interval_s
 

@@ -1,4 +1,4 @@
-"""GpuAvoidancePolicy: items that need no GPU keep away from free ones when they can."""
+"""GpuAvoidancePolicy: rank that keeps items without GPU needs away from clusters with free GPUs."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""The three kinds of policy, each a name and one method. All are pure: same arguments, same answer.
+"""The interfaces of the three kinds of policy: filter, rank and score. All are pure: same arguments, same answer.
 
-A policy that raises, or answers something else than it should, ends the item with PolicyEvaluationError; it never
-stops the scheduler. Users register their own by name, by entry point or in configuration (``settings.policies``).
+A policy that raises, or returns an invalid answer, ends the item with PolicyEvaluationError; it never stops the
+scheduler. Users register their own by name, by entry point or in configuration (``settings.policies``).
 
-Built-in ones promise more, and so are asked less often. A filter with ``lasting = True`` says the same whatever of ours
-comes to the cluster or ends there, and whatever a snapshot shows of its nodes; one with a method ``concerns(task)``
-says yes everywhere unless that is true. A rank or score with a method ``trait(task)`` looks at nothing else of the
-item, and can be asked of every cluster.
+Built-in policies may promise more and are evaluated less often: a filter with ``lasting = True`` does not depend on our
+own work there or on snapshots; one with a method ``concerns(task)`` accepts everything unless that is true. A rank or
+score with a method ``trait(task)`` depends on nothing else of the item and can be evaluated for every cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ class Filter(Protocol):
     """May this item go to this cluster now?
 
     A filter may have the class attribute ``by_kind = True``. It promises that the verdict depends only on the item's
-    ``kind`` and ``base_kind``, on whether it is a retry, and on the cluster: one answer does for all such items.
+    ``kind`` and ``base_kind``, on whether it is a retry, and on the cluster, so that one answer holds for all such
+    items.
     """
 
     name: str
@@ -56,17 +56,17 @@ class Score(Protocol):
 
 @runtime_checkable
 class RawScore(Score, Protocol):
-    """A score that people know by another number, shown beside it."""
+    """A score with a raw value that is shown beside it."""
 
     def raw(self, task: TaskDescription, cluster: ClusterView) -> float:
-        """The number before it was brought into 0..1."""
+        """The value before it was mapped to 0..1."""
 
 
 def is_by_kind(policy: Filter) -> bool:
-    """Does it promise that one verdict does for all items of a kind?"""
+    """Does one verdict hold for all items of a kind?"""
     return bool(getattr(policy, "by_kind", False))
 
 
 def is_lasting(policy: Filter) -> bool:
-    """Does it promise as well that our own work on the cluster does not change the verdict?"""
+    """Is the verdict also independent of our own work on the cluster?"""
     return is_by_kind(policy) and bool(getattr(policy, "lasting", False))

@@ -1,4 +1,4 @@
-"""PackPolicy, registered as ``pack``: fill nodes, the faster cluster's first, so that wide items find whole ones."""
+"""PackPolicy, registered as ``pack``: fill nodes, on faster clusters first, so that wide items find whole nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 
 
 class PackPolicy:
-    """Half of it is how well the item fills the node that it fills best, half the cluster's ``weight`` as w/(1+w).
+    """Half of the score is how well the item fills its best node, half the cluster's ``weight`` as w/(1+w).
 
     Set ``weight`` to how fast the cluster is. An item that fits no single node, or asks for nothing, fills none.
     """

@@ -1,4 +1,4 @@
-"""PolicyEngine: filter, rank, score; the whole decision as data."""
+"""PolicyEngine: filter, rank and score clusters for an item; returns the whole decision as data."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ LATER_RANKS: tuple[Rank, ...] = (RoomPolicy(), GpuAvoidancePolicy())
 
 
 class PolicyEngine:
-    """Decides where an item goes. Deciding changes nothing; :meth:`record_placement` moves the round robin on.
+    """Decides where an item goes. A decision changes nothing; :meth:`record_placement` advances the round robin.
 
-    To find the winner, the first filter that says no is enough for a cluster, and what filters that look only at an
-    item's kind have said of a view holds for all items of that kind. The whole table is made when somebody reads it.
+    To find the winner, the first rejection of a cluster is enough, and verdicts that depend only on the kind of item
+    are cached per view. The full candidate table is computed when it is read.
 
-    Raises ConfigurationError when ``settings.weights`` names a score that nobody registered, or when a filter is named
-    like a built-in one.
+    Raises ConfigurationError when ``settings.weights`` names an unknown score, or when a filter has the name of a
+    built-in one.
     """
 
     def __init__(self, settings: Settings, *, local_python: str = "3.11", catalog: PolicyCatalog | None = None) -> None:
@@ -91,7 +91,7 @@ class PolicyEngine:
 
     @property
     def filter_names(self) -> tuple[str, ...]:
-        """Every filter that each cluster is put to; one that a row of the table does not speak of, said yes."""
+        """Every filter that is applied to each cluster; a table row lists only those that rejected."""
         return tuple(one.name for one in self._filters)
 
     def schedule(
@@ -110,7 +110,7 @@ class PolicyEngine:
     def reject(
         self, task: TaskDescription, views: tuple[ClusterView, ...], now: float, *, retry: bool = False
     ) -> SchedulingDecision:
-        """As :meth:`schedule` where nobody takes it: why not."""
+        """The decision for an item that no cluster accepts: why not."""
         if not views:
             return SchedulingDecision(task.id, now, None, NO_CLUSTERS, "no cluster is configured")
         rows = self._table(task, views, retry)
@@ -127,8 +127,7 @@ class PolicyEngine:
         *,
         retry: bool = False,
     ) -> SchedulingDecision | None:
-        """As :meth:`schedule` where only ``opened`` of the fleet's ``views`` can take it; None if none of them does. Of
-        the others nothing is said before somebody asks."""
+        """As :meth:`schedule` if only ``opened`` of the ``views`` may accept it; None if none does."""
         best = self._best(task, opened, retry)
         if best is None:
             return None
@@ -143,7 +142,7 @@ class PolicyEngine:
         return SchedulingDecision(task.id, now, best.name, PLACED, sentence, table)
 
     def table(self, task: TaskDescription, views: tuple[ClusterView, ...], *, retry: bool) -> CandidateTable:
-        """What each of them says to the item, told later: a policy that raises then is told of in its row."""
+        """The candidate table, computed lazily: a policy that raises then is reported in its row."""
         return CandidateTable(partial(self._lazy_rows, task, views, retry))
 
     def first_rejection(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> Rejection | None:
@@ -151,7 +150,7 @@ class PolicyEngine:
         return self._first_rejection(task, view, self._filters_for(task), retry)
 
     def _filters_for(self, task: TaskDescription) -> list[Filter]:
-        """The filters that have to be asked, beside those by its kind."""
+        """The filters that must be evaluated for this item, besides those by kind."""
         return [one for one, concerns in self._optional_filters if concerns is None or concerns(task)]
 
     def _first_rejection(
@@ -171,11 +170,11 @@ class PolicyEngine:
         return None
 
     def violates_constraints(self, task: TaskDescription, view: ClusterView) -> bool:
-        """Does the item demand something that this cluster does not have, and will not have by waiting?"""
+        """Does the item have constraints that this cluster never meets?"""
         return any(one.check(task, view) is not None for one in self._constraint_filters)
 
     def is_closed(self, kind: TaskDescription, view: ClusterView, *, retry: bool) -> bool:
-        """Does the cluster take nothing of this kind? ``kind`` is an item of it that asks for nothing."""
+        """Does the cluster accept nothing of this kind? ``kind`` is an empty item of that kind."""
         key = self._closed_key(kind, retry)
         known: bool | None = view.cache.get(key)
         if known is None:
@@ -192,7 +191,7 @@ class PolicyEngine:
     def prefilter(
         self, kind: TaskDescription | None, views: Sequence[ClusterView], *, retry: bool
     ) -> Sequence[ClusterView]:
-        """A coarse sieve, much cheaper than the filters: leaves out only those that would say no. None: a gang."""
+        """A coarse check, much cheaper than the filters: drops only clusters that would reject. None: a gang."""
         if kind is None:
             return views
         key = self._closed_key(kind, retry)
@@ -206,7 +205,7 @@ class PolicyEngine:
         return self, "closed", kind.kind, retry  # of each kind there is one such item
 
     def _kind_rejections(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> dict[str, Rejection]:
-        """What the filters that look only at its kind say, by their names."""
+        """The rejections of the filters that depend only on the kind, by name."""
         key = (self, task.kind, task.base_kind, retry)
         known: dict[str, Rejection] | None = view.cache.get(key)
         if known is None:
@@ -237,7 +236,7 @@ class PolicyEngine:
         return tuple(rows)
 
     def _row_key(self, task: TaskDescription, retry: bool) -> Hashable:
-        """Items that are alike in this get the same rows. None: a policy of a user's own may look at all of an item."""
+        """Items with equal keys get equal rows. None: a user's policy may read everything of an item."""
         return None if self._traits is None else (shape_of(task, retry=retry), *(of(task) for of in self._traits))
 
     def _report(self, task: TaskDescription, view: ClusterView, key: Hashable, *, retry: bool) -> CandidateReport:
@@ -253,7 +252,7 @@ class PolicyEngine:
         return row
 
     def _new_report(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> CandidateReport:
-        """What every filter that says no says, not just the first."""
+        """The rejections of all filters, not only the first."""
         closed = self._kind_rejections(task, view, retry=retry)
         said = collect_rejections(self._item_filters, task, view)
         rejections = tuple(said.values())
@@ -271,7 +270,7 @@ class PolicyEngine:
             raise find_failing_policy(self._ranks, self._scores, task, view, error) from error
 
     def record_placement(self, cluster: str) -> None:
-        """An item was sent there: among equals it is now the last in turn."""
+        """An item was sent there: among equal clusters it is now last in turn."""
         self._placed += 1
         self._last_placed[cluster] = self._placed
 
@@ -286,7 +285,7 @@ class PolicyEngine:
         return CandidateReport(view.name, (), ranks, scores, raw, total, _one_node(task, view))
 
     def _best(self, task: TaskDescription, opened: Sequence[ClusterView], retry: bool) -> ClusterView | None:
-        """The best of those that take it, None if nobody does."""
+        """The best cluster that accepts the item; None if there is none."""
         sieves = self._filters_for(task)
         if len(opened) > 1 and self._traits is not None:
             return self._best_by_cached_keys(task, opened, sieves, retry)
@@ -298,8 +297,8 @@ class PolicyEngine:
     def _best_by_cached_keys(
         self, task: TaskDescription, opened: Sequence[ClusterView], sieves: Sequence[Filter], retry: bool
     ) -> ClusterView | None:
-        """The same, where all ranks and scores can be told of clusters that may not take it, and told again for the
-        next item with the same traits: then few clusters have to be looked at closely."""
+        """The same if all ranks and scores can be computed for any cluster and cached per trait: then few clusters need
+        all filters."""
         trait = (self, *(of(task) for of in self._traits or ()))
         if len(opened[0].cache) > _MOST_KEPT:  # nothing of ours comes or goes there, and every item has tags of its own
             for view in opened:
@@ -321,19 +320,19 @@ class PolicyEngine:
     def _with_tie_breakers(
         self, views: Sequence[ClusterView], keys: Sequence[tuple[float, ...]]
     ) -> list[tuple[tuple[float, ...], int, int, ClusterView]]:
-        """To compare: the better one is the larger; among equals whoever got something longest ago."""
+        """Sort keys, larger is better; among equal clusters the least recently used one wins."""
         last = self._last_placed
         return [(keys[at], -last.get(view.name, 0), -at, view) for at, view in enumerate(views)]
 
     @staticmethod
     def _may_have_capacity(task: TaskDescription, view: ClusterView) -> bool:
-        """Coarsely: False only if the filters would say so."""
+        """Coarse: False only if the filters would reject too."""
         if task.gang is not None:
             return True
         return any(fits(task.placement, room) for room in view.max_free(task.kind))
 
     def _comparison_key(self, task: TaskDescription, view: ClusterView) -> tuple[float, ...]:
-        """What clusters are compared by: rank after rank, then the scores."""
+        """By what clusters are compared: rank after rank, then the scores."""
         try:
             ranks = [rank.rank(task, view) for rank in self._ranks]
             scores = [
@@ -357,7 +356,7 @@ class PolicyEngine:
     def _better_pending_cluster(
         self, task: TaskDescription, views: Iterable[ClusterView], best: ClusterView, *, retry: bool
     ) -> str | None:
-        """A cluster that the item asked for more than for ``best``, and whose answer is only a moment away."""
+        """A cluster that the item prefers to ``best`` and whose first snapshot is on its way."""
         reached: tuple[int, ...] | None = None
         for view in views:
             if view.problem is None or not view.problem.being_asked:
@@ -369,7 +368,7 @@ class PolicyEngine:
         return None
 
     def _placement_sentence(self, task: TaskDescription, view: ClusterView) -> str:
-        """The winner's ranks that tell something, and its scores by the numbers that people know them by."""
+        """The winner's distinguishing ranks, and its scores as people know them."""
         try:
             reasons = [rank.name for rank in self._ranks if rank.name not in _EVERYDAY and rank.rank(task, view)]
             scores = [f"{name} score {self._display_score(name, task, view):.1f}" for name in self._scores]
@@ -390,7 +389,7 @@ class PolicyEngine:
 
 
 def _traits_of(policies: Iterable[Rank | Score]) -> list[Callable[[TaskDescription], Hashable]] | None:
-    """How to tell all of an item that these look at where no node may be added; None if one of them does not say."""
+    """The functions that return everything of an item these policies read; None if one of them does not declare it."""
     said = [getattr(one, "trait", None) for one in policies if not isinstance(one, RoomPolicy)]
     traits = [one for one in said if one is not None]
     return traits if len(traits) == len(said) else None
@@ -402,7 +401,7 @@ def _one_node(task: TaskDescription, view: ClusterView) -> str | None:
 
 
 def collect_rejections(filters: Iterable[Filter], task: TaskDescription, view: ClusterView) -> dict[str, Rejection]:
-    """What those of them that say no say, by their names."""
+    """The rejections of these filters, by name."""
     rejections = {}
     for one in filters:
         rejection = _verdict(one, task, view)
@@ -419,7 +418,7 @@ def _verdict(one: Filter, task: TaskDescription, view: ClusterView) -> Rejection
 
 
 def evaluation_error(what: str, task: TaskDescription, view: ClusterView, error: Exception) -> PolicyEvaluationError:
-    """What the owner of the item is told."""
+    """The error for the owner of the item."""
     return PolicyEvaluationError(
         f"Placing {task.kind} {task.id} failed: {what} raised {type(error).__name__} for cluster {view.name}: {error}.",
         task_id=task.id,
@@ -431,7 +430,7 @@ def evaluation_error(what: str, task: TaskDescription, view: ClusterView, error:
 def find_failing_policy(
     ranks: Iterable[Rank], scores: Mapping[str, Score], task: TaskDescription, view: ClusterView, error: Exception
 ) -> PolicyEvaluationError:
-    """The same for one of these, found by asking each of them again: while all goes well nobody keeps count."""
+    """The error with the name of the rank or score that raised, found by evaluating each again."""
     for rank in ranks:
         try:
             rank.rank(task, view)

@@ -1,4 +1,4 @@
-"""PreferredClusterPolicy: the cluster that the item names comes first."""
+"""PreferredClusterPolicy: rank that puts the item's preferred cluster first."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every reason why an item is not placed: its code, and what would unblock it.
+"""Reason codes of items that are not placed, and what would unblock each.
 
-Codes are for programs and never change their meaning; sentences are for people.
+Programs use the codes, which never change their meaning; the sentences are for people.
 """
 
 from __future__ import annotations
@@ -92,6 +92,6 @@ UNBLOCKED_BY: dict[str, str] = {
 
 
 def unblocked_by(code: str, cluster: str) -> str | None:
-    """What has to happen before an item with this reason can go to this cluster; None for a policy's own code."""
+    """What has to happen before an item with this reason can go to this cluster; None for a code of a user's policy."""
     phrase = UNBLOCKED_BY.get(code)
     return phrase.format(cluster=cluster) if phrase else None

@@ -1,4 +1,4 @@
-"""RoomPolicy: a cluster that has room now comes before one that would have to grow."""
+"""RoomPolicy: rank that prefers clusters with free capacity to those that would have to add a node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.scheduler.cluster.fit import needs_new_node
 
 
 class RoomPolicy:
-    """1 where the item fits what is free, 0 where a node would have to be added for it."""
+    """1 if the item fits now, 0 if a node would have to be added for it."""
 
     name = "room"
 

@@ -1,4 +1,4 @@
-"""TagAffinityPolicy: an item goes where most of the tags it would like are found."""
+"""TagAffinityPolicy: rank by the number of the item's soft tags that the cluster has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a decision: shall the item wait, and what do we tell its owner?"""
+"""Interpretation of a decision: whether the item should wait, and with which reason."""
 
 from __future__ import annotations
 
@@ -43,34 +43,35 @@ def verdict(decision: SchedulingDecision) -> Verdict:
 
 
 def never_fits(row: CandidateReport) -> bool:
-    """Does it reject the item for good, for a reason that lies in the item?"""
+    """Does it reject the item permanently, for a reason that lies in the item?"""
     return any(one.permanent and one.code not in HEALTH_CODES for one in row.rejections)
 
 
 def permanently_rejected(row: CandidateReport) -> bool:
-    """Does it reject the item for any reason that waiting does not mend?"""
+    """Does it reject the item for any reason that waiting does not solve?"""
     return any(one.permanent for one in row.rejections)
 
 
 def lacks_capacity_only(row: CandidateReport) -> bool:
-    """Does nothing but a lack of room keep an item away from this cluster?"""
+    """Is missing capacity the only reason?"""
     return bool(row.rejections) and all(one.code in CAPACITY_CODES for one in row.rejections)
 
 
 def lacks_capacity(row: CandidateReport) -> bool:
-    """The same, but for rules that pass by themselves, as what is ours there comes and goes."""
+    """Is capacity missing, and are all other reasons limits that pass as our items there end?"""
     codes = {one.code for one in row.rejections}
     return not codes.isdisjoint(CAPACITY_CODES) and codes <= CAPACITY_CODES | RATE_CODES
 
 
 def table(decision: SchedulingDecision) -> str:
-    """The reasons, one cluster per line, for an error message; beside one that is final, passing ones are noise."""
+    """The reasons as text, one cluster per line, for an error message; where one is permanent, temporary ones are left
+    out."""
     return reason_lines(decision.candidates)
 
 
 def closest_candidate(rows: Sequence[CandidateReport]) -> CandidateReport:
-    """The candidate that is nearest to taking the item: one that may ever run it, is not excluded for good, and has the
-    fewest reasons."""
+    """The candidate that is closest to accepting the item: feasible, not permanently rejected, with the fewest
+    reasons."""
     return min(rows, key=_distance)
 
 
@@ -79,8 +80,8 @@ def _distance(row: CandidateReport) -> tuple[bool, bool, int]:
 
 
 def unblocking_conditions(rows: Sequence[CandidateReport]) -> str | None:
-    """What lets the item go on, at any of the candidates that are as near to taking it as the telling one; None where
-    only policies of a user's own know."""
+    """What would unblock the item, for all candidates as close as the closest one; None if only users' policies
+    know."""
     nearest = closest_candidate(rows)
     names: dict[str, list[str]] = {main_rejection(nearest).code: []}
     for row in rows:
@@ -99,7 +100,7 @@ def _one_of(names: Sequence[str]) -> str:
 
 
 def waiting_sentence(rows: Sequence[CandidateReport]) -> str:
-    """Why it waits, in one sentence, by the rows of clusters that may take it one day."""
+    """Why it waits, in one sentence, from the rows of clusters that may accept it later."""
     parts = [f"{row.cluster}: {main_rejection(row).sentence}" for row in rows[:MOST_NAMED]]
     more = len(rows) - len(parts)
     return "; ".join([*parts, f"and {more} more"] if more > 0 else parts).replace(".; ", "; ")

@@ -1,4 +1,4 @@
-"""WeightedPreferencePolicy, registered as ``load``: the default score, kept from the system that users know."""
+"""WeightedPreferencePolicy, registered as ``load``: the default score, by free resources, weight and CPU use."""
 
 from __future__ import annotations
 

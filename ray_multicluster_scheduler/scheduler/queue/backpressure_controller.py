@@ -1,4 +1,4 @@
-"""BackpressureController: does this one cluster take new top-level work?"""
+"""BackpressureController: does a cluster accept new top-level work, by its usage threshold?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RAY_NAMES = {"cpu": "CPU", "gpu": "GPU", "memory": "memory"}
 
 @dataclass(frozen=True, slots=True)
 class ExceededThreshold:
-    """One resource of which too much is in use. ``use`` is None when nobody can tell how much."""
+    """A resource above its threshold. ``use`` is None if the usage is unknown."""
 
     resource: str
     use: float | None
@@ -23,11 +23,10 @@ class ExceededThreshold:
 
 
 class BackpressureController:
-    """Per cluster, never over an average of all: one free cluster is enough.
+    """Compares usage with ``resource_threshold``, per cluster, never over an average of all clusters.
 
-    Compared is what is in use *before* the item is added. CPU and memory count wherever a cluster has them; GPUs
-    only for items that ask for one, since full GPUs are no reason to keep CPU work away. Custom resources have no
-    threshold.
+    The usage *before* the item is added counts. CPU and memory count wherever a cluster has them; GPUs only for items
+    that ask for one, since busy GPUs are no reason to reject CPU work. Custom resources have no threshold.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -37,7 +36,7 @@ class BackpressureController:
         self._basis = settings.threshold_on
 
     def exceeded_threshold(self, task: TaskDescription, cluster: ClusterView) -> ExceededThreshold | None:
-        """The first resource above its limit, or None when the cluster takes the item."""
+        """The first resource above its limit, or None when the cluster accepts the item."""
         total = cluster.total
         for resource, name, limit in self._limits:
             if not total.get(name) or (resource == "gpu" and not task.placement.get(name)):
@@ -50,9 +49,8 @@ class BackpressureController:
     def headroom(
         self, task: TaskDescription, nodes: Iterable[NodeView], observed: Resources | None
     ) -> dict[str, float] | None:
-        """What may be in use of these nodes beyond what is, before they take no more; below 0, too much is. Of what has
-        no limit nothing is said. None: too much is observed to be in use, which the end of an item may or may not mend.
-        """
+        """How much more of each limited resource may be in use on these nodes; negative above the limit. None: the
+        observed usage is above the limit, and it is unknown whether the end of an item helps."""
         spare = {}
         known = [node for node in nodes if node.free is not None]
         for resource, name, limit in self._limits:
@@ -68,7 +66,7 @@ class BackpressureController:
         return spare
 
     def _use(self, resource: str, name: str, cluster: ClusterView) -> float | None:
-        """Share in use on the basis of ``threshold_on``; what is reserved stands in where nothing was observed."""
+        """Share in use, on the basis of ``threshold_on``; reserved use replaces an observation that is missing."""
         reserved = cluster.use.get(name)
         observed = (cluster.observed or {}).get(resource)
         if self._basis == "reserved" or observed is None:

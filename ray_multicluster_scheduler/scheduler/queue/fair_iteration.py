@@ -1,7 +1,7 @@
-"""FairIteration: whose turn it is in a walk through everybody, where those who were looked at step aside one by one.
+"""FairIteration: iterates over the groups of all owners in fair order, while groups are parked one by one.
 
-To ask all owners anew for each group would make a walk past thousands of owners take their number squared. They are
-asked once; after that only the one whose group has stepped aside is asked again.
+Asking all owners again for each group would be quadratic in the number of owners. They are asked once; after that only
+the owner whose group was parked is asked again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ First: TypeAlias = tuple[int, ShapeGroup]
 
 
 class FairIteration:
-    """Those who wait with one priority, as of one moment: who comes, leaves, takes or gives back later is not seen.
+    """The groups of one priority, as of one moment: later changes are not seen.
 
-    ``turns`` are those of owners who may start something, the smaller one first; ``ask`` tells the first of an owner's.
+    ``turns`` holds the sort key of each owner that may start something, smallest first; ``ask`` returns an owner's
+    first group.
     """
 
     def __init__(
@@ -37,13 +38,13 @@ class FairIteration:
         heapify(self._by_age)
 
     def first(self) -> tuple[ShapeGroup, ShapeGroup] | None:
-        """That of the owner who has the turn (of equal turns, the one that came first), and the oldest of all owners'
-        firsts; None when all have stepped aside."""
+        """The group of the owner whose turn it is (for equal turns, the older one), and the oldest of all owners' first
+        groups; None when all are parked."""
         turn, oldest = self._top(self._by_turn), self._top(self._by_age)
         return None if turn is None or oldest is None else (turn, oldest)
 
     def next_of(self, owner: str) -> None:
-        """One of this owner's has."""
+        """A group of this owner was parked: move on to its next one."""
         self._first_groups.pop(owner, None)
         first = self._first_of(owner) if owner in self._turns else None
         if first is not None:

@@ -1,8 +1,7 @@
-"""NeedIndex: of many groups that wait, the first one whose needs are covered by what is free.
+"""NeedIndex: finds the first waiting group whose needs are covered by what is free.
 
-A binary tree over the groups, sorted by what they need. Each branch knows the earliest number below it and the least
-that anybody below it needs, so a search goes straight to the first group that fits and skips whole branches that
-cannot. To look, to add and to change a head cost O(log n).
+A binary tree over the groups, sorted by need. Each branch stores the lowest number and the smallest needs below it, so
+a search skips whole branches that cannot fit. Search, insert and update take O(log n).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _UNSORTED = 16
 
 
 class NeedIndex:
-    """Groups that need the same kinds of resources, ``names``, in different amounts."""
+    """Groups that need the same resource names, ``names``, in different amounts."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
@@ -43,7 +42,7 @@ class NeedIndex:
         return len(self._leaf_of)
 
     def update(self, group: ShapeGroup, amounts: Mapping[str, float], first: int) -> None:
-        """It waits, and ``first`` is the number of its head; also to change that."""
+        """Insert a group, or change the number of its head to ``first``."""
         place = self._leaf_of.get(group)
         if place is None:
             self._needs[group] = tuple(amounts[name] for name in self._names)
@@ -53,7 +52,7 @@ class NeedIndex:
         self._set(place, first, self._needs[group] if first != NOBODY else self._no_need)
 
     def remove(self, group: ShapeGroup) -> None:
-        """Nobody of it waits any more."""
+        """Remove a group that became empty."""
         place = self._leaf_of.pop(group)
         del self._needs[group]
         self._leaves[place] = None
@@ -61,7 +60,7 @@ class NeedIndex:
         self._set(place, NOBODY, self._no_need)
 
     def first(self, rooms: Sequence[Need] | None) -> tuple[int, ShapeGroup] | None:
-        """The earliest group that one of ``rooms`` has enough for (None: any at all), with its number."""
+        """The earliest group that fits one of ``rooms`` (None: any group), with its number."""
         if not self._leaf_of or self._firsts[1] == NOBODY:
             return None
         if rooms is None:
@@ -103,7 +102,7 @@ class NeedIndex:
         return self._leaf_of[group]
 
     def _rebuild(self, newcomer: ShapeGroup) -> None:
-        """Sort all by what they need: who needs little is in the left branches."""
+        """Sort all groups by need: those with small needs are in the left branches."""
         numbers = {group: self._firsts[self._size + place] for group, place in self._leaf_of.items()}
         groups = sorted((*self._leaf_of, newcomer), key=lambda one: self._needs[one])
         self._size = 2
@@ -135,7 +134,7 @@ class NeedIndex:
             branch //= 2
 
     def _update_numbers(self, branch: int) -> None:
-        """From here to the root only numbers may have changed."""
+        """Update the numbers from this branch to the root; needs have not changed."""
         firsts, earliest = self._firsts, self._earliest
         while branch:
             left = 2 * branch
@@ -147,7 +146,7 @@ class NeedIndex:
             branch //= 2
 
     def _update_branch(self, branch: int) -> bool:
-        """Work out a branch from its two; False if it is what it was, and so is everything above."""
+        """Recompute a branch from its two children; False if nothing changed, here and above."""
         firsts, least = self._firsts, self._least
         left = 2 * branch
         right = left + 1
@@ -166,7 +165,7 @@ class NeedIndex:
 
 
 def amounts_of(room: Mapping[str, float], names: Sequence[str]) -> Need:
-    """What a room has of these, to compare needs with; tolerates the rounding of Ray's fixed-point amounts."""
+    """The amounts of these resources, to compare with needs; tolerates the rounding of Ray's fixed-point amounts."""
     return tuple(room.get(name, 0.0) + _ROUNDING for name in names)
 
 

@@ -1,7 +1,6 @@
-"""Orders: whose turn it is. One small class each, registered by name.
+"""Orders of the queue: one small class each, registered by name.
 
-Three questions, the first that tells two items apart decides: how urgent is it, whose turn is it among the owners, who
-came first. Only the second changes while items wait.
+Three criteria in sequence: urgency, the owner's turn, submission order. Only the second changes while items wait.
 """
 
 from __future__ import annotations
@@ -15,19 +14,20 @@ _DIGITS = 9
 
 
 class Order(Protocol):
-    """Smaller goes earlier."""
+    """An order of waiting items; smaller values go first."""
 
     name: str
 
     def urgency(self, priority: int, since: float) -> float:
-        """Of an item of this priority that was submitted then; of two, the older one is never less urgent. Static: it
+        """Urgency of an item with this priority that was submitted at ``since``; an older one is never less urgent. It
         does not change while the item waits."""
 
     def share(self, account: OwnerAccount) -> float:
-        """Of an owner, among owners of items of equal priority. Changes only when it takes or gives back something."""
+        """Share of an owner, compared among items of equal priority. It changes only when the owner takes or returns
+        something."""
 
     def turn(self, account: OwnerAccount, now: float) -> tuple[float, ...]:
-        """The same, for owners with equal shares as well; begins with the share."""
+        """Tie-breaker for owners with equal shares; begins with the share."""
 
 
 class _Aged:
@@ -35,7 +35,7 @@ class _Aged:
         self._ageing_s = ageing_s
 
     def urgency(self, priority: int, since: float) -> float:
-        """Higher priority first; to have waited ``ageing_s`` longer is worth one step of priority."""
+        """Higher priority first; waiting ``ageing_s`` longer is worth one step of priority."""
         return since - priority * self._ageing_s
 
 

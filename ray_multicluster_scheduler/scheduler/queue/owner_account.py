@@ -1,4 +1,4 @@
-"""OwnerAccount: what one owner holds, has used, and may have."""
+"""OwnerAccount: what one owner holds, has used, and may use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN_COST = {"CPU": 1.0}
 
 
 class Holding(NamedTuple):
-    """What one item takes of its owner's share while it is on a cluster."""
+    """The part of its owner's share that one item takes while it is on a cluster."""
 
     cost: float
     gpus: float
@@ -22,10 +22,10 @@ class Holding(NamedTuple):
 
 
 class OwnerAccount:
-    """Shares are parts of the whole fleet, by the resource of which an item takes the largest part.
+    """Share and limits of one owner. A share is a part of the whole fleet, by the resource that an item needs most of.
 
-    ``used`` grows with what is held and with time. Whoever gets a turn is raised to near where the others are: what one
-    did not use, for whatever reason, cannot be saved up.
+    ``used`` grows with held share over time. When an owner gets a turn, its use is raised near that of the others:
+    unused share cannot be saved up.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class OwnerAccount:
 
     @property
     def exceeds_limits(self) -> bool:
-        """Does it have more on clusters than it may? A limit that is lowered takes nothing away."""
+        """Does it hold more than it may? Lowering a limit takes nothing away."""
         running = self.max_running is not None and self.running > self.max_running
         return running or (self.max_gpus is not None and self.gpus > self.max_gpus + ROUNDING)
 
     @property
     def may_start(self) -> bool:
-        """May anything of it, unless that needs GPUs that it may not have?"""
+        """May the owner start any item that needs no GPU?"""
         return self.paused is None and (not self.has_limits or self.refusal(0) is None)
 
     @property
     def limited(self) -> bool:
-        """Does a limit keep anything of it from starting now, or may it?"""
+        """Does or may a limit keep items of the owner from starting?"""
         return self.refusal(0) is not None or self.max_gpus is not None
 
     def used(self, now: float) -> float:
@@ -71,12 +71,11 @@ class OwnerAccount:
         return self._used + self.held * (now - since) if now > since else self._used
 
     def raise_used_to(self, used: float, now: float) -> None:
-        """It counts as if it had used at least this much."""
+        """Count as if it had used at least this much."""
         self._used, self._since = max(self.used(now), used), now
 
     def set_limits_from(self, other: OwnerAccount, now: float) -> None:
-        """From now on it may have what the other may. By what it has used for its weight, it stands among the owners
-        where it stood: another weight is neither a debt nor a credit."""
+        """Take over weight and limits of another account. Its position among the owners stays the same."""
         self._used, self._since = self.used(now) * other.weight / self.weight, now
         self.weight, self.max_running, self.max_gpus = other.weight, other.max_running, other.max_gpus
         self.has_limits = other.has_limits
@@ -95,7 +94,7 @@ class OwnerAccount:
             self.held = self.gpus = 0.0  # without the noise of sums
 
     def refusal(self, gpus: float) -> str | None:
-        """Why nothing of this owner's that needs so many GPUs may start now, as a sentence; None if it may."""
+        """Why no item of this owner that needs so many GPUs may start now; None if one may."""
         if self.max_running is not None and self.running >= self.max_running:
             if not self.max_running:
                 return "nothing of it may start, as its max_running is 0"
@@ -113,7 +112,7 @@ class OwnerAccount:
 
 
 def holding_of(task: TaskDescription, fleet: Resources, now: float) -> Holding:
-    """What it takes of a fleet with these totals, from now on."""
+    """The share that the item takes of a fleet with these totals, from now on."""
     need = task.placement
     cost = 0.0
     for name, amount in (need or UNKNOWN_COST).items():

@@ -1,4 +1,4 @@
-"""OwnerQueue: what of one owner waits with one priority. Level: what of all owners does."""
+"""OwnerQueue: the groups of one owner with one priority. PriorityLevel: those of all owners."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FreeAmounts: TypeAlias = Callable[[EligibilityClass], Sequence[Need] | None]
 
 
 def any_amount(bay: EligibilityClass) -> None:
-    """Look at all of them."""
+    """A filter that accepts all groups."""
 
 
 class OwnerQueue:
-    """Its groups, by what they need."""
+    """The groups of one owner, indexed by need."""
 
     __slots__ = ("account", "indexes", "numbers")
 
@@ -31,7 +31,7 @@ class OwnerQueue:
         self.numbers = Ranking()
 
     def first(self, rooms: FreeAmounts) -> tuple[int, ShapeGroup] | None:
-        """The group whose head came first of those that ``rooms`` has something for, with the number of that head."""
+        """The group with the oldest head among those that fit ``rooms``, with the number of that head."""
         best: tuple[int, ShapeGroup] | None = None
         account = self.account
         for bay, index in self.indexes.items():
@@ -45,7 +45,7 @@ class OwnerQueue:
 
 
 class PriorityLevel(dict[str, OwnerQueue]):
-    """What waits with one priority, by owner."""
+    """All owners' groups of one priority."""
 
     __slots__ = ("ages", "numbers")
 
@@ -56,7 +56,7 @@ class PriorityLevel(dict[str, OwnerQueue]):
 
 
 def _at_most(rooms: Sequence[Need] | None, bay: EligibilityClass, gpus: float) -> Sequence[Need]:
-    """The same, with no more GPUs than this."""
+    """The same amounts, with GPUs limited to this number."""
     if rooms is None:
         rooms = [(inf,) * len(bay.names)]
     return [

@@ -1,4 +1,4 @@
-"""QueuePosition: how many are before an item, and why. For people who ask; nothing is decided by it."""
+"""Positions in the queue, and which items are ahead, for explanations; nothing is decided by them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """``position`` 1 is next, if whatever is free suited everybody alike. ``ahead`` are the first of those before it,
-    each with why it is."""
+    """``position`` 1 is next, if what is free suited all items. ``ahead`` are the first items before it, each with the
+    reason."""
 
     position: int
     ahead: tuple[tuple[str, str], ...]
 
 
 def queue_position(queue: TaskQueue, task_id: str, now: float) -> QueuePosition | None:
-    """Where it stands; None if it does not wait there."""
+    """The position of an item; None if it is not queued."""
     group = queue.group_of(task_id)
     if group is None:
         return None
@@ -71,11 +71,10 @@ def queue_positions(queue: TaskQueue, task_ids: Iterable[str], now: float) -> di
 def _before_of_its_priority(
     queue: TaskQueue, level: int, asked: list[tuple[str, ShapeGroup]], now: float
 ) -> Iterator[tuple[str, QueueEntry, int]]:
-    """Each of them with how many of the same priority are before it.
+    """Each item with the number of items of the same priority before it.
 
-    Of its own owner those that came earlier, and of every other owner as many, or one more if that one's turn is
-    earlier, or all, if these are fewer. Owners are many, so they are counted together: by how many of theirs wait, and
-    those whose turn is earlier as the walk comes to them.
+    From its own owner, those that came earlier. From every other owner the same number, plus one if that owner's turn
+    is earlier, but at most all of its items. Owners are counted together, by how many of their items wait.
     """
     numbers, arrivals = queue.submission_numbers_by_owner(level), queue.submission_numbers(level)
     turns = {owner: queue.order.turn(queue.account(owner), now) for owner in numbers}
@@ -105,7 +104,7 @@ def _urgency_of(queue: TaskQueue, priority: int) -> Callable[[float], float]:
 def _by_turns(
     queue: TaskQueue, group: ShapeGroup, others: dict[str, list[tuple[int, str]]], own: int, number: int, now: float
 ) -> Iterator[tuple[tuple[float, ...], str, str]]:
-    """Of every other owner as many as have their turn while those before it of its own have theirs."""
+    """From every other owner as many items as get their turn before the item."""
     turn = queue.order.turn(queue.account(group.shape.owner), now)
     for owner, entries in others.items():
         its = queue.order.turn(queue.account(owner), now)

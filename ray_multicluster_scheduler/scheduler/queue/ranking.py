@@ -1,4 +1,4 @@
-"""Ranking: how many of those that wait come before a given one, without a walk through all of them."""
+"""Ranking: counts how many waiting items come before a given one, without walking through all of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _SLACK = 64
 
 
 class Ranking:
-    """Numbers, each as often as it was added and not taken out. They are put in order when somebody asks, and mostly
-    are so already: who waits came one after the other. Those that left are a list of their own until they are many."""
+    """A multiset of numbers with rank queries. It is sorted on demand, and mostly sorted already. Removed numbers are
+    kept in a second list until there are many."""
 
     __slots__ = ("_all", "_removed", "_removed_sorted", "_sorted")
 
@@ -33,7 +33,7 @@ class Ranking:
             self._all, self._removed = self._remaining(), []
 
     def count_before(self, number: float, key: Callable[[float], float] | None = None) -> int:
-        """How many are smaller. By a ``key`` that keeps them in order, if one is given: then how many keys are."""
+        """How many numbers are smaller. With a monotonic ``key``: how many keys are."""
         self._sort()
         if key is None:
             return bisect_left(self._all, number) - bisect_left(self._removed, number)

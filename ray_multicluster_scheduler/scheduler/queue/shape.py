@@ -1,4 +1,4 @@
-"""Shape: what placement looks at. Items of one shape get the same answer at the same moment."""
+"""Shape: everything that placement reads of an item. Items of one shape get the same answer at the same moment."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ray_multicluster_scheduler.common.model.resources import shape_of as resour
 
 
 class QueueKey(NamedTuple):
-    """Which queue an item stands in: of tasks or of jobs, and for which preferred cluster (None: the global one)."""
+    """The queue of an item: tasks or jobs, and the preferred cluster (None: the global queue)."""
 
     queue: str
     cluster: str | None
 
 
 class Shape(NamedTuple):
-    """A lane, and all that a filter, rank or score may read of an item."""
+    """The queue, and everything that a filter, rank or score may read of an item."""
 
     queue_key: QueueKey
     kind: str
@@ -35,7 +35,7 @@ class Shape(NamedTuple):
 
 
 class ClusterConstraints(NamedTuple):
-    """What an item demands of a cluster for good. ``only``: it goes to this cluster or nowhere."""
+    """Constraints on clusters that never change. ``only``: it goes to this cluster or nowhere."""
 
     only: str | None
     require_tags: tuple[str, ...]
@@ -47,8 +47,8 @@ NO_CONSTRAINTS = ClusterConstraints(None, (), None, ())
 
 
 class EligibilityClass(NamedTuple):
-    """Groups that the same clusters are open for: by kind, by whether it is a retry, and by what they demand for good.
-    ``names`` are the resources that all of them need."""
+    """Groups for which the same clusters are eligible: by kind, retry and constraints; ``names`` are the resources they
+    need."""
 
     kind: str
     retry: bool
@@ -64,12 +64,12 @@ def eligibility_class(shape: Shape) -> EligibilityClass:
 
 
 def queue_key(task: TaskDescription) -> QueueKey:
-    """Actors stand with the tasks: both go over the link."""
+    """Actors are queued with the tasks: both use the link."""
     return QueueKey("job" if task.kind == "job" else "task", task.preferred_cluster)
 
 
 def shape_of(task: TaskDescription, *, retry: bool) -> Shape:
-    """``retry``: it was placed before, so the submission interval does not hold for it."""
+    """``retry``: it was placed before, so it is exempt from the submission interval."""
     return Shape(
         queue_key(task),
         task.kind,

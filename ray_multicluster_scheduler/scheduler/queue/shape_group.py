@@ -1,4 +1,4 @@
-"""ShapeGroup: those that wait for the same thing, in the order in which they came."""
+"""ShapeGroup: waiting items of one shape and priority, in order of submission."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SLACK = 64
 
 
 class QueueEntry(NamedTuple):
-    """Whose turn it is within a group."""
+    """One waiting item of a group."""
 
     number: int
     task_id: str
@@ -21,7 +21,8 @@ class QueueEntry(NamedTuple):
 
 
 class ShapeGroup:
-    """Waiting items of one shape and priority. ``decision`` says why they wait; None while nobody has looked yet."""
+    """Waiting items of one shape and priority. ``decision`` says why they wait; None if the group was not considered
+    yet."""
 
     __slots__ = ("_heap", "_members", "decision", "eligibility", "need", "parked", "priority", "shape")
 
@@ -40,7 +41,7 @@ class ShapeGroup:
         heapq.heappush(self._heap, head)
 
     def remove(self, task_id: str) -> QueueEntry:
-        """Its heap entry stays until it comes up, or until such entries are the larger part. Returns what it was."""
+        """Remove an item and return its entry. Stale heap entries are dropped lazily."""
         gone = self._members.pop(task_id)
         if len(self._heap) > 2 * len(self._members) + _SLACK:
             self._heap = list(self.entries())
@@ -48,7 +49,7 @@ class ShapeGroup:
         return gone
 
     def head(self) -> QueueEntry:
-        """The item whose turn it is. Raises IndexError when nobody waits here."""
+        """The next item. Raises IndexError when the group is empty."""
         while self._members.get(self._heap[0][1]) is not self._heap[0]:
             heapq.heappop(self._heap)
         return self._heap[0]
@@ -57,11 +58,11 @@ class ShapeGroup:
         return iter(self._members)
 
     def entry(self, task_id: str) -> QueueEntry:
-        """Raises KeyError for one that does not wait here."""
+        """Raises KeyError for an item that does not wait here."""
         return self._members[task_id]
 
     def entries(self) -> Iterator[QueueEntry]:
-        """All that wait, each once, in no order."""
+        """All entries, in no order."""
         return iter(self._members.values())
 
     def __len__(self) -> int:

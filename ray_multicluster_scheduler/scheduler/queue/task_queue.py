@@ -1,9 +1,8 @@
-"""TaskQueue: who waits, grouped by shape, and whose turn it is.
+"""TaskQueue: the waiting items, grouped by shape, and the order in which they are considered.
 
-A task queue and a job queue, each global plus one per preferred cluster: these are the *lanes* that people see. Inside,
-items of one shape and priority form a *group*; a group that has to wait answers for all its items, so ten thousand
-equal items cost one decision. Groups stand by priority, then by owner; of one owner's groups, an index finds the first
-one that what is free suffices for.
+People see a task queue and a job queue, each global plus one per preferred cluster. Internally, items of one shape and
+priority form a *group*; a group that has to wait answers for all its items, so ten thousand equal items cost one
+decision. Groups are ordered by priority, then by owner; an index finds an owner's first group that fits.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _FADING = 0.999
 
 
 class TaskQueue:
-    """O(log n) to enqueue, remove and pick, whatever the number of items."""
+    """Enqueue, remove and pick take O(log n) for any number of items."""
 
     def __init__(self, order: Order | None = None, account: Callable[[str], OwnerAccount] | None = None) -> None:
         self.order = order or FifoOrder(_FOREVER)
@@ -59,7 +58,7 @@ class TaskQueue:
     # ---- who waits
 
     def enqueue(self, task: TaskDescription, number: int, *, retry: bool = False) -> ShapeGroup:
-        """Let it wait. ``number`` is its submission number; a retry keeps its own and so its place."""
+        """Queue an item. ``number`` is its submission number; a retry keeps its number and so its position."""
         self._iteration.clear()
         priority = task.priority
         shape = shape_of(task, retry=retry)
@@ -82,7 +81,7 @@ class TaskQueue:
         return group
 
     def remove(self, task_id: str) -> bool:
-        """It no longer waits. False if it did not."""
+        """Remove an item. False if it was not queued."""
         group = self._group_of.pop(task_id, None)
         if group is None:
             return False
@@ -103,7 +102,7 @@ class TaskQueue:
         return True
 
     def group_of(self, task_id: str) -> ShapeGroup | None:
-        """Where it waits, or None if it does not."""
+        """The group in which an item waits, or None."""
         return self._group_of.get(task_id)
 
     def groups(self) -> Iterator[ShapeGroup]:
@@ -114,14 +113,14 @@ class TaskQueue:
         return [group for group in self.groups() if group.shape.owner == owner]
 
     def blocked_owners(self) -> set[str]:
-        """Whose items wait because the owner is paused or at a limit."""
+        """Owners with queued items that are paused or at a limit."""
         limited = (owner for owner, account in self._accounts.items() if account.queued and account.limited)
         paused = (owner for owner, account in self._accounts.items() if account.queued and account.paused is not None)
         return {*limited, *paused}
 
     @property
     def group_count(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return len(self._groups)
 
     def waiting_only_for(self, cluster: str) -> list[str]:
@@ -130,22 +129,22 @@ class TaskQueue:
         return [task_id for group in pinned if group.shape.queue_key.cluster == cluster for task_id in group.task_ids()]
 
     def depths(self) -> dict[QueueKey, int]:
-        """How many wait in each lane that is not empty."""
+        """The number of waiting items per queue."""
         depths: dict[QueueKey, int] = {}
         for group in self.groups():
             depths[group.shape.queue_key] = depths.get(group.shape.queue_key, 0) + len(group)
         return depths
 
     def submission_numbers_by_owner(self, priority: int) -> dict[str, Ranking]:
-        """The submission numbers of those that wait with this priority, by owner."""
+        """The submission numbers of the items that wait with this priority, by owner."""
         return {owner: queue.numbers for owner, queue in self._levels.get(priority, {}).items()}
 
     def submission_numbers(self, priority: int) -> Ranking:
-        """The same of all owners together. Raises KeyError if nobody waits with this priority."""
+        """The same of all owners together. Raises KeyError if no item waits with this priority."""
         return self._levels[priority].numbers
 
     def submission_times(self) -> dict[int, Ranking]:
-        """When those that wait were submitted, by priority."""
+        """The submission times of waiting items, by priority."""
         return {priority: level.ages for priority, level in self._levels.items()}
 
     def __contains__(self, task_id: object) -> bool:
@@ -157,9 +156,9 @@ class TaskQueue:
     # ---- whose turn it is
 
     def first(self, rooms: FreeAmounts, now: float, above: int | None = None) -> ShapeGroup | None:
-        """The group whose head comes first of those that ``rooms`` has something for; only priorities ``above``.
+        """The first group in order that fits ``rooms``; only priorities ``above``.
 
-        Groups that are parked are left out, and so are those of owners who may start nothing now.
+        Parked groups are left out, and groups of owners that may start nothing now.
         """
         if not any(free is None or free for free in map(rooms, self._eligibility_counts)):
             return None
@@ -167,8 +166,8 @@ class TaskQueue:
         return self._most_urgent(self._first_of_level(priority, rooms, now) for priority in levels)
 
     def next_in_iteration(self, now: float) -> ShapeGroup | None:
-        """The same, whatever is free. In a walk, where nothing happens between two calls but that the one that was
-        named is parked, owners are asked once, and not for each of their groups."""
+        """The same, whatever is free. While only parking happens between two calls, owners are asked once, not for each
+        group."""
         if not self._iteration or self._iteration_at != now:
             self._iteration = {
                 priority: self._start_iteration(priority, now) for priority in reversed(self._priorities)
@@ -177,7 +176,7 @@ class TaskQueue:
         return self._most_urgent(turns.first() for turns in self._iteration.values())
 
     def _most_urgent(self, levels: Iterable[tuple[ShapeGroup, ShapeGroup] | None]) -> ShapeGroup | None:
-        """Of levels, the highest first, each with the one that has the turn and the oldest."""
+        """The most urgent group, from each level's group in turn and its oldest group; highest level first."""
         best: ShapeGroup | None = None
         urgency = inf
         for found in levels:
@@ -192,7 +191,7 @@ class TaskQueue:
         return best
 
     def park(self, group: ShapeGroup) -> None:
-        """It had its say in this walk: leave it out until :meth:`unpark`."""
+        """Leave the group out of the scan until :meth:`unpark`."""
         group.parked = True
         if group:
             self._index_of(group).update(group, group.need, NOBODY)
@@ -208,15 +207,15 @@ class TaskQueue:
                 self._index_group(group)
 
     def urgency(self, group: ShapeGroup) -> float:
-        """Of its head; smaller is more urgent."""
+        """Urgency of the group's head; smaller is more urgent."""
         return self.order.urgency(group.priority, group.head().since)
 
     def refusal(self, group: ShapeGroup) -> tuple[str, str] | None:
-        """Why nothing of it may start now, whatever is free: a code and a sentence; None if it may."""
+        """Why no item of the group may start now, whatever is free: code and sentence; None if it may."""
         return self.refusal_of(group.shape.owner, group.need.get("GPU", 0.0))
 
     def refusal_of(self, owner: str, gpus: float) -> tuple[str, str] | None:
-        """The same of anything of this owner's that needs so many GPUs. Who only asks leaves no account behind."""
+        """The same for any item of this owner that needs so many GPUs. It creates no account."""
         account = self._accounts.get(owner) or self._new_account(owner)
         if account.paused is not None:
             why = f": {account.paused}" if account.paused else ""
@@ -231,7 +230,7 @@ class TaskQueue:
         return account
 
     def _update_share(self, account: OwnerAccount) -> None:
-        """Its share is not what it was."""
+        """The share of the account has changed: move it in the order of owners."""
         if not account.queued:
             return
         share, number, owner = account.share_key
@@ -242,17 +241,17 @@ class TaskQueue:
             insort(self._owners_by_share, account.share_key)
 
     def waiting_count(self, owner: str) -> int:
-        """How many items of this owner wait in here."""
+        """How many items of this owner are queued."""
         account = self._accounts.get(owner)
         return 0 if account is None else account.queued
 
     def pause(self, owner: str, reason: str) -> None:
-        """Nothing of this owner's starts until :meth:`resume`."""
+        """Start no item of this owner until :meth:`resume`."""
         self._iteration.clear()
         self.account(owner).paused = reason
 
     def paused_owners(self) -> dict[str, str]:
-        """Whose queues are paused, and why."""
+        """The paused owners, with the reason."""
         return {owner: account.paused for owner, account in self._accounts.items() if account.paused is not None}
 
     def resume(self, owner: str) -> None:
@@ -261,7 +260,7 @@ class TaskQueue:
         self._maybe_idle.add(owner)
 
     def limits_changed(self, owner: str, now: float) -> bool:
-        """It may have what a new account of it may. What it has stays; returns whether that is more than it may."""
+        """Apply the current limits to the owner's account; returns whether it holds more than they allow."""
         account = self._accounts.get(owner)
         if account is None:
             return False
@@ -271,7 +270,7 @@ class TaskQueue:
         return account.exceeds_limits
 
     def charge(self, owner: str, holding: Holding, now: float) -> None:
-        """One of its items goes to a cluster: it had its turn."""
+        """An item of this owner goes to a cluster: it had its turn."""
         self._iteration.clear()
         account = self.account(owner)
         account.raise_used_to((self._most_used - _CREDIT * self._largest_item_use) * account.weight, now)
@@ -280,7 +279,8 @@ class TaskQueue:
         self._update_share(account)
 
     def refund(self, owner: str, holding: Holding, now: float) -> None:
-        """One of its items is no longer on a cluster. If that lifts a limit, its groups are to be looked at again."""
+        """An item of this owner has left its cluster. If that lifts a limit, the owner's groups are considered
+        again."""
         self._iteration.clear()
         account = self.account(owner)
         limited = account.limited
@@ -294,7 +294,7 @@ class TaskQueue:
         self._maybe_idle.add(owner)
 
     def drop_idle_accounts(self) -> None:
-        """Owners come and go: forget those with nothing left. Who comes back starts level with the others anyway."""
+        """Forget owners without items. One that returns starts level with the others anyway."""
         for owner in self._maybe_idle:
             account = self._accounts.get(owner)
             if account is not None and account.idle and account.paused is None:
@@ -302,7 +302,7 @@ class TaskQueue:
         self._maybe_idle.clear()
 
     def _first_of_level(self, priority: int, rooms: FreeAmounts, now: float) -> tuple[ShapeGroup, ShapeGroup] | None:
-        """Of those that could go: the one whose owner has the turn, and the oldest."""
+        """Among the groups that fit: that of the owner whose turn it is, and the oldest."""
         alone = len(self._priorities) == 1
         best: tuple[int, ShapeGroup] | None = None
         best_turn: tuple[float, ...] = ()
@@ -326,7 +326,7 @@ class TaskQueue:
         return FairIteration(turns, lambda owner: level[owner].first(any_amount), self.urgency)
 
     def _by_turns(self, level: dict[str, OwnerQueue], now: float) -> Iterator[tuple[tuple[float, ...], OwnerQueue]]:
-        """Owners of a level who may start something, with their turns, the first one first."""
+        """The owners of a level that may start something, in turn order."""
         line, begin = self._owners_by_share, 0
         while begin < len(line):
             share, end = line[begin][0], begin + 1
@@ -367,7 +367,7 @@ class TaskQueue:
             self._index_of(group).update(group, group.need, group.head().number)
 
     def _drop_group(self, group: ShapeGroup) -> None:
-        """Nobody waits in it any more: nothing of it stays."""
+        """Remove an empty group from all indexes."""
         del self._groups[group.priority, group.shape]
         self._eligibility_counts[group.eligibility] -= 1
         if not self._eligibility_counts[group.eligibility]:

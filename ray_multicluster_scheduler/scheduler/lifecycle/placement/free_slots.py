@@ -1,4 +1,4 @@
-"""Openings: what a walk over the queue may look for, as rooms for each bay of it."""
+"""FreeSlots: the free amounts per eligibility class with which the queue is searched for items that fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMPTY_ITEMS = {
 
 
 class FreeSlots:
-    """Rooms on some clusters. Coarse: who finds one is still judged by every filter."""
+    """Free amounts of some clusters. Coarse: every item that is found still passes all filters."""
 
     def __init__(self, engine: PolicyEngine, views: Iterable[ClusterView]) -> None:
         self._engine = engine
@@ -42,7 +42,7 @@ class FreeSlots:
         return known
 
     def _open_for(self, kind: str, retry: bool) -> list[ClusterView]:
-        """Clusters that take this kind now; a gang is looked at wherever it might go."""
+        """Clusters that accept this kind of item now; for a gang all of them."""
         known = self._open.get((kind, retry))
         if known is None:
             bare = EMPTY_ITEMS.get(kind)
@@ -62,7 +62,7 @@ class FreeSlots:
 
 @lru_cache(maxsize=1000)
 def _demanding(demands: ClusterConstraints) -> TaskDescription:
-    """An item that demands this, and asks for nothing."""
+    """An empty task with these constraints."""
     return replace(
         EMPTY_ITEMS["task"],
         preferred_cluster=demands.only,

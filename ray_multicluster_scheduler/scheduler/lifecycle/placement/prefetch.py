@@ -1,9 +1,8 @@
-"""Sending ahead: short work waits beside the place that it will get, so that no place waits for it.
+"""Prefetch: sends short tasks to a cluster before a slot is free there, so that no slot idles for a network round trip.
 
-One place at a time, small tasks are bound by the round trip to their cluster. Of work that is known to be short,
-as much is sent as keeps the places of ours there busy for about ``prefetch_ms``. It waits with the gateway, starts
-when a place of ours of the same class is freed, and can be taken back. It holds no room and is counted apart; only of
-its owner's share it takes as much as if it ran.
+Only tasks whose function is known to be short are prefetched, as many as keep our slots there busy for about
+``prefetch_ms``. A prefetched task waits in the gateway, starts when a slot of its class is freed, and can be recalled.
+It reserves no capacity, but counts fully in its owner's share.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ MAX_SENT = 200
 
 
 class Prefetch:
-    """Who may be sent ahead, where, and who is taken back.
+    """Decides which tasks are prefetched to which cluster, and which are recalled.
 
-    Whoever would get a place that is freed may be sent ahead to it, if it is known to be short; nobody else.
+    A task is prefetched only if it would get the next slot that is freed anyway.
     """
 
     def __init__(self, machine: MachineState) -> None:
@@ -61,30 +60,30 @@ class Prefetch:
 
     @property
     def has_more(self) -> bool:
-        """Is there a cluster left to which more may be sent?"""
+        """Is there a cluster left to which more tasks may be sent?"""
         return bool(self._needs_more)
 
     def slot_assigned(self, record: TaskRecord, cluster: str) -> None:
-        """A short one has a place there: others like it may be sent after it."""
+        """A short task got a slot there: similar tasks may be prefetched behind it."""
         self._short_at.setdefault(shape_of(record.task.requirements), set()).add(cluster)
         if len(self._short_at) > self._cleanup_at:
             self._drop_stale_shapes()
 
     def item_waits(self, record: TaskRecord, *, behind_others: bool = False) -> None:
-        """It waits: it may be sent ahead to where short ones like it have places. For others like it that it waits
-        behind this has been looked at, and the next time is when it runs low."""
+        """An item was queued: refill the clusters where similar short tasks have slots. ``behind_others``: similar
+        items wait before it, so a refill is due only at half the level."""
         if self._short_at:
             enough = 2 if behind_others else 1
             for cluster in self._short_at.get(shape_of(record.task.requirements), ()):
                 self._check_level(record, cluster, enough)
 
     def attempt_ended(self, record: TaskRecord, cluster: str) -> None:
-        """One like this has ended there; if less than half of what may be sent after it is there, send more."""
+        """An attempt ended there: refill the cluster if it is below half its level."""
         if self._machine.queue:
             self._check_level(record, cluster, 2)
 
     def _check_level(self, record: TaskRecord, cluster: str, enough: int) -> None:
-        """Send more if less than all (1) or half (2) of what may be sent ahead is there."""
+        """Refill if less than all (``enough`` 1) or half (2) of the possible number is prefetched."""
         state = self._machine.registry.find(cluster)
         if state is not None:
             of = shape_of(record.task.requirements)
@@ -92,7 +91,7 @@ class Prefetch:
                 self._needs_more.add(cluster)
 
     def dispatch_more(self, now: float) -> None:
-        """Send what may be sent, a bounded number."""
+        """Prefetch what may be sent, a bounded number per call."""
         left = MAX_SENT
         while self._needs_more and left > 0 and self._machine.queue:
             states = [
@@ -112,7 +111,7 @@ class Prefetch:
             self._needs_more.clear()
 
     def _drop_stale_shapes(self) -> None:
-        """Forget where there are no short ones any more. Not whenever one ends: most are followed by others."""
+        """Forget clusters without short tasks of a shape. Runs rarely: most short tasks are followed by others."""
         for of, clusters in list(self._short_at.items()):
             states = [state for state in map(self._machine.registry.find, clusters) if state is not None]
             left = {one.name for one in states if one.slots.short_slots(of) or one.slots.prefetched_count(of)}
@@ -123,11 +122,11 @@ class Prefetch:
         self._cleanup_at = 2 * len(self._short_at) + SLACK
 
     def is_short(self, record: TaskRecord) -> bool:
-        """Will its place soon be free again?"""
+        """Is the item expected to free its slot soon?"""
         return self._per_slot(record) > 0
 
     def _fill(self, state: ClusterState, of: ResourceShape, most: int, now: float) -> int:
-        """Send those who would get the next places of this class; returns how many were sent."""
+        """Send the tasks that would get the next free slots of this class; returns the number sent."""
         view = self._machine.fleet.view(state.name, now)
         relieved = with_one_slot_freed(view, dict(of))
         if relieved is None or state.link != "up" or state.wide_reservation is not None:
@@ -158,7 +157,7 @@ class Prefetch:
         return sent
 
     def _lacks_one_slot(self, record: TaskRecord, view: ClusterView, relieved: ClusterView) -> bool:
-        """Is one place all that it waits for there? Who could go already waits for something else."""
+        """Is one slot all that it lacks there? An item that could start already waits for something else."""
         reject = self._machine.engine.first_rejection
         try:
             if reject(record.wanted, relieved, retry=record.retry) is not None:
@@ -181,7 +180,8 @@ class Prefetch:
         return not state.at_in_flight_limit
 
     def _more_urgent_waits(self, priority: int, state: ClusterState) -> bool:
-        """Does anybody of higher priority wait for room there? Who needs several places must see them get free."""
+        """Does an item of higher priority wait for capacity there? One that needs several slots must see them become
+        free."""
         above = (group for group in self._machine.queue.groups() if group.priority > priority)
         return any(self._waits_for_capacity(group, state) for group in above)
 
@@ -193,7 +193,7 @@ class Prefetch:
         known: dict[ShapeGroup, SchedulingDecision],
         now: float,
     ) -> SchedulingDecision:
-        """One for all of a group: record.decision puts each one's id into it."""
+        """One decision for a whole group: record.decision inserts the id of each item."""
         if group not in known:
             sentence = f"{state.name}: it is short, and sent ahead to where a place is soon free"
             table = self._machine.engine.table(record.wanted, self._machine.fleet.views(now), retry=record.retry)
@@ -217,7 +217,7 @@ class Prefetch:
     # ---- who is taken back
 
     def start_timer(self, state: ClusterState) -> None:
-        """Look after those that wait there when the first of them has waited too long."""
+        """Set the timer for the prefetched attempt that has waited longest."""
         key = timers.ahead_key(state.name)
         if key in self._machine.output.timer_keys:
             return
@@ -231,7 +231,7 @@ class Prefetch:
             self._machine.output.set_timer(key, state.slots.prefetched[oldest].since + PATIENCE_S)
 
     def recall_overdue(self, cluster: str, now: float) -> None:
-        """Take back what has waited too long; its function is not thought to be short any more."""
+        """Recall what has waited too long; its function no longer counts as short."""
         state = self._machine.registry.state(cluster)
         for record in self._prefetched_records(state):
             since = state.slots.prefetched[record.task.id].since
@@ -241,7 +241,7 @@ class Prefetch:
         self.start_timer(state)
 
     def yield_to(self, group: ShapeGroup, now: float) -> None:
-        """These wait: take back whoever is less urgent and would get a place that they could have."""
+        """Recall less urgent prefetched attempts that would take slots this waiting group could use."""
         for state in self._machine.registry if self._short_at else ():
             if not state.slots.prefetched or not state.slots.has_prefetched_below(group.priority):
                 continue
@@ -251,20 +251,20 @@ class Prefetch:
                         self._recall(record, "a more urgent item waits", now)
 
     def recall_cluster(self, state: ClusterState, sentence: str, now: float) -> None:
-        """Take back all that waits on a cluster."""
+        """Recall all attempts that were prefetched to a cluster."""
         for record in self._prefetched_records(state):
             self._recall(record, sentence, now)
 
     def recall_owner(self, owner: str, sentence: str, now: float) -> None:
-        """Take back all of this owner's that waits anywhere."""
+        """Recall all prefetched attempts of this owner."""
         for state in self._machine.registry:
             for record in self._prefetched_records(state):
                 if record.task.owner == owner:
                     self._recall(record, sentence, now)
 
     def _waits_for_capacity(self, group: ShapeGroup, state: ClusterState) -> bool:
-        """Would these go to that cluster if there were room? Perhaps, if nobody has looked at them yet; not while their
-        owner may start nothing."""
+        """Would this group go to that cluster if it had capacity? Also true if the group was not considered yet, but
+        not while its owner may start nothing."""
         if self._machine.queue.refusal(group) is not None:
             return False
         decision = group.decision
@@ -284,13 +284,13 @@ class Prefetch:
 
 
 def _emptiness(state: ClusterState) -> int:
-    """How much more could be sent ahead there, if it were all as short as can be."""
+    """How many more attempts of the shortest tasks could be prefetched there."""
     places = state.slots
     return sum(places.short_slots(of) * MAX_PER_SLOT - places.prefetched_count(of) for of in places.short_slot_shapes())
 
 
 def with_one_slot_freed(view: ClusterView, amounts: Resources) -> ClusterView | None:
-    """The cluster as it will be when one of our places of this size is freed; None if we have none there."""
+    """The cluster as it will be when one of our slots of this size is freed; None if we have none there."""
     for at, node in enumerate(view.nodes):
         relieved = without_slot(node, amounts)
         if relieved is not None:
@@ -300,7 +300,7 @@ def with_one_slot_freed(view: ClusterView, amounts: Resources) -> ClusterView | 
 
 
 def without_slot(node: NodeView, amounts: Resources) -> NodeView | None:
-    """The node as it would be without one of our places; None if we have none there."""
+    """The node without one of our slots; None if we have none there."""
     if node.free is None or not fits(amounts, node.reserved):
         return None
     return replace(node, reserved=minus(node.reserved, amounts), free=plus(node.free, amounts))

@@ -1,8 +1,8 @@
-"""WideItemReservations: nothing starves. A wide item that has waited ``reserve_after_s`` gets a place kept for it.
+"""WideItemReservations: reserves capacity for wide items that waited ``reserve_after_s``, so that nothing starves.
 
-Wide is who needs more than what some place of ours frees when it ends: smaller items would take that, and whatever is
-free beside it, before there is enough. What is kept is closed to others, but for the more urgent ones and for those
-that are expected to be over before the wide item could start.
+An item is wide if the end of one of our attempts alone may not free enough for it: smaller items would always take what
+is freed first. Reserved capacity is closed to other items, except to more urgent ones and to those that are expected to
+end before the wide item could start (backfill).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AGAIN_S = 1.0
 
 
 class WideItemReservations:
-    """At most one place is kept on a cluster, for the most urgent who needs it, and for an item at most one."""
+    """At most one reservation per cluster, for the most urgent wide item, and at most one per item."""
 
     def __init__(self, machine: MachineState) -> None:
         self._machine = machine
@@ -42,7 +42,7 @@ class WideItemReservations:
         self._numbers = count()
 
     def watch(self, group: ShapeGroup, since: float, now: float) -> None:
-        """Somebody waits in it, since then."""
+        """An item of this group waits since then: check it after ``reserve_after_s``."""
         if group not in self._watched:
             if len(self._deadlines) > 2 * self._machine.queue.group_count + _SLACK:
                 self._forget_empty()
@@ -51,7 +51,7 @@ class WideItemReservations:
             self._set_timer(now)
 
     def views_for(self, record: TaskRecord, views: tuple[ClusterView, ...], now: float) -> tuple[ClusterView, ...]:
-        """The fleet as this item may use it: with or without what is kept for another."""
+        """The fleet as this item may use it: without the reservations that it may ignore."""
         if not self._machine.wide_reservations:
             return views
         urgency = inf if record.group is None else self._machine.queue.urgency(record.group)
@@ -63,16 +63,16 @@ class WideItemReservations:
     def views_for_new(
         self, task: TaskDescription, views: tuple[ClusterView, ...], now: float
     ) -> tuple[ClusterView, ...]:
-        """The same for one that would be submitted now."""
+        """The same for an item that would be submitted now."""
         urgency = self._machine.queue.order.urgency(task.priority, now)
         return tuple(
             view.without_reservation or view if self._may_use(task, urgency, view, now) else view for view in views
         )
 
     def reserve_overdue(self, now: float) -> list[str]:
-        """Some have waited long enough: keep places for those that are wide. Returns the clusters.
+        """Reserve capacity for wide items that have waited long enough. Returns the clusters with a new reservation.
 
-        A bounded number in one call: the timer is set to now for the others.
+        A bounded number per call: for the rest the timer is set to now.
         """
         clusters = []
         self.drop_useless(now)
@@ -98,21 +98,21 @@ class WideItemReservations:
         return clusters
 
     def drop_useless(self, now: float) -> None:
-        """Clusters are not what they were: keep nothing where that would be in vain."""
+        """Drop the reservations that cannot help any more, after clusters have changed."""
         for task_id, cluster in list(self._machine.wide_reservations.items()):
             state = self._machine.registry.find(cluster)
             if state is None or not self._is_useful(self._machine.records[task_id], state, now):
                 self._machine.release_wide_reservation(task_id)
 
     def clear(self) -> None:
-        """Nobody waits."""
+        """No item waits any more."""
         if self._deadlines:
             self._deadlines.clear()
             self._watched.clear()
             self._set_timer()
 
     def _is_useful(self, record: TaskRecord, state: ClusterState, now: float) -> bool:
-        """May it start at all, and will there be room when all of ours is over?"""
+        """May the item start at all, and will there be capacity once all our work there has ended?"""
         if record.group is None or self._machine.queue.refusal(record.group) is not None:
             return False
         if state.problem(now) is not None or state.cordoned or state.paused is not None:
@@ -133,7 +133,8 @@ class WideItemReservations:
         return expected is not None and pin.start_at is not None and now + expected <= pin.start_at
 
     def _reserve(self, record: TaskRecord, group: ShapeGroup, now: float) -> str | None:
-        """Where it can start soonest, as far as anybody can tell; where none, or one less urgent, has a place kept."""
+        """Reserve on the cluster where the item is expected to start first; not on one reserved for a more urgent
+        item."""
         best: tuple[tuple[float, bool], ClusterState, WideItemReservation] | None = None
         if self._machine.queue.refusal(group) is not None:
             return None
@@ -162,8 +163,8 @@ class WideItemReservations:
         return state.name
 
     def _advance_start(self, state: ClusterState, now: float) -> None:
-        """Much may be over before it was expected, and be expected to take less time by now: others who would have been
-        over in time are not any more. What is kept is never kept for later than was said."""
+        """Attempts may end earlier than expected: bring the start forward, so that backfill stops earlier. The start
+        never moves back."""
         pin = state.wide_reservation
         if pin is not None and pin.start_at is not None:
             state.wide_reservation = replace(
@@ -171,9 +172,9 @@ class WideItemReservations:
             )
 
     def _is_wide(self, record: TaskRecord, state: ClusterState) -> bool:
-        """Is there a place of ours whose end, by itself, would not make room for it?
+        """Is there an attempt of ours whose end alone would not free enough for the item?
 
-        What is free now does not count: smaller ones may have taken it by then.
+        What is free now does not count: smaller items may have taken it by then.
         """
         nodes = [replace(node, free={}) if node.free else node for node in state.ledger.nodes()]
         distinct = {
@@ -187,7 +188,7 @@ class WideItemReservations:
         return False
 
     def _free_at(self, state: ClusterState, parts: dict[str, Resources], now: float) -> float:
-        """When enough of what runs there is expected to be over; infinity if that cannot be told."""
+        """When enough of the running work is expected to have ended; infinity if that is unknown."""
         free = {node.node_id: node.free or {} for node in state.ledger.nodes()}
         for ends_at, held in sorted(self._ends(state), key=lambda one: one[0]):
             if all(fits(need, free.get(node_id, {})) for node_id, need in parts.items()):
@@ -212,7 +213,7 @@ class WideItemReservations:
 
 
 def _emptied(nodes: Iterable[NodeView]) -> list[NodeView]:
-    """The nodes as they will be when everything of ours there is over."""
+    """The nodes as they will be when all our work there has ended."""
     return [node if node.free is None else replace(node, free=plus(node.free, node.reserved)) for node in nodes]
 
 

@@ -1,4 +1,4 @@
-"""How long functions ran lately: what is known to be short may be sent ahead."""
+"""RunTimes: recent run times by function and by kind and size; CompletionRate: items that end per second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN_OF_ENTRYPOINT = 200
 
 
 class RunTime(NamedTuple):
-    """Seconds: the least, the mean and the most that is expected by what was seen."""
+    """Expected seconds: minimum, mean and maximum."""
 
     low: float
     likely: float
@@ -26,7 +26,7 @@ class RunTime(NamedTuple):
 
 
 class RunTimes:
-    """By the digest of a function. Careful: the slowest of the recent runs counts, and one run says nothing."""
+    """Recent run times by function digest. Conservative: the slowest recent run counts, and one run is not enough."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[str, deque[float]] = OrderedDict()
@@ -34,7 +34,7 @@ class RunTimes:
         """Is some function expected to take less time than before, or expected to take some at all?"""
 
     def observe(self, function: str | None, took: float | None) -> None:
-        """It ran this long."""
+        """Record a run time."""
         if function is None or took is None:
             return
         recent = self._recent.get(function)
@@ -48,18 +48,18 @@ class RunTimes:
             self.changed = True
 
     def item_ended(self, task: TaskDescription, took: float) -> None:
-        """An item ran this long, as far as we could see. Of a task's code the cluster tells it better."""
+        """Record the run time of an item as we saw it. For the code of a task the cluster reports a better value."""
         self.observe(size_key(task), took)
         if task.job is not None:
             self.observe(code_key(task), took)
 
     def expected_s(self, function: str | None) -> float | None:
-        """Seconds that its next run will keep a place busy; None if nobody knows."""
+        """Seconds that the next run will occupy a slot; None if unknown."""
         recent = self._recent.get(function) if function is not None else None
         return max(recent) + OVERHEAD_S if recent is not None and len(recent) >= _ENOUGH else None
 
     def observed_range(self, task: TaskDescription) -> RunTime | None:
-        """How long such an item runs, by the last runs of the same code, or else of the same kind and size."""
+        """Run time of such an item, from the last runs of the same code, else of the same kind and size."""
         for key in (code_key(task), size_key(task)):
             recent = self._recent.get(key) if key is not None else None
             if recent:
@@ -69,20 +69,20 @@ class RunTimes:
         return None
 
     def forget(self, function: str | None) -> None:
-        """What was seen before does not hold any more."""
+        """Discard what was observed for this function."""
         if function is not None:
             self._recent.pop(function, None)
 
 
 def code_key(task: TaskDescription) -> str | None:
-    """What names the code that it runs; None for an actor, which runs for as long as it is needed."""
+    """Key of the code that the item runs; None for an actor, which has no run time of its own."""
     if task.job is not None:
         return f"job:{task.job.entrypoint[:_SHOWN_OF_ENTRYPOINT]}"
     return task.function_digest if task.kind == "task" else None
 
 
 def size_key(task: TaskDescription) -> str | None:
-    """Kind and size of what comes to an end by itself."""
+    """Key of kind and size; None for what does not end by itself."""
     if task.runs_actors:
         return None
     needs = task.requirements
@@ -90,7 +90,7 @@ def size_key(task: TaskDescription) -> str | None:
 
 
 class CompletionRate:
-    """How many items end in a second, all clusters together, lately."""
+    """How many items ended per second lately, over all clusters."""
 
     def __init__(self) -> None:
         self._ends: deque[float] = deque(maxlen=_PACED)
@@ -99,7 +99,7 @@ class CompletionRate:
         self._ends.append(now)
 
     def per_s(self, now: float) -> float | None:
-        """None if too few have ended to tell."""
+        """None if too few items have ended."""
         if len(self._ends) < _PACED or now <= self._ends[0]:
             return None
         return len(self._ends) / (now - self._ends[0])

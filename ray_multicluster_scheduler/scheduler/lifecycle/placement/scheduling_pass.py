@@ -1,8 +1,7 @@
-"""The scheduling pass: who of those that wait goes where.
+"""SchedulingPass: decides which queued items go to which cluster.
 
-After a pass, nobody waits who could go anywhere. So when room gets free on a cluster, only that cluster is looked at,
-and only by those whom the room suffices for; a new shape is looked at once; and when anything else changes, everybody
-is looked at again.
+After a complete pass no queued item could start anywhere. So when capacity is freed on a cluster, only that cluster and
+the items that fit are considered; a new group is considered once; after any other change the whole queue is.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ KEPT_SHAPES = 10_000
 
 
 @dataclass(slots=True)
-class _Walk:
-    """One look at those that wait, in order: at everybody, only for what got free on the ``freed`` clusters, or only
-    at the ``fresh`` groups, the most urgent last."""
+class _Scan:
+    """One scan of the queue in order: all groups, only those that fit what was freed on the ``freed`` clusters, or only
+    the ``fresh`` groups, the most urgent last."""
 
     freed: frozenset[str] | None = None
     fresh: list[ShapeGroup] | None = None
@@ -44,7 +43,7 @@ class _Walk:
 
 
 class SchedulingPass:
-    """A walk may take several calls. What changes meanwhile is seen by the next walk."""
+    """The scheduling pass. A scan may take several calls; changes in between are seen by the next scan."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class SchedulingPass:
     ) -> None:
         self._machine, self._refresher, self._prefetch = machine, refresher, prefetch
         self._reservations = reservations
-        self._scan: _Walk | None = None
+        self._scan: _Scan | None = None
         self._full_scan = False
         self._skipped_owners: set[str] = set()
         """Owners that could start nothing when their groups were last considered."""
@@ -66,24 +65,23 @@ class SchedulingPass:
     # ---- who is to be looked at
 
     def request_full_scan(self) -> None:
-        """Something changed that may unblock, or doom, anyone: look at the whole queue again."""
+        """Something changed that may unblock, or doom, any item: consider the whole queue again."""
         self._full_scan = self._wake_unknown = True
 
     def reserve_for_wide_items(self, now: float) -> None:
-        """Somebody has waited long: where room is kept for a wide item, nothing more is sent ahead."""
+        """Reserve capacity for items that waited long; nothing more is prefetched to their clusters."""
         for cluster in self._reservations.reserve_overdue(now):
             self._prefetch.recall_cluster(self._machine.registry.state(cluster), "room is kept for a wide item", now)
 
     def rescan_owner(self, owner: str) -> None:
-        """What kept this owner's items from being looked at is gone: they may use what got free meanwhile, or hear what
-        everybody else has heard."""
+        """A limit or pause of this owner ended: consider its groups again."""
         if owner in self._skipped_owners:
             self._skipped_owners.discard(owner)
             self._machine.new_groups.update(dict.fromkeys(self._machine.queue.groups_of(owner)))
         self._machine.freed_clusters.update(self._machine.registry.names())
 
     def owner_paused(self, owner: str, now: float) -> None:
-        """Whatever those of this owner waited for, they wait for its queue to be resumed."""
+        """From now on the items of this owner wait for its queue to be resumed."""
         self._skipped_owners.add(owner)
         for task_id in [
             one for one in self._machine.wide_reservations if self._machine.records[one].task.owner == owner
@@ -93,14 +91,14 @@ class SchedulingPass:
             self._wait_for_owner(group, now)
 
     def owner_resumed(self, owner: str, now: float) -> None:
-        """The opposite. Who still may not start, for another reason, says so."""
+        """Consider the owner's items again; those that still may not start get the other reason."""
         for group in self._machine.queue.groups_of(owner):
             if self._machine.queue.refusal(group) is not None:
                 self._wait_for_owner(group, now)
         self.rescan_owner(owner)
 
     def owner_limited(self, owner: str, now: float) -> None:
-        """Its limits are others: each of its shapes is looked at anew, or says that it may not start."""
+        """The owner's limits changed: each of its groups is considered anew or gets the limit as its reason."""
         self._skipped_owners.add(owner)
         self.owner_resumed(owner, now)
 
@@ -111,7 +109,7 @@ class SchedulingPass:
         self._wait(head, group, self._refusal_decision(head.task.id, refusal, (), now), now)
 
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
-        """Let it wait for a place. If its shape is known to be blocked, that holds for it too."""
+        """Queue an item. If its group is known to wait, the reason of the group applies to it too."""
         if record.held is not None:
             self._machine.hold(record, now)
             return
@@ -131,7 +129,7 @@ class SchedulingPass:
         self._prefetch.yield_to(group, now)
 
     def restore_queued(self, record: TaskRecord, now: float) -> None:
-        """It waited for a place when the process before ours ended, and keeps its place in the queue."""
+        """Queue an item that was queued before a restart; it keeps its position."""
         if record.held is not None:
             self._machine.held_items.add(record.task.id)
             return
@@ -142,7 +140,7 @@ class SchedulingPass:
     def explain_wait(
         self, record: TaskRecord, now: float, views: tuple[ClusterView, ...] | None = None
     ) -> SchedulingDecision | None:
-        """Why it waits for a place, as of now; None if it does not. ``views``: the fleet as of now, if it is known."""
+        """Why a queued item waits, as of now; None if it is not queued. ``views``: current views, if known."""
         if record.task.id in self._machine.held_items:
             unblocked = "somebody releases it"
             return SchedulingDecision(record.task.id, now, None, codes.HELD, record.sentence, (), unblocked)
@@ -158,8 +156,8 @@ class SchedulingPass:
         return self._refusal_decision(record.task.id, refusal, table, now)
 
     def plan(self, task: TaskDescription, now: float) -> SchedulingDecision:
-        """What would be decided of it if it came now. Where no cluster can ever take it, that is all: whatever else it
-        would wait for before, is in vain."""
+        """What would be decided for the item if it were submitted now. If no cluster can ever run it, that is the
+        answer, whatever else it would wait for."""
         views = self._reservations.views_for_new(task, self._machine.fresh_views(now), now)
         decision = self._machine.engine.schedule(task, views, now)
         refusal = self._machine.queue.refusal_of(task.owner, task.placement.get("GPU", 0.0))
@@ -192,16 +190,16 @@ class SchedulingPass:
         left = MAX_CHECKS
         while left > 0:
             # 1. whom to look at: everybody, those who may use room that got free, or those who are new
-            walk = self._scan = self._scan or self._next_scan()
-            if walk is None:
+            scan = self._scan = self._scan or self._next_scan()
+            if scan is None:
                 break
             # 2. the first in order of them; equal items are looked at once
-            group = self._next_group(walk, now)
+            group = self._next_group(scan, now)
             if group is None:
-                self._end_scan(walk)
+                self._end_scan(scan)
                 continue
             # 3. decide, by what those before it have left; place it, let it wait, or end it
-            left -= self._decide_group(walk, group, now)
+            left -= self._decide_group(scan, group, now)
         # 4. what is short may wait beside a place that is soon free
         if self._scan is None:
             self._prefetch.dispatch_more(now)
@@ -218,7 +216,7 @@ class SchedulingPass:
             self._machine.output.request_continue()
         self._set_wake_timer(now)
 
-    def _next_scan(self) -> _Walk | None:
+    def _next_scan(self) -> _Scan | None:
         if self._full_scan:
             self._full_scan = False
             self._machine.freed_clusters.clear()
@@ -226,78 +224,79 @@ class SchedulingPass:
             self._known_waits.clear()
             self._skipped_owners |= self._machine.queue.blocked_owners()
             self._machine.fleet.invalidate_total()
-            return _Walk() if self._machine.queue else None
+            return _Scan() if self._machine.queue else None
         if self._machine.freed_clusters:
             freed = frozenset(self._machine.freed_clusters)
             self._machine.freed_clusters.clear()
             if self._machine.queue:
-                return _Walk(freed=freed)
+                return _Scan(freed=freed)
         if self._machine.new_groups:
             waiting = [group for group in self._machine.new_groups if group]
             self._machine.new_groups.clear()
             if waiting:
-                return _Walk(fresh=sorted(waiting, key=self._machine.queue.urgency, reverse=True))
+                return _Scan(fresh=sorted(waiting, key=self._machine.queue.urgency, reverse=True))
         return None
 
-    def _next_group(self, walk: _Walk, now: float) -> ShapeGroup | None:
+    def _next_group(self, scan: _Scan, now: float) -> ShapeGroup | None:
         queue = self._machine.queue
-        if walk.freed is None and walk.fresh is None:
+        if scan.freed is None and scan.fresh is None:
             return queue.next_in_iteration(now)
-        if walk.freed is not None:
-            openings = FreeSlots(self._machine.engine, self._views_of(walk.freed, now))
+        if scan.freed is not None:
+            openings = FreeSlots(self._machine.engine, self._views_of(scan.freed, now))
             return queue.first(openings.amounts, now)
-        while walk.fresh:
-            group = walk.fresh[-1]
+        while scan.fresh:
+            group = scan.fresh[-1]
             if group and not group.parked:
                 if queue.refusal(group) is None:
                     return group
                 self._skipped_owners.add(group.shape.owner)
-            walk.fresh.pop()
+            scan.fresh.pop()
         return None
 
-    def _end_scan(self, walk: _Walk) -> None:
+    def _end_scan(self, scan: _Scan) -> None:
         self._scan = None
-        for group in walk.done:
+        for group in scan.done:
             self._machine.queue.unpark(group)
 
-    def _park(self, walk: _Walk, group: ShapeGroup) -> None:
-        """It has to wait: whoever comes next has a turn."""
+    def _park(self, scan: _Scan, group: ShapeGroup) -> None:
+        """The group has to wait: leave it out for the rest of this scan."""
         self._machine.queue.park(group)
-        walk.done.append(group)
+        scan.done.append(group)
 
-    def _decide_group(self, walk: _Walk, group: ShapeGroup, now: float) -> int:
-        """Decide about the head of a group; returns how many clusters were looked at."""
+    def _decide_group(self, scan: _Scan, group: ShapeGroup, now: float) -> int:
+        """Decide for the head of a group; returns how many clusters were checked."""
         record = self._machine.records[group.head().task_id]
         views = self._reservations.views_for(record, self._machine.fleet.views(now), now)
-        opened = self._prefiltered(record, group, views, walk)
-        decision = self._decide(record, opened, views, now, freed=walk.freed is not None)
+        opened = self._prefiltered(record, group, views, scan)
+        decision = self._decide(record, opened, views, now, freed=scan.freed is not None)
         if decision is None:
             if record.group is group:  # else its policy failed, and it is over
-                self._park(walk, group)
+                self._park(scan, group)
         elif decision.cluster is not None:
             self._place(record, decision, decision.cluster, views, now)
         elif group.shape in self._known_waits or self._may_wait(record, group, decision, now):
             self._wait(record, group, decision, now)
-            self._park(walk, group)
+            self._park(scan, group)
         else:
-            fail_unplaceable(self._machine, record, decision, verdict(decision), now)
+            _fail_unplaceable(self._machine, record, decision, verdict(decision), now)
         told = decision is not None and decision.cluster is None and decision.at == now
         return max(1, len(opened)) + (len(views) if told else 0)
 
     def _prefiltered(
-        self, record: TaskRecord, group: ShapeGroup, views: tuple[ClusterView, ...], walk: _Walk
+        self, record: TaskRecord, group: ShapeGroup, views: tuple[ClusterView, ...], scan: _Scan
     ) -> Sequence[ClusterView]:
-        """Clusters that may take it, by a coarse sieve; in a walk for freed room, only where that is."""
+        """Clusters that may accept the item, by the coarse filter; in a scan for freed capacity, only the freed
+        ones."""
         some: Sequence[ClusterView] = views
-        if walk.freed is not None:
-            some = [view for view in views if view.name in walk.freed]
+        if scan.freed is not None:
+            some = [view for view in views if view.name in scan.freed]
             if len(some) == 1:
                 return some
         return self._machine.engine.prefilter(EMPTY_ITEMS.get(group.shape.kind), some, retry=record.retry)
 
     def _may_wait(self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float) -> bool:
-        """Does any cluster not reject it for good? That, and why it waits, holds for the shape until the fleet changes:
-        :meth:`explain_wait` tells it as of now."""
+        """Is there a cluster that does not reject it permanently? The reason holds for the shape until the fleet
+        changes."""
         outcome = verdict(decision)
         # Clusters that do not answer yet may have done so before the restart. Nobody's work ends by that.
         if outcome is Verdict.WAIT or (outcome is Verdict.UNHEALTHY and record.restored):
@@ -316,7 +315,7 @@ class SchedulingPass:
         *,
         freed: bool,
     ) -> SchedulingDecision | None:
-        """None: it waits on, for what it waited for, or its policy failed and it is over."""
+        """None: the item waits on with its reason, or its policy failed and it has ended."""
         engine, task = self._machine.engine, record.wanted
         try:
             placed = engine.place(task, opened, views, now, retry=record.retry)
@@ -352,7 +351,7 @@ class SchedulingPass:
         self._machine.dispatch(record, decision, cluster, now, short=short)
 
     def _wait(self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float) -> None:
-        """All of the shape wait for this. Only the head's history is told, and only of another reason."""
+        """The whole group waits for this. Only the head's history records it, and only when the reason changes."""
         before, group.decision = group.decision, decision
         if before is None or before.code != decision.code:
             self._machine.transition(record, TaskState.QUEUED, decision.code, decision.sentence, now)
@@ -360,7 +359,7 @@ class SchedulingPass:
         self._prefetch.yield_to(group, now)
 
     def _may_still_answer(self, record: TaskRecord, decision: SchedulingDecision, now: float) -> bool:
-        """Ask clusters again whose failure is older than the item; it fails only by fresh news."""
+        """Retry clusters whose failure is older than the item; the item fails only by a newer failure."""
         suspects = [row.cluster for row in decision.candidates if not never_fits(row)]
         asked = [self._refresher.request_newer(name, record.queued_at or now, now) for name in suspects]
         return any(asked)
@@ -369,7 +368,7 @@ class SchedulingPass:
         return [view for view in self._machine.fleet.views(now) if view.name in names]
 
     def _set_wake_timer(self, now: float) -> None:
-        """Be called when something that blocks by time alone is over."""
+        """Wake up when something that blocks by time alone has passed."""
         overdue = self._wake_at is not None and self._wake_at <= now
         if not self._machine.queue:
             self._wake_at, self._wake_unknown = None, True
@@ -386,10 +385,10 @@ class SchedulingPass:
             self._machine.output.clear_timer(timers.WAKE)
 
 
-def fail_unplaceable(
+def _fail_unplaceable(
     machine: MachineState, record: TaskRecord, decision: SchedulingDecision, outcome: Verdict, now: float
 ) -> None:
-    """End it, with the table of clusters and their reasons in the error."""
+    """End an item that no cluster can run, now or ever, with the table of clusters and reasons in the error."""
     task = record.task
     if outcome is Verdict.INFEASIBLE:
         code, error = codes.NO_FEASIBLE_CLUSTER, "NoFeasibleClusterError"

@@ -1,4 +1,10 @@
-"""When a waiting item may start, from all that the machine knows: what it waits for, and how long such things take."""
+"""Start estimates: when a waiting item may start, from the run times of what it waits for. An estimate, never a
+promise.
+
+Each cluster is simulated by itself: running items end one after the other and free their node, whose capacity is used
+again while usage stays below the threshold. Items ahead in the queue are assumed to be like the item itself. This is
+done with the shortest, the mean and the longest run times that were observed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,7 @@ _A_MOMENT_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RunningItem:
-    """Something of ours that runs on a node: what it holds, and how much longer it may (None: nobody knows)."""
+    """An item of ours on a node: what it holds, and its remaining time (None: unknown)."""
 
     holds: Resources
     remaining: RunTime | None
@@ -35,7 +41,7 @@ class RunningItem:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What is free on it now, and what will be."""
+    """What is free on a node now, and what will be."""
 
     free: Resources
     running: tuple[RunningItem, ...] = ()
@@ -43,8 +49,8 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCapacity:
-    """The nodes of a cluster. ``headroom`` is what may be in use beyond what is: while it is below 0, of any resource,
-    nothing more is put there, whatever is free. ``full``: nor before something has ended."""
+    """The nodes of a cluster. ``headroom`` is how much more may be in use: while it is negative for a resource, nothing
+    is started, whatever is free. ``full``: nothing starts before something has ended."""
 
     nodes: Sequence[NodeCapacity]
     headroom: Resources = field(default_factory=dict)
@@ -53,9 +59,9 @@ class ClusterCapacity:
 
 @dataclass(frozen=True, slots=True)
 class StartEstimate:
-    """Seconds from now; None where nothing is known, and then ``why`` says why.
+    """Seconds from now; None where unknown, and then ``why`` says why.
 
-    With ``low`` alone it is known when it may start at the earliest, and no more.
+    With ``low`` alone only the earliest start is known.
     """
 
     low: float | None = None
@@ -64,7 +70,7 @@ class StartEstimate:
     why: str = ""
 
     def limited_by_rate(self, per_s: float | None, position: int) -> StartEstimate:
-        """The same, where so many items were seen to end in a second: there is more to it than running."""
+        """The estimate, corrected by the observed completion rate: more than run time limits the throughput."""
         if self.low is None or self.likely is None or self.high is None or per_s is None:
             return self
         turn = position / per_s
@@ -72,7 +78,7 @@ class StartEstimate:
 
     @property
     def text(self) -> str:
-        """One phrase for people."""
+        """The estimate as a phrase."""
         if self.low is None:
             return f"unknown: {self.why}" if self.why else "unknown"
         if self.likely is None or self.high is None:
@@ -88,10 +94,10 @@ class StartEstimate:
 
 
 def remaining_time(seen: RunTime | None, ran: float) -> RunTime | None:
-    """How much longer something runs that has run for so long.
+    """Remaining time of an item that has run for ``ran`` seconds.
 
-    Beyond the mean it is likely to end halfway to the longest that is expected. One that takes longer than that is of
-    another kind than those that were seen: the longer it has run, the longer it will, as a rule half as long again.
+    Beyond the mean it is likely to end halfway to the longest expected time. Beyond that it differs from what was
+    observed: it is expected to run half as long again.
     """
     if seen is None:
         return None
@@ -102,8 +108,7 @@ def remaining_time(seen: RunTime | None, ran: float) -> RunTime | None:
 
 
 def include_running(seen: RunTime | None, longest: float) -> RunTime | None:
-    """How long such an item runs, where one of them has run for ``longest`` so far, and may be nothing like those that
-    were seen to end."""
+    """The run times, extended by an item that has run for ``longest`` seconds so far."""
     if seen is None or longest <= seen.high:
         return seen
     left = remaining_time(seen, longest)
@@ -114,9 +119,9 @@ def include_running(seen: RunTime | None, longest: float) -> RunTime | None:
 def estimate_from_capacity(
     position: int, need: Resources, own: RunTime | None, rooms: Sequence[ClusterCapacity]
 ) -> StartEstimate:
-    """For the item at this ``position`` in the queue (1: the next) that needs this on one node.
+    """For the item at this ``position`` in the queue (1: the next) that needs ``need`` on one node.
 
-    ``own`` is how long such items run.
+    ``own`` is the run time of such items.
     """
     if not need:
         return StartEstimate(why="it asks for nothing, so it does not wait for room")
@@ -132,7 +137,7 @@ def estimate_from_capacity(
 def _start(
     position: int, need: Resources, own: RunTime | None, rooms: Iterable[ClusterCapacity], which: int
 ) -> float | None:
-    """Each opening is used by the next in the queue, and is there again when that one has ended."""
+    """Each slot is used by the next item in the queue, and is free again when that one has ended."""
     openings = sorted(at for room in rooms for at in _openings(room, need, which, position))
     if not openings:
         return None
@@ -143,7 +148,7 @@ def _start(
 
 
 def _openings(room: ClusterCapacity, need: Resources, which: int, most: int) -> list[float]:
-    """When one more can be put there, each time without ending those before it; the first ``most`` times."""
+    """The times of the first ``most`` starts there, each without ending the earlier ones."""
     every = range(len(room.nodes))
     most = min(most, MAX_SLOTS_PER_NODE * len(every))
     free, spare = [dict(node.free) for node in room.nodes], room.headroom
@@ -210,7 +215,8 @@ _PLACE = {"place": 1.0}
 def estimate_start(
     machine: MachineState, record: TaskRecord, position: int | None, decision: SchedulingDecision | None, now: float
 ) -> StartEstimate | None:
-    """For one that waits, at this ``position`` in the queue and by this fresh ``decision``; None if it does not."""
+    """For an item that waits, at this ``position`` in the queue and with this current ``decision``; None if it does not
+    wait."""
     if record.state is TaskState.PENDING:
         return _before_the_queue(machine, record, now)
     if record.state is TaskState.RETRYING:
@@ -234,7 +240,7 @@ def _before_the_queue(machine: MachineState, record: TaskRecord, now: float) -> 
 def _in_the_queue(
     machine: MachineState, record: TaskRecord, position: int, decision: SchedulingDecision, now: float
 ) -> StartEstimate:
-    """By what stands between it and the clusters that could take it, the most common reason first."""
+    """By what blocks it on the clusters that could run it, the most common reason first."""
     own = _own(machine, record, now)
     for codes, need in ((_ROOM, record.wanted.placement), (_ENDS, _PLACE)):
         rows = [row for row in decision.candidates if _only(row, codes)]
@@ -265,14 +271,14 @@ _INTERVAL = frozenset({reasons.SUBMISSION_INTERVAL})
 
 
 def _only(row: CandidateReport, codes: frozenset[str]) -> bool:
-    """Is this all that keeps it from going there?"""
+    """Do only these codes keep it from this cluster, none of them permanently?"""
     return bool(row.rejections) and all(one.code in codes and not one.permanent for one in row.rejections)
 
 
 def _rooms(
     machine: MachineState, record: TaskRecord, clusters: Iterable[ClusterState], above: set[str], now: float
 ) -> Iterator[ClusterCapacity]:
-    """Those of which one can tell when they take more; ``above``: of which too much is in use now."""
+    """Clusters with a predictable capacity; ``above``: those above the threshold now."""
     pressure = BackpressureController(machine.settings)
     for state in clusters:
         views, newest = state.ledger.nodes(), state.ledger.latest_snapshot
@@ -288,13 +294,13 @@ def _rooms(
 
 
 def _places(machine: MachineState, state: ClusterState, now: float) -> NodeCapacity:
-    """The cluster as one node with a place for each item."""
+    """The cluster as one node with a slot per item."""
     running = islice(state.ledger.reservations, MOST_LOOKED_AT)
     return NodeCapacity({}, tuple(RunningItem(_PLACE, _left(machine, task_id, now)) for task_id in running))
 
 
 def _own(machine: MachineState, record: TaskRecord, now: float) -> RunTime | None:
-    """How long such items run, by those that ended and by those that have run for longer."""
+    """Run time of such items, from those that ended and those that have run for longer."""
     key, longest = code_key(record.task), 0.0
     for state in machine.registry if key is not None else ():
         for task_id in islice(state.ledger.reservations, MOST_LOOKED_AT):

@@ -1,4 +1,5 @@
-"""The filters, one file each; ``built_in_filters`` puts them in the order in which people read their verdicts."""
+"""The built-in filters, one file each; ``built_in_filters`` lists them in evaluation order. ``policy_engine.py``
+imports them. To add one, write a class with ``check`` as in ``cordon.py`` and add it to the list."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ CONSTRAINT_FILTERS = (PreferredOnlyFilter, AllowedFilter, RequiredTagsFilter)
 
 
 def built_in_filters(settings: Settings, local_python: str) -> tuple[Filter, ...]:
-    """All of them; what can never change comes first, so that the first verdict is the most telling one."""
+    """All of them; permanent conditions come first, so that the first rejection is the most informative one."""
     return (
         PreferredOnlyFilter(),
         AllowedFilter(),

@@ -1,4 +1,4 @@
-"""The item may run there: allow list, deny list."""
+"""AllowedFilter: the item's allow and deny lists of clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""It fits what is free now, node by node."""
+"""CapacityFilter: the item fits what is free now, node by node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import CAPACITY_UNKNOWN
 
 
 class CapacityFilter:
-    """Free means: total, less what others use, less what we reserved. Unknown is not free."""
+    """Free is the total, less external use, less our reservations. Unknown is not free."""
 
     name = "capacity"
 
@@ -37,5 +37,5 @@ def _sentence(task: TaskDescription, cluster: ClusterView) -> str:
 
 
 def _kept(cluster: ClusterView) -> str:
-    """Not which: this is read by others than those that it is kept from."""
+    """Does not name the wide item: the owners of other items read this."""
     return "; room is kept for a wide item that has waited long" if cluster.reserved_for else ""

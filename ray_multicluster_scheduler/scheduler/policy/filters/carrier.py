@@ -1,4 +1,4 @@
-"""There is a way to get this kind of item to the cluster."""
+"""CarrierFilter: there is a transport for this kind of item to the cluster."""
 
 from __future__ import annotations
 

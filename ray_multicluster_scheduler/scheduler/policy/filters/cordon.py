@@ -1,4 +1,4 @@
-"""Nobody closed the cluster for new work."""
+"""CordonFilter: the cluster is not cordoned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs need the dashboard; while it is silent, they keep away. Tasks and actors go over the link."""
+"""DashboardFilter: jobs need a dashboard that answers. Tasks and actors use the link."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 
 
 class DashboardFilter:
-    """Rejects with DASHBOARD_SILENT; waiting helps, as the dashboard is asked again."""
+    """Rejects with DASHBOARD_SILENT; not permanent, as the dashboard is checked again."""
 
     name = "dashboard"
     by_kind = True

@@ -1,4 +1,4 @@
-"""The cluster is healthy: it answers, its breaker is closed, what we know of it is fresh."""
+"""HealthFilter: the cluster answers, its breaker is closed, its snapshot is fresh."""
 
 from __future__ import annotations
 

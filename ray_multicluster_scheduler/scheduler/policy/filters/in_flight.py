@@ -1,4 +1,4 @@
-"""There is a place among the items that may be there at once."""
+"""InFlightFilter: the cluster is below ``max_in_flight``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks and actors need a link; while none can be made there, they keep away. Jobs do without."""
+"""LinkFilter: tasks and actors need a link to the cluster; jobs do not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 
 
 class LinkFilter:
-    """Rejects with LINK_FAILED; for good when somebody has to mend the configuration first."""
+    """Rejects with LINK_FAILED; permanent if an operator has to correct the configuration first."""
 
     name = "link"
     by_kind = True

@@ -1,4 +1,4 @@
-"""Nobody paused the cluster's queue."""
+"""PausedFilter: the cluster's queue is not paused."""
 
 from __future__ import annotations
 

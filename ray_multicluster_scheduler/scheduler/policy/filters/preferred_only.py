@@ -1,4 +1,4 @@
-"""An item with ``fallback="wait"`` goes to its preferred cluster or nowhere."""
+"""PreferredOnlyFilter: an item with ``fallback="wait"`` goes only to its preferred cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pickled code needs the same minor version of Python on both sides."""
+"""PythonVersionFilter: pickled code needs the same minor version of Python on both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster has every tag that the item demands."""
+"""RequiredTagsFilter: the cluster has every tag that the item requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster's head can bear another job."""
+"""RunningJobsFilter: the cluster is below ``max_running_jobs``."""
 
 from __future__ import annotations
 

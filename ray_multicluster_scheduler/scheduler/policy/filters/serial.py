@@ -1,4 +1,4 @@
-"""In serial mode, nothing else of ours runs there."""
+"""SerialFilter: in serial mode, no other item of ours runs there."""
 
 from __future__ import annotations
 

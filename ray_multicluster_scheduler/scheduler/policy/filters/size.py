@@ -1,4 +1,4 @@
-"""It fits the largest node there is, was, or may be."""
+"""SizeFilter: the item fits the nodes that the cluster has, had, or may add."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import TOO_BIG
 
 
 class SizeFilter:
-    """Permanent, for what no waiting can mend.
+    """Rejects permanently what no waiting can make fit.
 
-    A task or an actor must fit one node; a job's footprint may spread over all of them, but for what its entrypoint
-    holds; each member of a gang must fit a node beside the others. A cluster that scales itself may get nodes of
-    ``max_node``, or, if that is not given, of any size. A node that was seen before may come back, so it counts as
-    well.
+    A task or an actor must fit one node; a job's footprint may spread over all nodes, except for what its entrypoint
+    holds; the members of a gang must fit together. An autoscaling cluster may add nodes of ``max_node``, or of any size
+    if that is not set. A node that was seen before may come back, so it counts too.
     """
 
     name = "size"
 
     def concerns(self, task: TaskDescription) -> bool:
-        """What fits what is free fits what there is; only a gang may be sent to where nothing is free for all of it."""
+        """What fits now fits the nodes; only a gang may be sent to a cluster that has no capacity for all of it now."""
         return task.gang is not None
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
@@ -66,8 +65,7 @@ class SizeFilter:
         return Rejection(TOO_BIG, sentence, permanent=True)
 
     def _may_grow(self, rest: Resources, cluster: ClusterView) -> bool:
-        """May there be as many more nodes as a job wants, each with something of all that it needs beside its
-        entrypoint?"""
+        """May enough nodes be added for a job, each with some of everything it needs besides its entrypoint?"""
         largest = cluster.metadata.max_node or {}
         return cluster.metadata.autoscaling and all(largest.get(name) for name, amount in rest.items() if amount)
 

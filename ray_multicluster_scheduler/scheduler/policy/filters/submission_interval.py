@@ -1,4 +1,4 @@
-"""Enough time has passed since the last top-level submission to the cluster."""
+"""SubmissionIntervalFilter: enough time has passed since the last top-level submission to the cluster."""
 
 from __future__ import annotations
 

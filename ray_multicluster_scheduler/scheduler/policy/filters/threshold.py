@@ -1,4 +1,4 @@
-"""The cluster is not above ``resource_threshold``."""
+"""ThresholdFilter: the cluster is not above ``resource_threshold``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import B
 
 
 class ThresholdFilter:
-    """Asks the BackpressureController about this one cluster.
+    """Asks the BackpressureController about this cluster.
 
-    What would get a node of its own passes: it adds nothing to the use of those that are there.
+    An item that needs a new node passes: it adds nothing to the use of existing nodes.
     """
 
     name = "threshold"
