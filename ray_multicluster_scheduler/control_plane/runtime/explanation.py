@@ -450,7 +450,7 @@ def wait_explanation(
     first few ahead of it with the reason; ``decision``: why no cluster takes it now; ``forecast``: None if it does not
     wait; ``held``: somebody keeps it from starting. For one that does not wait, all is None or empty."""
     helps = [] if missing is None else [missing.unblocked_by]
-    helps += ["somebody releases it"] if held and forecast is not None else []
+    helps += ["an operator releases it"] if held and forecast is not None else []
     if not helps and decision is not None and decision.unblocked_by and forecast is not None:
         helps = [decision.unblocked_by]
     return {

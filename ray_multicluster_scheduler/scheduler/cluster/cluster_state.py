@@ -390,7 +390,7 @@ class ClusterState:
         if silence is None:
             return None
         return ClusterProblem(
-            reasons.DASHBOARD_SILENT, f"its dashboard does not take jobs: {silence.sentence}", at=silence.at
+            reasons.DASHBOARD_SILENT, f"its dashboard does not accept jobs: {silence.sentence}", at=silence.at
         )
 
     def problem(self, now: float) -> ClusterProblem | None:

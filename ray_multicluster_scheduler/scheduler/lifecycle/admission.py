@@ -246,7 +246,7 @@ class Admission:
             f"{task.kind} {task.id} did not run, because {end.task_id}, which it was to run after, {ended}: "
             f"{end.sentence}",
             error="TaskSubmissionError",
-            next_step=f"mend {end.task_id} and submit both again",
+            next_step=f"correct {end.task_id} and submit both again",
         )
 
     def _refuse_for_dependency(self, record: TaskRecord, unknown: str, now: float) -> None:
@@ -340,7 +340,7 @@ class Admission:
             return
         if before is None or not asked_for:
             record.ending = Ending("cancel", event.reason, event.force)
-            sentence = f"its end was asked for: {event.reason}"
+            sentence = f"cancellation was requested: {event.reason}"
             self._machine.transition(record, record.state, codes.CANCEL_REQUESTED, sentence, now)
         else:
             record.ending = Ending(before.kind, before.sentence, force=True)

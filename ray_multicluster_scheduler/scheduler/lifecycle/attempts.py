@@ -346,7 +346,7 @@ class Attempts:
     def _timed_out(self, record: TaskRecord, ending: Ending, now: float) -> None:
         if ending.kind == "ready_timeout":
             what = f"was not ready within its ready_timeout of {record.task.ready_timeout:g} s"
-            step = "give it a longer ready_timeout, or look at its output for what its constructor waits for"
+            step = "give it a longer ready_timeout, or read its output to see what its constructor waits for"
         else:
             what = f"ran longer than its run_timeout of {record.task.run_timeout:g} s"
             step = "give it a longer run_timeout, or make it faster"
@@ -355,7 +355,7 @@ class Attempts:
             TaskState.FAILED,
             _ENDING_CODES[ending.kind],
             now,
-            f"{record.task.kind} {record.task.id} {what} on {record.cluster} and was ended.",
+            f"{record.task.kind} {record.task.id} {what} on {record.cluster} and was cancelled.",
             error="TaskTimeoutError",
             next_step=step,
         )
@@ -395,14 +395,14 @@ def _of_class(
     if failure is FailureClass.USER:
         return None, message, ""
     if failure is FailureClass.CRASH and task.kind == "actor" and record.started_at is not None:
-        return "ActorDiedError", message, "look at its output; with max_restarts it is made anew, without its state"
+        return "ActorDiedError", message, "read its output; with max_restarts it is restarted, without its state"
     if failure is FailureClass.CRASH and task.gang is not None and task.runs_actors and record.started_at is not None:
-        return "ActorDiedError", message, "look at its output, and submit the gang again: one dead member ends it"
+        return "ActorDiedError", message, "read its output, and submit the gang again: one dead member ends it"
     if failure is FailureClass.CRASH:
         error = "ActorDiedError" if task.runs_actors else "WorkerCrashedError"
-        return error, message, "look at its output; it may need more memory, or a higher crash_retries"
+        return error, message, "read its output; it may need more memory, or a higher crash_retries"
     if failure is FailureClass.PERMANENT:
-        return "TaskSubmissionError", message, "mend what the message names and submit it again"
+        return "TaskSubmissionError", message, "correct what the message names and submit it again"
     if refused:
         return "ClusterConnectionError", message, f"check {record.cluster} with `rmcs clusters`, then submit it again"
     if task.kind == "job" and not task.retry_lost:

@@ -134,7 +134,7 @@ class PolicyEngine:
         table = self.table(task, views, retry=retry)
         better = self._better_pending_cluster(task, views, best, retry=retry)
         if better is not None:
-            sentence = f"{better} is a better match than {best.name} and is being asked what is free"
+            sentence = f"{better} is a better match than {best.name} and its first snapshot is on its way"
             return SchedulingDecision(
                 task.id, now, None, BETTER_IS_ASKED, sentence, table, unblocked_by(BETTER_IS_ASKED, better)
             )
@@ -423,7 +423,7 @@ def evaluation_error(what: str, task: TaskDescription, view: ClusterView, error:
         f"Placing {task.kind} {task.id} failed: {what} raised {type(error).__name__} for cluster {view.name}: {error}.",
         task_id=task.id,
         cluster=view.name,
-        next_step="repair the policy, or take it out of the configuration",
+        next_step="repair the policy, or remove it from the configuration",
     )
 
 

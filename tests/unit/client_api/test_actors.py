@@ -206,7 +206,7 @@ class TestNamesOfTheKilled:
             assert plane.actors.get("tally") is second
             assert plane.actor(name="tally", get_if_exists=True) is second
             rows = {row["id"]: row["message"] for row in explanation.actor_rows(plane.runtime)}
-            assert rows[first.id] == "its end was asked for: it was killed"
+            assert rows[first.id] == "cancellation was requested: it was killed"
             plane.end(first)
             assert plane.actors.get("tally") is second, "the end of the first one does not take its name away"
             second.kill()
@@ -394,7 +394,7 @@ class TestWaiting:
             with pytest.raises(TaskTimeoutError, match="not ready"):
                 plane.actors.submit(Counter, (), None, None, None, {"name": "tally", "get_if_exists": True}, wait=True)
             plane.settle()
-            assert "its end was asked for: it was killed" not in str(first.explain()["history"])
+            assert "cancellation was requested: it was killed" not in str(first.explain()["history"])
 
     def test_one_that_gets_ready(self, plane: ActorPlane) -> None:
         actor = plane.actors.submit(Counter, (), None, None, None, {}, wait=True)

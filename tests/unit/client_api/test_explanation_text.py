@@ -46,10 +46,10 @@ class TestWhatIsSaidOfAnItemThatWaits:
 
     def test_one_that_is_held(self) -> None:
         held = StartEstimate(why="is held")
-        assert wait_explanation(None, None, FULL, held, held=True)["unblocked_by"] == "somebody releases it"
+        assert wait_explanation(None, None, FULL, held, held=True)["unblocked_by"] == "an operator releases it"
         missing = UnmetPrerequisites("", {"a": None})
         assert wait_explanation(missing, None, None, held, held=True)["unblocked_by"] == (
-            "a succeeds and somebody releases it"
+            "a succeeds and an operator releases it"
         )
         assert wait_explanation(None, None, FULL, None, held=True)["unblocked_by"] is None
 
@@ -92,7 +92,7 @@ def test_one_that_is_held_before_it_could_be_queued(plane: ControlPlane) -> None
     until(lambda: second.explain()["sentence"] == "waits for t1 to succeed; is held: not yet")
     plane.finish(first)
     until(lambda: second.explain()["code"] == "HELD")
-    assert second.explain()["unblocked_by"] == "somebody releases it"
+    assert second.explain()["unblocked_by"] == "an operator releases it"
     assert second.explain()["estimate"]["text"] == "unknown: is held: not yet"
     second.release()
     until(lambda: second.state is TaskState.RUNNING)

@@ -80,7 +80,7 @@ def test_totals_and_use_count_nodes_of_which_something_is_known() -> None:
     some = view("c", node({"CPU": 8.0}, {"CPU": 2.0}), node({"CPU": 8.0}, unknown=True, name="n2"))
     assert (some.total, some.free, some.use) == ({"CPU": 16.0}, {"CPU": 2.0}, {"CPU": 0.75})
     assert some.most_free == {"CPU": 2.0}
-    assert ClusterView.total.__doc__ == "What its nodes have together."
+    assert ClusterView.total.__doc__ == "The total of all nodes."
 
 
 def test_the_most_that_is_free_on_one_node() -> None:

@@ -57,7 +57,7 @@ def test_jobs_keep_away_from_a_silent_dashboard_and_tasks_do_not() -> None:
     driver = silent(breaker_failures=1)
     record = driver.submit(job("j"))
     assert (record.state, record.code) == (TaskState.QUEUED, "DASHBOARD_SILENT")
-    assert record.sentence == "a: its dashboard does not take jobs: connection refused"
+    assert record.sentence == "a: its dashboard does not accept jobs: connection refused"
     assert record.decision is not None
     assert record.decision.unblocked_by == "the dashboard of a answers again"
     driver.submit(task("t"))

@@ -22,7 +22,7 @@ def test_of_an_owner_whose_queue_is_paused() -> None:
     assert (plan.cluster, plan.code) == (None, "OWNER_PAUSED")
     assert decision_text(plan).splitlines()[:2] == [
         "OWNER_PAUSED: the queue of ann is paused: until Monday",
-        "It can go on when somebody resumes the owner's queue.",
+        "It can go on when an operator resumes the owner's queue.",
     ]
     assert [line.verdict for line in decision_rows(plan)] == ["fits"]
     assert driver.machine.plan(task("t", owner="bob"), driver.now).cluster == "a"

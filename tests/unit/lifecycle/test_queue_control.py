@@ -28,7 +28,7 @@ def test_a_held_item_waits_beside_the_queue() -> None:
     assert told(driver, "first") == (TaskState.QUEUED, "HELD", "is held: until the data is there")
     why = driver.machine.explain_wait("first", driver.now)
     assert why is not None
-    assert (why.code, why.unblocked_by) == ("HELD", "somebody releases it")
+    assert (why.code, why.unblocked_by) == ("HELD", "an operator releases it")
     driver.succeed("running")
     assert driver.sent_to(ever=False) == {"second": "a"}
     driver.send(events.ReleaseRequested("first"))
@@ -146,7 +146,7 @@ def test_those_that_waited_for_something_else_when_their_owner_was_paused_wait_f
     assert driver.machine.record("y0").code == "NO_CAPACITY"
     decision = driver.machine.record("x1").decision
     assert decision is not None
-    assert (decision.task_id, decision.unblocked_by) == ("x1", "somebody resumes the owner's queue")
+    assert (decision.task_id, decision.unblocked_by) == ("x1", "an operator resumes the owner's queue")
     history = len(driver.machine.record("x0").history)
     driver.send(events.QueuePaused("owner", "x", "still"))
     assert driver.machine.record("x0").sentence == "the queue of x is paused: still"

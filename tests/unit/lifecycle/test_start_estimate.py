@@ -81,10 +81,10 @@ class TestTheArithmetic:
         nodes = [NodeCapacity({}, ends_in(10))]
         above = [ClusterCapacity(nodes, {"CPU": -5.0})]
         said = estimate_from_capacity(1, CPU, None, above).why
-        assert said == "what is known to end does not bring use down to the threshold"
+        assert said == "the attempts of known run time do not bring use down to the threshold"
         assert estimate_from_capacity(7, CPU, None, above).why == said, "whoever is ahead of it"
         said = estimate_from_capacity(1, {"CPU": 2.0}, None, above).why
-        assert said == "what is known to end does not leave enough room for it", "not without a threshold either"
+        assert said == "the attempts of known run time do not free enough for it", "not without a threshold either"
 
     def test_it_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(start_estimate, "MAX_SLOTS_PER_NODE", 3)
@@ -98,13 +98,11 @@ class TestTheArithmetic:
             assert (told.low, told.likely, told.high) == (None, None, None)
             return told.text
 
-        assert unknown(1, CPU, None, []) == "unknown: nothing is known of how long runs what it waits for"
-        assert "nothing is known" in unknown(1, CPU, None, [NodeCapacity({}, (RunningItem(CPU, None),))])
-        assert unknown(2, CPU, None, [NodeCapacity({}, ends_in(10))]).startswith(
-            "unknown: 1 are ahead of it, and nothing"
-        )
-        assert "does not leave enough room" in unknown(1, {"CPU": 4.0}, None, [NodeCapacity({}, ends_in(10))])
-        assert "asks for nothing" in unknown(1, {}, None, [NodeCapacity({}, ends_in(10))])
+        assert unknown(1, CPU, None, []) == "unknown: the run time of what it waits for is unknown"
+        assert "is unknown" in unknown(1, CPU, None, [NodeCapacity({}, (RunningItem(CPU, None),))])
+        assert unknown(2, CPU, None, [NodeCapacity({}, ends_in(10))]).startswith("unknown: 1 are ahead of it")
+        assert "do not free enough" in unknown(1, {"CPU": 4.0}, None, [NodeCapacity({}, ends_in(10))])
+        assert "no resources" in unknown(1, {}, None, [NodeCapacity({}, ends_in(10))])
 
     def test_one_whose_end_nobody_knows_is_left_out(self) -> None:
         nodes = [NodeCapacity({}, (RunningItem(CPU, None), *ends_in(10)))]

@@ -115,7 +115,7 @@ def test_nothing_is_known_where_others_keep_a_cluster_above_its_threshold() -> N
     taken_by_others(driver, 10, 7)
     driver.submit(task("q", function_digest="f"))
     assert driver.machine.record("q").code == "ABOVE_THRESHOLD"
-    assert outlook(driver, "q").text == "unknown: what is known to end does not bring use down to the threshold"
+    assert outlook(driver, "q").text == "unknown: the attempts of known run time do not bring use down to the threshold"
 
 
 def test_those_ahead_of_it_may_bring_a_cluster_above_its_threshold() -> None:
@@ -141,7 +141,7 @@ def test_nobody_can_tell_when_use_falls_that_is_only_observed(basis: str) -> Non
     taken_by_others(driver, 10, 0, observed={"cpu": 0.9})
     driver.submit(task("q", function_digest="f"))
     assert driver.machine.record("q").code == "ABOVE_THRESHOLD"
-    assert outlook(driver, "q").text == "unknown: nobody can tell when the use that is observed falls to the threshold"
+    assert outlook(driver, "q").text == "unknown: it is unknown when the observed use falls to the threshold"
 
 
 def test_nothing_is_known_where_only_an_actor_keeps_a_cluster_above_its_threshold() -> None:
@@ -150,7 +150,7 @@ def test_nothing_is_known_where_only_an_actor_keeps_a_cluster_above_its_threshol
     driver.start("x")
     driver.submit(task("t"))
     assert driver.machine.record("t").code == "ABOVE_THRESHOLD"
-    assert outlook(driver, "t").text == "unknown: nothing is known of how long runs what it waits for"
+    assert outlook(driver, "t").text == "unknown: the run time of what it waits for is unknown"
 
 
 def test_nothing_is_known_of_what_never_ran_nor_of_actors() -> None:
@@ -158,7 +158,7 @@ def test_nothing_is_known_of_what_never_ran_nor_of_actors() -> None:
     driver.submit(actor("x", cpus=1))
     driver.start("x")
     driver.submit(task("t"))
-    assert outlook(driver, "t").text == "unknown: nothing is known of how long runs what it waits for"
+    assert outlook(driver, "t").text == "unknown: the run time of what it waits for is unknown"
 
 
 def test_serial_mode_waits_for_the_end_of_what_runs() -> None:

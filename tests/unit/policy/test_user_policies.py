@@ -152,7 +152,7 @@ def test_one_that_goes_wrong_is_blamed_by_its_name(
     with pytest.raises(PolicyEvaluationError, match=says) as caught:
         brain.schedule(task("t"), [view("c")], 0.0)
     assert (caught.value.task_id, caught.value.cluster) == ("t", "c")
-    assert caught.value.next_step == "repair the policy, or take it out of the configuration"
+    assert caught.value.next_step == "repair the policy, or remove it from the configuration"
 
 
 def test_one_that_goes_wrong_only_once_cannot_be_named() -> None:

@@ -195,7 +195,7 @@ class Prefetch:
     ) -> SchedulingDecision:
         """One decision for a whole group: record.decision inserts the id of each item."""
         if group not in known:
-            sentence = f"{state.name}: it is short, and sent ahead to where a place is soon free"
+            sentence = f"{state.name}: it is short and was sent ahead: a slot there is free soon"
             table = self._machine.engine.table(record.wanted, self._machine.fleet.views(now), retry=record.retry)
             known[group] = SchedulingDecision(record.task.id, now, state.name, codes.SENT_AHEAD, sentence, table)
         return known[group]

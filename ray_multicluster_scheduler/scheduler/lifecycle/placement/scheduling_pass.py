@@ -142,7 +142,7 @@ class SchedulingPass:
     ) -> SchedulingDecision | None:
         """Why a queued item waits, as of now; None if it is not queued. ``views``: current views, if known."""
         if record.task.id in self._machine.held_items:
-            unblocked = "somebody releases it"
+            unblocked = "an operator releases it"
             return SchedulingDecision(record.task.id, now, None, codes.HELD, record.sentence, (), unblocked)
         if record.group is None:
             return None
@@ -397,7 +397,7 @@ def _fail_unplaceable(
     elif decision.candidates:
         code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"
         message = f"No cluster that could run {task.kind} {task.id} ({task.name}) can be used:\n{table(decision)}"
-        step = "mend what the lines say, check with `rmcs clusters`, then submit again"
+        step = "correct what the lines name, check with `rmcs clusters`, then submit it again"
     else:
         code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"
         message = f"{task.kind} {task.id} ({task.name}) has nowhere to go: no cluster is configured."

@@ -124,9 +124,9 @@ def estimate_from_capacity(
     ``own`` is the run time of such items.
     """
     if not need:
-        return StartEstimate(why="it asks for nothing, so it does not wait for room")
+        return StartEstimate(why="it asks for no resources, so it does not wait for capacity")
     if not any(one.remaining for room in rooms for node in room.nodes for one in node.running):
-        return StartEstimate(why="nothing is known of how long runs what it waits for")
+        return StartEstimate(why="the run time of what it waits for is unknown")
     times = [_start(position, need, own, rooms, which) for which in range(3)]
     if any(time is None for time in times):
         return StartEstimate(why=_too_little(position, need, rooms))
@@ -177,10 +177,10 @@ def _changed(spare: Resources, by: Resources, sign: int) -> dict[str, float]:
 
 def _too_little(position: int, need: Resources, rooms: Sequence[ClusterCapacity]) -> str:
     if any(_openings(room, need, 1, 1) for room in rooms):
-        return f"{position - 1} are ahead of it, and nothing is known of how long such items run"
+        return f"{position - 1} are ahead of it, and the run time of such items is unknown"
     if any(_openings(replace(room, headroom={}), need, 1, 1) for room in rooms):
-        return "what is known to end does not bring use down to the threshold"
-    return "what is known to end does not leave enough room for it"
+        return "the attempts of known run time do not bring use down to the threshold"
+    return "the attempts of known run time do not free enough for it"
 
 
 def duration_text(seconds: float) -> str:
@@ -255,7 +255,7 @@ def _in_the_queue(
             above = {row.cluster for row in rows if any(one.code == reasons.ABOVE_THRESHOLD for one in row.rejections)}
             rooms = list(_rooms(machine, record, clusters, above, now))
         if not rooms:
-            return StartEstimate(why="nobody can tell when the use that is observed falls to the threshold")
+            return StartEstimate(why="it is unknown when the observed use falls to the threshold")
         return estimate_from_capacity(position, need, own, rooms).limited_by_rate(
             machine.completion_rate.per_s(now), position
         )

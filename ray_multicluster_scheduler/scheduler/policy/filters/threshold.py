@@ -28,6 +28,6 @@ class ThresholdFilter:
         if pressure is None or needs_new_node(task, cluster):
             return None
         if pressure.use is None:
-            return Rejection(CAPACITY_UNKNOWN, f"nobody knows how much of its {pressure.resource} is in use")
+            return Rejection(CAPACITY_UNKNOWN, f"the use of its {pressure.resource} is unknown")
         sentence = f"{pressure.use:.0%} of its {pressure.resource} is in use, the threshold is {pressure.limit:.0%}"
         return Rejection(ABOVE_THRESHOLD, sentence)
