@@ -33,10 +33,15 @@ from ray_multicluster_scheduler.cli.layout.item_tables import item_facts, items_
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, emit_list, notify, to_stdout
 from ray_multicluster_scheduler.cli.layout.times import parse_duration
 from ray_multicluster_scheduler.cli.service.client import Address, api_path, connect
-from ray_multicluster_scheduler.cli.service.item_wait import decoded_log, follow, interruptible, last_lines
+from ray_multicluster_scheduler.cli.service.item_wait import (
+    cancel_outcome,
+    decoded_log,
+    follow,
+    interruptible,
+    last_lines,
+)
 from ray_multicluster_scheduler.cli.service.items import (
     already_retried,
-    cancel_outcome,
     change_each,
     earlier_retries,
     item_details,

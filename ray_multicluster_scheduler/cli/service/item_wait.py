@@ -14,7 +14,6 @@ import typer
 from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.cli.layout.output import ProgressLine, notify
 from ray_multicluster_scheduler.cli.service.client import Service, api_path
-from ray_multicluster_scheduler.cli.service.items import cancel_outcome
 from ray_multicluster_scheduler.common.exception import (
     ClusterConnectionError,
     ConfigurationError,
@@ -299,6 +298,14 @@ def decoded_log(service: Service, item_id: str, log: bytes) -> str:
         if item["attempt"] == 0:
             notify(f"{item_id} has printed nothing: it is {item['state']}, and has not started")
     return log.decode(errors="replace")
+
+
+def cancel_outcome(answer: dict[str, Any]) -> str:
+    """What a cancel did: a waiting item is over at once, a running one a little later."""
+    state = str(answer["state"])
+    if not answer.get("changed", True):
+        return f"is over already: {state}"
+    return "is cancelled" if state == "CANCELLED" else "was asked to stop"
 
 
 def how_to_go_on(item_id: str, group: str = "task") -> str:

@@ -38,14 +38,6 @@ def _without_value(outcome: dict[str, Any]) -> dict[str, Any]:
     return {**outcome, "result": kept or None, "origin": _without_value(origin) if origin else None}
 
 
-def cancel_outcome(answer: dict[str, Any]) -> str:
-    """What a cancel did: a waiting item is over at once, a running one a little later."""
-    state = str(answer["state"])
-    if not answer.get("changed", True):
-        return f"is over already: {state}"
-    return "is cancelled" if state == "CANCELLED" else "was asked to stop"
-
-
 def run_concurrently(ask: Callable[[T], R], inputs: Iterable[T]) -> Iterator[R]:
     """The answers in the order of the inputs, a few requests at a time; leaves no request behind if the caller stops
     iterating. Raises what ``ask`` raises."""

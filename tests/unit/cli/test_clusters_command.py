@@ -13,7 +13,7 @@ import yaml
 
 from ray_multicluster_scheduler.cli.commands import cluster_changes
 from ray_multicluster_scheduler.cli.commands.clusters import rejection
-from ray_multicluster_scheduler.cli.service import item_wait
+from ray_multicluster_scheduler.cli.layout import output
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
@@ -220,7 +220,7 @@ class TestDrain:
     def test_it_waits_and_says_what_is_there(
         self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        say, said = item_wait.notify, threading.Event()
+        say, said = output.notify, threading.Event()
 
         def heard(text: str) -> None:
             say(text)
@@ -231,7 +231,7 @@ class TestDrain:
             time.sleep(0.4)
             finish(busy, "t1")
 
-        monkeypatch.setattr(item_wait, "notify", heard)
+        monkeypatch.setattr(output, "notify", heard)
         other = threading.Thread(target=a_while_after_it_was_said)
         other.start()
         done = rmcs("clusters", "drain", "mac")
@@ -279,4 +279,4 @@ class TestDrain:
         done = rmcs("clusters", "drain", "mac")
         other.join()
         assert done.code == 1
-        assert "it was opened for new work again" in done.err
+        assert "was not drained" in done.err

@@ -160,7 +160,7 @@ class TestWhichFile:
         monkeypatch.setenv("RMCS_CONFIG", "other.yaml")
         said = rmcs("config", "show").err
         assert said.endswith("; RMCS_CONFIG names other.yaml, which is shown with --config other.yaml\n")
-        assert config._another(str(tmp_path / "other.yaml")) == "", "it is the same one"
+        assert config._other_file_hint(str(tmp_path / "other.yaml")) == "", "it is the same one"
 
 
 def test_the_log_level_of_a_service_that_runs(service: HttpService, rmcs: Rmcs) -> None:

@@ -180,10 +180,10 @@ class TestWithoutAService:
         monkeypatch.setenv("RMCS_HOME", str(tmp_path / "none"))
         monkeypatch.chdir(tmp_path)
         assert rmcs("debug-dump", "x.tar.gz").code == 0
-        assert "is not there" in opened(tmp_path / "x.tar.gz")["home-folder.txt"]
+        assert "does not exist" in opened(tmp_path / "x.tar.gz")["home-folder.txt"]
 
 
-class TestCover:
+class TestSecretMasker:
     @pytest.mark.parametrize(
         ("text", "shown"),
         [
@@ -199,37 +199,37 @@ class TestCover:
         ],
     )
     def test_text(self, text: str, shown: str) -> None:
-        cover = SecretMasker(["hunter-22", "x"])
-        assert cover.text(text) == shown
-        assert cover.passes(shown)
-        assert cover.passes(text) == (text == shown)
+        masker = SecretMasker(["hunter-22", "x"])
+        assert masker.mask_text(text) == shown
+        assert masker.is_clean(shown)
+        assert masker.is_clean(text) == (text == shown)
 
     def test_a_log_of_json_lines(self) -> None:
         log = """{"message": "reason='token=abc'", "api_key": "abc"}\nplain hunter-22\n"""
         shown = """{"message": "reason='token=•••'", "api_key": "•••"}\nplain •••\n"""
-        assert SecretMasker(["hunter-22"]).lines(log) == shown
+        assert SecretMasker(["hunter-22"]).mask_lines(log) == shown
 
     def test_data(self) -> None:
         value = {"PASSWORD": 5, "auth": "token", "tokens": ["a", {"b": "c"}], "hunter-22": [True, None, 1.5]}
-        covered = SecretMasker(["hunter-22"]).data(value)
+        covered = SecretMasker(["hunter-22"]).mask_data(value)
         assert covered == {
             "PASSWORD": "•••",
             "auth": "token",
             "tokens": ["•••", {"b": "•••"}],
             "•••": [True, None, 1.5],
         }
-        assert SecretMasker().data({"auth": "abc"}) == {"auth": "•••"}
+        assert SecretMasker().mask_data({"auth": "abc"}) == {"auth": "•••"}
 
     def test_the_end_of_a_long_text_is_cut_off(self) -> None:
-        text = SecretMasker().text("x " * 20_000 + "--token abc")
+        text = SecretMasker().mask_text("x " * 20_000 + "--token abc")
         assert "abc" not in text
-        assert SecretMasker().passes(text)
+        assert SecretMasker().is_clean(text)
 
     def test_what_slips_through_is_found_in_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        cover = SecretMasker(['say "hi" to s3cret'])
-        monkeypatch.setattr(cover, "data", lambda value, **_: value)
-        monkeypatch.setattr(cover, "lines", lambda text: text)
-        dump = debug_dump._Dump(cover)
+        masker = SecretMasker(['say "hi" to s3cret'])
+        monkeypatch.setattr(masker, "mask_data", lambda value, **_: value)
+        monkeypatch.setattr(masker, "mask_lines", lambda text: text)
+        dump = debug_dump._Dump(masker)
         dump.add("a.json", "", {"x": 'say "hi" to s3cret'})
         dump.add("b.txt", "", f"… {TOKEN} …")
         dump.add("c.txt", "", "fine")

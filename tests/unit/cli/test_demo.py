@@ -125,19 +125,19 @@ class FakeApi:
         return FakeHandle("mac").explain()
 
 
-def tell(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
+def run_tour(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
     monkeypatch.setattr(demo, "rmcs", api)
     screen = Console(file=io.StringIO(), width=200, force_terminal=False)
-    story = Tour(screen, Path("clusters.yaml"))
-    problems = story.tell()
-    story.print_table()
+    tour = Tour(screen, Path("clusters.yaml"))
+    problems = tour.run()
+    tour.print_table()
     assert not api.is_up, "the scheduler was left running"
     return problems, screen.file.getvalue()  # it is the StringIO of above
 
 
 def test_when_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:
     api = FakeApi()
-    problems, text = tell(api, monkeypatch)
+    problems, text = run_tour(api, monkeypatch)
     assert problems == []
     assert api.killed
     assert "10 on linux, 10 on mac" in text
@@ -153,7 +153,7 @@ def test_when_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("api", "problem"),
     [
-        (FakeApi(ignore_tags=True), "a task for arm64 says 'linux'"),
+        (FakeApi(ignore_tags=True), "a task for arm64 reports 'linux'"),
         (FakeApi(off_by=1), "wrong results"),
         (FakeApi(names=["mac"]), "did not spread"),
         (FakeApi(lost_calls=1), "the actor counted"),
@@ -166,7 +166,7 @@ def test_when_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_each_thing_that_did_not_happen_is_said(api: FakeApi, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    problems, _ = tell(api, monkeypatch)
+    problems, _ = run_tour(api, monkeypatch)
     assert len(problems) == 1
     assert problem in problems[0]
 
@@ -175,7 +175,7 @@ def test_an_interrupt_shuts_the_scheduler_down(monkeypatch: pytest.MonkeyPatch) 
     api = FakeApi()
     monkeypatch.setattr(api, "get", lambda handles, timeout: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        tell(api, monkeypatch)
+        run_tour(api, monkeypatch)
     assert not api.is_up
 
 
@@ -195,7 +195,7 @@ def test_the_exit_code_says_whether_all_happened(
         def __exit__(self, *error: object) -> None: ...
 
     monkeypatch.setattr(ray_multicluster_scheduler, "LocalFleet", NoFleet)
-    monkeypatch.setattr(Tour, "tell", lambda self: problems)
+    monkeypatch.setattr(Tour, "run", lambda self: problems)
     assert main(["demo"]) == code
     captured = capsys.readouterr()
     assert ("All steps had" in captured.out) == (code == 0)

@@ -185,7 +185,7 @@ class TestNobodyToAsk:
         _, says, mend = self.of_service(rmcs)
         assert "does not answer: Connection refused; a service" in says
         assert mend.startswith("start it again")
-        StateFolder(home).leave()
+        StateFolder(home).release()
         assert "did not shut down properly" not in rmcs("doctor").out
 
 

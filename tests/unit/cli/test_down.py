@@ -104,7 +104,7 @@ class TestWhatItWaitsFor:
         done = rmcs("down", "--state", str(state.path), "--timeout", "0.1", "--drain", "0.6")
         said = done.err.splitlines()
         assert said[:3] == [
-            "rmcs: the service waits up to 0.6 s for what is not over",
+            "rmcs: the service waits up to 0.6 s for items that are not over",
             "rmcs: not over: 2 on mac, 1 waiting; at most 1 s more",
             "rmcs: the service stops",
         ]

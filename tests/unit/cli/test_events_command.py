@@ -101,7 +101,7 @@ class TestSinceATime:
         nobody: Any = None
         for moment in (0.0, 1.0, 500.5, 77_777.0, 99_999.5, 200_000.0):
             asked.clear()
-            begin = events._number_of(nobody, moment, 100_000)
+            begin = events._number_before(nobody, moment, 100_000)
             old, new = ([one["at"] for one in past(None, *at, None)] for at in ((0, begin), (begin, 100_000)))
             assert all(at is None or at < moment for at in old)
             assert all(at is None or at >= moment for at in new)
@@ -132,15 +132,15 @@ def test_telemetry_alone_has_no_past(service: HttpService, rmcs: Rmcs) -> None:
 def test_what_came_while_the_past_was_read_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the newest event that was asked about is another one's."""
 
-    def frames(_: object, query: dict[str, Any], silence_s: float) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    def frames(_: object, query: dict[str, Any], timeout_s: float) -> Iterator[tuple[int, dict[str, Any] | None]]:
         yield from ((one, {"number": one}) for one in (90, 95, 103, 110) if one > query["since"])
         yield 112, None
-        if silence_s == events._ALIVE_S:
+        if timeout_s == events._HEARTBEAT_TIMEOUT_S:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(events, "_frames", frames)
     service: Any = None
-    numbers = [one["number"] for one in events.last_of(service, 50, 100, {"id": "x"})]
+    numbers = [one["number"] for one in events.latest(service, 50, 100, {"id": "x"})]
     news = (one["number"] for one in events._following(service, 100, {"id": "x"}))
     with pytest.raises(KeyboardInterrupt):
         numbers.extend(news)

@@ -29,7 +29,7 @@ from tests.unit.cli.terminal import Terminal
 from tests.unit.service.http_service import HttpService
 
 ROOT = Path(__file__).resolve().parents[3]
-AWAY = "This continues when it is back; Ctrl+C ends it."
+AWAY = "This continues when it is back; Ctrl+C stops it."
 
 
 class Follower:

@@ -486,8 +486,8 @@ class TestOthers:
         assert rmcs("job", "submit", "--no-wait", "--headers", header, "--", "true").code == 0
 
     def test_whom_to_trust(self, tmp_path: Path) -> None:
-        assert options.trusted("True") is None
-        assert options.trusted(str(tmp_path)) == str(tmp_path)
+        assert options._ca_file("True") is None
+        assert options._ca_file(str(tmp_path)) == str(tmp_path)
 
 
 def test_delete_forgets_what_is_over(service: HttpService, rmcs: Rmcs) -> None:

@@ -84,7 +84,7 @@ class TestStatus:
             looks.append(seen(service))
             return looks[-1]
 
-        seen = status.look
+        seen = status.fetch_status
         monkeypatch.setattr(status, "fetch_status", look)
         done = rmcs("status", "--watch", "--every", "0.2", *words)
         assert done.code == 130
@@ -189,7 +189,7 @@ class TestQueue:
         assert said("pause") == f"rmcs: the queue of {what} {name} is paused\n"
         assert said("pause") == f"rmcs: the queue of {what} {name} is paused already\n"
         assert said("pause", "--reason", "until Monday") == f"rmcs: the queue of {what} {name} is paused\n"
-        assert said("resume") == f"rmcs: the queue of {what} {name} goes on\n"
+        assert said("resume") == f"rmcs: the queue of {what} {name} is resumed\n"
 
     @pytest.mark.parametrize(
         ("words", "code"), [([], 2), (["--cluster", "mac", "--owner", "ann"], 2), (["--cluster", "nowhere"], 102)]

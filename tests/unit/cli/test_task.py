@@ -14,7 +14,6 @@ from rich.console import Console
 from ray_multicluster_scheduler.cli.commands import task
 from ray_multicluster_scheduler.cli.layout import output
 from ray_multicluster_scheduler.cli.layout.item_tables import item_facts
-from ray_multicluster_scheduler.cli.service import item_wait
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
@@ -208,8 +207,8 @@ class TestSelectors:
         assert state(two, "alpha-1") == "SUCCEEDED"
         again = rmcs("task", "cancel", "all")
         assert (again.code, again.out) == (0, "")
-        assert "there is none" in again.err
-        assert "there is none" in rmcs("task", "cancel", "all", "-o", "json").err
+        assert "no item is in a state that allows this" in again.err
+        assert "no item is in a state that allows this" in rmcs("task", "cancel", "all", "-o", "json").err
 
 
 class TestOrders:
@@ -338,7 +337,7 @@ class TestRetry:
         monkeypatch.setattr(task, "earlier_retries", lambda *_: {})
         done = rmcs("task", "retry", "t1")
         assert (done.code, done.out) == (1, "")
-        assert f"t1 was already retried as {other}, which is " in done.err
+        assert f"as {other}, which is " in done.err
         assert service.get("/api/v1/items/t1")["repeated_by"] == [other]
 
     def test_what_succeeded(self, service: HttpService, rmcs: Rmcs) -> None:
@@ -357,7 +356,7 @@ class TestRetry:
         self.failed(service, "t1", "t2")
         done = rmcs("task", "retry", "all")
         assert (done.code, len(done.out.splitlines())) == (0, 2)
-        assert done.err.splitlines()[-1] == "rmcs: 2 are repeated"
+        assert done.err.splitlines()[-1] == "rmcs: 2 are retried"
         again = rmcs("task", "retry", "all", "-o", "json")
         assert (again.code, json.loads(again.out)) == (0, [])
         assert "nothing is retried: what failed (2) was retried before; --anyway" in again.err
@@ -365,7 +364,7 @@ class TestRetry:
         assert rmcs("task", "retry", "all").err.splitlines()[-1] == (
             "rmcs: 1 is retried; 2 of those that failed were before"
         )
-        assert rmcs("task", "retry", "all", "--anyway").err.splitlines()[-1] == "rmcs: 3 are repeated"
+        assert rmcs("task", "retry", "all", "--anyway").err.splitlines()[-1] == "rmcs: 3 are retried"
 
     def test_one_that_is_refused_does_not_stop_the_others(self, two: HttpService, rmcs: Rmcs) -> None:
         two.submit("t3")
@@ -407,7 +406,7 @@ class TestLogs:
         assert (done.code, done.out) == (code, "one\ntwo ü\n")
 
     def test_what_waits_says_why(self, two: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
-        say, said = item_wait.notify, threading.Event()
+        say, said = output.notify, threading.Event()
 
         def heard(text: str) -> None:
             say(text)
@@ -420,7 +419,7 @@ class TestLogs:
             until(lambda: state(two, "alpha-2") == "RUNNING")
             end(two, "alpha-2")
 
-        monkeypatch.setattr(item_wait, "notify", heard)
+        monkeypatch.setattr(output, "notify", heard)
         later = threading.Thread(target=go)
         later.start()
         done = rmcs("task", "logs", "-f", "alpha-2")
@@ -439,7 +438,7 @@ class TestLogs:
         shown = threading.Event()
 
         def show(text: str) -> None:
-            item_wait.to_stdout(text)
+            output.to_stdout(text)
             shown.set()
 
         def rest() -> None:

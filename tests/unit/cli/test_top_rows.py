@@ -142,8 +142,8 @@ class TestALongQueue:
     def test_a_filter_does_not_say_what_is_not_known(self) -> None:
         for known, asked in ((100, 116), (1000, 1000)):
             said = text_of(TopScreen(pressed("3/t4999"), queue_of(5000, known, asked), NOW, 20))
-            assert f"None of the first {known} has 't4999' in it; there are 5000." in said
-            assert "Nothing here" not in said
+            assert f"None of the first {known} rows of 5000 contains 't4999'." in said
+            assert "No row" not in said
         assert "1-16 of 100" in text_of(TopScreen(pressed("3/full"), queue_of(5000, 100, 116), NOW, 20))
 
     def test_rows_of_another_time_say_so(self) -> None:
