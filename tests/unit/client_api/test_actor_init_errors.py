@@ -68,7 +68,7 @@ def test_of_one_that_was_restarted_the_last_ones_count(cluster: Cluster) -> None
     assert not cluster.store.kept
 
 
-def test_nobody_reads_them_and_still_they_are_few(cluster: Cluster) -> None:
+def test_unread_errors_are_dropped_beyond_the_limit(cluster: Cluster) -> None:
     many = [f"{number:032x}" for number in range(errors.MAX_STORED + 20)]
     for actor in reversed(many):  # not in the order of their ids
         cluster.fail(actor, ValueError(actor))

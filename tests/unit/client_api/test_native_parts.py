@@ -208,7 +208,7 @@ class TestOurPackage:
         assert joined == {"py_modules": ["gcs://a.zip", "gcs://b.zip", "gcs://c.zip"], "pip": ["x"]}
         assert runtime_context.with_inherited_modules({"env_vars": {"A": "1"}}, {}) == {"env_vars": {"A": "1"}}
 
-    def test_what_is_said_for_all_is_overlaid(self) -> None:
+    def test_the_common_environment_is_overridden(self) -> None:
         common = {"pip": ["a"], "env_vars": {"A": "1", "B": "1"}}
         own = {"pip": ["b"], "env_vars": {"B": "2"}}
         assert runtime_context.merged_environments(common, own) == {"pip": ["b"], "env_vars": {"A": "1", "B": "2"}}
@@ -256,7 +256,7 @@ class TestJobs:
         native._client = dashboard
         return native
 
-    def test_a_job_is_told_who_it_is(self, native: NativeJobs, dashboard: Dashboard) -> None:
+    def test_a_job_gets_its_identity_as_variables(self, native: NativeJobs, dashboard: Dashboard) -> None:
         env = {"env_vars": {"A": "1"}, "py_modules": ["gcs://mine.zip"]}
         job_id = native.submit(
             "ls", {"runtime_env": env, "metadata": {"team": "x"}, "entrypoint_resources": {"CPU": 1}}

@@ -62,7 +62,7 @@ def ended(channel: ActorChannel) -> None:
     channel.end(running)
 
 
-async def test_the_line_is_open_for_life_and_its_end_is_told(agent: AgentSide) -> None:
+async def test_the_connection_stays_open_and_its_end_is_reported(agent: AgentSide) -> None:
     channel = ActorChannel(agent.line, *A1, detached=False)
     running = await asyncio.to_thread(channel.begin_actor, "n1")
     await eventually(lambda: agent.lines == [(A1, True)])
@@ -76,7 +76,7 @@ async def test_the_line_is_open_for_life_and_its_end_is_told(agent: AgentSide) -
     ended(channel)
 
 
-async def test_what_was_printed_is_sent_before_the_answer_and_in_order(agent: AgentSide) -> None:
+async def test_output_is_sent_before_the_result_and_in_order(agent: AgentSide) -> None:
     channel = ActorChannel(agent.line, *A1, detached=False)
     running = await asyncio.to_thread(channel.begin_actor, "n1")
     for number in range(50):
@@ -89,7 +89,7 @@ async def test_what_was_printed_is_sent_before_the_answer_and_in_order(agent: Ag
     ended(channel)
 
 
-async def test_without_a_line_output_goes_with_the_answer() -> None:
+async def test_without_a_connection_output_goes_with_the_result() -> None:
     nobody = AgentEndpoint("127.0.0.1", 1, "s", 30.0)
     channel = ActorChannel(nobody, *A1, detached=True)
     running = channel.begin_actor("n1")  # a detached one needs no lease
@@ -99,7 +99,7 @@ async def test_without_a_line_output_goes_with_the_answer() -> None:
     ended(channel)
 
 
-async def test_a_method_whose_end_was_asked_for_is_not_begun(agent: AgentSide) -> None:
+async def test_a_cancelled_method_does_not_begin(agent: AgentSide) -> None:
     channel = ActorChannel(agent.line, *A1, detached=False)
     await asyncio.to_thread(channel.begin_actor, "n1")
     await eventually(lambda: agent.lines)
@@ -114,7 +114,7 @@ async def test_a_method_whose_end_was_asked_for_is_not_begun(agent: AgentSide) -
     ended(channel)
 
 
-async def test_a_detached_actor_goes_over_to_the_agent_that_attends_to_it(agent: AgentSide) -> None:
+async def test_a_detached_actor_connects_to_the_agent_that_attends_to_it(agent: AgentSide) -> None:
     channel = ActorChannel(agent.line, *A1, detached=True)
     running = channel.begin_actor("n1")
     await eventually(lambda: agent.lines == [(A1, True)])

@@ -44,7 +44,7 @@ class Desk:
         return "".join(text for kind, head in self.sent if kind == m.OUTPUT for _, text in head["parts"])
 
 
-def test_a_start_and_output_during_a_cut_are_told_after_it_in_order() -> None:
+def test_start_and_output_during_a_disconnect_are_sent_after_it_in_order() -> None:
     desk = Desk()
     desk.print("before ")
     desk.backlog = None

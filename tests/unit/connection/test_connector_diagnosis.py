@@ -24,7 +24,7 @@ This process on Ray Client was started with:
 """
 
 
-def test_a_closed_port_is_told_at_once() -> None:
+def test_a_closed_port_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         check_port(f"127.0.0.1:{port}")
@@ -48,7 +48,9 @@ def test_a_closed_port_is_told_at_once() -> None:
         ("DEADLINE_EXCEEDED", "", True, "HEAD_UNREACHABLE", "nothing answers there within"),
     ],
 )
-def test_what_the_first_question_tells(status: str, details: str, has_token: bool, code: str, says: str) -> None:
+def test_problem_from_the_status_of_the_first_request(
+    status: str, details: str, has_token: bool, code: str, says: str
+) -> None:
     with pytest.raises(Problem, match=says.replace("?", r"\?")) as caught:
         raise_for_status("h:10001", status, details, has_token=has_token)
     assert caught.value.code == code
@@ -95,9 +97,7 @@ Last exception: <_MultiThreadedRendezvous of RPC that terminated with:
         ("PERMISSION_DENIED", "", "HEAD_WRONG_TOKEN", "does not accept the token"),
     ],
 )
-def test_a_connection_that_grpc_ended_is_told_with_its_status_and_details(
-    status: str, details: str, code: str, says: str
-) -> None:
+def test_a_grpc_error_is_reported_with_its_status_and_details(status: str, details: str, code: str, says: str) -> None:
     error = ConnectionError(DISCONNECTED.format(status=status, details=details))
     problem = from_connecting("h:10001", error, ("2.60.0", "3.11.7"))
     assert problem.code == code

@@ -92,7 +92,7 @@ async def test_what_is_small_goes_at_once(line: Line) -> None:
     assert await asyncio.wait_for(line.theirs[0].readexactly(4), 60) == b"well"
 
 
-async def test_when_our_end_closes_the_tunnel_ends_and_the_agent_is_told(line: Line) -> None:
+async def test_when_our_end_closes_the_tunnel_and_the_agents_end_close(line: Line) -> None:
     line.ours[1].close()
     await asyncio.wait_for(line.carrying, 60)
     assert await line.tunnel.close() == "told to"
@@ -124,7 +124,7 @@ def test_a_pull_without_news_comes_back_empty() -> None:
     tunnel.theirs.close()
 
 
-async def test_an_offer_that_nobody_took_gives_way_to_the_next() -> None:
+async def test_a_pending_connection_is_replaced_by_the_next() -> None:
     offers = PendingConnection(asyncio.get_running_loop())
     first, second = ActorTunnel("first"), ActorTunnel("second")
     offers.put(first.theirs)

@@ -115,7 +115,7 @@ class TestTheAnswer:
         }
         assert pickling.loads(payload or b"") == [0, 1]
 
-    def test_large_values_stay_where_they_are(self) -> None:
+    def test_large_values_stay_in_the_object_store(self) -> None:
         life = self.life(self.ok(), self.ok())
         life.members[1].payload, life.members[1].stored_bytes = None, BIG_BYTES + 1
         head, payload = life.result()
@@ -144,7 +144,7 @@ class TestTheAnswer:
         killed = self.life(self.ok(), {"status": "cancelled", "code": "KILLED"})
         assert killed.result()[0] == {"status": "cancelled", "code": "KILLED"}, "it may have begun"
 
-    def test_cancelled_when_some_of_them_had_begun(self) -> None:
+    def test_cancelled_after_some_members_had_begun(self) -> None:
         life = self.life({"status": "cancelled"}, {"status": "cancelled"})
         life.starts = {1: (1.0, "n")}
         assert life.result()[0] == {"status": "cancelled", "code": "BEGUN"}, "and no start: not all of them were seen"
@@ -152,18 +152,18 @@ class TestTheAnswer:
         done.starts = {0: (1.0, "n1")}
         assert done.result()[0] == {"status": "cancelled", "code": "BEGUN"}
 
-    def test_what_ray_refused(self) -> None:
+    def test_a_gang_that_ray_refused(self) -> None:
         life = self.life(None, None)
         life.problem = {"status": "failed", "failure": "permanent", "message": "no such strategy"}
         assert life.result() == (life.problem, b"")
 
-    def test_an_actor_that_left_ends_all_in_peace(self) -> None:
+    def test_an_actor_that_exits_ends_the_gang_without_failure(self) -> None:
         life = self.life({"status": "succeeded"}, {"status": "cancelled"}, of="actor")
         life.first_ended = life.members[0]
         head, _ = life.result()
         assert head == {"status": "succeeded", "message": "member 0 (f) left by itself, so the others were ended"}
 
-    def test_a_member_that_somebody_else_ended(self) -> None:
+    def test_a_member_that_was_cancelled_in_its_cluster(self) -> None:
         life = self.life({"status": "cancelled"}, self.ok())
         life.first_ended = life.members[0]
         head, _ = life.result()

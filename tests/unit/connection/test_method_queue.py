@@ -100,7 +100,7 @@ def test_a_call_whose_sender_is_gone_does_not_wait_for_those_that_never_came() -
     assert taken(turns) == ["2.0", "2.1"]
 
 
-def test_the_life_is_read_from_the_wire_and_0_where_it_is_not_said() -> None:
+def test_the_life_is_read_from_the_message_and_defaults_to_0() -> None:
     kept = SharedObjectCache(1, 1)
     head: dict[str, Any] = {"id": "c", "attempt": 1, "method": ["a1", 1, "f", 7], "cancelled": True}
     for entry, life in ((head, 0), ({**head, "life": 3}, 3)):

@@ -48,85 +48,87 @@ class PollerBench:
 
     def add(self, *refs: str) -> None:
         for ref in refs:
-            self.sweep.add(ref, self.teller(ref))
+            self.sweep.add(ref, self.record_result(ref))
 
-    def teller(self, ref: str) -> OnResult:
+    def record_result(self, ref: str) -> OnResult:
         return lambda value, error: self.told.append((ref, value, "" if error is None else str(error)))
 
 
 @pytest.fixture
-def desk() -> PollerBench:
+def bench() -> PollerBench:
     return PollerBench()
 
 
-def test_those_that_are_done_are_told_in_their_order_and_fetched_together(desk: PollerBench) -> None:
-    desk.add("a", "b", "c")
-    desk.store.values |= {"c": b"3", "a": b"1"}
-    desk.sweep.poll()
-    assert desk.told == [("a", b"1", ""), ("c", b"3", "")]
-    assert (desk.store.gets, len(desk.sweep)) == (1, 1)
-    desk.store.values["b"] = b"2"
-    desk.sweep.poll()
-    assert desk.told[2:] == [("b", b"2", "")]
-    assert len(desk.sweep) == 0
+def test_ready_results_are_fetched_together_and_called_back_in_order(bench: PollerBench) -> None:
+    bench.add("a", "b", "c")
+    bench.store.values |= {"c": b"3", "a": b"1"}
+    bench.sweep.poll()
+    assert bench.told == [("a", b"1", ""), ("c", b"3", "")]
+    assert (bench.store.gets, len(bench.sweep)) == (1, 1)
+    bench.store.values["b"] = b"2"
+    bench.sweep.poll()
+    assert bench.told[2:] == [("b", b"2", "")]
+    assert len(bench.sweep) == 0
 
 
-def test_an_error_is_the_answer_of_one_and_not_of_the_others(desk: PollerBench) -> None:
-    desk.add("a", "b", "c")
-    desk.store.values |= {"a": b"1", "b": RuntimeError("its worker died"), "c": b"3"}
-    desk.sweep.poll()
-    assert desk.told == [("a", b"1", ""), ("b", None, "its worker died"), ("c", b"3", "")]
+def test_an_error_result_does_not_affect_others(bench: PollerBench) -> None:
+    bench.add("a", "b", "c")
+    bench.store.values |= {"a": b"1", "b": RuntimeError("its worker died"), "c": b"3"}
+    bench.sweep.poll()
+    assert bench.told == [("a", b"1", ""), ("b", None, "its worker died"), ("c", b"3", "")]
 
 
-def test_one_that_takes_long_is_watched_alone_and_holds_up_nobody(desk: PollerBench) -> None:
-    desk.add("long", *(f"r{number}" for number in range(WINDOW)))
-    desk.store.values[f"r{WINDOW - 1}"] = b"last"  # stands just behind the window
+def test_a_long_call_is_watched_alone_and_does_not_block_others(bench: PollerBench) -> None:
+    bench.add("long", *(f"r{number}" for number in range(WINDOW)))
+    bench.store.values[f"r{WINDOW - 1}"] = b"last"  # stands just behind the window
     for _ in range(MAX_POLLS):
-        desk.sweep.poll()
-    assert "long" in desk.watched
-    desk.sweep.poll()
-    assert desk.told == [(f"r{WINDOW - 1}", b"last", "")]
+        bench.sweep.poll()
+    assert "long" in bench.watched
+    bench.sweep.poll()
+    assert bench.told == [(f"r{WINDOW - 1}", b"last", "")]
 
 
-def test_whoever_is_told_may_add_the_next(desk: PollerBench) -> None:
+def test_a_callback_may_add_another_call(bench: PollerBench) -> None:
     def told(value: bytes | None, error: BaseException | None) -> None:
-        desk.told.append(("a", value, ""))
-        desk.add("b")
+        bench.told.append(("a", value, ""))
+        bench.add("b")
 
-    desk.sweep.add("a", told)
-    desk.store.values |= {"a": b"1", "b": b"2"}
-    desk.sweep.poll()
-    assert len(desk.sweep) == 1
-    desk.sweep.poll()
-    assert desk.told == [("a", b"1", ""), ("b", b"2", "")]
+    bench.sweep.add("a", told)
+    bench.store.values |= {"a": b"1", "b": b"2"}
+    bench.sweep.poll()
+    assert len(bench.sweep) == 1
+    bench.sweep.poll()
+    assert bench.told == [("a", b"1", ""), ("b", b"2", "")]
 
 
-def test_a_defect_in_one_answer_costs_the_others_nothing(desk: PollerBench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_one_callback_does_not_affect_others(
+    bench: PollerBench, capsys: pytest.CaptureFixture[str]
+) -> None:
     def defect(value: bytes | None, error: BaseException | None) -> None:
         raise RuntimeError("a defect of ours")
 
-    desk.sweep.add("a", defect)
-    desk.add("b")
-    desk.store.values |= {"a": b"1", "b": b"2"}
-    desk.sweep.poll()
-    assert desk.told == [("b", b"2", "")]
+    bench.sweep.add("a", defect)
+    bench.add("b")
+    bench.store.values |= {"a": b"1", "b": b"2"}
+    bench.sweep.poll()
+    assert bench.told == [("b", b"2", "")]
     assert "a defect of ours" in capsys.readouterr().err
 
 
-def test_nothing_is_forgotten_when_ray_cannot_be_asked(desk: PollerBench, capsys: pytest.CaptureFixture[str]) -> None:
-    desk.add("a", "b")
-    desk.store.down = True
-    desk.sweep.poll()
-    assert desk.watched == ["a", "b"]
-    assert (desk.told, len(desk.sweep)) == ([], 0)
+def test_calls_are_watched_alone_when_polling_fails(bench: PollerBench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.add("a", "b")
+    bench.store.down = True
+    bench.sweep.poll()
+    assert bench.watched == ["a", "b"]
+    assert (bench.told, len(bench.sweep)) == ([], 0)
     assert "Ray is gone" in capsys.readouterr().out
-    desk.sweep.poll()  # nothing left to look for
+    bench.sweep.poll()  # nothing left to look for
 
 
-def test_those_that_wait_longer_are_looked_at_first(desk: PollerBench) -> None:
-    desk.add("a", "b")
-    desk.sweep.poll()
-    desk.add("c")
-    desk.store.values |= {"a": b"1", "b": b"2", "c": b"3"}
-    desk.sweep.poll()
-    assert [ref for ref, _, _ in desk.told] == ["a", "b", "c"]
+def test_older_calls_are_polled_first(bench: PollerBench) -> None:
+    bench.add("a", "b")
+    bench.sweep.poll()
+    bench.add("c")
+    bench.store.values |= {"a": b"1", "b": b"2", "c": b"3"}
+    bench.sweep.poll()
+    assert [ref for ref, _, _ in bench.told] == ["a", "b", "c"]

@@ -60,7 +60,7 @@ def results(line: Line) -> ResultSender:
     return ResultSender(line, ProgressReporter(line.send, line.backlog), nothing_to_read)
 
 
-async def test_an_answer_waits_for_the_output_that_came_before_it(line: Line, results: ResultSender) -> None:
+async def test_a_result_waits_for_its_output(line: Line, results: ResultSender) -> None:
     report = Progress()
     results.add([answer("a", report, chunks=1)])
     assert line.answered() == []
@@ -86,7 +86,7 @@ async def test_output_that_is_lost_is_waited_for_once(
     assert line.answered()[3:] == ["d"]
 
 
-async def test_places_that_were_handed_on_are_told_before_the_results(line: Line, results: ResultSender) -> None:
+async def test_slot_moves_are_sent_before_the_results(line: Line, results: ResultSender) -> None:
     results.send_moves([(("a", 1), ("b", 1))])
     results.add([answer("a", Progress(), chunks=0)])
     assert line.sent[0] == (m.MOVED, {"slots": [["a", 1, "b", 1]]})
@@ -116,7 +116,7 @@ async def test_large_results_are_read_a_few_at_a_time(line: Line, monkeypatch: p
                 await asyncio.sleep(0.001)
 
 
-async def test_an_answer_says_that_it_is_a_methods(line: Line, results: ResultSender) -> None:
+async def test_a_result_of_a_method_says_so(line: Line, results: ResultSender) -> None:
     task = CallRecord(("t", 1))
     task.head, task.payload = {"status": "succeeded"}, b"x"
     results.add([answer("m", Progress(), chunks=0), task])

@@ -47,7 +47,7 @@ class Shelf:
             await asyncio.sleep(0)
 
 
-async def test_they_come_few_at_a_time_and_one_that_hangs_holds_up_nobody() -> None:
+async def test_few_values_are_read_at_a_time_and_a_hanging_read_does_not_block_others() -> None:
     payload_cache = Shelf()
     payload_cache.values.fetch([K1, K2, K3])
     await asyncio.sleep(0)
@@ -87,7 +87,7 @@ async def test_one_that_was_read_for_a_connection_that_is_gone_is_not_sent() -> 
     assert len(payload_cache.reads) == 2
 
 
-async def test_one_that_is_not_here_or_cannot_be_read_is_said_to_be() -> None:
+async def test_a_missing_or_unreadable_value_is_reported_as_such() -> None:
     payload_cache = Shelf()
     payload_cache.values.fetch([("other", 1), K1])
     for _ in range(10):

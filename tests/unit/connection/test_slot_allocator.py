@@ -19,11 +19,11 @@ A, B, C, D, E = (("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1))
 Key = tuple[str, int]
 
 
-def test_a_call_with_a_place_is_begun_at_once() -> None:
+def test_a_call_with_a_slot_is_submitted_at_once() -> None:
     assert SlotAllocator().hold(A, CPU) == [A]
 
 
-def test_who_waits_takes_over_the_place_of_who_ends_in_order_of_arrival() -> None:
+def test_waiting_calls_get_freed_slots_in_order_of_arrival() -> None:
     slots = SlotAllocator()
     slots.hold(A, CPU)
     assert slots.wait(B, CPU, overlap=False) == []
@@ -33,7 +33,7 @@ def test_who_waits_takes_over_the_place_of_who_ends_in_order_of_arrival() -> Non
     assert slots.ended(C) == (None, [])
 
 
-def test_places_of_another_shape_help_nobody() -> None:
+def test_slots_of_another_shape_are_not_used() -> None:
     slots = SlotAllocator()
     slots.hold(A, GPU)
     slots.wait(B, CPU, overlap=True)
@@ -42,7 +42,7 @@ def test_places_of_another_shape_help_nobody() -> None:
     assert shape_of({"GPU": 1.0, "CPU": 1.0}) == GPU, "the order of names does not matter"
 
 
-def test_one_per_place_may_wait_in_ray_and_gets_the_place_of_who_ends_first() -> None:
+def test_one_early_call_per_slot_gets_the_first_freed_slot() -> None:
     slots = SlotAllocator()
     slots.hold(A, CPU)
     slots.hold(B, CPU)
@@ -60,7 +60,7 @@ def test_one_that_may_not_wait_in_ray_holds_up_those_behind_it() -> None:
     assert slots.ended(A) == (B, [B, C])
 
 
-def test_one_that_ray_ran_before_its_turn_takes_nobodys_place() -> None:
+def test_an_early_call_that_ends_first_frees_no_slot() -> None:
     slots = SlotAllocator()
     slots.hold(A, CPU)
     slots.wait(B, CPU, overlap=True)
@@ -69,7 +69,7 @@ def test_one_that_ray_ran_before_its_turn_takes_nobodys_place() -> None:
     assert slots.ended(A) == (C, [])
 
 
-def test_a_place_from_the_control_plane_starts_a_waiting_call_once() -> None:
+def test_a_slot_from_the_control_plane_starts_a_waiting_call_once() -> None:
     slots = SlotAllocator()
     slots.wait(A, CPU, overlap=True)
     assert slots.start(A) == [A]
@@ -91,7 +91,7 @@ def test_only_who_waits_here_can_be_taken_back() -> None:
     assert slots.ended(B) == (None, [])
 
 
-def test_who_arrives_when_all_places_are_gone_waits_for_a_new_one() -> None:
+def test_a_call_that_arrives_after_all_slots_are_gone_waits_for_a_new_one() -> None:
     slots = SlotAllocator()
     slots.hold(A, CPU)
     assert slots.ended(A) == (None, [])
@@ -210,7 +210,7 @@ class World:
 
 
 @given(STEPS)
-def test_whatever_happens_places_have_one_holder_and_nobody_is_lost(steps: list[tuple[str, int]]) -> None:
+def test_any_sequence_keeps_one_holder_per_slot_and_loses_no_call(steps: list[tuple[str, int]]) -> None:
     world = World()
     for count, (step, number) in enumerate(steps):
         world.step(step, number, (f"t{count}", 1))

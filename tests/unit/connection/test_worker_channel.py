@@ -142,7 +142,7 @@ class TestAMemberOfAGang:
     def _patient(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(running_module, "UNFINISHED_LINE_S", 300.0)
 
-    async def test_a_line_is_told_with_its_end(self, agent: AgentSide) -> None:
+    async def test_a_line_is_sent_when_it_is_finished(self, agent: AgentSide) -> None:
         channel = WorkerChannel(agent.line)
         running = await begin(channel, "g1", 1, "n1", member=1)
         channel.write(running, "stdout", "one\ntw")
@@ -158,7 +158,7 @@ class TestAMemberOfAGang:
         ]
         assert await finished(channel, running) == []
 
-    async def test_one_that_stays_unfinished_is_told_all_the_same(
+    async def test_a_line_that_stays_unfinished_is_sent_after_a_while(
         self, agent: AgentSide, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(running_module, "UNFINISHED_LINE_S", 0.2)
@@ -190,7 +190,7 @@ class TestAMemberOfAGang:
         assert await finished(channel, running) == [("stdout", "begun")]
 
 
-async def test_output_that_nobody_takes_is_counted_and_dropped(agent: AgentSide) -> None:
+async def test_output_beyond_the_limit_is_counted_and_dropped(agent: AgentSide) -> None:
     channel = WorkerChannel(agent.line)
     running = await begin(channel, "t1", 1, "n1")
     await agent.disappear()
@@ -220,7 +220,7 @@ async def test_the_start_of_the_next_call_is_reported_as_promptly(
     await finished(channel, second)
 
 
-async def test_a_broken_line_is_dialled_again_and_nothing_is_lost(agent: AgentSide) -> None:
+async def test_a_broken_connection_is_reopened_and_nothing_is_lost(agent: AgentSide) -> None:
     channel = WorkerChannel(agent.line)
     running = await begin(channel, "t1", 1, "n1")
     channel.write(running, "stdout", "before ")
@@ -234,7 +234,7 @@ async def test_a_broken_line_is_dialled_again_and_nothing_is_lost(agent: AgentSi
     await finished(channel, running)
 
 
-async def test_a_process_without_the_secret_is_not_heard_and_starts_nothing(agent: AgentSide) -> None:
+async def test_a_process_without_the_secret_is_not_admitted_and_starts_no_call(agent: AgentSide) -> None:
     channel = WorkerChannel(agent.line._replace(secret="guess", lease_s=0.3))
     with pytest.raises(NoLease, match=f"127.0.0.1:{agent.line.port} granted nothing for 0.3 s"):
         await begin(channel, "t1", 1, "n1")
@@ -302,7 +302,7 @@ async def test_a_stranger_is_hung_up_on(agent: AgentSide, first: tuple[str, dict
     assert agent.heard == []
 
 
-async def test_the_agents_word_renews_the_lease(agent: AgentSide) -> None:
+async def test_the_agents_grant_renews_the_lease(agent: AgentSide) -> None:
     channel = WorkerChannel(agent.line._replace(lease_s=20.0))
     running = await begin(channel, "t1", 1, "n1")
     agent.left_s = 500.0
@@ -335,7 +335,7 @@ async def test_a_lease_counts_from_when_it_was_asked_for(agent: AgentSide) -> No
     server.close()
 
 
-async def test_a_start_that_is_to_be_told_is_told_before_the_call_begins(agent: AgentSide) -> None:
+async def test_report_now_sends_the_start_before_the_call_begins(agent: AgentSide) -> None:
     """Also when the line was hung up since, because nothing happened."""
     channel = WorkerChannel(agent.line)
     for number, name in enumerate(("t1", "t2"), start=1):
@@ -360,7 +360,7 @@ async def test_a_call_does_not_begin_on_the_last_moments_of_a_lease(agent: Agent
     await finished(channel, running)
 
 
-async def test_no_call_starts_behind_an_agent_that_nobody_counts_on(agent: AgentSide) -> None:
+async def test_no_call_starts_while_the_agents_lease_is_over(agent: AgentSide) -> None:
     agent.left_s = -1.0
     channel = WorkerChannel(agent.line._replace(lease_s=3.0))
     with pytest.raises(NoLease):

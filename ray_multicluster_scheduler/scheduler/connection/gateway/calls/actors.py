@@ -128,7 +128,7 @@ class ActorMethods:
             return
         if record.head is None and record.must_store:
             record.being_stored = True
-            self._threads.run_in_pool(partial(self._store, actor, record))
+            self._threads.run_in_pool(self._store, actor, record)
         self.advance(actor)
 
     def cancel(self, actor: ActorAttempt | None, record: CallRecord) -> None:
@@ -163,7 +163,7 @@ class ActorMethods:
                 one.argument(ray.put)
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's failure
             problem = error
-        self._threads.run_on_loop(partial(self._stored, actor, record, problem))
+        self._threads.run_on_loop(self._stored, actor, record, problem)
 
     def _stored(self, actor: ActorAttempt, record: CallRecord, problem: Exception | None) -> None:
         record.being_stored = False
@@ -186,7 +186,7 @@ class ActorMethods:
             record.ref = handle.run.remote(order, *separate)
             record.release_arguments()
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's failure
-            self._threads.run_on_loop(partial(self._answered, actor, record, None, error))
+            self._threads.run_on_loop(self._answered, actor, record, None, error)
             return
         on_result = partial(self._answered, actor, record)
         if len(actor.unanswered) < _MANY_UNANSWERED:
@@ -253,12 +253,12 @@ class ActorRunner:
         """Take the call of an actor, which lasts as long as the actor lives."""
         self._calls.records[record.key] = record
         actor = self._actors[record.key] = ActorAttempt(record, spec)
-        self._threads.run_in_pool(partial(self._create, actor, time.monotonic() + _NAME_TIMEOUT_S))
+        self._threads.run_in_pool(self._create, actor, time.monotonic() + _NAME_TIMEOUT_S)
 
     def _create(self, actor: ActorAttempt, deadline: float) -> None:
         """On a thread. ``deadline``: for its name to become free."""
         if actor.record.cancelled:
-            self._threads.run_on_loop(partial(self._died, actor, None))
+            self._threads.run_on_loop(self._died, actor, None)
             return
         try:
             handle = self._find(actor) if actor.spec["adopt"] else self._new(actor)
@@ -266,12 +266,12 @@ class ActorRunner:
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this actor's failure
             if isinstance(error, NameTaken) and time.monotonic() < deadline:
                 # Perhaps by an earlier attempt, whose end Ray has not seen yet.
-                again = partial(self._threads.run_in_pool, partial(self._create, actor, deadline))
-                self._threads.run_on_loop(partial(self._call_later, _NAME_PAUSE_S, again))
+                again = partial(self._threads.run_in_pool, self._create, actor, deadline)
+                self._threads.run_on_loop(self._call_later, _NAME_PAUSE_S, again)
             else:
-                self._threads.run_on_loop(partial(self._died, actor, error))
+                self._threads.run_on_loop(self._died, actor, error)
             return
-        self._threads.run_on_loop(partial(self._created, actor, handle))
+        self._threads.run_on_loop(self._created, actor, handle)
         self._threads.watch(ref, partial(self._checked, actor))
 
     def _new(self, actor: ActorAttempt) -> Any:
@@ -330,13 +330,16 @@ class ActorRunner:
             self._actors.pop(key, None)
 
     def _kill(self, actor: ActorAttempt) -> None:
-        handle = actor.handle
+        self._threads.run_in_pool(self._kill_then, actor.handle, self.check, actor.record.key)
 
-        def kill() -> None:
-            _kill_in_ray(handle)
-            self._threads.run_on_loop(partial(self.check, actor.record.key))
-
-        self._threads.run_in_pool(kill)
+    def _kill_then(self, handle: Any, step: Callable[..., object], *args: Any) -> None:
+        """On a thread: kill it in Ray, which also frees the name of a dead actor; then run ``step`` on the loop."""
+        try:
+            if handle is not None:
+                ray.kill(handle, no_restart=True)
+        except Exception as error:  # noqa: BLE001 - an actor that Ray does not know need not be killed
+            print(f"rmcs agent: an actor cannot be killed: {error!r}", flush=True)
+        self._threads.run_on_loop(step, *args)
 
     # Detecting deaths -------------------------------------------------------------------------------------
 
@@ -361,17 +364,16 @@ class ActorRunner:
         if actor is None or actor.handle is None or actor.being_checked or actor.dead:
             return
         actor.being_checked = True
-        handle = actor.handle
+        self._threads.run_in_pool(self._ask, actor, actor.handle)
 
-        def ask() -> None:
-            try:
-                ref = self._attend(actor, handle)
-            except Exception as error:  # noqa: BLE001 - whatever Ray raises is examined
-                self._threads.run_on_loop(partial(self._checked, actor, None, error))
-            else:
-                self._threads.watch(ref, partial(self._checked, actor))
-
-        self._threads.run_in_pool(ask)
+    def _ask(self, actor: ActorAttempt, handle: Any) -> None:
+        """On a thread."""
+        try:
+            ref = self._attend(actor, handle)
+        except Exception as error:  # noqa: BLE001 - whatever Ray raises is examined
+            self._threads.run_on_loop(self._checked, actor, None, error)
+        else:
+            self._threads.watch(ref, partial(self._checked, actor))
 
     def _checked(self, actor: ActorAttempt, value: bytes | None, error: BaseException | None) -> None:
         actor.being_checked = False
@@ -408,13 +410,7 @@ class ActorRunner:
         actor.dead, actor.death = True, error
         actor.left = actor.left or left_by_itself(error)
         handle, actor.handle = actor.handle, None
-
-        def free_name() -> None:
-            if handle is not None:
-                _kill_in_ray(handle)
-            self._threads.run_on_loop(partial(self._name_freed, actor))
-
-        self._threads.run_in_pool(free_name)
+        self._threads.run_in_pool(self._kill_then, handle, self._name_freed, actor)
 
     def _name_freed(self, actor: ActorAttempt) -> None:
         for record in actor.queue.clear():
@@ -463,11 +459,3 @@ class ActorRunner:
 
     def _actor_of(self, record: CallRecord) -> ActorAttempt | None:
         return None if record.method is None else self._actors.get(record.method.actor)
-
-
-def _kill_in_ray(handle: Any) -> None:
-    """On a thread. Also frees the name of an actor that is dead already."""
-    try:
-        ray.kill(handle, no_restart=True)
-    except Exception as error:  # noqa: BLE001 - an actor that Ray does not know need not be killed
-        print(f"rmcs agent: an actor cannot be killed: {error!r}", flush=True)

@@ -166,10 +166,10 @@ class CallRunner:
         for key in keys:
             record = self.records[key]
             if record.must_store:
-                self._threads.run_in_pool(partial(self._submit, record))
+                self._threads.run_in_pool(self._submit, record)
             elif self._ordered_pending or _environment(record) not in self._environments:
                 self._ordered_pending += 1
-                self._threads.run_in_order(partial(self._submit_in_order, record))
+                self._threads.run_in_order(self._submit_in_order, record)
             else:
                 self._submit(record, on_the_loop=True)
 
@@ -184,13 +184,13 @@ class CallRunner:
     def _submit(self, record: CallRecord, *, on_the_loop: bool = False) -> None:
         """On any thread."""
         if record.cancelled:
-            self._threads.run_on_loop(partial(self.conclude, record, {"status": "cancelled"}))
+            self._threads.run_on_loop(self.conclude, record, {"status": "cancelled"})
             return
         try:
             item = CurrentItem(*record.key, record.fence, self.cluster)
             self.submit_to_ray(record, item, self._remote_of(record))
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's failure
-            self._threads.run_on_loop(partial(self.complete, record, None, error))
+            self._threads.run_on_loop(self.complete, record, None, error)
             return
         self._environments.add(_environment(record))
         if on_the_loop and self._slots.is_one_of_many(record.key):
@@ -223,7 +223,7 @@ class CallRunner:
             return
         cancel_in_ray(record, force=force, recursive=True)
         if not force:
-            self._threads.run_on_loop(partial(self._force_later, record))
+            self._threads.run_on_loop(self._force_later, record)
 
     def _force_later(self, record: CallRecord) -> None:
         if record.head is None:

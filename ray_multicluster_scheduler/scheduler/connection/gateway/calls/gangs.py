@@ -44,7 +44,7 @@ class GangRunner:
         gang = self._gangs[record.key] = GangAttempt(record, spec.members, spec.of)
         for member in spec.members:
             member.on_end = partial(self._member_ended, gang)
-        self._threads.run_in_pool(partial(self._reserve, gang, spec.strategy))
+        self._threads.run_in_pool(self._reserve, gang, spec.strategy)
 
     def cancel(self, record: CallRecord, force: bool) -> None:
         """Cancel all members, each as a task: with an interrupt first."""
@@ -89,10 +89,10 @@ class GangRunner:
         bundles = [{name: amount for name, amount in one.resources.items() if amount} for one in gang.members]
         try:
             group = placement_group(bundles, strategy, name=f"rmcs-{task_id}-{attempt}")
-            self._threads.run_on_loop(partial(self._group_created, gang, group))
+            self._threads.run_on_loop(self._group_created, gang, group)
             ready = group.ready()
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this gang's failure
-            self._threads.run_on_loop(partial(self._refused, gang, error))
+            self._threads.run_on_loop(self._refused, gang, error)
             return
         self._threads.watch(ready, partial(self._reserved, gang))
 
@@ -113,7 +113,7 @@ class GangRunner:
             return
         gang.submitted = True
         if gang.of == "task":
-            self._threads.run_in_pool(partial(self._submit, gang))
+            self._threads.run_in_pool(self._submit, gang)
             return
         for index, member in enumerate(gang.members):
             self._actors.create(member, _actor_spec(member, _bundle(gang, index)))
@@ -122,7 +122,7 @@ class GangRunner:
         """On a thread: submit each member to Ray, in its own bundle."""
         for index, member in enumerate(gang.members):
             if gang.record.cancelled or gang.first_ended is not None:
-                self._threads.run_on_loop(partial(self._calls.conclude, member, {"status": "cancelled"}))
+                self._threads.run_on_loop(self._calls.conclude, member, {"status": "cancelled"})
                 continue
             try:
                 item = CurrentItem(*gang.record.key, gang.record.fence, self._calls.cluster, index)
@@ -133,8 +133,8 @@ class GangRunner:
                 self._calls.submit_to_ray(member, item, self._calls.wrapper.options(**options))
                 self._threads.watch(member.ref, partial(self._calls.complete, member))
             except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this member's failure, and the gang's
-                self._threads.run_on_loop(partial(self._calls.complete, member, None, error))
-        self._threads.run_on_loop(partial(self._members_submitted, gang))
+                self._threads.run_on_loop(self._calls.complete, member, None, error)
+        self._threads.run_on_loop(self._members_submitted, gang)
 
     def _members_submitted(self, gang: GangAttempt) -> None:
         """It may have been cancelled while its members were being submitted."""
@@ -170,13 +170,17 @@ class GangRunner:
         if gang.over:
             return
         gang.over = True
+        self._threads.run_in_pool(self._remove_group_and_conclude, gang)
 
-        def remove_and_conclude() -> None:
-            if gang.placement_group is not None:
-                _remove(gang.placement_group)
-            self._threads.run_on_loop(partial(self._calls.conclude, gang.record, *gang.result()))
-
-        self._threads.run_in_pool(remove_and_conclude)
+    def _remove_group_and_conclude(self, gang: GangAttempt) -> None:
+        """On a thread."""
+        group = gang.placement_group
+        try:
+            if group is not None:
+                remove_placement_group(group)
+        except Exception as error:  # noqa: BLE001 - its resources are lost until the agent ends; the result is not
+            print(f"rmcs agent: the placement group {group.id.hex()} cannot be removed: {error!r}", flush=True)
+        self._threads.run_on_loop(self._calls.conclude, gang.record, *gang.result())
 
 
 def _bundle(gang: GangAttempt, index: int) -> PlacementGroupSchedulingStrategy:
@@ -195,11 +199,3 @@ def _actor_spec(member: CallRecord, place: PlacementGroupSchedulingStrategy) -> 
         "asynchronous": member.asynchronous,
         "place": place,
     }
-
-
-def _remove(group: Any) -> None:
-    """On a thread."""
-    try:
-        remove_placement_group(group)
-    except Exception as error:  # noqa: BLE001 - its resources are lost until the agent ends; the result is not
-        print(f"rmcs agent: the placement group {group.id.hex()} cannot be removed: {error!r}", flush=True)

@@ -119,17 +119,17 @@ class RayThreads:
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="rmcs-pool")
         self._ordered = ThreadPoolExecutor(1, thread_name_prefix="rmcs-ordered")
 
-    def run_in_pool(self, work: Callable[[], Any]) -> Future[Any]:
+    def run_in_pool(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
         """Run it on some thread, in no order."""
-        return self._pool.submit(work)
+        return self._pool.submit(work, *args)
 
-    def run_in_order(self, work: Step) -> None:
+    def run_in_order(self, work: Callable[..., object], *args: Any) -> None:
         """Run it on one thread, in the order of the calls. Must not raise."""
-        self._ordered.submit(work)
+        self._ordered.submit(work, *args)
 
-    def run_on_loop(self, step: Step) -> None:
+    def run_on_loop(self, step: Callable[..., object], *args: Any) -> None:
         """From any thread: run it on the event loop."""
-        self._for_loop.append(step)
+        self._for_loop.append(partial(step, *args))
         self._wake()
 
     def watch(self, ref: Any, on_result: OnResult) -> None:
@@ -155,4 +155,4 @@ class RayThreads:
     def _completed(self, future: Future[Any], on_result: OnResult) -> None:
         error = future.exception()
         value = None if error is not None else future.result()
-        self.run_on_loop(lambda: on_result(value, error))
+        self.run_on_loop(on_result, value, error)
