@@ -278,9 +278,8 @@ if not TYPE_CHECKING:  # else a type checker would take any name for granted
         except ImportError as error:
             if not inside:
                 raise
-            value = import_module(f"{__name__}.app.client_api.in_cluster.unavailable_names").placeholder_class(
-                name, error
-            )
+            unsupported = import_module(f"{__name__}.app.client_api.in_cluster.unsupported")
+            value = unsupported.placeholder_class(name, error)
         globals()[name] = value  # the next look-up does not come here
         return value
 

@@ -52,6 +52,15 @@ def run(interpreter: str, code: str, *, inside: bool, stdin: bytes = b"") -> str
 
 
 @pytest.mark.parametrize("interpreter", INTERPRETERS)
+def test_a_name_that_needs_other_packages_has_a_placeholder_inside(interpreter: str) -> None:
+    code = (
+        "from ray_multicluster_scheduler import LocalFleet, SchedulerError\n"
+        "try:\n    LocalFleet()\nexcept SchedulerError as error:\n    print(error.message)"
+    )
+    assert "LocalFleet" in run(interpreter, code, inside=True)
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
 def test_every_name_can_be_imported_inside(interpreter: str) -> None:
     code = (
         f"from ray_multicluster_scheduler import {', '.join(EVERYWHERE)}\nprint(UnifiedScheduler.__name__, TaskHandle)"
