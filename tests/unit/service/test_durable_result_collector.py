@@ -57,7 +57,7 @@ class World:
         self.told.append(event.task_id)
 
     def _when_durable(self, deed: Callable[[], object]) -> None:
-        self.log.then(deed)
+        self.log.after_durable(deed)
         asyncio.get_running_loop().call_soon(self.log.flush)
 
     def finish(self, task_id: str, payload: bytes | None = None, **values: Any) -> None:
