@@ -18,9 +18,9 @@ class ClusterRegistry:
         self._settings = settings
         self._states: dict[str, ClusterState] = {}
         self.changed: set[str] = set()
-        """Clusters whose view is not what it was when somebody last asked for it."""
+        """Clusters whose view changed since FleetViews last read it."""
         self.rebooked: set[str] = set()
-        """Items that are expected on another node than before, since somebody last looked."""
+        """Items that were booked on another node since the machine last persisted them."""
         for metadata in clusters:
             self.register(metadata)
 

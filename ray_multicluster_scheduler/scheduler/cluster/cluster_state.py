@@ -100,7 +100,7 @@ class ClusterState:
         self.settings = settings
         self.cordoned = False
         self.paused: str | None = None
-        self.dead: ClusterProblem | None = None  # by an operator's word
+        self.dead: ClusterProblem | None = None  # declared by an operator
         self.wide_reservation: WideItemReservation | None = None
         self.ledger = Ledger(self._ledger_changed, on_rebooked)
         self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s, self._changed)
@@ -112,7 +112,7 @@ class ClusterState:
         self.refreshing = False
         self.refresh_requested_at: float | None = None
         self.dashboard_failure: SnapshotFailure | None = None  # since then; the link is another matter
-        self.head_silent_since: float | None = None  # by the word of its agent
+        self.head_silent_since: float | None = None  # as its agent reports
         self.ended_by_restart: frozenset[tuple[str, int]] = frozenset()  # attempts that were there when it was told of
         self.checking_dashboard = False
         self.dashboard_checked_at: float | None = None
@@ -190,7 +190,7 @@ class ClusterState:
         if task.placement != task.requirements:
             self.ledger.shrink(task.id, task.requirements, now)
 
-    # ---- news of it
+    # ---- reports about it
 
     def record_snapshot(self, snapshot: ResourceSnapshot, now: float) -> None:
         told_of_changes = self.receives_updates()
@@ -199,13 +199,13 @@ class ClusterState:
         self.snapshot_received_at = now
         if not told_of_changes:
             self._changed()
-        if self.dead is not None and snapshot.taken_at > self.dead.at:  # else it was on its way when that was said
+        if self.dead is not None and snapshot.taken_at > self.dead.at:  # else it was taken before
             self.dead = None
         self.python_version = snapshot.python_version or self.python_version
         self.ray_version = snapshot.ray_version or self.ray_version
         self.refreshing = False
         self.breaker.record_answer()
-        self.head_silent_since = None  # whoever saw this had it from the head
+        self.head_silent_since = None  # a snapshot comes from the head
         if snapshot.source == "http":
             self.dashboard_failure = None
         self._record_contact(now)
@@ -294,8 +294,8 @@ class ClusterState:
             return view
         fields, before = self.__dict__, self._view_before
         if before is not None and now < self._view_until and before.next_submission_at == next_submission_at:
-            news = {} if self.ledger.latest_snapshot is self._view_of else self._snapshot_fields()
-            view = before.with_changes(at=now, **self._load_fields(), **news)
+            fresh = {} if self.ledger.latest_snapshot is self._view_of else self._snapshot_fields()
+            view = before.with_changes(at=now, **self._load_fields(), **fresh)
         else:
             view = self.fresh_view(now, next_submission_at)
             fields["_view_until"] = self._valid_until(view)

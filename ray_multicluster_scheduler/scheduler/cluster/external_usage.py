@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.common.model import Resources
 from ray_multicluster_scheduler.common.model.resources import minus
 
 SETTLE_S = 2.0
-"""What we reserved for longer than this is taken to run, also if nobody has told us so."""
+"""A reservation older than this counts as running, even if no start was reported."""
 
 DOUBT_S = 30.0
 """A lower bound that no snapshot has confirmed for so long is dropped, so that a mistake does not last."""

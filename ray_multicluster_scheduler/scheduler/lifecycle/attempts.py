@@ -31,7 +31,7 @@ _ENDING_CODES = {
 
 
 _BEGUN = {codes.KILLED: "it had to be killed and may have", codes.BEGUN: "some of its members had"}
-"""Answers after which one that was called back counts as begun, in words."""
+"""Answer codes after which a recalled attempt counts as started, with the phrase for the reason."""
 
 
 class Attempts:
@@ -242,7 +242,9 @@ class Attempts:
 
     def _request_end(self, record: TaskRecord, ending: Ending, now: float) -> None:
         """Ask the cluster to end the attempt, unless that was requested before."""
-        taken_back = record.ending is not None and record.ending.kind == "take_back"  # in vain, or it would be over
+        taken_back = (
+            record.ending is not None and record.ending.kind == "take_back"
+        )  # it had started already, or it would have ended
         if (record.ending is not None and not taken_back) or record.cluster is None:
             return
         record.ending = ending

@@ -45,14 +45,14 @@ class MachineState:
         self.engine = engine
         self.queue = TaskQueue(ORDERS[settings.order](settings.ageing_s), self._new_account)
         self.owner_limits: dict[str, OwnerLimits] = {}
-        """What people have said since of owners; of all others the settings hold."""
+        """Limits set at run time; all other owners have those of the settings."""
         self.held_items: set[str] = set()
         self.freed_clusters: set[str] = set()
-        """Clusters with more room than when those that wait were last looked at."""
+        """Clusters with more capacity than at the last scan of the queue."""
         self.new_groups: dict[ShapeGroup, None] = {}
-        """Those of whom nobody has looked at the first one."""
+        """Groups whose head was not considered yet."""
         self.wide_reservations: dict[str, str] = {}
-        """On which cluster room is kept, by the item that it is kept for."""
+        """The cluster with reserved capacity, by the id of the wide item."""
         self.fleet = FleetViews(self.registry, self.view)
         self.submissions = ClusterSubmissionHistory(settings)
         self.output = InstructionBuffer()

@@ -71,7 +71,7 @@ class SnapshotRefresher:
         key = timers.refresh_key(state.name)
         due = max(state.link_up_at, state.dashboard_checked_at or 0.0) + self._machine.settings.health_check_interval_s
         if state.dashboard_failure is not None and state.dashboard_checked_at is None:
-            due = now  # somebody else found it silent: see whether it is
+            due = now  # a dispatch found it silent: verify
         if not wanted or state.checking_dashboard:
             self._machine.output.clear_timer(key)
         elif now < due:

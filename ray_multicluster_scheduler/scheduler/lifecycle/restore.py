@@ -37,7 +37,7 @@ class Restore:
     ) -> None:
         self._machine, self._admission, self._scheduling, self._prefetch = machine, admission, scheduling, prefetch
 
-    # ---- what is to be kept
+    # ---- writing rows
 
     def row(self, record: TaskRecord) -> ItemRow:
         """All of an item that outlives the process."""
@@ -91,7 +91,7 @@ class Restore:
         paused, limits = self._machine.queue.paused_owners(), self._machine.owner_limits
         return tuple(OwnerRow(name, paused.get(name), limits.get(name)) for name in sorted({*paused, *limits}))
 
-    # ---- and how it is taken up again
+    # ---- loading rows
 
     def restored(self, event: Restored, now: float) -> None:
         """Load the rows. Raises ValueError for a machine that has items already."""
@@ -111,7 +111,7 @@ class Restore:
             self._admission.register(_record(row))
             self._machine.next_fence = max(self._machine.next_fence, *(fence + 1 for fence in _fences(row)))
         self._restore_submission_times(rows, event.sent)
-        self._machine.registry.changed.update(self._machine.registry.names())  # when each may be given something next
+        self._machine.registry.changed.update(self._machine.registry.names())  # their next submission times changed
         for row in rows:
             self._restore_item(row, self._machine.records[row.task.id], now)
             for attempt, cluster_name in row.given_up:
@@ -145,7 +145,7 @@ class Restore:
             self._machine.output.add(Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True))
             if row.place == "held" and row.decision is not None and row.decision.code == codes.SENT_AHEAD:
                 self._machine.output.add(StartAttempt(task.id, record.attempt, cluster))
-        if record.ending is not None:  # it was asked for, and maybe nobody heard it
+        if record.ending is not None:  # requested before the restart, but maybe not delivered
             self._machine.output.add(_end_of(record, record.ending, cluster))
 
     def _restore_bookings(self, row: ItemRow, record: TaskRecord, now: float) -> None:

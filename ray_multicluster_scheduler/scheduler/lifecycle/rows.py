@@ -20,8 +20,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
 PlaceState = Literal["none", "ahead", "held", "away"]
-"""It has none (or somebody else has taken it over), was sent before there was one, holds one, or its cluster was not
-ours when the row was written."""
+"""No slot; prefetched; holds a slot; or its cluster was not configured when the row was written."""
 
 
 @dataclass(frozen=True, slots=True)

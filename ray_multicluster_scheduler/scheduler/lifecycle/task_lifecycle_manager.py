@@ -103,7 +103,7 @@ class TaskLifecycleManager:
             RefreshSnapshot: self._pass_to_executor,
             CheckDashboard: self._pass_to_executor,
         }
-        """What nobody outside can see: done at once."""
+        """Instructions without a visible effect: carried out at once."""
         self._effect_handlers: dict[type[Instruction], Callable[[Any], object]] = {
             Publish: self._publish,
             Complete: listener.completed,

@@ -10,7 +10,7 @@ STARTS = "starts"
 
 
 KEEP = "keep"
-"""Somebody has waited so long that a place may be kept for it."""
+"""An item has waited so long that capacity may be reserved for it."""
 
 
 def queue_key(task_id: str) -> str:

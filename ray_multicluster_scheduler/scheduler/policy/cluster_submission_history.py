@@ -17,7 +17,7 @@ class ClusterSubmissionHistory:
         self._kinds = settings.submission_interval_kinds
         self._last: dict[str, float] = {}
         self.changed = False
-        """Was anything recorded since somebody last set this back?"""
+        """Set when a submission is recorded; the reader resets it."""
 
     def _applies_to(self, kind: str) -> bool:
         return self._interval_s > 0 and kind in self._kinds

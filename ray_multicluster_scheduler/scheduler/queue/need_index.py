@@ -73,7 +73,7 @@ class NeedIndex:
     def _search(self, room: Need) -> tuple[int, ShapeGroup] | None:
         firsts, least, size = self._firsts, self._least, self._size
         earliest = self._earliest[1]
-        if _covers(room, least[earliest]):  # most often, whoever is first fits
+        if _covers(room, least[earliest]):  # the usual case: the first one fits
             return firsts[earliest], self._group_at(earliest)
         if not _covers(room, least[1]):
             return None

@@ -10,7 +10,7 @@ from typing import Protocol
 from ray_multicluster_scheduler.scheduler.queue.owner_account import OwnerAccount
 
 _DIGITS = 9
-"""Without the noise of sums: who holds the same has the same share, whatever it took and gave back."""
+"""Rounded to remove floating-point noise, so that equal holdings give equal shares."""
 
 
 class Order(Protocol):
@@ -52,7 +52,7 @@ class FairOrder(_Aged):
 
 
 class FifoOrder(_Aged):
-    """Priority, then first come, whoever owns it."""
+    """Priority, then submission order, regardless of the owner."""
 
     name = "fifo"
 

@@ -47,7 +47,7 @@ class TaskQueue:
             0.0  # the most that a single item has used lately: shares cannot be equal to less than that
         )
         self.unblocked_owners: set[str] = set()
-        """Owners whose items were not looked at because of a limit that has been lifted."""
+        """Owners whose items were skipped because of a limit that no longer applies."""
         self._levels: dict[int, PriorityLevel] = {}
         self._priorities: list[int] = []
         self._groups: dict[tuple[int, Shape], ShapeGroup] = {}
@@ -309,7 +309,7 @@ class TaskQueue:
         oldest: tuple[float, ShapeGroup] | None = None
         for its_turn, queue in self._by_turns(self._levels[priority], now):
             if best is not None and alone and its_turn != best_turn:
-                break  # whoever is left comes later
+                break  # all others come later
             first = queue.first(rooms)
             if first is None:
                 continue
@@ -333,7 +333,7 @@ class TaskQueue:
             while end < len(line) and line[end][0] == share:
                 end += 1
             equals = [level[owner] for _, _, owner in line[begin:end] if owner in level]
-            if len(equals) > 1:  # else nobody has the same turn, whatever it is
+            if len(equals) > 1:  # else the turn is unique
                 turns = sorted((self.order.turn(queue.account, now), at) for at, queue in enumerate(equals))
                 yield from ((turn, equals[at]) for turn, at in turns if equals[at].account.may_start)
             elif equals and equals[0].account.may_start:

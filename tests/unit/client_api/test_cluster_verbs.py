@@ -205,7 +205,7 @@ class TestCommand:
         assert main(["clusters", "declare-dead", "mac", "--reason", "sold"]) == 0
         line = capsys.readouterr().out
         assert line.startswith(f"process {os.getpid()} (")
-        assert "): mac is taken for dead; j1 was there" in line
+        assert "): mac is declared dead; j1 was there" in line
         with pytest.raises(ClusterLostError, match="declared mac dead: sold"):
             handle.result(60)
 
@@ -245,7 +245,7 @@ class TestCommand:
         assert main(["clusters", "declare-dead", "mac"]) == 1
         told = capsys.readouterr()
         assert "process 1: no answer" in told.err
-        assert "process 2 (python x.py): mac is taken for dead; t0, t1" in told.out
+        assert "process 2 (python x.py): mac is declared dead; t0, t1" in told.out
         assert "t9 and 2 more were there" in told.out
 
 

@@ -25,19 +25,19 @@ from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_capacity_o
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 MAX_PER_SLOT = 50
-"""However short it is: more would not make it faster, and only be taken back when plans change."""
+"""Upper limit however short the tasks are: more would not be faster, and would be recalled when plans change."""
 
 PATIENCE_S = 1.0
-"""What has not begun after this was not behind short work after all, and is taken back."""
+"""A prefetched attempt that has not started after this time is recalled."""
 
 LIGHT_BYTES = 64 * 1024
-"""More has to be carried: what is sent ahead would hold up what has a place."""
+"""Tasks with a larger payload are not prefetched: they would delay attempts that have a slot."""
 
 SLACK = 64
-"""So many kinds of places may be remembered that are no more, beside as many as there are."""
+"""Stale shapes that may be kept, in addition to as many as there are current ones."""
 
 MAX_SENT = 200
-"""Sent in one call; the rest goes on with Continued, so that other events get their turn."""
+"""Limit per call; the rest continues with Continued, so that other events are handled in between."""
 
 
 class Prefetch:
@@ -56,7 +56,7 @@ class Prefetch:
         self._cleanup_at = SLACK
         self._needs_more: set[str] = set()
 
-    # ---- who is sent, and where
+    # ---- dispatch
 
     @property
     def has_more(self) -> bool:
@@ -142,7 +142,7 @@ class Prefetch:
             if group is None:
                 break
             record = self._machine.records[group.head().task_id]
-            if group not in lacking:  # who is first decides for all of them
+            if group not in lacking:  # the head decides for its group
                 lacking[group] = self._lacks_one_slot(record, view, relieved)
             if not lacking[group]:
                 self._machine.queue.park(group)
@@ -151,7 +151,7 @@ class Prefetch:
                 self._send(record, self._decision(group, record, state, decisions, now), view, now)
                 sent += 1
             else:
-                break  # the next place is somebody else's, or enough is there
+                break  # another item gets the next slot, or enough is prefetched
         for group in passed:
             self._machine.queue.unpark(group)
         return sent
@@ -164,7 +164,7 @@ class Prefetch:
                 return False
             return reject(record.wanted, view, retry=record.retry) is not None
         except PolicyEvaluationError:
-            return False  # it ends with that error when it is looked at for a place
+            return False  # the scheduling pass ends it with that error
 
     def _is_outranked(self, priority: int, state: ClusterState, known: dict[int, bool]) -> bool:
         if priority not in known:
@@ -214,7 +214,7 @@ class Prefetch:
         expected = self._machine.run_times.expected_s(record.task.function_digest)
         return 0 if expected is None else min(int(self._cover_s / expected), MAX_PER_SLOT)
 
-    # ---- who is taken back
+    # ---- recall
 
     def start_timer(self, state: ClusterState) -> None:
         """Set the timer for the prefetched attempt that has waited longest."""

@@ -28,7 +28,7 @@ from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 MOST_LOOKED_AT = 10
 _SLACK = 64
 _AGAIN_S = 1.0
-"""Who waits on is looked at again, but not all the time."""
+"""Interval after which a waiting item is checked again."""
 
 
 class WideItemReservations:

@@ -26,10 +26,10 @@ from ray_multicluster_scheduler.scheduler.queue.shape import Shape
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 MAX_CHECKS = 400
-"""Clusters that are looked at in one call; the rest goes on with Continued, so that other events get their turn."""
+"""Cluster checks per call; the rest continues with Continued, so that other events are handled in between."""
 
 KEPT_SHAPES = 10_000
-"""Shapes of which is remembered that waiting is worth while."""
+"""Shapes whose reason to wait is cached."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class SchedulingPass:
         self._wake_unknown = False
         self._wake_at: float | None = None
 
-    # ---- who is to be looked at
+    # ---- requests
 
     def request_full_scan(self) -> None:
         """Something changed that may unblock, or doom, any item: consider the whole queue again."""
@@ -122,7 +122,7 @@ class SchedulingPass:
             self._machine.new_groups[group] = None
             return
         if self._machine.wide_reservations and group.head().task_id == record.task.id:
-            self._machine.new_groups[group] = None  # it is older than they are, and may use room that is kept from them
+            self._machine.new_groups[group] = None  # it is older than the group and may ignore a reservation
         self._prefetch.item_waits(record, behind_others=len(group) > 1)
         if code != codes.QUEUED:
             self._machine.transition(record, TaskState.QUEUED, group.decision.code, group.decision.sentence, now)
@@ -182,31 +182,31 @@ class SchedulingPass:
                 self.rescan_owner(owner)
             self._machine.queue.unblocked_owners.clear()
         if self._machine.wide_reservations:
-            if self._machine.run_times.changed:  # who is short may use room that is kept
+            if self._machine.run_times.changed:  # short items may backfill reserved capacity
                 self._machine.freed_clusters.update(self._machine.wide_reservations.values())
             if self._full_scan or self._machine.freed_clusters:
                 self._reservations.drop_useless(now)
         self._machine.run_times.changed = False
         left = MAX_CHECKS
         while left > 0:
-            # 1. whom to look at: everybody, those who may use room that got free, or those who are new
+            # 1. choose a scan: all groups, those that fit freed capacity, or new ones
             scan = self._scan = self._scan or self._next_scan()
             if scan is None:
                 break
-            # 2. the first in order of them; equal items are looked at once
+            # 2. its first group; equal items are decided once
             group = self._next_group(scan, now)
             if group is None:
                 self._end_scan(scan)
                 continue
-            # 3. decide, by what those before it have left; place it, let it wait, or end it
+            # 3. decide by what is left: place it, let it wait, or fail it
             left -= self._decide_group(scan, group, now)
-        # 4. what is short may wait beside a place that is soon free
+        # 4. prefetch short tasks to slots that are free soon
         if self._scan is None:
             self._prefetch.dispatch_more(now)
         if not self._machine.queue:
             self._reservations.clear()
         self._machine.queue.drop_idle_accounts()
-        # 5. who was sent ahead has left its turn, and a place that was kept for it elsewhere, to others
+        # 5. continue if work is left, also for capacity that prefetched items gave up elsewhere
         if (
             self._scan is not None
             or self._prefetch.has_more
@@ -270,7 +270,7 @@ class SchedulingPass:
         opened = self._prefiltered(record, group, views, scan)
         decision = self._decide(record, opened, views, now, freed=scan.freed is not None)
         if decision is None:
-            if record.group is group:  # else its policy failed, and it is over
+            if record.group is group:  # else its policy failed and it has ended
                 self._park(scan, group)
         elif decision.cluster is not None:
             self._place(record, decision, decision.cluster, views, now)
@@ -298,7 +298,7 @@ class SchedulingPass:
         """Is there a cluster that does not reject it permanently? The reason holds for the shape until the fleet
         changes."""
         outcome = verdict(decision)
-        # Clusters that do not answer yet may have done so before the restart. Nobody's work ends by that.
+        # Clusters that do not answer yet may have answered before the restart: restored items do not fail by that.
         if outcome is Verdict.WAIT or (outcome is Verdict.UNHEALTHY and record.restored):
             if len(self._known_waits) >= KEPT_SHAPES:
                 self._known_waits.clear()
