@@ -1,1 +1,5 @@
-"""What can be asked of a service, one module for each kind of thing."""
+"""REST routes of the service, one module per resource; each declares its rule and its OpenAPI description.
+
+``http/app`` includes their routers. They parse with ``request_parsing``, describe themselves with ``schemas``, and act
+through ``ServiceRuntime``. Start reading at ``items`` (submit, wait) or ``service`` (the simplest routes).
+"""

@@ -1,4 +1,4 @@
-"""Actors by their names, and calls of their methods."""
+"""Routes of actors and of calls of their methods."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailbox
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
-from ray_multicluster_scheduler.control_plane.admin_api.routes.items import face
+from ray_multicluster_scheduler.control_plane.admin_api.routes.items import item_summary
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
     blobs_of,
+    is_text,
     json_of,
     mailboxes_of,
     page_of,
     runtime_of,
     texts,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import is_text
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as items_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime import explanation
@@ -40,7 +40,7 @@ MOST_CALLS = 10_000
 
 @router.get("/actors", **described(Rule.SEE, items_docs.ACTORS))
 async def list_actors(request: Request, after: str | None = None, limit: int | None = None) -> Response:
-    """Every actor that is not over or was so lately, oldest first; with a ``limit`` in pages."""
+    """Living and recently ended actors, oldest first; with a ``limit`` in pages."""
     runtime, caller = runtime_of(request), caller_of(request)
     rows = explanation.actor_rows(runtime)
     if not caller.sees_all:
@@ -61,12 +61,14 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
     caller = caller_of(request)
     if living is not None and not caller.may_see(living.task.owner):
         living = None
-    if living is None and not caller.steers_all:  # of one that only a cluster knows, nobody knows the owner
+    if living is None and not caller.steers_all:  # the owner of a detached actor on a cluster is unknown
         raise UnknownItemError(
             f"No living actor {name!r} of this service is known.",
             next_step="make it with name=…; one that another control plane left is for a token with the role operator",
         )
-    return JsonResponse(face(request, living if living is not None else await runtime.actor_names.find(name, cluster)))
+    return JsonResponse(
+        item_summary(request, living if living is not None else await runtime.actor_names.find(name, cluster))
+    )
 
 
 @router.post("/calls", **described(Rule.SUBMIT, items_docs.CALL))
@@ -100,7 +102,8 @@ async def _take(
     blobs: Mapping[str, bytes],
     late: dict[object, MissingBlobs],
 ) -> dict[str, Any]:
-    """``late`` has the actors with a call that comes again when its arguments are there: no other one may overtake."""
+    """``late`` has the actors with a call that is repeated when its arguments are uploaded: no later call may
+    overtake."""
     runtime, caller = runtime_of(request), caller_of(request)
     try:
         wanted = _wanted(entry, box, None if caller.steers_all else caller.user)
@@ -118,7 +121,7 @@ async def _take(
             new = True
         if isinstance(known, Item):
             raise _taken(wanted.id)
-        box.watch(known)  # before anything else is waited for: it may be answered meanwhile, and be sent once more
+        box.watch(known)  # before any await: it may be answered and repeated meanwhile
         if new and isinstance(known, CallItem) and caller.steers_all:
             await record_called(request, known.actor.item)
     except MissingBlobs as error:
@@ -130,7 +133,7 @@ async def _take(
 
 
 def _check_id(runtime: ServiceRuntime, wanted: CallRequest) -> None:
-    """Ids are their programs'. Raises ConfigurationError for one that means something else here."""
+    """Raises ConfigurationError if the id, which the client chose, is in use for something else."""
     known = runtime.calls.find(wanted.id)
     if known is not None:
         same = (known.actor.item.id, known.method) == (wanted.actor, wanted.method)
@@ -142,7 +145,7 @@ def _check_id(runtime: ServiceRuntime, wanted: CallRequest) -> None:
 
 def _taken(call_id: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{call_id} is the id of something else.", task_id=call_id, next_step="give the call an id of its own"
+        f"{call_id} is already in use for something else.", task_id=call_id, next_step="give the call an id of its own"
     )
 
 
@@ -151,7 +154,7 @@ def _wanted(entry: object, box: Mailbox, user: str | None) -> CallRequest:
     if isinstance(entry, ConfigurationError):
         raise entry
     if not isinstance(entry, Mapping):
-        raise ConfigurationError("A call is no JSON object.", next_step='send {"id": …, "actor": …, "method": …}')
+        raise ConfigurationError("A call is not a JSON object.", next_step='send {"id": …, "actor": …, "method": …}')
     for key in ("id", "actor", "method"):
         if not is_text(entry.get(key)) or not entry[key]:
             raise ConfigurationError(f"The {key} of a call is {str(entry.get(key))[:100]!r}.", next_step="give a text")
@@ -169,12 +172,12 @@ def _wanted(entry: object, box: Mailbox, user: str | None) -> CallRequest:
 
 @router.post("/calls/{call_id}/cancel", **described(Rule.STEER, items_docs.CANCEL_CALL))
 async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
-    """Ask for its end: ``{"force": false}``. Nothing happens to one that was answered."""
+    """Cancel a call: ``{"force": false}``. An answered call is not affected."""
     said, runtime = await json_of(request), runtime_of(request)
     open_call = runtime.calls.find(call_id)
     caller = caller_of(request)
     if open_call is not None and not caller.may_steer(open_call.actor.item.task.owner) and not caller.sees_all:
-        open_call = None  # as if it were not there
+        open_call = None  # answered like an unknown call
     if open_call is not None:
         check_steered(request, open_call.actor.item.task.owner, open_call.actor.item.id)
         runtime.method_calls.cancel(open_call, force=said.get("force") is True)
@@ -185,7 +188,7 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
 
 @router.get("/calls/{call_id}/explain", **described(Rule.SEE, items_docs.EXPLAIN_CALL))
 async def explain_call(request: Request, call_id: str) -> Response:
-    """Why it is not answered yet."""
+    """Why a call is not answered yet."""
     open_call = runtime_of(request).calls.find(call_id)
     if open_call is None or not caller_of(request).may_see(open_call.actor.item.task.owner):
         raise UnknownItemError(f"{call_id!r} is no call that waits for its answer.", task_id=call_id)

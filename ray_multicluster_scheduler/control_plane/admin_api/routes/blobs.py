@@ -23,7 +23,7 @@ BYTES = "application/octet-stream"
 
 
 async def large_blob(runtime: ServiceRuntime, digest: str) -> Response | None:
-    """None for one that is not a file."""
+    """Stream a payload that is stored as a file; None for a small one."""
     found = await asyncio.to_thread(runtime.store.blob_pieces, digest)
     if found is None:
         return None
@@ -32,7 +32,7 @@ async def large_blob(runtime: ServiceRuntime, digest: str) -> Response | None:
 
 
 async def large_value(runtime: ServiceRuntime, item_id: str) -> Response | None:
-    """The value of an item that is over and whose value is not in memory anyway; None for any other."""
+    """Stream the large value of a finished item that is not in memory; None otherwise."""
     if runtime.item(item_id) is not None:
         return None
     digest = await asyncio.to_thread(_digest, runtime, item_id)
@@ -49,7 +49,7 @@ def _digest(runtime: ServiceRuntime, item_id: str) -> str | None:
 
 @router.put("/api/v1/blobs/{digest}", tags=["blobs"], **described(Rule.SUBMIT, service_docs.PUT_BLOB))
 async def put(request: Request, digest: str) -> dict[str, Any]:
-    """Keep a payload, by the BLAKE2b hash (16 bytes) of what is in it. It is durable when this answers."""
+    """Store a payload under its BLAKE2b hash (16 bytes). Durable when answered."""
     runtime = runtime_of(request)
     data = await bytes_of(request, runtime.config.settings.max_payload_bytes)
     found = await asyncio.to_thread(digest_of, data)
@@ -67,17 +67,17 @@ async def get(request: Request, digest: str) -> Response:
     and what an item of that user has."""
     runtime, caller = runtime_of(request), caller_of(request)
     if not await runtime.payload_ownership.may_use(None if caller.steers_all else caller.user, digest):
-        raise _not_here(digest)  # in the same words, whether somebody else has it or nobody
+        raise _missing_payload(digest)  # the same error whether it exists for others or not
     large = await large_blob(runtime, digest)
     if large is not None:
         return large
     data = await asyncio.to_thread(runtime.store.blob, digest)
     if data is None:
-        raise _not_here(digest)
+        raise _missing_payload(digest)
     return Response(data, media_type=BYTES)
 
 
-def _not_here(digest: str) -> UnknownItemError:
+def _missing_payload(digest: str) -> UnknownItemError:
     return UnknownItemError(f"There is no payload {digest} here (any more).")
 
 

@@ -36,15 +36,15 @@ from ray_multicluster_scheduler.scheduler.health.health_checker import Health
 
 router = APIRouter()
 LONGEST_DRAIN_S = 60.0
-LOOK_AGAIN_S = 0.1
+POLL_S = 0.1
 MOST_CLUSTERS = 1000
 _SOURCE = "what was sent"
 
 
 @router.get("/api/v1/clusters", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.CLUSTERS))
 async def clusters(request: Request, refresh: bool = False) -> Response:
-    """One row per cluster; ``refresh`` asks every one of them first. Without it, too, those that nobody asked for
-    ``health_check_interval_s`` are asked, and the next answer tells of it."""
+    """One row per cluster; ``refresh`` checks all of them first. Without it clusters not checked for
+    ``health_check_interval_s`` are checked in the background; the next answer shows the result."""
     runtime = runtime_of(request)
     if refresh:
         await runtime.health.check_all()
@@ -55,27 +55,27 @@ async def clusters(request: Request, refresh: bool = False) -> Response:
 
 @router.get("/api/v1/nodes", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.NODES))
 async def nodes(request: Request) -> Response:
-    """The nodes of all clusters as they were last seen, in Ray's words."""
+    """The nodes of all clusters as of their last snapshots, in the form of Ray's API."""
     runtime = runtime_of(request)
     return JsonResponse({"nodes": explanation.node_rows(runtime, runtime.machine.registry.names())})
 
 
 @router.get("/api/v1/clusters/{name}/drained", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.DRAINED))
 async def drained(request: Request, name: str) -> dict[str, Any]:
-    """Is nothing of ours there any more? None if it is open for new work."""
+    """Is the cluster free of our items? null if it is open for new work."""
     check_cluster(request, name)
     return {"drained": fleet_control.is_drained(runtime_of(request), name)}
 
 
 @router.post("/api/v1/clusters/{name}/cordon", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.CORDON))
 async def cordon(request: Request, name: str) -> dict[str, Any]:
-    """Close it for new work."""
+    """Close a cluster for new work."""
     return await _cordoned(request, name, cordoned=True)
 
 
 @router.post("/api/v1/clusters/{name}/uncordon", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.UNCORDON))
 async def uncordon(request: Request, name: str) -> dict[str, Any]:
-    """Open it again."""
+    """Open a cluster for new work again."""
     return await _cordoned(request, name, cordoned=False)
 
 
@@ -91,7 +91,7 @@ async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str,
 
 @router.post("/api/v1/clusters/{name}/declare-dead", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.DECLARE_DEAD))
 async def declare_dead(request: Request, name: str) -> dict[str, Any]:
-    """Settle all that was there now: ``{"reason": "…", "force": false}``."""
+    """Declare a cluster dead and settle its attempts now: ``{"reason": "…", "force": false}``."""
     said, runtime = await json_of(request), runtime_of(request)
     reason = checked_reason(said.get("reason", ""))
     check_cluster(request, name)
@@ -103,23 +103,23 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
 
 @router.get("/api/v1/clusters/{name}", tags=["clusters"], **described(Rule.KNOWN, fleet_docs.CLUSTER))
 async def cluster(request: Request, name: str, refresh: bool = True) -> Response:
-    """One cluster, asked now; without ``refresh`` as it is known."""
+    """One cluster, checked now; without ``refresh`` as of the last snapshot."""
     runtime = runtime_of(request)
     check_cluster(request, name)
     if refresh:
-        await _asked(runtime, name)
+        await _checked(runtime, name)
     return JsonResponse(_details(request, name))
 
 
 @router.post("/api/v1/clusters/{name}/check", tags=["clusters"], **described(Rule.KNOWN, fleet_docs.CHECK))
 async def check(request: Request, name: str) -> Response:
-    """Ask it now whether it is there, and what it has, whatever its breaker says; jobs and links that had given it up
-    hear of it, too. If it answers an operator, the breaker is closed; others only look."""
+    """Take a snapshot now, regardless of the circuit breaker; jobs and links that had given the cluster up try again.
+    An answer to an operator's check closes the breaker."""
     runtime = runtime_of(request)
     check_cluster(request, name)
     closed_before = fleet_control.breaker_is_closed(runtime, name)
     operator = caller_of(request).steers_all
-    health = await _asked(runtime, name, by_operator=operator)
+    health = await _checked(runtime, name, by_operator=operator)
     answered = health.snapshot is not None
     if operator and answered and not closed_before:
         await record_action(request, "close breaker", name)
@@ -127,7 +127,7 @@ async def check(request: Request, name: str) -> Response:
 
 
 def _details(request: Request, name: str) -> dict[str, Any]:
-    """For this caller: whom room is kept for is told to those who may know of it."""
+    """The details for this caller: the item with a reservation is hidden from those who may not see it."""
     runtime = runtime_of(request)
     told = cluster_details(runtime, name)
     if told["kept_for"] is not None:
@@ -135,16 +135,16 @@ def _details(request: Request, name: str) -> dict[str, Any]:
     return told
 
 
-async def _asked(runtime: ServiceRuntime, name: str, *, by_operator: bool = False) -> Health:
+async def _checked(runtime: ServiceRuntime, name: str, *, by_operator: bool = False) -> Health:
     health = await (fleet_control.check_now(runtime, name) if by_operator else runtime.health.check(name))
-    await asyncio.sleep(0)  # the brain hears of it first
+    await asyncio.sleep(0)  # let the scheduler handle the snapshot first
     return health
 
 
 @router.post("/api/v1/clusters/{name}/drain", tags=["clusters"], **described(Rule.OPERATE, fleet_docs.DRAIN))
 async def drain(request: Request, name: str) -> Response:
-    """Close it for new work, and wait until nothing is there any more: ``{"timeout": 25}``, at most 60 s. Ask again if
-    it is not empty by then."""
+    """Close a cluster for new work, and wait until it is empty: ``{"timeout": 25}``, at most 60 s. Repeat the request
+    if it is not empty by then."""
     said, runtime = await json_of(request), runtime_of(request)
     timeout = seconds(said, "timeout", 25.0, LONGEST_DRAIN_S)
     check_cluster(request, name)
@@ -156,31 +156,31 @@ async def drain(request: Request, name: str) -> Response:
 
 
 async def _drained(runtime: ServiceRuntime, name: str, deadline: float) -> bool:
-    """Raises SchedulerError when somebody opens it meanwhile."""
+    """Raises SchedulerError if the cluster is opened meanwhile."""
     while not (drained := fleet_control.is_drained(runtime, name)):
         if drained is None:
             raise SchedulerError(
-                f"Cluster {name!r} was not drained: somebody opened it for new work again.",
+                f"Cluster {name!r} was not drained: it was opened for new work again.",
                 cluster=name,
                 next_step="drain it again, if nothing should go there",
             )
         if asyncio.get_running_loop().time() >= deadline or runtime.closed:
             return False
-        await asyncio.sleep(LOOK_AGAIN_S)
+        await asyncio.sleep(POLL_S)
     return True
 
 
 @router.post("/api/v1/clusters/apply", tags=["clusters"], **described(Rule.ADMINISTER, fleet_docs.APPLY))
 async def apply(request: Request, dry_run: bool = False) -> Response:
-    """Other clusters from now on: ``{"clusters": […]}``, or ``{"text": "the YAML of a clusters.yaml"}``, or ``{}`` to
-    read the file again, as SIGHUP does. Those that are not named go; one that goes, or moves to another address, must
-    be empty. It holds until the next start, which reads the file. With ``dry_run`` nothing is changed: the answer is
-    what would be, and ``not_empty`` names those that would have to be drained first."""
+    """Replace the clusters: ``{"clusters": […]}``, or ``{"text": "the YAML of a clusters.yaml"}``, or ``{}`` to read
+    the file again, as SIGHUP does. Clusters that are not named are removed; one that is removed, or moves to another
+    address, must be empty. It holds until the next start, which reads the file. With ``dry_run`` nothing is changed:
+    the answer is a preview, and ``not_empty`` names those that would have to be drained first."""
     said, changes = await json_of(request), _changes_of(request)
     if said:
         if not caller_of(request).submits:
             raise NotAllowedError(
-                "Clusters that are sent say what runs there: only who may run code may send them.",
+                "A sent cluster configuration can run code: only a token that may run code may send it.",
                 next_step="use a token with the roles admin and submitter; or change the file, and send {}",
             )
         wanted = await asyncio.to_thread(_config, said, runtime_of(request))

@@ -34,9 +34,9 @@ router = APIRouter()
 
 @router.post("/api/v1/items/{item_id}/cancel", tags=["items"], **described(Rule.STEER, items_docs.CANCEL))
 async def cancel(request: Request, item_id: str) -> dict[str, Any]:
-    """Ask for its end: ``{"reason": "…", "force": false}``. Nothing happens to what is over, whose state is told."""
+    """Cancel an item: ``{"reason": "…", "force": false}``. A finished item is not changed; the answer has its state."""
     said, runtime = await json_of(request), runtime_of(request)
-    item = await there(request, item_id)
+    item = await steerable_item(request, item_id)
     changed = item is not None and not item.done()
     if item is not None and changed:
         reason = checked_reason(said.get("reason", "")) or "cancelled by the caller"
@@ -48,9 +48,9 @@ async def cancel(request: Request, item_id: str) -> dict[str, Any]:
 
 @router.post("/api/v1/items/{item_id}/hold", tags=["items"], **described(Rule.STEER, items_docs.HOLD))
 async def hold(request: Request, item_id: str) -> dict[str, Any]:
-    """Let it not start before it is released. What was sent to a cluster already goes on; its next attempt is held."""
+    """Keep an item from starting until it is released. A dispatched attempt continues; the next one is held."""
     said, runtime = await json_of(request), runtime_of(request)
-    item = await _waiting(request, item_id)
+    item = await _unfinished_item(request, item_id)
     reason, before = checked_reason(said.get("reason", "")), _held(request, item)
     runtime.tell(HoldRequested(item_id, reason))
     await runtime.until_durable()
@@ -60,9 +60,9 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
 
 @router.post("/api/v1/items/{item_id}/release", tags=["items"], **described(Rule.STEER, items_docs.RELEASE))
 async def release(request: Request, item_id: str) -> dict[str, Any]:
-    """The end of hold."""
+    """Release a held item."""
     runtime = runtime_of(request)
-    item = await _waiting(request, item_id)
+    item = await _unfinished_item(request, item_id)
     before = _held(request, item)
     runtime.tell(ReleaseRequested(item_id))
     await runtime.until_durable()
@@ -72,10 +72,10 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
 
 @router.post("/api/v1/items/{item_id}/priority", tags=["items"], **described(Rule.STEER, items_docs.PRIORITY))
 async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
-    """``{"priority": 5}``: from now on it waits with this."""
+    """Change the priority of a waiting item: ``{"priority": 5}``."""
     said, runtime = await json_of(request), runtime_of(request)
     priority = valid_priority(said.get("priority"))
-    item = await _waiting(request, item_id)
+    item = await _unfinished_item(request, item_id)
     if not caller_of(request).steers_all:
         limits = runtime.machine.limits_of(item.task.owner)
         ownership.check_priority(limits, item.task.owner, priority, item_id)
@@ -87,17 +87,17 @@ async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     return {**_now(request, item), "priority": priority, "changed": before != priority}
 
 
-async def there(request: Request, item_id: str) -> Item | None:
-    """For whoever may steer it; None: EXPIRED. Raises UnknownItemError, NotAllowedError."""
+async def steerable_item(request: Request, item_id: str) -> Item | None:
+    """An item that the caller may steer; None: EXPIRED. Raises UnknownItemError, NotAllowedError."""
     item = await runtime_of(request).find_item(item_id)
     if item is not None:
         ownership.check_item_steered(request, item.task.owner, item_id)
     return item
 
 
-async def _waiting(request: Request, item_id: str) -> Item:
-    """One that is not over. Raises SchedulerError if it is, and as :func:`there` does."""
-    item = await there(request, item_id)
+async def _unfinished_item(request: Request, item_id: str) -> Item:
+    """An unfinished item. Raises SchedulerError if it is over, and as :func:`steerable_item` does."""
+    item = await steerable_item(request, item_id)
     if item is None or item.done():
         state = EXPIRED if item is None else str(item.state)
         anyway = " --anyway" if state == TaskState.SUCCEEDED else ""  # else it is refused
@@ -114,7 +114,7 @@ def _now(request: Request, item: Item) -> dict[str, Any]:
 
 
 def _held(request: Request, item: Item) -> str | None:
-    """Why it is kept from starting; None: it is not."""
+    """The reason of a hold; None: not held."""
     record = runtime_of(request).record(item.id)
     return None if record is None else record.held
 
@@ -132,13 +132,14 @@ async def retry(request: Request, item_id: str) -> Response:
     await ownership.check_steered_by(caller_of(request), runtime, item_id)
     if made is not None or said.get("anyway") is True:
         return await _repeated(request, item_id, said, made, key)
-    async with runtime.retry_locks.of(item_id):  # of two who ask at once, the second one sees what the first one got
+    async with runtime.retry_locks.of(item_id):  # a concurrent second request sees the first one's retry
         await _check_not_repeated(runtime, item_id, key)
         return await _repeated(request, item_id, said, None, key)
 
 
 async def _check_not_repeated(runtime: ServiceRuntime, item_id: str, key: str | None) -> None:
-    """Raises SchedulerError: the same failure is not run twice by mistake. A ``key`` that is known makes nothing."""
+    """Raises SchedulerError if the item was retried already, unless this request repeats an earlier one by its
+    ``key``."""
     again = (await runtime.repetitions(item_id)).get("repeated_by")
     if not again:
         return
@@ -153,7 +154,7 @@ async def _check_not_repeated(runtime: ServiceRuntime, item_id: str, key: str | 
 
 
 async def _is_known(runtime: ServiceRuntime, item_id: str, key: str) -> bool:
-    """Was this key used by the owner of the item?"""
+    """Did the owner of the item use this key before?"""
     item = await runtime.find_item(item_id)
     return item is not None and await asyncio.to_thread(runtime.store.id_by_key, item.task.owner, key) is not None
 
@@ -171,7 +172,7 @@ async def _repeated(
         )
     if made == item_id:
         raise ConfigurationError(
-            f"{item_id} is the id of what is to be repeated.", next_step="give another id, or none"
+            f"{item_id} is the id of the item to be retried.", next_step="give another id, or none"
         )
     task = _again(before, made or new_id(before.kind), key)
     wanted = ownership.with_owner(caller, runtime.machine.limits_of, SubmitRequest(task, objects))
@@ -203,7 +204,7 @@ async def _repeated(
 
 
 async def _over(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription, tuple[str, ...], TaskState]:
-    """How it was submitted, the names of its values, and how it ended. Raises SchedulerError, UnknownItemError."""
+    """Task, object names and final state of a finished item. Raises SchedulerError, UnknownItemError."""
     item: Item | None = await runtime.find_item(item_id)
     stored = None if item is None else await asyncio.to_thread(runtime.store.item, item_id)
     if item is None or stored is None:

@@ -31,7 +31,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.events import output_str
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import BYTES, large_value, result_lost
-from ray_multicluster_scheduler.control_plane.admin_api.routes.item_actions import there
+from ray_multicluster_scheduler.control_plane.admin_api.routes.item_actions import steerable_item
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import (
     check_key,
     idempotency_key_of,
@@ -137,7 +137,8 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
 
 
 def _keyed(wanted: SubmitRequest, key: str, number: int | None) -> SubmitRequest:
-    """With the key of the request; of a batch each has one of its own, by its ``number``. Raises ConfigurationError."""
+    """The submission with the idempotency key of the request; in a batch extended by its ``number``. Raises
+    ConfigurationError."""
     if number is None:
         return wanted._replace(task=with_key(wanted.task, key))
     if wanted.task.idempotency_key is not None:
@@ -161,7 +162,7 @@ def _short(item: Item) -> dict[str, Any]:
 
 
 def _wanted(entry: object, user: str) -> SubmitRequest:
-    """As this user's, where it does not say whose it is. Raises ConfigurationError."""
+    """The submission; its owner defaults to this user. Raises ConfigurationError."""
     if isinstance(entry, ConfigurationError):
         raise entry
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
@@ -189,15 +190,15 @@ def _wanted(entry: object, user: str) -> SubmitRequest:
 
 @router.get("/api/v1/items/{item_id}", tags=["items"], **described(Rule.SEE, items_docs.GET))
 async def get(request: Request, item_id: str) -> dict[str, Any]:
-    """An item as it is now, with its outcome if it is over."""
+    """The current state of an item, with its outcome if it is over."""
     item = await runtime_of(request).find_item(item_id)
     if item is None:
         return {"id": item_id, "state": "EXPIRED"}
-    return {**face(request, item), **await runtime_of(request).repetitions(item_id)}
+    return {**item_summary(request, item), **await runtime_of(request).repetitions(item_id)}
 
 
-def face(request: Request, item: Item) -> dict[str, Any]:
-    """An item as it is now, for whoever has not submitted it. Raises NotAllowedError."""
+def item_summary(request: Request, item: Item) -> dict[str, Any]:
+    """An item for a caller who may see it. Raises NotAllowedError."""
     ownership.check_item_seen(request, item.task.owner, item.id)
     told = {
         **_status(caller_of(request), item),
@@ -211,7 +212,7 @@ def face(request: Request, item: Item) -> dict[str, Any]:
 
 
 def _why_now(request: Request, item: Item) -> dict[str, str]:
-    """Of one that is not over: the reason as of now, and not as of its last step."""
+    """The current reason of an unfinished item, which may be newer than that of its last step."""
     runtime = runtime_of(request)
     record = None if item.done() else runtime.record(item.id)
     if record is None:
@@ -239,7 +240,7 @@ async def list_items(
     after: str | None = None,
     limit: int = 100,
 ) -> dict[str, Any]:
-    """Newest first, in pages: ask again with the ``after`` of the answer for more."""
+    """Newest first, in pages: pass the ``after`` of the answer for the next one."""
     states = _states(state)
     if kind is not None and kind not in KINDS:
         raise ConfigurationError(f"kind is {kind[:100]!r}.", next_step=f"use one of {', '.join(KINDS)}")
@@ -309,7 +310,7 @@ async def wait(request: Request) -> Response:
 
 @router.get("/api/v1/items/{item_id}/explain", tags=["items"], **described(Rule.SEE, items_docs.EXPLAIN))
 async def explain(request: Request, item_id: str) -> Response:
-    """Why it is where it is."""
+    """Why an item is in its state."""
     runtime, caller = runtime_of(request), caller_of(request)
     story = await runtime.explanation_of(item_id, ownership.see_check(caller))
     return JsonResponse(ownership.without_hidden_ids(story, caller, runtime.live_owner))
@@ -323,7 +324,7 @@ async def result(request: Request, item_id: str) -> Response:
     large = await large_value(runtime, item_id)
     if large is not None:
         return large
-    item = await there(request, item_id)
+    item = await steerable_item(request, item_id)
     if item is None:
         raise result_lost(item_id)
     if item.outcome is None:
@@ -359,12 +360,12 @@ async def logs(
     still = partial(is_still_valid, request)
     if item.task.kind == "job":
         record = runtime.record(item_id)
-        # The brain may have gone on to the next one, and nobody has heard of it yet.
+        # The scheduler may have started the next attempt before the item shows it.
         is_past = record is None or not record.live or (attempt is not None and attempt < record.attempt)
         past = attempt if attempt is not None and is_past else None
         if record is None and past is None and item.attempt and not follow:
             return PlainTextResponse(await output_stream.last_attempt_output(runtime, item))
-        if record is None:  # it ended long ago; its cluster may still have what it printed
+        if record is None:  # it ended long ago; its cluster may still have its output
             past = past or item.attempt
         if past:
             read = output_stream.past_attempt_output_or_empty if follow else output_stream.past_attempt_output
@@ -383,19 +384,19 @@ async def logs(
 
 @router.get("/api/v1/jobs", tags=["fleet"], **described(Rule.SEE, items_docs.JOBS))
 async def jobs(request: Request, after: str | None = None, limit: int = 100) -> Response:
-    """The jobs that are remembered, newest first, in pages: ask again with the ``after`` of the answer for more."""
+    """All known jobs, newest first, in pages: pass the ``after`` of the answer for the next one."""
     runtime, only = runtime_of(request), visible_owner(request)
     query = ItemQuery(kind="job", owner=only, after=number_of(after), limit=rows_at_most(limit))
     page = await asyncio.to_thread(runtime.store.items, query)
-    rows, reasons = [], current_wait_reasons(runtime)  # once for all of them: each costs a decision
+    rows, reasons = [], current_wait_reasons(runtime)  # shared by all rows: each costs a decision
     for number, one in enumerate(page.items, 1):
         rows.append(await runtime.job(one.new.id, reasons=reasons))
         if number % _ROWS_AT_ONCE == 0:
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other requests run
     return JsonResponse({"jobs": rows, "after": cursor_of(page.after)})
 
 
 @router.get("/api/v1/jobs/{job_id}", tags=["fleet"], **described(Rule.SEE, items_docs.JOB))
 async def job(request: Request, job_id: str) -> Response:
-    """A job in Ray's words."""
+    """A job in the form of Ray's job API."""
     return JsonResponse(await runtime_of(request).job(job_id, see_check(caller_of(request))))

@@ -42,8 +42,8 @@ LONGEST_OWNER = 256
 
 @router.get("/api/v1/queue", tags=["queue"], **described(Rule.SEE, items_docs.QUEUE))
 async def queue(request: Request, owner: str | None = None, after: str | None = None, limit: int = 100) -> Response:
-    """How many wait, and what waits, longest first, with the reason and its position in the queue; in pages. A
-    submitter sees what is its own."""
+    """Numbers of waiting items, and the items, longest wait first, with reason and position in the queue; in pages. A
+    submitter sees its own."""
     runtime, caller = runtime_of(request), caller_of(request)
     if owner is not None:
         check_seen(request, owner, f"what {owner} waits for")
@@ -62,14 +62,14 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
 
 @router.get("/api/v1/owners", tags=["queue"], **described(Rule.SEE, items_docs.OWNERS))
 async def owners(request: Request) -> Response:
-    """Everybody who has something that is not over, or limits: how much, and how much they may have."""
+    """Owners with unfinished items or limits: how much they have, and how much they may have."""
     caller, rows = caller_of(request), await _owners(runtime_of(request))
     return JsonResponse({"owners": [row for name, row in rows.items() if caller.may_see(name)]})
 
 
 @router.get("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.SEE, items_docs.OWNER))
 async def one_owner(request: Request, owner: str) -> Response:
-    """One of them, or one who has had something that is remembered."""
+    """One owner, also one whose items are all over."""
     check_seen(request, owner, f"what {owner} has")
     runtime = runtime_of(request)
     row = (await _owners(runtime)).get(owner)
@@ -85,21 +85,21 @@ async def one_owner(request: Request, owner: str) -> Response:
 
 @router.put("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, items_docs.SET_LIMITS))
 async def set_limits(request: Request, owner: str) -> Response:
-    """From now on these limits hold for an owner, also after a restart. They are all that it has: one that is not named
-    is as it is by default. What runs goes on, whatever they are."""
+    """Set all limits of an owner, durably: a limit that is not named gets its default. Running items are not
+    affected."""
     limits = owner_limits_from(await json_of(request))
     return await _limited(request, owner, limits)
 
 
 @router.delete("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, items_docs.RESET_LIMITS))
 async def reset_limits(request: Request, owner: str) -> Response:
-    """The limits in the settings hold again."""
+    """Return to the limits in the settings."""
     return await _limited(request, owner, None)
 
 
 async def _limited(request: Request, owner: str, limits: OwnerLimits | None) -> Response:
     runtime = runtime_of(request)
-    if runtime.machine.limits().get(owner) is None:  # those that somebody has can be changed and reset
+    if runtime.machine.limits().get(owner) is None:  # limits of an existing odd name can still be changed
         check_identifier("owner", owner)
     if len(owner) > LONGEST_OWNER:
         raise ConfigurationError(
@@ -132,7 +132,7 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
 
 @router.post("/api/v1/queue/{what}/{name:path}/resume", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.RESUME))
 async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
-    """The end of pause."""
+    """End a pause."""
     runtime, before = runtime_of(request), _paused(request, what, name)
     runtime.tell(QueueResumed("cluster" if what == "cluster" else "owner", name))
     await runtime.until_durable()
@@ -141,7 +141,7 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
 
 
 def _paused(request: Request, what: str, name: str) -> str | None:
-    """Why the queue of a cluster or an owner is paused; None: it is not. Raises ConfigurationError, NoSuchCluster."""
+    """The reason of the pause of a cluster or owner; None: not paused. Raises ConfigurationError, NoSuchCluster."""
     machine = runtime_of(request).machine
     match what:
         case "cluster":
@@ -149,7 +149,7 @@ def _paused(request: Request, what: str, name: str) -> str | None:
             return machine.registry.state(name).paused
         case "owner":
             paused = next((one.paused for one in machine.owner_rows() if one.name == name), None)
-            if paused is None:  # one that is can be resumed
+            if paused is None:  # a paused odd name can still be resumed
                 check_identifier("owner", name)
             return paused
     raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")

@@ -1,4 +1,4 @@
-"""What every handler needs: the control plane, and a body that is what it should be."""
+"""Request parsing for all routes: bodies, typed fields, pagination, and the parts of the app's state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import MailboxRegistry
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import NoSuchCluster, TooLarge
-from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import HALVES, half_text, is_text
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
@@ -20,6 +19,10 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
 MOST_BYTES = 64 * 2**20
 MOST_ROWS = 1000
 _LAST_NUMBER = 2**63 - 1
+_SURROGATES = (b"\\ud", b"\\uD", b"\xed")
+"""Byte sequences that may begin a lone surrogate, which cannot be written as UTF-8; valid characters may match."""
+_FILE_NAMES = frozenset({"home_paths"})
+"""Fields with paths, which need not be valid text."""
 
 
 def runtime_of(request: Request) -> ServiceRuntime:
@@ -43,7 +46,7 @@ def access_of(request: Request) -> Access:
 
 
 def check_cluster(request: Request, name: str) -> None:
-    """Raises NoSuchCluster for a name in a path that no cluster has."""
+    """Raises NoSuchCluster if the name in a path is unknown."""
     try:
         runtime_of(request).check_cluster(name)
     except ConfigurationError as error:
@@ -51,7 +54,7 @@ def check_cluster(request: Request, name: str) -> None:
 
 
 async def bytes_of(request: Request, most: int = MOST_BYTES) -> bytes:
-    """Raises TooLarge for a body that is, before all of it was read; for one that says so, before any of it was."""
+    """The body. Raises TooLarge as soon as it is known to be too large, by its Content-Length if there is one."""
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said[:30]) > most:
         raise _too_large(most)
@@ -73,36 +76,35 @@ def _too_large(most: int) -> TooLarge:
 
 
 async def json_of(request: Request, each: str = "") -> dict[str, Any]:
-    """Raises ConfigurationError for what is not a JSON object, or has text in it that cannot be written as UTF-8.
-
-    Entries of the list ``each`` are judged by themselves: in the place of such a one stands its error."""
+    """The body as a JSON object. Raises ConfigurationError for anything else, and for text that is not valid UTF-8.
+    Invalid entries of the list ``each`` are replaced by their errors instead."""
     body = await bytes_of(request)
     try:
         said = json.loads(body.decode("utf-8", "surrogatepass") or "{}")
     except RecursionError as error:
         raise ConfigurationError("The body is nested too deeply.", next_step="send it flatter") from error
     except ValueError as error:
-        raise ConfigurationError(f"The body is no JSON: {error}.", next_step="send a JSON object") from error
+        raise ConfigurationError(f"The body is not JSON: {error}.", next_step="send a JSON object") from error
     if not isinstance(said, dict):
         raise ConfigurationError(f"The body is a {type(said).__name__}.", next_step="send a JSON object")
-    if any(half in body for half in HALVES):
+    if any(one in body for one in _SURROGATES):
         entries = said.get(each)
         apart = isinstance(entries, list)
-        problem = _half({name: value for name, value in said.items() if name != each} if apart else said)
+        problem = _text_error({name: value for name, value in said.items() if name != each} if apart else said)
         if problem is not None:
             raise problem
         if isinstance(entries, list):
-            said[each] = [_half(entry) or entry for entry in entries]
+            said[each] = [_text_error(entry) or entry for entry in entries]
     return said
 
 
-def _half(said: object) -> ConfigurationError | None:
-    where = half_text(said)
+def _text_error(said: object) -> ConfigurationError | None:
+    where = find_lone_surrogate(said)
     if where is None:
         return None
     return ConfigurationError(
         f"{where} has half of a character (a lone surrogate) in it, which cannot be written as UTF-8.",
-        next_step="send whole characters",
+        next_step="send complete characters",
     )
 
 
@@ -114,7 +116,7 @@ def check_fields(data: Mapping[str, Any], known: Collection[str], what: str) -> 
 
 
 def blobs_of(said: dict[str, Any]) -> dict[str, bytes]:
-    """The payloads that travel along, by their digests. Raises ConfigurationError."""
+    """The payloads in the body, by digest. Raises ConfigurationError."""
     try:
         return wire.bytes_from_wire(said.get("blobs") or {})
     except (ValueError, AttributeError, TypeError) as error:
@@ -122,7 +124,7 @@ def blobs_of(said: dict[str, Any]) -> dict[str, bytes]:
 
 
 def texts(said: dict[str, Any], key: str, most: int | None = None) -> list[str]:
-    """A list of texts, at most so many. Raises ConfigurationError."""
+    """A list of texts, at most ``most``. Raises ConfigurationError."""
     value = said.get(key, [])
     if most is not None and isinstance(value, list) and len(value) > most:
         raise ConfigurationError(f"{key} has {len(value):,} entries.", next_step=f"give at most {most:,} at once")
@@ -132,7 +134,7 @@ def texts(said: dict[str, Any], key: str, most: int | None = None) -> list[str]:
 
 
 def seconds(said: dict[str, Any], key: str, default: float, most: float) -> float:
-    """A time. Raises ConfigurationError."""
+    """A duration in seconds, cut to ``most``. Raises ConfigurationError."""
     value = said.get(key, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step="give seconds, 0 or more")
@@ -140,11 +142,11 @@ def seconds(said: dict[str, Any], key: str, default: float, most: float) -> floa
 
 
 def number_of(cursor: str | None) -> int | None:
-    """The number of an item that a cursor stands for. Raises ConfigurationError."""
+    """The number behind a pagination cursor. Raises ConfigurationError."""
     if cursor is None:
         return None
     if not cursor.isdecimal() or not cursor.isascii():
-        raise ConfigurationError(f"after is {cursor[:100]!r}.", next_step="give what the page before said, or nothing")
+        raise ConfigurationError(f"after is {cursor[:100]!r}.", next_step="give the cursor of the last page, or none")
     return min(int(cursor[:30]), _LAST_NUMBER)
 
 
@@ -153,7 +155,7 @@ def cursor_of(number: int | None) -> str | None:
 
 
 def rows_at_most(limit: int) -> int:
-    """Raises ConfigurationError for less than one."""
+    """The page size. Raises ConfigurationError if it is less than one."""
     if limit < 1:
         raise ConfigurationError(f"limit is {str(limit)[:30]}.", next_step=f"give 1 to {MOST_ROWS:,}, or nothing")
     return min(limit, MOST_ROWS)
@@ -162,7 +164,7 @@ def rows_at_most(limit: int) -> int:
 def page_of(
     rows: Sequence[dict[str, Any]], after: str | None, limit: int | None
 ) -> tuple[Sequence[dict[str, Any]], str | None]:
-    """The rows behind the one with the id ``after``, and the cursor for more. Raises ConfigurationError."""
+    """The page after the row with the id ``after``, and the cursor of the next page. Raises ConfigurationError."""
     begin = 0
     if after is not None:
         begin = next((at for at, row in enumerate(rows, start=1) if row["id"] == after), 0)
@@ -174,3 +176,35 @@ def page_of(
         return rows[begin:], None
     page = rows[begin : begin + rows_at_most(limit)]
     return page, page[-1]["id"] if page and begin + len(page) < len(rows) else None
+
+
+def is_text(value: object) -> bool:
+    """Text that can be encoded as UTF-8."""
+    if not isinstance(value, str):
+        return False
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def find_lone_surrogate(said: object) -> str | None:
+    """The place of a lone surrogate in the body, at any depth; None if there is none."""
+    left: list[tuple[str, object]] = [("The body", said)]
+    while left:
+        where, value = left.pop()
+        if isinstance(value, str):
+            if not is_text(value):
+                return where
+        elif isinstance(value, dict):
+            for key, below in value.items():
+                if not is_text(key):
+                    return "A name in " + ("the body" if where == "The body" else where)
+                if key not in _FILE_NAMES:
+                    left.append((key, below))
+        elif isinstance(value, list):
+            left.extend((where, below) for below in value)
+    return None

@@ -37,13 +37,13 @@ router = APIRouter()
 
 @router.get("/healthz", tags=["probes"], **described(Rule.OPEN, service_docs.HEALTH))
 async def healthz() -> dict[str, Any]:
-    """It answers."""
+    """The process answers."""
     return {"status": "ok"}
 
 
 @router.get("/readyz", tags=["probes"], **described(Rule.OPEN, service_docs.READY))
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
-    """It can accept work; 503 with the reason if not."""
+    """The service can accept work; 503 with the reason if not."""
     runtime = runtime_of(request)
     trouble = runtime.store.write_problem or runtime.refusal
     if trouble is not None:
@@ -60,7 +60,7 @@ async def openapi(request: Request) -> Response:
 
 @router.get("/api/v1/settings", tags=["about"], **described(Rule.KNOWN, service_docs.SETTINGS))
 async def settings(request: Request) -> Response:
-    """What holds now, from the file, the environment and by default; secrets are covered."""
+    """The settings in force, from the file, the environment and defaults; secrets are masked."""
     runtime = runtime_of(request)
     config = runtime.config
     return JsonResponse(
@@ -74,7 +74,7 @@ async def settings(request: Request) -> Response:
 
 @router.get("/api/v1/fleet", tags=["fleet"], **described(Rule.KNOWN, service_docs.FLEET))
 async def fleet(request: Request) -> Response:
-    """What a client has to know to submit: settings, clusters, home directories."""
+    """What a client needs to submit: settings, clusters, home directories."""
     runtime, caller = runtime_of(request), caller_of(request)
     settings = runtime.settings_now()
     return JsonResponse(
@@ -92,13 +92,13 @@ async def fleet(request: Request) -> Response:
 
 @router.get("/api/v1/log-level", tags=["about"], **described(Rule.KNOWN, service_docs.LOG_LEVEL))
 async def log_level() -> Response:
-    """The least that a line must be worth to be written."""
+    """The minimum level of log lines."""
     return JsonResponse({"level": level_now()})
 
 
 @router.put("/api/v1/log-level", tags=["about"], **described(Rule.OPERATE, service_docs.SET_LOG_LEVEL))
 async def set_log_level(request: Request) -> Response:
-    """From now on, until the service is started again."""
+    """Change the level until the next start of the service."""
     said = await json_of(request)
     level, others = said.get("level"), sorted(set(said) - {"level"})
     if others:
@@ -109,7 +109,7 @@ async def set_log_level(request: Request) -> Response:
             next_step=f"use one of {', '.join(LEVELS)}",
         )
     before = level_now()
-    set_level(min(before, level, key=LEVELS.index))  # that of both by which it is told in the log
+    set_level(min(before, level, key=LEVELS.index))  # the lower level, so that the action is logged
     await record_action(request, "set log level", "log", {"level": level, "before": before})
     set_level(level)
     return JsonResponse({"level": level})
@@ -117,8 +117,8 @@ async def set_log_level(request: Request) -> Response:
 
 @router.get("/metrics", tags=["probes"], **described(Rule.KNOWN, service_docs.METRICS))
 async def metrics(request: Request) -> Response:
-    """All figures, in the text form of Prometheus. Whoever asks looks at the clusters, too: those that nobody asked for
-    ``health_check_interval_s`` are asked, and the next answer tells of it."""
+    """All metrics, in the text form of Prometheus. Clusters not checked for ``health_check_interval_s`` are checked in
+    the background; the next answer shows the result."""
     from ray_multicluster_scheduler.control_plane.admin_api.metrics.fleet_metrics import metrics_text  # noqa: PLC0415
     from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import CONTENT_TYPE  # noqa: PLC0415
 
@@ -130,8 +130,8 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/api/v1/series", tags=["fleet"], **described(Rule.KNOWN, service_docs.SERIES))
 async def series(request: Request, hours: float = 1.0) -> Response:
-    """The load of every cluster, and how much waited, minute by minute for the last ``hours``. A restart keeps it; of
-    the time when no service ran, and of what did not change any more before, nothing is known."""
+    """Load of every cluster and queue length, by minute for the last ``hours``. It survives restarts; times when no
+    service ran are null."""
     if not (math.isfinite(hours) and 0 < hours <= KEPT_HOURS):
         raise ConfigurationError(f"hours is {hours}.", next_step=f"give more than 0, and {KEPT_HOURS} at the most")
     kept: LoadSeries = request.app.state.series

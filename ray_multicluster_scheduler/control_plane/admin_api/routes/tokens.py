@@ -15,10 +15,10 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import Tok
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
     access_of,
+    is_text,
     json_of,
     texts,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import is_text
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 
@@ -45,7 +45,7 @@ async def log_in(request: Request) -> Response:
 
 @router.delete("/api/v1/session", tags=["login"], **described(Rule.KNOWN, service_docs.LOG_OUT))
 async def log_out(request: Request) -> Response:
-    """The end of the session, whoever has its cookie."""
+    """End the session of the cookie."""
     access = access_of(request)
     secret = sessions.session_cookie(request.headers.get("cookie", ""))
     if secret:
@@ -68,13 +68,13 @@ async def ticket(request: Request) -> Response:
 
 
 def _lasts_s(request: Request, at_most: float) -> float:
-    """Nothing that a token has opened lasts longer than itself."""
+    """A session or ticket does not outlast its token."""
     left = access_of(request).seconds_left(caller_of(request))
     return at_most if left is None else round(min(at_most, max(left, 0.0)), 3)
 
 
 def _secure(request: Request) -> bool:
-    """Is it reached over TLS, its own or that of a proxy on this machine?"""
+    """Was the request sent over TLS, ours or that of a local proxy?"""
     return access_of(request).secure or request.url.scheme == "https"
 
 
@@ -105,7 +105,7 @@ async def create(request: Request) -> dict[str, Any]:
         raise ConfigurationError(
             f"expires_at is {str(expires_at)[:100]!r}.", next_step="give seconds since 1970, or null for never"
         )
-    # In no thread: those may all be busy with reading, and a revocation would wait for them.
+    # Not in a thread: all of them may be busy reading, and a revocation must not wait for them.
     token, text, writing = store.begin_create(user, roles_of(texts(said, "roles")), note, expires_at)
     await store.written(writing)
     about = store.activate(token)
@@ -115,8 +115,8 @@ async def create(request: Request) -> dict[str, Any]:
 
 @router.delete("/api/v1/tokens/{token_id}", tags=["tokens"], **described(Rule.ADMINISTER, service_docs.REVOKE_TOKEN))
 async def revoke(request: Request, token_id: str, force: bool = False) -> dict[str, Any]:
-    """From now on nobody gets in with it, and who is in is put out. The last one of an admin only with ``force``.
-    Answered when it is written; if it cannot be now, it holds all the same, and can be said again."""
+    """Make a token invalid at once, and end its streams. The last token of an admin needs ``force``. Answered when it
+    is durable; if it cannot be written now, it is in force all the same, and can be repeated."""
     store = _store(request)
     about, writing = store.begin_revoke(token_id, force=force)
     await record_action(request, "token revoke", token_id, {"of": about["user"]})
