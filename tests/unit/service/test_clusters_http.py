@@ -127,7 +127,7 @@ def test_who_drains_is_told_when_somebody_opens_it_again(service: HttpService) -
     other.start()
     status, answer = service.ask("POST", "/api/v1/clusters/mac/drain", {"timeout": 20})
     other.join()
-    assert (status, "opened it" in answer["message"]) == (409, True)
+    assert (status, answer["error"]) == (409, "SchedulerError")
 
 
 # ---- other clusters

@@ -202,7 +202,7 @@ def test_reasons_of_many_jobs_are_found_once_for_each_shape(
     asked: list[Any] = []
     machine = service.plane.runtime.machine
     why = machine.explain_wait
-    monkeypatch.setattr(machine, "why", lambda *words: (asked.append(words), why(*words))[1])
+    monkeypatch.setattr(machine, "explain_wait", lambda *words: (asked.append(words), why(*words))[1])
     rows = service.get("/api/v1/jobs")["jobs"]
     assert len(rows) == 5
     assert len(asked) <= 1
