@@ -220,6 +220,13 @@ class Agent:
                 self._values.fetch(_keys(head))
             case m.RELEASE:
                 self._values.release(_keys(head))
+            case _:
+                self._handle_link(message, probe)
+
+    def _handle_link(self, message: Message, probe: ClusterProbe) -> None:
+        """Messages that are not about calls."""
+        head = message.head
+        match message.kind:
             case m.PROBE:
                 probe.now()
             case m.PING:
