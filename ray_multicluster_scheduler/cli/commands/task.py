@@ -187,6 +187,8 @@ def retry(
         return answer
 
     def summary(done: int) -> str:
+        if not everything:
+            return ""
         before = len(found) - len(left)
         also = f"; {before} of those that failed {'was' if before == 1 else 'were'} before" if before else ""
         return f"{done} {'is' if done == 1 else 'are'} retried{also}"
@@ -194,8 +196,7 @@ def retry(
     none = "nothing is retried: nothing has failed"
     if found:
         none = f"nothing is retried: what failed ({len(found)}) was retried before; --anyway does it once more"
-    counted = summary if everything else None
-    change_each(left, submit_again, output, lambda answer: f"is retried as {answer['id']}", none, counted)
+    change_each(left, submit_again, output, lambda answer: f"is retried as {answer['id']}", none, summary)
 
 
 @app.command()

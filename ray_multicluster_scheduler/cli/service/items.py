@@ -55,7 +55,7 @@ def change_each(
     output: Format,
     outcome: Callable[[dict[str, Any]], str],
     none: str = "no item is in a state that allows this",
-    summary: Callable[[int], str] | None = None,
+    summary: Callable[[int], str] = lambda _: "",
 ) -> None:
     """Change each item, print its id, and print a message with ``outcome`` of the answer.
 
@@ -92,14 +92,10 @@ def change_each(
         typer.echo(as_text(answers, output))
     if skipped:
         notify(f"{skipped:,} more are unchanged: the service went away")
-    if not ids:
-        notify(none)
-    elif summary is not None:
-        notify(summary(changed))
-    if unread is not None:
-        raise unread
-    if refused:
-        raise typer.Exit(exit_codes.NOT_DONE)
+    if text := summary(changed) if ids else none:
+        notify(text)
+    if unread or refused:
+        raise unread or typer.Exit(exit_codes.NOT_DONE)
 
 
 def _printed(text: str) -> BrokenPipeError | None:

@@ -295,15 +295,15 @@ class TestLogs:
         assert "".join(heard) == "first\nsecond\nthird\n"
 
 
-class TestPrinted:
+class TestLogFollower:
     def told(self, *connections: str, size: int = 3, kept: int = 1000) -> str:
         out: list[str] = []
         one = LogFollower(out.append)
         for text in connections:
-            one.attempt(1)
+            one.start_attempt(1)
             data = text.encode()
             for at in range(0, len(data), size):
-                one.hear(data[at : at + size])
+                one.feed(data[at : at + size])
         return "".join(out)
 
     @pytest.mark.parametrize("size", [1, 4, 1000])
@@ -333,8 +333,8 @@ class TestPrinted:
         out: list[str] = []
         one = LogFollower(out.append)
         for number in (1, 2):
-            one.attempt(number)
-            one.hear(b"same\n")
+            one.start_attempt(number)
+            one.feed(b"same\n")
         assert out == ["same\n", "same\n"]
 
     @pytest.mark.parametrize(("lines", "text"), [(0, ""), (1, "c"), (2, "b\nc"), (9, "a\nb\nc")])
@@ -376,7 +376,7 @@ def test_status_on_a_terminal_says_that_the_service_is_away(service: HttpService
     try:
         terminal.until("mac")
         service.stop()
-        terminal.until("Ctrl+C ends it.")
+        terminal.until("Ctrl+C stops it.")
         service.start()
         while "ends it" in terminal.text:
             terminal.text = ""
