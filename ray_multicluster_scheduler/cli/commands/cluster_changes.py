@@ -128,7 +128,7 @@ def _change_programs(
 
 
 def _no_program(name: str, unknown: Sequence[str]) -> ConfigurationError:
-    from ray_multicluster_scheduler.control_plane.config.run_folder import run_folder
+    from ray_multicluster_scheduler.control_plane.config.home import run_folder
 
     if unknown:
         step = "use the name of a cluster of theirs"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-    from ray_multicluster_scheduler.control_plane.config.config_warnings import Doubt
+    from ray_multicluster_scheduler.control_plane.config.config_warnings import ConfigWarning
 
 TITLES = ("CLUSTER", "STATE", "CARRIER", "NODES", "CPU", "MEMORY GiB", "GPU", "TAGS", "RAY", "PYTHON")
 
@@ -87,16 +87,16 @@ def apply(
         notify(f"! {one.sentence}; what to do: {one.mend} (more: rmcs explain {one.code})")
 
 
-def _read_clusters(file: Path) -> tuple[dict[str, Any], list[Doubt]]:
+def _read_clusters(file: Path) -> tuple[dict[str, Any], list[ConfigWarning]]:
     """The validated file as a request body, with absolute paths; and warnings. Raises ConfigurationError."""
     from ray_multicluster_scheduler.control_plane.config import load_config
-    from ray_multicluster_scheduler.control_plane.config.config_warnings import doubts
+    from ray_multicluster_scheduler.control_plane.config.config_warnings import config_warnings
     from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
 
     config = load_config(file.absolute())
     body: dict[str, Any] = {"clusters": [_entry(one) for one in config.clusters]}
     settings = parse_yaml(file.read_text(encoding="utf-8"), str(file)).get("settings")
-    return {**body, "settings": settings} if settings else body, doubts(config.clusters)
+    return {**body, "settings": settings} if settings else body, config_warnings(config.clusters)
 
 
 def _entry(cluster: ClusterConfig) -> dict[str, Any]:

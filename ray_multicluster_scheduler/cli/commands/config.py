@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.cli.service.client import Address, api_path, con
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config import FleetConfig
-    from ray_multicluster_scheduler.control_plane.config.config_warnings import Doubt
+    from ray_multicluster_scheduler.control_plane.config.config_warnings import ConfigWarning
 
 _VARIABLE = "RMCS_CONFIG"
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check and show the configuration.")
@@ -32,11 +32,11 @@ def check(
     one address, a cluster that takes no jobs, a token that is missing.
     """
     from ray_multicluster_scheduler.control_plane.config import load_config
-    from ray_multicluster_scheduler.control_plane.config.config_warnings import doubts
+    from ray_multicluster_scheduler.control_plane.config.config_warnings import config_warnings
 
     found = load_config(file)
     _print_source(found.source, named=file is not None)
-    warnings = doubts(found.clusters)
+    warnings = config_warnings(found.clusters)
     report = {
         "source": found.source,
         "clusters": list(found.names),
@@ -46,7 +46,7 @@ def check(
     emit_folded(report, output, lambda: verdict(found, warnings))
 
 
-def verdict(found: FleetConfig, warnings: list[Doubt]) -> str:
+def verdict(found: FleetConfig, warnings: list[ConfigWarning]) -> str:
     """Whether it is right, and the warnings."""
     keys = sorted(found.settings.model_fields_set)
     count = f"{len(found.names)} cluster{'' if len(found.names) == 1 else 's'} ({', '.join(found.names)})"

@@ -71,14 +71,14 @@ def up(
     from ray_multicluster_scheduler.common.logging import configure, get_logger, is_configured, writes_json
     from ray_multicluster_scheduler.control_plane.admin_api.serve import listen_address_of, serve
     from ray_multicluster_scheduler.control_plane.config import load_config
-    from ray_multicluster_scheduler.control_plane.config.config_warnings import doubts
+    from ray_multicluster_scheduler.control_plane.config.config_warnings import config_warnings
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 
     os.umask(0o077)  # its files contain code and arguments of all users
     if not is_configured():
         configure("INFO")
     found = load_config(config)
-    for doubt in doubts(found.clusters):
+    for doubt in config_warnings(found.clusters):
         get_logger(__name__).warning("%s; what to do: %s", doubt.sentence, doubt.mend)
     serve(
         found,

@@ -11,7 +11,12 @@ from typing import Any
 from ray_multicluster_scheduler.cli.doctor.findings import Finding, ok, problem, warning
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.config.config_warnings import NO_TOKEN, SAME_CLUSTER, doubts, same_cluster
+from ray_multicluster_scheduler.control_plane.config.config_warnings import (
+    NO_TOKEN,
+    SAME_CLUSTER,
+    config_warnings,
+    same_cluster_warning,
+)
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import AGENT_KEY, CONTROL_PLANE_KEY
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
@@ -33,14 +38,14 @@ async def check_clusters(clusters: tuple[ClusterConfig, ...], control_plane: str
 
 def _duplicates(clusters: tuple[ClusterConfig, ...], sessions: Mapping[str, str | None]) -> Iterator[Finding]:
     """One cluster under several names: the same address, or the same Ray session."""
-    by_address = [one for one in doubts(clusters) if one.code == SAME_CLUSTER]
+    by_address = [one for one in config_warnings(clusters) if one.code == SAME_CLUSTER]
     names: dict[str, list[str]] = {}
     for cluster in clusters:
         session = sessions.get(cluster.name)
         if session:
             names.setdefault(session, []).append(cluster.name)
     by_session = [
-        same_cluster(several, f"Ray's session {session}")
+        same_cluster_warning(several, f"Ray's session {session}")
         for session, several in names.items()
         if len(several) > 1 and not any(set(several) == set(one.clusters) for one in by_address)
     ]
@@ -64,7 +69,7 @@ async def _cluster_findings(
         yield await _check_head(
             name, cluster.head_address, needed=cluster.dashboard is None or cluster.carrier == "ray_client"
         )
-    for doubt in doubts((cluster,)):
+    for doubt in config_warnings((cluster,)):
         if doubt.code == NO_TOKEN and cluster.dashboard is not None:
             continue  # the request below reports it
         yield warning(name, doubt.sentence, doubt.mend, doubt.code)

@@ -17,7 +17,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 def query_all(query: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Process id and answer of each program, one after the other; an answer with ``error`` says why there is none."""
-    from ray_multicluster_scheduler.control_plane.config.run_folder import sockets
+    from ray_multicluster_scheduler.control_plane.config.home import sockets
 
     for pid, path in sockets():
         answer = query_program(path, query)
@@ -45,7 +45,7 @@ def query_program(path: Path, query: Mapping[str, Any], timeout: float = ANSWER_
 
 def unknown_everywhere(item_id: str, asked: Sequence[str], service: str | None = None) -> UnknownItemError:
     """The error for an item that none of these programs has, nor the ``service`` at this address."""
-    from ray_multicluster_scheduler.control_plane.config.run_folder import run_folder
+    from ray_multicluster_scheduler.control_plane.config.home import run_folder
 
     if service is not None:
         others = f", and none of your programs has; asked were: {', '.join(asked)}" if asked else ""

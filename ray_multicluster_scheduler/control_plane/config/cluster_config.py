@@ -1,4 +1,4 @@
-"""One entry of ``clusters:``, validated and frozen."""
+"""ClusterConfig: one entry of ``clusters:``, validated and frozen. Addresses are used exactly as written."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from pydantic import Field, SecretStr, field_serializer, field_validator, model_
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import ClusterMetadata, parse_resources
-from ray_multicluster_scheduler.control_plane.config.addresses import check_dashboard, check_host_port
 from ray_multicluster_scheduler.control_plane.config.environment_spec import normalise_runtime_env
 from ray_multicluster_scheduler.control_plane.config.settings import Strict
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _NOT_FOR_PLACEMENT = {"auth_token", "auth_token_path", "tls", "connector_python", "agent_port", "agent_address"}
-_REACHED_BY = (
+_CONNECTION_FIELDS = (
     *("dashboard", "head_address", "auth_token", "auth_token_path", "tls"),
     *("carrier", "python", "agent_port", "agent_address", "connector_python"),
 )
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_HOST = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]"
+_HOST_PORT = re.compile(rf"(?:{_HOST}):([0-9]{{1,9}})")
+_DASHBOARD = re.compile(rf"https?://(?:{_HOST}):([0-9]{{1,9}})(?:/[^\s?#]*)?")
+_WITH_USER = re.compile(r"[a-z]+://[^/]*@")
+_MAX_PORT = 65535
 
 
 class Tls(Strict):
@@ -33,10 +37,10 @@ class Tls(Strict):
 
 
 class ClusterConfig(Strict):
-    """All that an operator says of one cluster. At least one of ``head_address`` and ``dashboard`` is needed."""
+    """The configuration of one cluster. At least one of ``head_address`` and ``dashboard`` is required."""
 
     name: str
-    """How it is called everywhere; letters, digits, ``_``, ``-`` and ``.``."""
+    """Its name; letters, digits, ``_``, ``-`` and ``.``."""
     head_address: str | None = None
     """Ray Client, ``host:port``."""
     dashboard: str | None = None
@@ -44,35 +48,35 @@ class ClusterConfig(Strict):
     prefer: bool = False
     """Its load score counts 1.2 times."""
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """How much a free CPU there is worth; its speed, say."""
+    """The value of a free CPU there, such as its relative speed."""
     tags: tuple[str, ...] = ()
     """What items can prefer (``tags``) or require (``require_tags``)."""
     home_dir: str | None = None
-    """Paths below the submitter's home, or any cluster's, become paths below this one there."""
+    """Paths below the home directory of the submitter, or of another cluster, are converted to paths below this one."""
     python: Annotated[str, Field(min_length=1)] = "python"
-    """The interpreter there that has ray, for our agent."""
+    """The Python interpreter in the cluster that has ray, for our agent."""
     runtime_env: dict[str, Any] = Field(default_factory=dict)
-    """Ray's, for all that runs there; what an item brings is laid over it."""
+    """Ray's runtime_env for everything that runs there; the runtime_env of an item is merged over it."""
     auth_token: SecretStr | None = None
     """The cluster's token; ``${NAME}`` is read from the environment when used, and never stored."""
     auth_token_path: str | None = None
-    """Or a file that has it."""
+    """A file that holds the token, instead of ``auth_token``."""
     tls: Tls = Tls()
     """How an https dashboard is trusted."""
     max_running_jobs: Annotated[int, Field(ge=1)] = 20
-    """At most so many Ray jobs of ours: each costs the head 60 to 100 MB."""
+    """Limit of our Ray jobs: each takes 60 to 100 MB on the head node."""
     max_in_flight: Annotated[int, Field(ge=1)] = 1000
-    """At most so many items of ours."""
+    """Limit of our items."""
     carrier: Literal["auto", "agent", "dial_in", "ray_client"] = "auto"
     """How tasks reach it: by an agent that dials back, by one that listens and is dialled, or by Ray Client."""
     agent_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """Where an agent listens that is dialled; 0 is any free port."""
+    """The port on which a dialled agent listens; 0 is any free port."""
     agent_address: str | None = None
-    """Where it is dialled, ``host:port``, if that is not the address of its own machine."""
+    """The address to dial, ``host:port``, if it differs from the address of its machine."""
     connector_python: Annotated[str, Field(min_length=1)] | None = None
     """A Python on this machine that has the cluster's version of Ray, for its connector (Ray Client)."""
     autoscaling: bool = False
-    """It can grow: it gets work that nothing is free for."""
+    """It can grow: it gets work even if nothing is free."""
     max_node: dict[str, float] | None = None
     """The largest node that may still appear, ``{CPU: , GPU: , memory: }``."""
 
@@ -87,12 +91,12 @@ class ClusterConfig(Strict):
     @field_validator("head_address", "agent_address")
     @classmethod
     def _head_is_host_port(cls, value: str | None) -> str | None:
-        return None if value is None else check_host_port(value)
+        return None if value is None else _check_host_port(value)
 
     @field_validator("dashboard")
     @classmethod
     def _dashboard_is_url(cls, value: str | None) -> str | None:
-        return None if value is None else check_dashboard(value)
+        return None if value is None else _check_dashboard(value)
 
     @field_validator("tags", mode="before")
     @classmethod
@@ -141,22 +145,21 @@ class ClusterConfig(Strict):
 
     @field_serializer("auth_token", when_used="unless-none")
     def _hide_literal_tokens(self, value: SecretStr) -> str:
-        """A reference such as ``${NAME}`` is no secret, and survives a round trip."""
+        """A reference such as ``${NAME}`` is not a secret, and survives a round trip."""
         text = value.get_secret_value()
         return text if _VARIABLE.fullmatch(text) else str(value)
 
     def metadata(self) -> ClusterMetadata:
-        """The part without secrets that placement needs."""
+        """The part that placement needs, without secrets."""
         fields = self.model_dump(exclude=_NOT_FOR_PLACEMENT)
         return ClusterMetadata.from_dict(fields)
 
     def reached_like(self, other: ClusterConfig) -> bool:
-        """Does nothing differ that says how it is reached, and by which agent? Then a link of the other is one of this,
-        too."""
-        return all(getattr(self, key) == getattr(other, key) for key in _REACHED_BY)
+        """Whether both are reached in the same way by the same agent, so that a link to the other can be reused."""
+        return all(getattr(self, key) == getattr(other, key) for key in _CONNECTION_FIELDS)
 
     def resolve_token(self, environ: Mapping[str, str] = os.environ) -> str | None:
-        """The token as it is now; look it up at each use and do not keep it. Raises ConfigurationError."""
+        """The current token; resolve it at each use and do not keep it. Raises ConfigurationError."""
         if self.auth_token_path is not None:
             return self._token_from_file(Path(self.auth_token_path).expanduser())
         if self.auth_token is None:
@@ -189,3 +192,29 @@ class ClusterConfig(Strict):
                 next_step="write the cluster's token into it",
             )
         return token
+
+
+def _check_host_port(value: str) -> str:
+    """Check ``host:port``. Raises ValueError with a sentence."""
+    match = _HOST_PORT.fullmatch(value)
+    if match is None:
+        raise ValueError(f"expected host:port, for example 192.168.5.7:10001, got {value!r}")
+    _check_port(match.group(1), value, "host:port")
+    return value
+
+
+def _check_dashboard(value: str) -> str:
+    """Check ``http(s)://host:port[/path]`` without user, query or fragment. Raises ValueError with a sentence."""
+    if _WITH_USER.match(value):
+        raise ValueError("a user name or password in the address is not used; give the token as auth_token")
+    match = _DASHBOARD.fullmatch(value)
+    if match is None:
+        expected = "expected http://host:port or https://host:port, for example http://192.168.5.7:8265"
+        raise ValueError(f"{expected}, got {value!r}")
+    _check_port(match.group(1), value, "http://host:port or https://host:port")
+    return value.rstrip("/")
+
+
+def _check_port(text: str, value: str, shape: str) -> None:
+    if not 0 < int(text) <= _MAX_PORT:
+        raise ValueError(f"expected {shape} with a port from 1 to {_MAX_PORT}, got {value!r}, where it is {text}")

@@ -1,4 +1,5 @@
-"""What can be used as it is, and is hardly meant: said by `rmcs config check`, `rmcs doctor` and `rmcs up`."""
+"""Warnings about a valid configuration that is probably a mistake, for `rmcs config check`, `rmcs doctor`, `rmcs
+up`."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from ray_multicluster_scheduler.control_plane.config.cluster_config import Clust
 SAME_CLUSTER, NO_CARRIER, NO_TOKEN = "SAME_CLUSTER", "NO_CARRIER", "CLUSTER_MISCONFIGURED"
 
 
-class Doubt(NamedTuple):
-    """About these clusters; ``code`` is one that `rmcs explain CODE` knows."""
+class ConfigWarning(NamedTuple):
+    """A warning about clusters; `rmcs explain CODE` explains its ``code``. ``mend`` says how to fix it."""
 
     clusters: tuple[str, ...]
     sentence: str
@@ -23,14 +24,14 @@ class Doubt(NamedTuple):
         return {**self._asdict(), "clusters": list(self.clusters)}
 
 
-def doubts(clusters: Sequence[ClusterConfig]) -> list[Doubt]:
-    """Nobody is asked."""
-    return [*_same_address(clusters), *_no_jobs_there(clusters), *_no_token(clusters)]
+def config_warnings(clusters: Sequence[ClusterConfig]) -> list[ConfigWarning]:
+    """All warnings that need no contact to the clusters."""
+    return [*_same_address(clusters), *_no_dashboard(clusters), *_no_token(clusters)]
 
 
-def same_cluster(names: Sequence[str], by: str) -> Doubt:
-    """Several names for one cluster; ``by`` says what gave it away."""
-    return Doubt(
+def same_cluster_warning(names: Sequence[str], by: str) -> ConfigWarning:
+    """Several names for one cluster; ``by`` tells how that was found."""
+    return ConfigWarning(
         tuple(names),
         f"{' and '.join(names)} are one cluster under several names ({by}), so what is free there counts more than "
         "once, and limits and intervals hold for each name alone",
@@ -39,8 +40,8 @@ def same_cluster(names: Sequence[str], by: str) -> Doubt:
     )
 
 
-def _same_address(clusters: Sequence[ClusterConfig]) -> Iterator[Doubt]:
-    told: set[frozenset[str]] = set()
+def _same_address(clusters: Sequence[ClusterConfig]) -> Iterator[ConfigWarning]:
+    reported: set[frozenset[str]] = set()
     for key in ("dashboard", "head_address"):
         names: dict[str, list[str]] = {}
         for one in clusters:
@@ -48,22 +49,22 @@ def _same_address(clusters: Sequence[ClusterConfig]) -> Iterator[Doubt]:
             if address is not None:
                 names.setdefault(_host_in_lower_case(address), []).append(one.name)
         for address, several in names.items():
-            if len(several) > 1 and frozenset(several) not in told:
-                told.add(frozenset(several))
-                yield same_cluster(several, f"the same {key}, {address}")
+            if len(several) > 1 and frozenset(several) not in reported:
+                reported.add(frozenset(several))
+                yield same_cluster_warning(several, f"the same {key}, {address}")
 
 
 def _host_in_lower_case(address: str) -> str:
-    """A path may differ by its case, a host may not."""
+    """Case matters in a path, but not in a host."""
     scheme, mark, rest = address.rpartition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{mark}{host.lower()}{slash}{path}"
 
 
-def _no_jobs_there(clusters: Iterable[ClusterConfig]) -> Iterator[Doubt]:
+def _no_dashboard(clusters: Iterable[ClusterConfig]) -> Iterator[ConfigWarning]:
     for one in clusters:
         if one.dashboard is None:
-            yield Doubt(
+            yield ConfigWarning(
                 (one.name,),
                 f"{one.name} has a head_address and no dashboard: tasks and actors go there by Ray Client, and no jobs",
                 f"add `dashboard: http://{one.head_address.rpartition(':')[0] if one.head_address else 'host'}:8265`, "
@@ -72,10 +73,10 @@ def _no_jobs_there(clusters: Iterable[ClusterConfig]) -> Iterator[Doubt]:
             )
 
 
-def _no_token(clusters: Iterable[ClusterConfig]) -> Iterator[Doubt]:
-    """A token is looked up at each use, so that it may come later; until then nothing can go there."""
+def _no_token(clusters: Iterable[ClusterConfig]) -> Iterator[ConfigWarning]:
+    """A token is resolved at each use, so it may be set later; until then nothing can be sent there."""
     for one in clusters:
         try:
             one.resolve_token()
         except ConfigurationError as error:
-            yield Doubt((one.name,), error.message.rstrip("."), error.next_step or "", NO_TOKEN)
+            yield ConfigWarning((one.name,), error.message.rstrip("."), error.next_step or "", NO_TOKEN)

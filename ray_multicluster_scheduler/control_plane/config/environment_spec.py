@@ -1,4 +1,4 @@
-"""Checks of a ``runtime_env``, in clusters.yaml and as callers give it."""
+"""Validation of a ``runtime_env``, in clusters.yaml and in submissions."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ RAY_KEYS = (
     "java_jars",
     "nsight",
 )
-"""What Ray knows. A key beside these may be a plugin's, so only one that looks like a slip is refused."""
+"""Ray's own keys. Other keys may belong to plugins, so only a likely misspelling of these is refused."""
 
 
 def normalise_runtime_env(value: object) -> dict[str, Any]:
-    """A copy with plain strings as env_vars; a list there is joined with ``:``. Raises ValueError in words."""
+    """A copy with plain strings as env_vars; a list there is joined with ``:``. Raises ValueError with a sentence."""
     if value is None:
         raise ValueError("is empty; leave the key out, or give a mapping such as {env_vars: {A: b}}")
     if not isinstance(value, Mapping):
@@ -56,7 +56,7 @@ def normalise_runtime_env(value: object) -> dict[str, Any]:
 
 
 def absolute_paths(env: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """Local ``working_dir`` and ``py_modules`` made absolute: in clusters.yaml they are relative to the file."""
+    """Make local ``working_dir`` and ``py_modules`` absolute; in clusters.yaml they are relative to the file."""
     result = dict(env)
     if "working_dir" in result:
         result["working_dir"] = _absolute(result["working_dir"], base)
@@ -78,15 +78,15 @@ def _variables(value: object) -> dict[str, str]:
 
 
 def _name(name: object) -> str:
-    if not isinstance(name, str) or not name or "=" in name or not _can_be_in_an_environment(name):
+    if not isinstance(name, str) or not name or "=" in name or not _is_valid_in_environment(name):
         raise ValueError(f"env_vars: {name!r} is not the name of a variable")
     return name
 
 
 def _text(name: str, value: object) -> str:
-    """YAML reads ``1`` and ``true`` as numbers and truth values; an environment holds only text."""
+    """The value as text. YAML reads ``1`` and ``true`` as numbers and truth values."""
     if isinstance(value, str):
-        if not _can_be_in_an_environment(value):
+        if not _is_valid_in_environment(value):
             raise ValueError(f"env_vars: the value of {name} holds characters that no environment can hold")
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
@@ -98,8 +98,8 @@ def _text(name: str, value: object) -> str:
     raise ValueError(f"env_vars: {name}: expected text, or a list of text to join with ':', got {_kind(value)}")
 
 
-def _can_be_in_an_environment(text: str) -> bool:
-    """No NUL, and nothing that UTF-8 cannot write: such a value aborts Ray's processes."""
+def _is_valid_in_environment(text: str) -> bool:
+    """No NUL, and only what UTF-8 can encode: other values abort Ray's processes."""
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:

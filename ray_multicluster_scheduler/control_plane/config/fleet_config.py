@@ -1,4 +1,4 @@
-"""The whole configuration, frozen."""
+"""FleetConfig: settings and clusters, validated and frozen."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ray_multicluster_scheduler.control_plane.config.home import expanded
 from ray_multicluster_scheduler.control_plane.config.settings import Settings, Strict
 from ray_multicluster_scheduler.control_plane.config.validation_errors import (
     AT_A_PLACE,
-    all_wrong,
-    complaint,
+    config_error,
     did_you_mean,
+    validation_error,
 )
-from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, Lines
+from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, LineIndex
 
 
 class FleetConfig(Strict):
-    """Settings and clusters. ``source`` says for people where it came from; relative paths start at ``base_dir``."""
+    """Settings and clusters. ``source`` names their origin in messages; relative paths start at ``base_dir``."""
 
     settings: Settings = Settings()
     clusters: tuple[ClusterConfig, ...]
@@ -71,10 +71,10 @@ def build_fleet(
     source: str,
     base_dir: Path,
     variables: Mapping[str, str] | None = None,
-    lines: Lines = NO_LINES,
+    lines: LineIndex = NO_LINES,
 ) -> FleetConfig:
-    """Validate plain data. ``variables``: settings that came from the environment, by the variable's name; ``lines``:
-    of the text that the data is from.
+    """Validate plain data. ``variables`` names the environment variable of each setting that has one; ``lines`` belongs
+    to the text of the data.
 
     Raises ConfigurationError that names the source, each wrong key with its line, and what was expected there.
     """
@@ -84,14 +84,14 @@ def build_fleet(
             {"settings": dict(settings), "clusters": rows, "source": source, "base_dir": base_dir}
         )
     except ValidationError as error:
-        raise complaint(source, error, rows=rows, variables=variables or {}, lines=lines) from None
-    if lines.doubled:
-        raise all_wrong(source, (), lines=lines)
+        raise validation_error(source, error, rows=rows, variables=variables or {}, lines=lines) from None
+    if lines.duplicates:
+        raise config_error(source, (), lines=lines)
     return fleet.model_copy(update={"clusters": tuple(_anchored(row, base_dir) for row in fleet.clusters)})
 
 
 def _anchored(cluster: ClusterConfig, base: Path) -> ClusterConfig:
-    """Relative paths of this machine made absolute, so that a later change of folder does not matter."""
+    """Make relative paths of this machine absolute, so that a later change of directory does not matter."""
     update: dict[str, Any] = {"runtime_env": absolute_paths(cluster.runtime_env, base)}
     if cluster.auth_token_path is not None:
         update["auth_token_path"] = str(base / expanded(cluster.auth_token_path, "auth_token_path"))

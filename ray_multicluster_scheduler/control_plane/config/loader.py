@@ -1,4 +1,4 @@
-"""Find the configuration, read it, and say what is wrong with it, each thing in one sentence."""
+"""Finds and reads the configuration, and reports every problem of it in one sentence."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.control_plane.config.validation_errors import (
     NEXT_STEP,
     TOP_KEYS,
-    Wrong,
-    all_wrong,
+    ConfigProblem,
+    config_error,
     unknown_key,
 )
-from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, Lines, parse_with_lines
+from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, LineIndex, parse_with_lines
 
 __all__ = ["FILE_NAME", "SYSTEM_FILE", "ConfigArgument", "NothingConfiguredError", "config_from", "load_config"]
 
@@ -94,52 +94,58 @@ def _from_text(text: str, environ: Mapping[str, str], here: Path) -> FleetConfig
 
 
 def config_from(
-    data: object, source: str, here: Path, environ: Mapping[str, str] = os.environ, lines: Lines = NO_LINES
+    data: object, source: str, here: Path, environ: Mapping[str, str] = os.environ, lines: LineIndex = NO_LINES
 ) -> FleetConfig:
-    """Plain data that is no file's: a list of clusters, or all that a file says. Raises ConfigurationError."""
+    """Build from plain data: a list of clusters, or the content of a whole file. Raises ConfigurationError."""
     if isinstance(data, list):
-        return _build(_Document({}, data, source, lines.below("clusters")), environ, here)
+        return _build(_Document({}, data, source, lines.relative_to("clusters")), environ, here)
     return _build(_Document.parse(data, source, lines), environ, here)
 
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The two halves of a configuration, not yet validated inside, and where in its text they stand."""
+    """The two parts of a configuration, not yet validated, with their line numbers."""
 
     settings: Mapping[str, Any]
     clusters: Sequence[Any]
     source: str
-    lines: Lines = NO_LINES
+    lines: LineIndex = NO_LINES
 
     @classmethod
-    def parse(cls, data: object, source: str, lines: Lines = NO_LINES) -> _Document:
+    def parse(cls, data: object, source: str, lines: LineIndex = NO_LINES) -> _Document:
         if not isinstance(data, Mapping):
             what = "is empty" if data is None else f"holds {_kind(data)} at its top level"
             raise _malformed(f"{source} {what}; expected the keys {' and '.join(TOP_KEYS)}.")
         settings: Any = data.get("settings") or {}
         clusters: Any = data.get("clusters")
         found = [
-            Wrong(f"{key}: {unknown_key(str(key), TOP_KEYS)}", lines.of((key,))) for key in data if key not in TOP_KEYS
+            ConfigProblem(f"{key}: {unknown_key(str(key), TOP_KEYS)}", lines.line_of((key,)))
+            for key in data
+            if key not in TOP_KEYS
         ]
         if not isinstance(settings, Mapping):
-            found.append(Wrong(f"settings: expected a mapping, got {_kind(settings)}", lines.of(("settings",))))
+            found.append(
+                ConfigProblem(f"settings: expected a mapping, got {_kind(settings)}", lines.line_of(("settings",)))
+            )
         if not isinstance(clusters, list):
             what = "is missing or empty" if clusters is None else f"holds {_kind(clusters)}"
             sentence = f"clusters {what}; expected a list of clusters, each with a name"
-            found.append(Wrong(sentence, lines.of(("clusters",))))
+            found.append(ConfigProblem(sentence, lines.line_of(("clusters",))))
         if found:
-            raise all_wrong(source, found, lines=lines)
+            raise config_error(source, found, lines=lines)
         return cls(settings, clusters, source, lines)
 
 
 def _build(document: _Document, environ: Mapping[str, str], base_dir: Path) -> FleetConfig:
     no_clusters = [
-        Wrong(f"clusters[{number}]: expected a mapping, got {_kind(row)}", document.lines.of(("clusters", number)))
+        ConfigProblem(
+            f"clusters[{number}]: expected a mapping, got {_kind(row)}", document.lines.line_of(("clusters", number))
+        )
         for number, row in enumerate(document.clusters)
         if not isinstance(row, (Mapping, ClusterConfig))
     ]
     if no_clusters:
-        raise all_wrong(document.source, no_clusters, lines=document.lines)
+        raise config_error(document.source, no_clusters, lines=document.lines)
     overrides, variables = _settings_from(environ)
     return build_fleet(
         {**document.settings, **overrides},
@@ -152,7 +158,7 @@ def _build(document: _Document, environ: Mapping[str, str], base_dir: Path) -> F
 
 
 def _settings_from(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Settings given as ``RMCS_<NAME>``, and each one's variable. Other variables of ours are no settings."""
+    """Settings given as ``RMCS_<NAME>``, and the variable of each. Other ``RMCS_`` variables are ignored."""
     values: dict[str, Any] = {}
     variables: dict[str, str] = {}
     for name, info in Settings.model_fields.items():

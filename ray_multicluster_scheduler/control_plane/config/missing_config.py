@@ -1,4 +1,4 @@
-"""The error where no clusters are configured. Light: commands look at every start whether an error is this one."""
+"""The error for a missing configuration. A light module: commands check for this error at every start."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
 class NothingConfiguredError(ConfigurationError):
-    """No place where clusters could be named names any."""
+    """No clusters are configured anywhere."""

@@ -1,4 +1,4 @@
-"""Limits of one owner that do not come from a file."""
+"""Limits of one owner that are set at run time, by an operator, or read back from the store."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MOST = {
 }
 
 
-def owner_limits_from(said: Mapping[str, Any]) -> OwnerLimits:
-    """All limits of an owner; those that are not named are as they are by default. Raises ConfigurationError."""
+def owner_limits_from(values: Mapping[str, Any]) -> OwnerLimits:
+    """Limits of an owner; limits that are not given have their defaults. Raises ConfigurationError."""
     try:
-        return OwnerLimits.model_validate(dict(said), strict=True)
+        return OwnerLimits.model_validate(dict(values), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"][:1])
@@ -41,10 +41,10 @@ def owner_limits_from(said: Mapping[str, Any]) -> OwnerLimits:
     raise ConfigurationError(f"{key} is {str(first['input'])[:100]!r}: {why}.", next_step=next_step)
 
 
-def kept_owner_limits(said: Mapping[str, Any]) -> OwnerLimits:
-    """Limits as they were written down, maybe when there were no bounds: what is beyond is at the bound. Those that
-    only a later version knows are left out."""
-    known = {name: _bounded(name, value) for name, value in said.items() if name in _KNOWN}
+def stored_owner_limits(values: Mapping[str, Any]) -> OwnerLimits:
+    """Limits from the store. Values beyond a bound, written by a version without bounds, are cut to it; limits that
+    only a later version knows are dropped."""
+    known = {name: _bounded(name, value) for name, value in values.items() if name in _KNOWN}
     return OwnerLimits.model_validate(known)
 
 

@@ -16,11 +16,11 @@ MaybeSeconds = Annotated[float, Field(ge=0)]
 Milliseconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
 MOST_OF_AN_OWNER = 10**9
-"""No limit of an owner is higher: whoever means more means none."""
+"""The largest limit of an owner; use none instead of more."""
 LimitedCount = Annotated[int, Field(ge=0, le=MOST_OF_AN_OWNER)]
 
 LEASE_MARGIN_S = 10.0
-"""How much later than the lease a cluster may be called lost, at the least: clocks and queues differ."""
+"""A cluster is lost at least so much later than the lease ends, because clocks and queues differ."""
 
 
 def _attribute_path(value: str) -> str:
@@ -33,14 +33,14 @@ def _attribute_path(value: str) -> str:
 def _origin(value: str) -> str:
     if re.fullmatch(r"https?://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:\d+)?/?", value):
         return value.rstrip("/")
-    raise ValueError(f"expected the place of a page, such as https://fleet.example:3000, got {value!r}")
+    raise ValueError(f"expected the origin of a page, such as https://fleet.example:3000, got {value!r}")
 
 
 def _collector(value: str) -> str:
     if re.fullmatch(r"https?://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:\d+)?(/[\w./-]*)?", value):
         return value.rstrip("/")
     raise ValueError(
-        "expected where a collector takes OTLP over HTTP, such as http://127.0.0.1:4318, "
+        "expected the address of a collector for OTLP over HTTP, such as http://127.0.0.1:4318, "
         f"got {mask_userinfo(value)!r} (keys belong into the environment variable OTEL_EXPORTER_OTLP_HEADERS)"
     )
 
@@ -81,8 +81,8 @@ class RetryBackoff(Strict):
 
 
 class OwnerLimits(Strict):
-    """What one owner gets at equal priority, the most that may wait or run of it, and the highest priority that it may
-    ask for. None: no limit."""
+    """The share of one owner at equal priority, the most that may wait or run of it, and its highest allowed priority.
+    None: no limit."""
 
     weight: Weight = 1.0
     max_queued: LimitedCount | None = None
@@ -95,7 +95,7 @@ NO_LIMITS = OwnerLimits()
 
 
 class ServiceTls(Strict):
-    """Files in PEM that a service proves itself with; ``cert`` may have a chain in it."""
+    """PEM files of the service's TLS identity; ``cert`` may contain a chain."""
 
     cert: str
     key: str
@@ -108,94 +108,94 @@ class Tracing(Strict):
 
 
 class Settings(Strict):
-    """All optional; each also as the environment variable ``RMCS_<NAME>``."""
+    """All are optional; each can also be set by the environment variable ``RMCS_<NAME>``."""
 
     resource_threshold: Threshold = Threshold()
     """Above this share in use, a cluster takes no new top-level work. One number, or ``{cpu: , gpu: , memory: }``."""
     threshold_on: Literal["reserved", "observed", "max"] = "reserved"
-    """What counts as in use: what Ray has given away (``reserved``), what is measured (``observed``), or the larger."""
+    """What counts as in use: what Ray has allocated (``reserved``), what is measured (``observed``), or the larger."""
     submission_interval_s: MaybeSeconds = 40.0
-    """So long pass between two top-level submissions to one cluster …"""
+    """The minimum time between two top-level submissions to one cluster …"""
     submission_interval_kinds: frozenset[Literal["job", "task", "actor"]] = frozenset({"job"})
-    """… of these kinds. Retries, and what comes back, do not wait."""
+    """… of these kinds. Retries and reconnected items do not wait."""
     execution_mode: Literal["parallel", "serial"] = "parallel"
     """``serial``: at most one top-level item runs on a cluster (an actor counts until it is ready)."""
     max_queue: Annotated[int, Field(ge=1)] = 100_000
-    """More items that wait are refused with QueueFullError."""
+    """With so many waiting items, more are refused with QueueFullError."""
     dedup: Literal["none", "content"] = "none"
-    """``content``: who submits what is equal to an unfinished item is joined to it."""
+    """``content``: a submission equal to an unfinished item is joined to it."""
     retries: Count = 0
-    """So often an item is repeated after an exception of its own code."""
+    """Retries after an exception of user code."""
     crash_retries: Count = 3
-    """So often after its worker or node died."""
+    """Retries after its worker or node died."""
     lost_retries: Count = 3
-    """So often after its cluster was lost; tasks and actors."""
+    """Retries after its cluster was lost; tasks and actors."""
     retry_backoff: RetryBackoff = RetryBackoff()
-    """How long to wait before a repetition."""
+    """The delay before a retry."""
     breaker_failures: Annotated[int, Field(ge=1)] = 5
-    """After so many failures of a cluster in a row, it gets no work."""
+    """After so many consecutive failures, a cluster gets no work."""
     breaker_recovery_s: Seconds = 60.0
-    """Then so long passes before it is probed."""
+    """The time until it is probed."""
     heartbeat_s: Seconds = 5.0
-    """A cluster that missed three of these is suspect, and gets nothing new."""
+    """A cluster that missed three heartbeats is suspect, and gets nothing new."""
     lease_s: Seconds = 45.0
-    """What runs in a cluster ends itself after so long without contact to us."""
+    """Work in a cluster ends itself after so long without contact to the control plane."""
     lost_after_s: Seconds = 60.0
-    """After so long a silent cluster is lost; at least 10 s more than ``lease_s``."""
+    """A silent cluster is lost after this time; at least 10 s more than ``lease_s``."""
     node_grace_s: MaybeSeconds = 60.0
-    """A cluster of several nodes that was started again may have nodes that go on for so long."""
+    """After a restart of a cluster with several nodes, old nodes may run on for so long."""
     start_grace_s: Seconds = 60.0
-    """What was sent and did not start within this is taken back."""
+    """An attempt that does not start within this time is taken back."""
     snapshot_interval_s: Seconds = 5.0
-    """How often a cluster without an agent is asked what is free, while something waits or runs."""
+    """How often a cluster without an agent is polled for free resources, while items wait or run."""
     health_check_interval_s: Seconds = 30.0
-    """How often clusters are checked, while something waits or runs, or somebody looks."""
+    """How often clusters are checked, while items wait or run, or a person views them."""
     prefetch_ms: Milliseconds = 50.0
-    """So much work of a kind that is known to be short is sent ahead of time; 0 for none."""
+    """How much work of a kind that is known to be short is prefetched to a cluster; 0 for none."""
     reserve_after_s: MaybeSeconds = 300.0
-    """A wide item that has waited so long gets room kept for it."""
+    """A large item that has waited so long gets a reservation."""
     ageing_s: Seconds = 3600.0
-    """To have waited so long is worth one step of priority."""
+    """Waiting for so long raises the priority by one."""
     order: Literal["fair", "fifo"] = "fair"
-    """At equal priority: by turns between owners, or first come, first served."""
+    """At equal priority: fair between owners, or first in, first out."""
     owners: dict[str, OwnerLimits] = {}
     """Weights and limits by owner."""
     combine: Literal["weighted", "chain"] = "weighted"
-    """Scores are added up by their weights, or compared one after another."""
+    """Scores are added up by weight, or compared one after another."""
     weights: dict[str, Annotated[float, Field(ge=0)]] = {"load": 1.0}
     """Which scores choose among the clusters that can take an item; ``{}`` is round robin."""
     policies: dict[str, AttributePath] = {}
-    """Policies of your own: a name, and where it is, as ``package.module:Class``."""
+    """Custom policies: name to ``package.module:Class``."""
     agent_listen: str = "auto"
     """Where agents dial in, ``host:port``; ``auto`` is a free port, on loopback if all clusters are local."""
     agent_advertise: str = "auto"
-    """What agents are told to dial, if it is another address than they can see."""
+    """The address that agents dial, if it differs from the listening address."""
     connector_python: Annotated[str, Field(min_length=1)] | None = None
     """A Python on this machine that has ray, for clusters that are reached by Ray Client; each may name its own."""
     agent_idle_s: Seconds = 300.0
     """An agent without work ends after this."""
     program_lease_s: Seconds = 60.0
-    """A program may be silent for so long before its actors end (service)."""
+    """The actors of a program end when it is silent for so long (service)."""
     keep_history_s: Seconds = 30 * 86_400.0
-    """So long a service keeps what is over …"""
+    """How long a service keeps ended items …"""
     keep_history_items: Count = 1_000_000
-    """… and so many of those."""
+    """… and how many of them."""
     keep_payloads_s: Seconds = 7 * 86_400.0
-    """So long a service keeps code, arguments, values and output of what is over."""
+    """How long a service keeps code, arguments, values and output of ended items."""
     max_payload_bytes: Annotated[int, Field(ge=1)] = 2**30
     """A larger payload is refused."""
     payload_quota_bytes: Annotated[int, Field(ge=1)] = 100 * 2**30
-    """All payloads that a service keeps; more is refused at submission."""
+    """The total of all payloads of a service; more is refused at submission."""
     auth: Literal["token", "none"] = "token"
-    """``none`` asks nobody for a token; on loopback only."""
+    """``none``: no token is required; on loopback only."""
     service_tls: ServiceTls | None = None
     """Serve https with these files."""
     cors_origins: tuple[Origin, ...] = ()
-    """Places whose pages may use the API, with a token of their own."""
+    """Origins of web pages that may use the API, with a token of their own."""
     max_connections: Annotated[int, Field(ge=1)] = 2_000
-    """More than these are answered 503."""
+    """Further connections are answered with 503."""
     tracing: Tracing | None = None
-    """Send a trace of each item that is over to this collector (service); needs the extra ``otel``."""
+    """Send a trace of each ended item to this collector (service); needs the extra ``otel``."""
 
     @field_validator("resource_threshold", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""From pydantic's errors to sentences for the person who edits the file, one for each thing that is wrong."""
+"""Converts pydantic's errors to sentences for the person who edits the file, one per problem, with its line."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ray_multicluster_scheduler.control_plane.config.settings import (
     Threshold,
     Tracing,
 )
-from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, Lines
+from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, LineIndex
 
-_SHOWN = 20
+_MAX_SHOWN = 20
 _SECRET_KEYS = frozenset({"auth_token"})
 _MODELS: dict[str, type[BaseModel]] = {
     "settings": Settings,
@@ -36,59 +36,59 @@ _MODELS: dict[str, type[BaseModel]] = {
     "tls": Tls,
 }
 _LISTED = 10
-"""More keys than these are not told in one line."""
+"""More keys than these are not problems in one line."""
 _IN_SETTINGS = "under settings"
 _PLACES: dict[str, type[BaseModel]] = {_IN_SETTINGS: Settings, "to an entry of clusters": ClusterConfig}
 TOP_KEYS = ("settings", "clusters")
 NEXT_STEP = "correct it; `rmcs explain CONFIGURATION` names every key"
-"""Whoever has the package has that, whatever the file looks like."""
+"""This command works whatever the file looks like."""
 AT_A_PLACE = "at_a_place"
-"""The type of an error that says itself where it is, in its context's ``place``."""
+"""The type of an error whose context has its location as ``place``."""
 
 Location = tuple[int | str, ...]
 
 
-class Wrong(NamedTuple):
-    """One thing that is wrong: a sentence without its full stop, and the line of the file if that is known."""
+class ConfigProblem(NamedTuple):
+    """One problem: a sentence without its full stop, and its line in the file, if known."""
 
     sentence: str
     line: int | None = None
 
 
-def all_wrong(
+def config_error(
     source: str,
-    found: Sequence[Wrong],
+    found: Sequence[ConfigProblem],
     *,
     cluster: str | None = None,
-    lines: Lines = NO_LINES,
+    lines: LineIndex = NO_LINES,
 ) -> ConfigurationError:
-    """One error for all that was found, and for what is doubled in the text of these lines, in their order; what others
-    wrote is spelt out."""
-    everything = [*found, *(Wrong(*one) for one in lines.doubled)]
-    told = [Wrong(escaped(one.sentence), one.line) for one in sorted(everything, key=lambda one: one.line or math.inf)]
-    if len(told) == 1:
-        (one,) = told
+    """One error for all problems and all duplicate keys, in the order of their lines; text of users is escaped."""
+    everything = [*found, *(ConfigProblem(*one) for one in lines.duplicates)]
+    ordered = sorted(everything, key=lambda one: one.line or math.inf)
+    problems = [ConfigProblem(escaped(one.sentence), one.line) for one in ordered]
+    if len(problems) == 1:
+        (one,) = problems
         line = "" if one.line is None else f", line {one.line}"
         return ConfigurationError(f"{source}{line}: {one.sentence}.", cluster=cluster, next_step=NEXT_STEP)
-    shown = [f"line {one.line}: {one.sentence}" if one.line else one.sentence for one in told[:_SHOWN]]
-    if len(told) > _SHOWN:
-        shown.append(f"and {len(told) - _SHOWN} more")
-    message = "\n  ".join([f"{source}: {len(told)} things are wrong:", *shown])
+    shown = [f"line {one.line}: {one.sentence}" if one.line else one.sentence for one in problems[:_MAX_SHOWN]]
+    if len(problems) > _MAX_SHOWN:
+        shown.append(f"and {len(problems) - _MAX_SHOWN} more")
+    message = "\n  ".join([f"{source}: {len(problems)} things are wrong:", *shown])
     return ConfigurationError(message, cluster=cluster, next_step=NEXT_STEP)
 
 
-def complaint(
+def validation_error(
     source: str,
     error: ValidationError,
     *,
     rows: Sequence[Any],
     variables: Mapping[str, str],
-    lines: Lines = NO_LINES,
+    lines: LineIndex = NO_LINES,
 ) -> ConfigurationError:
-    """All that pydantic found."""
+    """One error for all that pydantic found."""
     details = error.errors(include_url=False)
-    found = [Wrong(_sentence(one, rows, variables), _line(one, variables, lines)) for one in details]
-    return all_wrong(source, found, cluster=_cluster_name(details[0]["loc"], rows), lines=lines)
+    found = [ConfigProblem(_sentence(one, rows, variables), _line(one, variables, lines)) for one in details]
+    return config_error(source, found, cluster=_cluster_name(details[0]["loc"], rows), lines=lines)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -96,13 +96,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, list(known), n=5, cutoff=0.6)
     if not close:
         return ""
-    # Whoever wrote auth_token_file has not merely written too much of auth_token: auth_token_path is nearer.
+    # For auth_token_file, auth_token_path is a better suggestion than the shorter auth_token.
     longer = [one for one in close if word.startswith(f"{close[0]}_") and one.startswith(f"{close[0]}_")]
     return f" (did you mean {(longer or close)[0]!r}?)"
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """With where it belongs, or what was meant; with all that there are if nothing is near and they are few."""
+    """A sentence about an unknown key: where it belongs, the nearest known key, or a short list of known keys."""
     place = next((place for place, model in _PLACES.items() if key in model.model_fields), None)
     if place is not None:
         return f"unknown key; it belongs {place}"
@@ -113,7 +113,7 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
 
 
 def _listed(key: str, known: Sequence[str]) -> str:
-    """Those that share a word with it, else all, unless they are many."""
+    """Known keys that share a word with it, else all, unless they are many."""
     words = {word for word in key.split("_") if len(word) > 3}
     akin = [one for one in known if words.intersection(one.split("_"))]
     if akin:
@@ -134,16 +134,16 @@ def _sentence(detail: ErrorDetails, rows: Sequence[Any], variables: Mapping[str,
     return f"{where}: {_lower(message).replace('input should be', 'expected')}{_got(detail)}"
 
 
-def _line(detail: ErrorDetails, variables: Mapping[str, str], lines: Lines) -> int | None:
-    """What a validator of the whole has found says itself where that is."""
+def _line(detail: ErrorDetails, variables: Mapping[str, str], lines: LineIndex) -> int | None:
+    """The line of an error; validators of a whole model give the location themselves."""
     location: Location = detail["ctx"]["place"] if detail["type"] == AT_A_PLACE else detail["loc"]
-    if _of_a_variable(location, variables):
+    if _is_variable(location, variables):
         return None
-    return lines.of(location)
+    return lines.line_of(location)
 
 
 def _where(location: Location, rows: Sequence[Any], variables: Mapping[str, str]) -> str:
-    if _of_a_variable(location, variables):
+    if _is_variable(location, variables):
         inner = ".".join(str(part) for part in location[2:])
         return f"environment variable {variables[str(location[1])]}" + (f", {inner}" if inner else "")
     if not location:
@@ -156,12 +156,12 @@ def _where(location: Location, rows: Sequence[Any], variables: Mapping[str, str]
     return ".".join(str(part) for part in location)
 
 
-def _of_a_variable(location: Location, variables: Mapping[str, str]) -> bool:
+def _is_variable(location: Location, variables: Mapping[str, str]) -> bool:
     return len(location) > 1 and location[0] == "settings" and location[1] in variables
 
 
 def _cluster_name(location: Location, rows: Sequence[Any]) -> str | None:
-    """None where there is none, or none that could be shown as it is."""
+    """The name of the cluster at a location; None if it has none, or one that cannot be shown."""
     if len(location) < 2 or location[0] != "clusters" or not isinstance(location[1], int):
         return None
     row = rows[location[1]]
@@ -176,7 +176,7 @@ def _known_keys(location: Location) -> list[str]:
 
 
 def _got(detail: ErrorDetails) -> str:
-    """What stood there, unless it is, or may hold, a secret."""
+    """The invalid value, unless it is or may contain a secret."""
     value = detail["input"]
     if any(part in _SECRET_KEYS for part in detail["loc"]):
         return "; quote it if it looks like a number" if isinstance(value, (int, float)) else ""

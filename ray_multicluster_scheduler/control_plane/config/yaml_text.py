@@ -1,4 +1,4 @@
-"""YAML (and so JSON) with errors in words, without silently doubled keys, and with the lines that things stand in."""
+"""Parses YAML (and so JSON): plain error messages, no silent duplicate keys, and a line number for every key."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _OPENED = {
     "while parsing a flow sequence": "bracket",
     "while parsing a flow mapping": "brace",
 }
-"""By the parser's own words for where it is."""
-_SAID = {
+"""By the context that the parser reports."""
+_PROBLEMS = {
     r"'\t'": "a tab stands here; use spaces, not tabs",
     "'<stream end>'": "a bracket or a brace is opened and never closed",
     "'<scalar>'": "this does not belong to what is before it; is a quote missing, here or in a line above?",
     "<block": "its indentation does not fit the lines above it",
 }
-"""By the parser's own words for what it found; the first that is there counts."""
+"""By a part of the problem that the parser reports; the first match counts."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Notes each key that is given twice: YAML itself would keep the last one and say nothing."""
+    """Records duplicate keys, of which YAML itself silently keeps the last."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.doubled: list[tuple[str, int]] = []
+        self.duplicates: list[tuple[str, int]] = []
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -40,8 +40,8 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 line = key.start_mark.line + 1
                 if key.value in first:
-                    said = f"the key {key.value!r} is given twice, first in line {first[key.value]}"
-                    self.doubled.append((said, line))
+                    sentence = f"the key {key.value!r} is given twice, first in line {first[key.value]}"
+                    self.duplicates.append((sentence, line))
                 first.setdefault(key.value, line)
         return node
 
@@ -55,21 +55,21 @@ class _Loader(yaml.SafeLoader):
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """Where in a text its keys and items stand. Looked up when somebody asks: by aliases, a short text can hold more
-    places than could be listed."""
+class LineIndex:
+    """Line numbers of keys and items of a text. Computed on demand: with aliases, a short text can have too many paths
+    to list."""
 
     root: yaml.Node | None = None
     above: tuple[str, ...] = ()
-    doubled: tuple[tuple[str, int], ...] = ()
-    """A sentence about each key that is given twice, and its line."""
+    duplicates: tuple[tuple[str, int], ...] = ()
+    """A sentence about each duplicate key, and its line."""
 
-    def below(self, *above: str) -> Lines:
-        """The same text, where it stands for what is below this path."""
-        return Lines(self.root, above, self.doubled)
+    def relative_to(self, *above: str) -> LineIndex:
+        """The same index, for paths below this path."""
+        return LineIndex(self.root, above, self.duplicates)
 
-    def of(self, path: Sequence[object]) -> int | None:
-        """The line of this key or item, or of the nearest one around it; None: it is nobody's."""
+    def line_of(self, path: Sequence[object]) -> int | None:
+        """The line of this key or item, or of its nearest parent; None if there is none."""
         node, line = self.root, None
         for part in path[len(self.above) :]:
             found = _inside(node, part)
@@ -79,32 +79,32 @@ class Lines:
         return line
 
 
-NO_LINES = Lines()
-"""Of what was no text."""
+NO_LINES = LineIndex()
+"""For data that does not come from a text."""
 
 
 def parse_yaml(text: str, source: str) -> Any:
     """The data in ``text``. Raises ConfigurationError with line and column; no line of the text is shown."""
     data, lines = parse_with_lines(text, source)
-    if lines.doubled:
-        sentence, line = lines.doubled[0]
+    if lines.duplicates:
+        sentence, line = lines.duplicates[0]
         raise ConfigurationError(f"{source}, line {line}: {sentence}.", next_step="keep one of them")
     return data
 
 
-def parse_with_lines(text: str, source: str) -> tuple[Any, Lines]:
-    """The same, and where in the text each part stands. Of a key that is given twice the last one is taken: who asks
-    for lines tells of ``doubled``, beside whatever else is wrong."""
+def parse_with_lines(text: str, source: str) -> tuple[Any, LineIndex]:
+    """The data, and its line numbers. Of duplicate keys the last one is used; the caller reports ``duplicates``
+    together with other problems."""
     try:
         loader = _Loader(text)
         try:
             root = loader.get_single_node()
             data = None if root is None else loader.construct_document(root)
-            return data, Lines(root, doubled=tuple(loader.doubled))
+            return data, LineIndex(root, duplicates=tuple(loader.duplicates))
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        problem, mark = _in_words(error)
+        problem, mark = _explain(error)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise _not_yaml(f"{source}{place}: this is not YAML: {problem}.") from None
     except yaml.YAMLError as error:
@@ -115,20 +115,20 @@ def parse_with_lines(text: str, source: str) -> tuple[Any, Lines]:
         raise _not_yaml(f"{source}: this is nested too deeply.") from None
 
 
-def _in_words(error: yaml.MarkedYAMLError) -> tuple[str, yaml.Mark | None]:
-    """What is wrong, and where: of what is never closed, where it was opened."""
+def _explain(error: yaml.MarkedYAMLError) -> tuple[str, yaml.Mark | None]:
+    """The problem and its place; of a bracket or quote that is never closed, where it was opened."""
     problem = error.problem or error.context or "it cannot be understood"
     mark, opened = error.problem_mark or error.context_mark, error.context_mark
     what = _OPENED.get(error.context or "")
     if what is None or opened is None:
-        return next((said for found, said in _SAID.items() if found in problem), problem), mark
+        return next((text for found, text in _PROBLEMS.items() if found in problem), problem), mark
     if any(end in problem for end in _NEVER_CLOSED):
         return f"the {what} that is opened here is never closed", opened
     return f"{problem}, in what the {what} of line {opened.line + 1} opens", mark
 
 
 def _inside(node: yaml.Node | None, part: object) -> tuple[int, yaml.Node] | None:
-    """A key's own line, and what stands behind it; of doubles that ``<<`` brings, the last one holds."""
+    """The line and value of a key; of duplicates from ``<<`` merges, the last one."""
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
         return node.value[part].start_mark.line + 1, node.value[part]
     if isinstance(node, yaml.MappingNode):
@@ -139,4 +139,4 @@ def _inside(node: yaml.Node | None, part: object) -> tuple[int, yaml.Node] | Non
 
 
 def _not_yaml(message: str) -> ConfigurationError:
-    return ConfigurationError(message, next_step="mind indentation, colons and quotes in that place")
+    return ConfigurationError(message, next_step="check indentation, colons and quotes in that place")

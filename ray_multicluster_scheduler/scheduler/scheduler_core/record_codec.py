@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.common.model.decision import CandidateReport
 from ray_multicluster_scheduler.common.redaction import data_has_secrets, text_has_secrets
-from ray_multicluster_scheduler.control_plane.config.owner_limits import kept_owner_limits
+from ray_multicluster_scheduler.control_plane.config.owner_limits import stored_owner_limits
 from ray_multicluster_scheduler.control_plane.store.records import (
     FleetState,
     ItemStatus,
@@ -312,7 +312,7 @@ def _owner_row(name: str, document: Mapping[str, Any]) -> OwnerRow:
     limits = document.get("limits")
     if limits is None:
         return OwnerRow(name, document["paused"])
-    return OwnerRow(name, document["paused"], kept_owner_limits(limits))
+    return OwnerRow(name, document["paused"], stored_owner_limits(limits))
 
 
 def _text(document: Mapping[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.control_plane.config.run_folder import make_run_folder
+from ray_multicluster_scheduler.control_plane.config.home import make_run_folder
 from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
 
 

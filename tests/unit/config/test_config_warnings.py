@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.config.config_warnings import Doubt, doubts
+from ray_multicluster_scheduler.control_plane.config.config_warnings import ConfigWarning, config_warnings
 
 
-def found(**entries: dict[str, Any]) -> list[Doubt]:
-    return doubts([ClusterConfig.model_validate({"name": name, **entry}) for name, entry in entries.items()])
+def found(**entries: dict[str, Any]) -> list[ConfigWarning]:
+    return config_warnings([ClusterConfig.model_validate({"name": name, **entry}) for name, entry in entries.items()])
 
 
 def test_nothing_to_doubt() -> None:

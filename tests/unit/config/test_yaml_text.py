@@ -8,7 +8,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config import load_config
-from ray_multicluster_scheduler.control_plane.config.yaml_text import Lines, parse_with_lines, parse_yaml
+from ray_multicluster_scheduler.control_plane.config.yaml_text import LineIndex, parse_with_lines, parse_yaml
 
 GOOD = "  - name: good\n    dashboard: http://good:8265\n"
 
@@ -111,23 +111,23 @@ def test_a_key_that_is_given_twice_is_enough_to_be_refused(tmp_path: Path) -> No
 def test_what_an_alias_or_a_merge_brings_is_looked_for_where_it_stands() -> None:
     text = "a: &base\n  x: 1\n  y: 2\nb:\n  <<: *base\n  y: 3\nc: *base\n"
     _, lines = parse_with_lines(text, "it")
-    assert [lines.of(path) for path in (("a", "y"), ("b", "x"), ("b", "y"), ("c", "x"))] == [3, 2, 6, 2]
+    assert [lines.line_of(path) for path in (("a", "y"), ("b", "x"), ("b", "y"), ("c", "x"))] == [3, 2, 6, 2]
 
 
 def test_the_nearest_line_is_told_of_what_is_not_there() -> None:
     _, lines = parse_with_lines("a:\n- b\n- {c: 1}\n", "it")
-    assert lines.of(("a", 1, "d", 4)) == 3
-    assert lines.of(("z",)) is None
-    assert Lines().of(("a",)) is None
+    assert lines.line_of(("a", 1, "d", 4)) == 3
+    assert lines.line_of(("z",)) is None
+    assert LineIndex().line_of(("a",)) is None
 
 
 def test_a_text_that_refers_to_itself_is_no_trouble() -> None:
     """Nor one whose aliases stand for more places than a machine could list."""
     _, lines = parse_with_lines("a: &a [*a]\n", "it")
-    assert lines.of(("a", 0, 0, 0, 0)) == 1
+    assert lines.line_of(("a", 0, 0, 0, 0)) == 1
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
     _, lines = parse_with_lines(bomb, "it")
-    assert lines.of(("a39", *[8] * 38, 0, 1)) == 1
+    assert lines.line_of(("a39", *[8] * 38, 0, 1)) == 1
 
 
 def test_clusters_of_a_variable_have_lines_too() -> None:
