@@ -178,7 +178,7 @@ def test_the_log_level_of_a_service_that_runs(service: HttpService, rmcs: Rmcs) 
 
 
 NOBODY = "~nosuchuser/x"
-UNKNOWN = "~nosuchuser is nobody's home folder here"
+UNKNOWN = "there is no user for ~nosuchuser on this machine"
 
 
 class TestHomesOfNobody:
