@@ -70,7 +70,7 @@ class TestExplain:
         """It was asked already, and has a socket like every program with a scheduler."""
         monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
         programs = [(os.getpid(), Path("service")), (1, Path("program"))]
-        monkeypatch.setattr(run_folder, "sockets", lambda: programs)
+        monkeypatch.setattr(home, "sockets", lambda: programs)
         monkeypatch.setattr(local_programs, "query_program", lambda *_: {"error": "UnknownItemError"})
         with StateFolder(tmp_path / "home") as state:
             state.announce(address=service.address)

@@ -17,7 +17,7 @@ import pytest
 
 from ray_multicluster_scheduler.cli.service import local_programs
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.config import home
+from ray_multicluster_scheduler.control_plane.config.home import make_run_folder, sockets
 from ray_multicluster_scheduler.control_plane.runtime import local_queries
 from tests.unit.client_api.actor_plane import ActorPlane
 from tests.unit.client_api.control_plane import ControlPlane, until
@@ -69,10 +69,10 @@ class TestTheSocket:
     def test_each_control_plane_of_a_program_has_one(self, plane: ActorPlane) -> None:
         with ControlPlane() as other:
             assert other.runtime.questions.path != plane.runtime.questions.path
-            assert [pid for pid, _ in home.sockets()] == [os.getpid()] * 2
+            assert [pid for pid, _ in sockets()] == [os.getpid()] * 2
 
     def test_what_dead_processes_left_is_removed_by_who_finds_it(self, home: Path) -> None:
-        home.make_run_folder()
+        make_run_folder()
         dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
         left = home / "run" / f"{int(dead.stdout)}-1.sock"
         left.touch()
@@ -80,7 +80,7 @@ class TestTheSocket:
         with ControlPlane():
             assert not left.exists()
         left.touch()
-        assert list(home.sockets()) == []
+        assert list(sockets()) == []
         assert [one.name for one in (home / "run").iterdir()] == ["notes.sock"]
 
     def test_a_folder_that_others_could_read_is_closed_to_them(self, home: Path) -> None:
@@ -163,14 +163,14 @@ class TestQuestions:
 
 class TestAsking:
     def test_a_socket_that_nobody_listens_at_is_removed(self, home: Path) -> None:
-        path = home.make_run_folder() / f"{os.getpid()}-9999.sock"
+        path = make_run_folder() / f"{os.getpid()}-9999.sock"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
         assert local_programs.query_program(path, {"list": True}) is None
         assert not path.exists()
 
     def test_an_answer_that_does_not_come_or_makes_no_sense(self, home: Path) -> None:
-        path = home.make_run_folder() / f"{os.getpid()}-9999.sock"
+        path = make_run_folder() / f"{os.getpid()}-9999.sock"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen()
