@@ -47,13 +47,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         to_stderr("rmcs: interrupted.")
         return exit_codes.INTERRUPTED
     except SystemExit as stop:  # Typer always ends so
-        code = stop.code if isinstance(stop.code, int) else exit_codes.NOT_DONE if stop.code else 0
-        if code == exit_codes.NOT_DONE and _pipe_closed():
-            return exit_codes.BROKEN_PIPE
-        if code == exit_codes.INTERRUPTED:
-            to_stderr("rmcs: interrupted.")
-        return code
+        return _exit_code(stop)
     return 0
+
+
+def _exit_code(stop: SystemExit) -> int:
+    code = stop.code if isinstance(stop.code, int) else exit_codes.NOT_DONE if stop.code else 0
+    if code == exit_codes.NOT_DONE and _pipe_closed():
+        return exit_codes.BROKEN_PIPE
+    if code == exit_codes.INTERRUPTED:
+        to_stderr("rmcs: interrupted.")
+    return code
 
 
 def _is_not_utf8(word: str) -> bool:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from ray_multicluster_scheduler.cli.service import local_programs
+from ray_multicluster_scheduler.control_plane.config import home
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints

@@ -181,12 +181,7 @@ class SchedulingPass:
             for owner in sorted(self._machine.queue.unblocked_owners):
                 self.rescan_owner(owner)
             self._machine.queue.unblocked_owners.clear()
-        if self._machine.wide_reservations:
-            if self._machine.run_times.changed:  # short items may backfill reserved capacity
-                self._machine.freed_clusters.update(self._machine.wide_reservations.values())
-            if self._full_scan or self._machine.freed_clusters:
-                self._reservations.drop_useless(now)
-        self._machine.run_times.changed = False
+        self._refresh_reservations(now)
         left = MAX_CHECKS
         while left > 0:
             # 1. choose a scan: all groups, those that fit freed capacity, or new ones
@@ -215,6 +210,14 @@ class SchedulingPass:
         ):
             self._machine.output.request_continue()
         self._set_wake_timer(now)
+
+    def _refresh_reservations(self, now: float) -> None:
+        if self._machine.wide_reservations:
+            if self._machine.run_times.changed:  # short items may backfill reserved capacity
+                self._machine.freed_clusters.update(self._machine.wide_reservations.values())
+            if self._full_scan or self._machine.freed_clusters:
+                self._reservations.drop_useless(now)
+        self._machine.run_times.changed = False
 
     def _next_scan(self) -> _Scan | None:
         if self._full_scan:
