@@ -199,7 +199,7 @@ class Agent:
                 traceback.print_exc()
                 raise FrameError(f"the message {message.kind!r} cannot be handled: {error!r}") from error
 
-    def _handle(self, message: Message, probe: ClusterProbe) -> None:  # noqa: C901 - one case per kind of message
+    def _handle(self, message: Message, probe: ClusterProbe) -> None:
         head = message.head
         match message.kind:
             case m.CALLS:
