@@ -30,7 +30,7 @@ class Steps:
     def watch(self, tell: Callable[[Any], object]) -> None:
         self._over.add_done_callback(lambda _: tell(self))
 
-    def watch_steps(self, tell: Callable[[Any], object]) -> None:
+    def watch_transitions(self, tell: Callable[[Any], object]) -> None:
         self._watchers.append(tell)
 
     def moved(self, state: TaskState) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Self
 
-from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventIterator, Said
+from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventDict, EventIterator
 
 
 class OpeningEvents:
@@ -38,7 +38,7 @@ class OpeningEvents:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Said:
+    async def __anext__(self) -> EventDict:
         if self._closed:
             raise StopAsyncIteration
         return await anext(await self._begun())

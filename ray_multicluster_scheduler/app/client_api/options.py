@@ -274,7 +274,7 @@ def item_id_of(given: object, what: str) -> str:
     from ray_multicluster_scheduler.control_plane.runtime.item import Item  # noqa: PLC0415
 
     if isinstance(given, (Handle, ActorHandle)) and isinstance(given._item, Item):
-        return given._item.whole
+        return given._item.scheduled_id
     raise ConfigurationError(
         f"{what} was given {given!r}, which is no item.",
         next_step="give what submit_task_async, submit_job or submit_actor returned, or its id",

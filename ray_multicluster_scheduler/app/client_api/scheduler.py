@@ -42,9 +42,9 @@ from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import (
     check_what_to_cancel,
 )
 from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
-from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service
 from ray_multicluster_scheduler.app.client_api.remote.remote_actors import RemoteActors
 from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
+from ray_multicluster_scheduler.app.client_api.remote.service_address import find_service
 from ray_multicluster_scheduler.app.client_api.submission.submission import (
     PlaceholderActor,
     Submission,
@@ -67,7 +67,7 @@ from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_l
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventCallback, EventIterator, EventListener
-from ray_multicluster_scheduler.control_plane.runtime.idempotency import with_own_id
+from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_own_id
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, wait_for
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
@@ -185,7 +185,7 @@ class UnifiedScheduler(JobVerbs):
         """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None. Raises
         ConfigurationError, TaskSubmissionError for what is wrong at once."""
         handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options)
-        handle._runtime.let_catch_up()
+        handle._runtime.throttle()
         if number == 1:
             return handle
         return PartHandle.split(handle, number) if number else None
@@ -234,14 +234,14 @@ class UnifiedScheduler(JobVerbs):
         if isinstance(item, ActorHandle):
             ActorHandle.kill(item)
             return
-        runtime = self._that_knows(item)
+        runtime = self._running_control_plane(item)
         actor = None if self._actors is None else self._actors.find(item)
         if actor is not None:
             ActorHandle.kill(actor)
         elif runtime.is_call(item):
             runtime.cancel_call(item, force=force)
         else:
-            item = runtime.whole_id(item)
+            item = runtime.scheduled_item_id(item)
             runtime.check_known(item)
             runtime.cancel(item, "cancelled by the caller", force=force)
 
@@ -253,7 +253,7 @@ class UnifiedScheduler(JobVerbs):
         if isinstance(item_id, ActorHandle):
             return ActorHandle.explain(item_id)
         item_id = item_id_of(item_id, "explain")
-        return self._that_knows(item_id).explain(item_id)
+        return self._running_control_plane(item_id).explain(item_id)
 
     def plan(
         self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **options: Any
@@ -286,7 +286,7 @@ class UnifiedScheduler(JobVerbs):
     def submit_job(self, entrypoint: str, **options: Unpack[JobOptions]) -> str:
         """Submit a Ray job and return its id once it is accepted; see :meth:`submit_job_async`."""
         handle = self.submit_job_async(entrypoint, **options)
-        handle._runtime.settled(handle.id)
+        handle._runtime.accepted_item(handle.id)
         if handle.state.terminal and handle.attempt == 0 and (error := handle.exception()) is not None:
             raise error  # of which a service tells a moment later
         return handle.id
@@ -294,11 +294,11 @@ class UnifiedScheduler(JobVerbs):
     def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
         """Submit a Ray job. The same ``submission_id`` again is the same job. Raises ConfigurationError."""
         runtime, submission = self._started()
-        return JobHandle(with_own_id(runtime.submit(submission.job(entrypoint, **options)), options), runtime)
+        return JobHandle(check_own_id(runtime.submit(submission.job(entrypoint, **options)), options), runtime)
 
     def job_info(self, job_id: str) -> dict[str, Any]:
         """Status, cluster, attempt and times of a job. Raises UnknownItemError."""
-        return self._that_knows(job_id).job_info(job_id)
+        return self._running_control_plane(job_id).job_info(job_id)
 
     def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
         """All jobs of this control plane, oldest first; ``status`` selects one status."""
@@ -308,11 +308,11 @@ class UnifiedScheduler(JobVerbs):
 
     def job_logs(self, job_id: str) -> str:
         """Output of the newest attempt of a job; empty while it waits. Raises ClusterConnectionError."""
-        return self._that_knows(job_id).job_log(job_id)
+        return self._running_control_plane(job_id).job_log(job_id)
 
     def follow_job_logs(self, job_id: str) -> Iterator[str]:
         """Iterate over the output of a job until it ends."""
-        return self._that_knows(job_id).follow_job_log(job_id)
+        return self._running_control_plane(job_id).follow_job_log(job_id)
 
     def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
         """Wait until one of these jobs has ended, or the timeout."""
@@ -399,7 +399,7 @@ class UnifiedScheduler(JobVerbs):
         if gang is not None and gang.of == "actor":
             return handles_of(item, runtime, [part.methods for part in new.parts])
         handle = TaskHandle(item, runtime)
-        runtime.let_catch_up()
+        runtime.throttle()
         return handle
 
     def hold(self, item: ItemRef, reason: str = "") -> None:
@@ -597,7 +597,7 @@ class UnifiedScheduler(JobVerbs):
 
     def handle(self, item_id: str) -> TaskHandle | JobHandle | ActorHandle:
         """The handle of an unfinished item. Raises UnknownItemError."""
-        runtime = self._that_knows(item_id)
+        runtime = self._running_control_plane(item_id)
         actor = None if self._actors is None else self._actors.find(item_id)
         if actor is not None:
             return actor
@@ -606,7 +606,7 @@ class UnifiedScheduler(JobVerbs):
             raise UnknownItemError(f"There is no item {item_id!r} in progress here.", task_id=item_id)
         return JobHandle(item, runtime) if item.task.kind == "job" else TaskHandle(item, runtime)
 
-    def _that_knows(self, item_id: str) -> ControlPlane:
+    def _running_control_plane(self, item_id: str) -> ControlPlane:
         """The running control plane; none is started only to find out that it does not know the item."""
         runtime = self._running()
         if runtime is None:
@@ -665,15 +665,15 @@ class UnifiedScheduler(JobVerbs):
             return item._runtime, task_id
         if isinstance(item, ActorHandle):
             return item._rmcs_runtime, task_id
-        runtime = self._that_knows(task_id)
+        runtime = self._running_control_plane(task_id)
         if runtime.is_call(task_id):
             raise ConfigurationError(
                 f"{task_id} is a call of an actor's method, which waits with its actor and not in a queue.",
                 task_id=task_id,
                 next_step=f"use {verb} with items: tasks, actors and jobs",
             )
-        task_id = runtime.whole_id(task_id)
-        if runtime.settled(task_id) is None:
+        task_id = runtime.scheduled_item_id(task_id)
+        if runtime.accepted_item(task_id) is None:
             runtime.check_known(task_id)
         return runtime, task_id
 

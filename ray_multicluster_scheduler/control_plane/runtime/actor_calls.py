@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentFailure, Arguments, ArgumentWatch, Values
-from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise, how_it_ended, never_sent
+from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise, actor_end, never_sent
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import (
     Call,
@@ -49,7 +49,7 @@ class ActorCalls:
         """Its end was asked for, even if it is not over yet."""
         self._attempt = self._number = 0
         self._adopted: deque[CallItem] = deque()
-        item.watch_steps(lambda _: calls.wake(self))
+        item.watch_transitions(lambda _: calls.wake(self))
 
     def call(self, method: str, arguments: Arguments, *, has_paths: bool) -> CallItem:
         """As :meth:`CallQueue.call`."""
@@ -67,7 +67,7 @@ class ActorCalls:
             arguments,
             lambda values: self._filled_in(call, values),
             lambda failure: self._failed(call, failure),
-            self._calls.bring,
+            self._calls.fetch_value,
         )
         self._calls.put(call)
         call.watch_arguments.begin()
@@ -131,7 +131,7 @@ class ActorCalls:
         if call.outcome is None:
             self.unanswered += 1
             call.sent_to, call.actor_attempt = cluster, attempt
-            link.adopt_method(call.id, (self.item.id, attempt), (self.item.whole, attempt))
+            link.adopt_method(call.id, (self.item.id, attempt), (self.item.scheduled_id, attempt))
 
     def _target(self) -> tuple[str, int] | None:
         """Cluster and attempt that take calls now."""
@@ -158,7 +158,7 @@ class ActorCalls:
         return batch
 
     def _fail_waiting(self, ended: Outcome) -> None:
-        completion, what = ended.completion, how_it_ended(ended)
+        completion, what = ended.completion, actor_end(ended)
         while self._adopted:
             call = self._adopted.popleft()
             message = f"{call.name} ({call.id}) was on its way when the service was started again, and actor "
@@ -281,7 +281,7 @@ class CallItem(CallPromise):
 
     def _gang_id(self) -> str:
         item = self.actor.item
-        return "" if item.whole == item.id else item.whole
+        return "" if item.scheduled_id == item.id else item.scheduled_id
 
     def answered(self, result: CallResult) -> Outcome:
         """What an answer from the cluster means."""

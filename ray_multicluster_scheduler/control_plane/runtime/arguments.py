@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.outcome import Bring, is_away, payload_of
+from ray_multicluster_scheduler.control_plane.runtime.outcome import FetchValue, is_in_cluster, payload_of
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady, Event
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
@@ -110,12 +110,12 @@ class ArgumentWatch:
         arguments: Arguments,
         ready: Callable[[Values], object],
         failed: Callable[[ArgumentFailure], object],
-        bring: Bring | None = None,
+        fetch_value: FetchValue | None = None,
     ) -> None:
-        """``bring`` is for values that were left in their clusters. Without, they are as good as here: somebody else
-        brings them, by their names."""
+        """``fetch_value`` fetches values that were left in their clusters. Without it they count as present:
+        the service resolves them by name."""
         self._arguments = arguments
-        self._ready, self._failed, self._bring = ready, failed, bring
+        self._ready, self._failed, self._bring = ready, failed, fetch_value
         self._lock = threading.Lock()
         self._over = False
         self._left = len(arguments.sources) + 1  # one for begin() itself
@@ -128,7 +128,7 @@ class ArgumentWatch:
         for source in self._arguments.sources:
             source._item.watch(self._source_over)
         for actor in self._arguments.actors:
-            actor._item.watch_steps(self._actor_moved)
+            actor._item.watch_transitions(self._actor_moved)
             self._actor_moved(actor._item)
         self._one_less()
         if self._over:  # it may have been stopped before all of these were watched
@@ -141,7 +141,7 @@ class ArgumentWatch:
 
     def _source_over(self, promise: Promise) -> None:
         outcome = promise.outcome
-        if outcome is not None and outcome.succeeded and is_away(outcome) and self._bring is not None:
+        if outcome is not None and outcome.succeeded and is_in_cluster(outcome) and self._bring is not None:
             self._bring(promise, lambda problem: self._came(promise, problem))
         elif outcome is not None and outcome.succeeded:
             self._one_less()
@@ -213,14 +213,14 @@ class ArgumentWatch:
             if not source.done():
                 source._item.unwatch(self._source_over)
         for actor in self._arguments.actors:
-            actor._item.unwatch_steps(self._actor_moved)
+            actor._item.unwatch_transitions(self._actor_moved)
 
 
 def values_of(arguments: Arguments) -> tuple[tuple[str, bytes], ...]:
     """The values of its sources, all of which succeeded; nothing of one that somebody else brings."""
     outcomes = [(source, source._item.outcome) for source in arguments.sources]
     return tuple(
-        (source.id, b"") if is_away(outcome) else source._blob(outcome)
+        (source.id, b"") if is_in_cluster(outcome) else source._blob(outcome)
         for source, outcome in outcomes
         if outcome is not None
     )
@@ -229,7 +229,7 @@ def values_of(arguments: Arguments) -> tuple[tuple[str, bytes], ...]:
 def all_there(arguments: Arguments) -> bool:
     """Can it go as it is?"""
     return not arguments.actors and all(
-        (outcome := source._item.outcome) is not None and outcome.succeeded and not is_away(outcome)
+        (outcome := source._item.outcome) is not None and outcome.succeeded and not is_in_cluster(outcome)
         for source in arguments.sources
     )
 
@@ -237,7 +237,7 @@ def all_there(arguments: Arguments) -> bool:
 def _waits_for(arguments: Arguments, most: int = 3) -> str:
     names = [source.id for source in arguments.sources if not source.done()]
     names += [f"actor {actor._item.id}" for actor in arguments.actors]
-    away = [source.id for source in arguments.sources if is_away(source._item.outcome)]
+    away = [source.id for source in arguments.sources if is_in_cluster(source._item.outcome)]
     if not names and away:
         return f"fetches the value of {_list(away, most)} from its cluster"
     if not names:
@@ -258,10 +258,10 @@ class IncompleteItems:
         payload_cache: PayloadCache,
         post: Callable[[Event], None],
         soon: Callable[..., None],
-        bring: Bring | None = None,
+        fetch_value: FetchValue | None = None,
     ) -> None:
-        """``bring`` is for values that were left in their clusters, if there can be any."""
-        self._payload_cache, self._post, self._soon, self._bring = payload_cache, post, soon, bring
+        """``fetch_value`` is for values that were left in their clusters, if there can be any."""
+        self._payload_cache, self._post, self._soon, self._bring = payload_cache, post, soon, fetch_value
         self._watches: dict[str, ArgumentWatch] = {}
         self._origins: dict[str, Outcome | None] = {}
 
@@ -274,7 +274,7 @@ class IncompleteItems:
             arguments,
             ready=lambda values: self._soon(self._ready, task_id, values),
             failed=lambda failure: self._soon(self._failed, task_id, failure),
-            bring=self._bring,
+            fetch_value=self._bring,
         )
         return watch
 

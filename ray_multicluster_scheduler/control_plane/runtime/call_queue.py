@@ -60,7 +60,7 @@ class CallQueue(Protocol):
         """Its end was asked for: calls that have not left yet wait for it and fail."""
 
 
-def how_it_ended(actor: Outcome) -> str:
+def actor_end(actor: Outcome) -> str:
     """An actor that takes no calls any more."""
     if actor.completion.state is TaskState.SUCCEEDED:
         return "has left by itself"
@@ -69,7 +69,7 @@ def how_it_ended(actor: Outcome) -> str:
 
 def never_sent(call: CallPromise, ended: Outcome) -> str:
     """Its actor is over."""
-    why = f"actor {call.actor.item.id} {how_it_ended(ended)}. {ended.completion.message}"
+    why = f"actor {call.actor.item.id} {actor_end(ended)}. {ended.completion.message}"
     return f"{call.name} ({call.id}) was not sent: {why}".strip()
 
 

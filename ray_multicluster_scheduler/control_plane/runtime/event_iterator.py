@@ -14,11 +14,11 @@ from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceU
 from ray_multicluster_scheduler.common.logging import get_logger
 
 _log = get_logger(__name__)
-Said = dict[str, Any]
-EventCallback = Callable[[Said], object]
+EventDict = dict[str, Any]
+EventCallback = Callable[[EventDict], object]
 
 
-class Plane(Protocol):
+class LoopOwner(Protocol):
     """Whoever runs the loop on which events come."""
 
     def start(self, work: Coroutine[Any, Any, Any]) -> Future[Any]: ...
@@ -30,10 +30,10 @@ class EventIterator:
     """Each event is a dict with its ``type``; durable ones have a ``number``. It ends when its scheduler does, or with
     :meth:`close`; `with` and `async with` close it. For one reader at a time."""
 
-    def __init__(self, plane: Plane, source: AsyncGenerator[list[Said], None]) -> None:
+    def __init__(self, plane: LoopOwner, source: AsyncGenerator[list[EventDict], None]) -> None:
         self._plane, self._source = plane, source
-        self._here: deque[Said] = deque()
-        self._asked: Future[list[Said] | None] | None = None
+        self._here: deque[EventDict] = deque()
+        self._asked: Future[list[EventDict] | None] | None = None
         self._closed = False
 
     def begin(self, timeout: float) -> None:
@@ -48,7 +48,7 @@ class EventIterator:
                     f"Nobody has told of any event for {timeout:g} s.", next_step="see whether the service runs"
                 ) from None
 
-    def next(self, timeout: float | None = None) -> Said | None:
+    def next(self, timeout: float | None = None) -> EventDict | None:
         """The next one; None if none came for so many seconds, or none will come any more."""
         while not self._here:
             asked = self._ask()
@@ -75,7 +75,7 @@ class EventIterator:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Said:
+    def __next__(self) -> EventDict:
         try:
             found = self.next()
         except KeyboardInterrupt:
@@ -88,7 +88,7 @@ class EventIterator:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Said:
+    async def __anext__(self) -> EventDict:
         while not self._here:
             asked = self._ask()
             if asked is None:
@@ -115,7 +115,7 @@ class EventIterator:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self) -> Future[list[Said] | None] | None:
+    def _ask(self) -> Future[list[EventDict] | None] | None:
         """What is asked already is not asked twice: a time-out loses nothing."""
         if self._closed:
             return None
@@ -127,7 +127,7 @@ class EventIterator:
                 return None
         return self._asked
 
-    def _take(self, found: list[Said] | None) -> bool:
+    def _take(self, found: list[EventDict] | None) -> bool:
         self._asked = None
         if found is None:
             self._closed = True
@@ -166,7 +166,7 @@ class EventListener:
             self._events.close()
 
 
-async def _while_they_come(events: EventIterator) -> AsyncGenerator[Said, None]:
+async def _while_they_come(events: EventIterator) -> AsyncGenerator[EventDict, None]:
     while True:
         try:
             event = await anext(events)
@@ -178,5 +178,5 @@ async def _while_they_come(events: EventIterator) -> AsyncGenerator[Said, None]:
         yield event
 
 
-async def _end(source: AsyncGenerator[list[Said], None]) -> None:
+async def _end(source: AsyncGenerator[list[EventDict], None]) -> None:
     await source.aclose()

@@ -37,8 +37,8 @@ _MARKERS = markers("", "", 0, 0)
 
 def explain_item(runtime: Runtime, task_id: str) -> Explanation:
     """Everything known of one item; of a gang's member, that of the gang. Raises UnknownItemError."""
-    if runtime.settled(task_id) is None:
-        runtime.settled(task_id.rpartition(".")[0])
+    if runtime.accepted_item(task_id) is None:
+        runtime.accepted_item(task_id.rpartition(".")[0])
     return runtime.ask(lambda: story(runtime, task_id))
 
 
@@ -91,7 +91,7 @@ def member_summary(task_id: str, names: Sequence[str]) -> dict[str, Any]:
     return {"id": task_id, "index": at, "name": names[at] if at < len(names) else None}
 
 
-def readings(task_id: str) -> list[tuple[str, int | None]]:
+def id_interpretations(task_id: str) -> list[tuple[str, int | None]]:
     """What it may be: an item of this id, or else a member of a gang, by its number."""
     gang_id, _, at = task_id.rpartition(".")
     if not gang_id or not at.isdecimal() or len(at) > _MOST_DIGITS:
@@ -107,11 +107,11 @@ def is_member(task: TaskDescription, task_id: str) -> bool:
     return known and task_id == member_id(task.id, int(at))
 
 
-def whole_id(runtime: Runtime, task_id: str) -> str:
+def scheduled_item_id(runtime: Runtime, task_id: str) -> str:
     """The item that is meant: of a gang's member it is the gang. From any thread."""
     if runtime.item(task_id) is not None:
         return task_id
-    runtime.settled(task_id.rpartition(".")[0])
+    runtime.accepted_item(task_id.rpartition(".")[0])
     return runtime.ask(lambda: gang_of(runtime, task_id)) or task_id
 
 
@@ -135,7 +135,7 @@ def current_wait_reasons(runtime: Runtime) -> CurrentWaitReasons:
 def current_reason(runtime: Runtime, record: TaskRecord, reasons: CurrentWaitReasons) -> tuple[str, str]:
     """Code and sentence of its state, with what is to be known of the cluster that it is on."""
     code, sentence = reasons.of(record)
-    return code, sentence + _but(runtime, record)
+    return code, sentence + _cluster_note(runtime, record)
 
 
 def _of_waiting(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _of_gang(record: TaskRecord) -> dict[str, Any]:
     return {"gang": {"of": gang.of, "strategy": gang.strategy, "members": members}}
 
 
-def _but(runtime: Runtime, record: TaskRecord) -> str:
+def _cluster_note(runtime: Runtime, record: TaskRecord) -> str:
     """What it waits for on its cluster, or what is wrong with that, if anything is."""
     if record.cluster is None or not record.live:
         return ""
@@ -189,7 +189,7 @@ def _but(runtime: Runtime, record: TaskRecord) -> str:
         return f"; {_being_started(record.cluster, runtime.clock.now() - starting)}"
     return_wait_s = None if record.task.kind == "job" else runtime.links.return_wait_s(record.cluster)
     if return_wait_s is not None:
-        return f", but {_awaited(return_wait_s)}"
+        return f", but {_awaited_agent(return_wait_s)}"
     trouble = runtime.machine.view(record.cluster, runtime.clock.now()).problem
     if trouble is None:
         return ""
@@ -203,7 +203,7 @@ def _being_started(cluster: str, seconds: float) -> str:
     return f"the agent on {cluster} is being started, for {max(0.0, seconds):.0f} s now; tasks and actors wait for it"
 
 
-def _awaited(seconds: float) -> str:
+def _awaited_agent(seconds: float) -> str:
     return f"the agent there, of before this restart, has not come back yet: it is waited for {seconds:.0f} s longer"
 
 
@@ -252,7 +252,7 @@ def unknown_item(task_id: str) -> UnknownItemError:
 
 def job_info(runtime: Runtime, job_id: str) -> dict[str, Any]:
     """A job's face. Raises UnknownItemError."""
-    runtime.settled(job_id)
+    runtime.accepted_item(job_id)
     return runtime.ask(lambda: job_row(runtime, job_id))
 
 
@@ -340,12 +340,12 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     trouble = view.problem or view.job_problem or view.link_problem
     return_wait_s = runtime.links.return_wait_s(name)
     stale = trouble is not None and trouble.being_asked
-    said = ["" if trouble is None else trouble.sentence + _half(trouble.code)]
+    said = ["" if trouble is None else trouble.sentence + _unaffected_part(trouble.code)]
     if stale and not runtime.machine.registry.state(name).refreshing:  # nothing waits: nobody has a reason to ask it
         said = [
             said[0].replace("it is being asked", "it is asked when something waits for it, or somebody wants to know")
         ]
-    said.append("" if return_wait_s is None else _awaited(return_wait_s))
+    said.append("" if return_wait_s is None else _awaited_agent(return_wait_s))
     starting = runtime.links.starting_since(name)
     said.append("" if starting is None else _being_started(name, now - starting))
     return {
@@ -377,7 +377,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     }
 
 
-def _half(code: str) -> str:
+def _unaffected_part(code: str) -> str:
     """What goes on all the same where only one of the two ways to a cluster is closed."""
     return {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}.get(code, "")
 

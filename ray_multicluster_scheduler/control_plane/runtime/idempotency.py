@@ -16,7 +16,9 @@ _LABELS = frozenset({"metadata", "name"})
 _DIGESTS = frozenset({"function_digest", "arguments_digest"})
 
 
-def check_same(asked: TaskDescription, first: TaskDescription, *, adopted: bool = False, header: bool = False) -> None:
+def check_same_item(
+    asked: TaskDescription, first: TaskDescription, *, adopted: bool = False, header: bool = False
+) -> None:
     """Raises ConfigurationError if ``asked`` is something else than ``first``, which has its id or its key already.
 
     Of one with the same id the digests of its code and its arguments are compared, and its name is but a label. A key
@@ -27,8 +29,8 @@ def check_same(asked: TaskDescription, first: TaskDescription, *, adopted: bool 
     if asked is first:
         return
     if asked.kind != first.kind:
-        raise taken_by(asked, first)
-    mine, its = _essence(asked), _essence(first)
+        raise id_conflict(asked, first)
+    mine, its = _identity(asked), _identity(first)
     words = [] if adopted else [*mine]
     left_out: frozenset[str] = frozenset() if header else _LABELS
     if left_out and asked.id != first.id:
@@ -44,7 +46,7 @@ def check_same(asked: TaskDescription, first: TaskDescription, *, adopted: bool 
         )
 
 
-def taken_by(asked: TaskDescription, first: TaskDescription) -> ConfigurationError:
+def id_conflict(asked: TaskDescription, first: TaskDescription) -> ConfigurationError:
     has = f"{first.kind_with_article} has: {first.id}."
     return ConfigurationError(
         f"{asked.kind} {mask_text(asked.name)} was given an id or a key that {has}",
@@ -53,7 +55,7 @@ def taken_by(asked: TaskDescription, first: TaskDescription) -> ConfigurationErr
     )
 
 
-def _essence(task: TaskDescription) -> dict[str, Any]:
+def _identity(task: TaskDescription) -> dict[str, Any]:
     """What is run, and with what. Secrets are covered, as they are where it is kept."""
     job = task.job
     return {
@@ -97,15 +99,15 @@ def _short(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def with_own_id(item: Item, options: Mapping[str, Any]) -> Item:
+def check_own_id(item: Item, options: Mapping[str, Any]) -> Item:
     """The same. Raises ConfigurationError if it has the job's ``idempotency_key`` and another ``submission_id``."""
     own, key = options.get("submission_id"), options.get("idempotency_key")
     if own is not None and key is not None and item.id != own and item.task.idempotency_key == key:
-        raise other_id(str(own), item.id, str(key))
+        raise key_conflict(str(own), item.id, str(key))
     return item
 
 
-def other_id(own: str, first: str, key: str) -> ConfigurationError:
+def key_conflict(own: str, first: str, key: str) -> ConfigurationError:
     return ConfigurationError(
         f"{own} was given the key {key!r}, which was used for {first}.",
         task_id=own,

@@ -52,7 +52,7 @@ class ControlPlane(ABC):
         content of an item that is neither over nor asked to end."""
 
     @abstractmethod
-    def let_catch_up(self) -> None:
+    def throttle(self) -> None:
         """For whoever submits many."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class ControlPlane(ABC):
         """The item, while it is in progress here, can be asked for again, or somebody holds its handle."""
 
     @abstractmethod
-    def settled(self, task_id: str) -> Item | None:
+    def accepted_item(self, task_id: str) -> Item | None:
         """The same, once it is accepted or over."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class ControlPlane(ABC):
         """Raises UnknownItemError for an id that was never issued."""
 
     @abstractmethod
-    def whole_id(self, task_id: str) -> str:
+    def scheduled_item_id(self, task_id: str) -> str:
         """The item that is meant: of a gang's member it is the gang."""
 
     @abstractmethod

@@ -131,7 +131,7 @@ class Item(Promise):
         return self.transition is not None or self.outcome is not None
 
     @property
-    def whole(self) -> str:
+    def scheduled_id(self) -> str:
         """The id that the brain knows it by: its own, or that of the gang it is a member of."""
         return self.id
 
@@ -145,14 +145,14 @@ class Item(Promise):
         self._tell_step()
         return first
 
-    def watch_steps(self, tell: Callable[[Any], object]) -> None:
-        """Call ``tell(self)`` after every step and at the end, until :meth:`unwatch_steps`; not for what was before."""
+    def watch_transitions(self, tell: Callable[[Any], object]) -> None:
+        """Call ``tell(self)`` after every later transition and at the end, until :meth:`unwatch_transitions`."""
         with self._lock:
             if self._step_watchers is None:
                 self._step_watchers = []
             self._step_watchers.append(tell)
 
-    def unwatch_steps(self, tell: Callable[[Any], object]) -> None:
+    def unwatch_transitions(self, tell: Callable[[Any], object]) -> None:
         with self._lock:
             self._step_watchers = _without(self._step_watchers, tell)
 
@@ -174,12 +174,12 @@ class Item(Promise):
             with changed:
                 changed.notify_all()
 
-        self.watch_steps(tell)
+        self.watch_transitions(tell)
         try:
             with changed:
                 return changed.wait_for(condition, timeout)
         finally:
-            self.unwatch_steps(tell)
+            self.unwatch_transitions(tell)
 
     def _tell_step(self) -> None:
         if self._step_watchers:
@@ -208,11 +208,11 @@ class MemberItem(Item):
         )
         self._gang = gang
         self._following = threading.Lock()
-        gang.watch_steps(self._follow)
+        gang.watch_transitions(self._follow)
         self._follow(gang)
 
     @property
-    def whole(self) -> str:
+    def scheduled_id(self) -> str:
         return self._gang.id
 
     def _follow(self, gang: Item) -> None:
@@ -221,7 +221,7 @@ class MemberItem(Item):
             if outcome is None and step is not None:
                 self.moved(step._replace(task_id=self.id))
         if outcome is not None:
-            gang.unwatch_steps(self._follow)
+            gang.unwatch_transitions(self._follow)
             self.ended(Outcome(replace(outcome.completion, task_id=self.id), outcome.result, outcome.origin))
 
 

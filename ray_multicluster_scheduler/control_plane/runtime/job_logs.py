@@ -19,9 +19,9 @@ class _Attempt(NamedTuple):
     cluster: str
 
 
-def whole(runtime: Runtime, job_id: str) -> str:
+def read_all(runtime: Runtime, job_id: str) -> str:
     """All output of the newest attempt; empty while none was placed. Raises SchedulerError after the end."""
-    runtime.settled(job_id)
+    runtime.accepted_item(job_id)
     attempt = runtime.ask(lambda: _attempt(_record(runtime, job_id)))
     if attempt is None:
         return ""
@@ -80,7 +80,7 @@ def started_attempt(runtime: Runtime, job_id: str) -> _Attempt | None:
 
 def _next_attempt(runtime: Runtime, job_id: str, seen: int) -> _Attempt | None:
     """Wait until an attempt after ``seen`` runs, or the job is over."""
-    item = runtime.settled(job_id)
+    item = runtime.accepted_item(job_id)
     while True:
         over, step = item is None or item.done(), item.transition if item is not None else None
         record = runtime.ask(lambda: _attempt(_record(runtime, job_id), started=True))

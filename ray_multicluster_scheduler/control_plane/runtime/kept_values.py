@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.outcome import Then, brought, is_away
+from ray_multicluster_scheduler.control_plane.runtime.outcome import OnFetched, is_in_cluster, with_payload
 from ray_multicluster_scheduler.scheduler.scheduler_core.cluster_values import ClusterValues
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class KeptValues:
         self.there = ClusterValues(runtime.links)
         self._bringing: dict[tuple[str, int], asyncio.Future[Outcome]] = {}
 
-    def settled(self, item: Item, outcome: Outcome) -> Outcome:
+    def on_ended(self, item: Item, outcome: Outcome) -> Outcome:
         """An item ends in this way. What it left in its cluster stays as long as somebody can ask for it; if it did not
         succeed after all, nobody can."""
         result = outcome.result
@@ -52,11 +52,11 @@ class KeptValues:
                 raise
             return _payload(here)
 
-    async def bring(self, item: Promise, then: Then) -> None:
+    async def fetch_value(self, item: Promise, then: OnFetched) -> None:
         """Let the item have its value here; ``then`` hears what is wrong, if something is."""
         problem: SchedulerError | None = None
         try:
-            if item.outcome is not None and is_away(item.outcome):
+            if item.outcome is not None and is_in_cluster(item.outcome):
                 item.outcome = await self._brought(item.outcome)
         except SchedulerError as error:
             problem = error
@@ -77,7 +77,7 @@ class KeptValues:
         assert outcome.result is not None
         here = await self._here_by_now(outcome)
         if here is None:
-            here = brought(outcome, await self.there.fetch(outcome.completion.cluster, outcome.result))
+            here = with_payload(outcome, await self.there.fetch(outcome.completion.cluster, outcome.result))
             await self._keep(here)
             self.there.release_value(outcome.completion.cluster, outcome.result)
         return here
@@ -89,7 +89,7 @@ class KeptValues:
     async def _here_by_now(self, outcome: Outcome) -> Outcome | None:
         """Somebody may have brought it since this outcome was read."""
         item = self._runtime.item(outcome.completion.task_id)
-        return None if item is None or is_away(item.outcome) else item.outcome
+        return None if item is None or is_in_cluster(item.outcome) else item.outcome
 
     async def _keep(self, outcome: Outcome) -> None:
         """Its cluster may forget it after this."""

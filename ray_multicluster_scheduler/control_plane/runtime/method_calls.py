@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallItem
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down_error
-from ray_multicluster_scheduler.control_plane.runtime.outcome import Bring
+from ray_multicluster_scheduler.control_plane.runtime.outcome import FetchValue
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult, ClusterLink
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class MethodCalls:
         home_of: Callable[[str], str | None],
         on_failure: Callable[[BaseException], None],
         life: int = 0,
-        bring: Bring | None = None,
+        fetch_value: FetchValue | None = None,
     ) -> None:
         """``on_failure`` hears of a defect in here, after which nobody can say what was sent. ``life`` counts the
-        processes of a control plane whose actors outlive them. ``bring`` is for values that were left in clusters."""
+        processes of a control plane whose actors outlive them. ``fetch_value`` fetches kept values."""
         self.link, self.homes, self.home_of, self._failure = link, homes, home_of, on_failure
-        self.life, self.bring = life, bring
+        self.life, self.fetch_value = life, fetch_value
         self._prefix, self._numbers, self._newest = f"call-{control_plane}-", itertools.count(1), 0
         self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         self._lock = Lock()  # over the refusal and what is put while it is not there

@@ -112,23 +112,23 @@ def _user_error(done: Complete, result: CallResult) -> BaseException:
     return error
 
 
-Then: TypeAlias = Callable[[SchedulerError | None], object]
-Bring: TypeAlias = Callable[[Promise, Then], None]
+OnFetched: TypeAlias = Callable[[SchedulerError | None], object]
+FetchValue: TypeAlias = Callable[[Promise, OnFetched], None]
 """Lets the value of an item come here. Afterwards it has that like any other, or it is told what is wrong."""
 
 
-def is_away(outcome: Outcome | None) -> bool:
+def is_in_cluster(outcome: Outcome | None) -> bool:
     """Is its value in a cluster?"""
     return outcome is not None and outcome.result is not None and outcome.result.kept is not None
 
 
-def brought(outcome: Outcome, payload: bytes) -> Outcome:
+def with_payload(outcome: Outcome, payload: bytes) -> Outcome:
     """The same, with its value."""
     assert outcome.result is not None
     return replace(outcome, result=replace(outcome.result, payload=payload, kept=None, kept_by=None))
 
 
-def not_in_time(outcome: Outcome, timeout: float) -> TaskTimeoutError:
+def value_timeout(outcome: Outcome, timeout: float) -> TaskTimeoutError:
     done = outcome.completion
     return TaskTimeoutError(
         f"{done.task_id} is over, and its value did not come from cluster {done.cluster!r} within {timeout:g} s.",

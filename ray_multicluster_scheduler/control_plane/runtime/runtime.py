@@ -24,16 +24,16 @@ from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallProm
 from ray_multicluster_scheduler.control_plane.runtime.callback_threads import CallbackThreads
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventIterator
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
-from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same, taken_by
+from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same_item, id_conflict
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValues
 from ray_multicluster_scheduler.control_plane.runtime.local_queries import LocalQueryServer
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import LoopThread, shut_down_error
 from ray_multicluster_scheduler.control_plane.runtime.method_calls import MethodCalls
-from ray_multicluster_scheduler.control_plane.runtime.outcome import Then, not_in_time
+from ray_multicluster_scheduler.control_plane.runtime.outcome import OnFetched, value_timeout
 from ray_multicluster_scheduler.control_plane.runtime.persistence import InMemoryPersistence, Persistence
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_acceptable, check_priority
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority, check_submission
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.links.remote_values import value_lost
@@ -115,7 +115,7 @@ class Runtime(LoopThread, ControlPlane):
         taken = False
         watch = None
         try:
-            check_acceptable(self, task)
+            check_submission(self, task)
             with self._lock:
                 if self.refusal is not None:
                     raise shut_down_error(self.refusal)
@@ -142,7 +142,7 @@ class Runtime(LoopThread, ControlPlane):
         for digest in task.payload_digests:
             self.payload_cache.release(digest)
 
-    def let_catch_up(self) -> None:
+    def throttle(self) -> None:
         """For whoever submits many; holding no lock that something on the loop may want."""
         if not self.on_its_loop:
             self.manager.throttle()
@@ -151,7 +151,7 @@ class Runtime(LoopThread, ControlPlane):
         """The item, while it is in progress, can be asked for again, or somebody holds its handle."""
         return self._live.get(task_id) or self._ended.get(task_id)
 
-    def settled(self, task_id: str) -> Item | None:
+    def accepted_item(self, task_id: str) -> Item | None:
         """The same, once the brain knows of it, too."""
         item = self.item(task_id)
         begun = item is None or item.done() or item.attempt > 0
@@ -197,11 +197,11 @@ class Runtime(LoopThread, ControlPlane):
     # Queries: see ControlPlane for what each means ------------------------------------------------------
 
     def check_known(self, task_id: str) -> None:
-        if self.settled(task_id) is None:
+        if self.accepted_item(task_id) is None:
             self.ask(lambda: explanation.find_record(self, task_id))
 
-    def whole_id(self, task_id: str) -> str:
-        return explanation.whole_id(self, task_id)
+    def scheduled_item_id(self, task_id: str) -> str:
+        return explanation.scheduled_item_id(self, task_id)
 
     def is_call(self, item_id: str) -> bool:
         return self.method_calls.was_issued(item_id)
@@ -242,11 +242,11 @@ class Runtime(LoopThread, ControlPlane):
         try:
             return self.run(fetched())
         except TimeoutError:
-            raise not_in_time(outcome, timeout or 0.0) from None
+            raise value_timeout(outcome, timeout or 0.0) from None
 
-    def bring_kept(self, item: Promise, then: Then) -> None:
-        """As :data:`Bring`; ``then`` is called on the loop."""
-        self.leave(self.kept_values.bring(item, then))
+    def fetch_kept_value(self, item: Promise, then: OnFetched) -> None:
+        """As :data:`FetchValue`; ``then`` is called on the loop."""
+        self.leave(self.kept_values.fetch_value(item, then))
 
     def plan(self, task: TaskDescription) -> SchedulingDecision:
         check_priority(self, task)
@@ -263,7 +263,7 @@ class Runtime(LoopThread, ControlPlane):
         return explanation.actor_rows(self)
 
     def job_log(self, job_id: str) -> str:
-        return job_logs.whole(self, job_id)
+        return job_logs.read_all(self, job_id)
 
     def follow_job_log(self, job_id: str) -> Iterator[str]:
         return job_logs.follow(self, job_id)
@@ -344,11 +344,11 @@ class Runtime(LoopThread, ControlPlane):
         by_key = self._keys.get((task.owner, task.idempotency_key)) if task.idempotency_key is not None else None
         known = self.item(by_key or task.id)
         if known is not None:
-            check_same(task, known.task)
+            check_same_item(task, known.task)
             return known
         there = self.record(task.id)
         if there is not None:
-            raise taken_by(task, there.task)
+            raise id_conflict(task, there.task)
         return self.item(self._contents.get(task.content_key or "", ""))
 
     def _join_no_more(self, task: TaskDescription) -> None:
@@ -384,7 +384,7 @@ class Runtime(LoopThread, ControlPlane):
         )
         self.manager = TaskLifecycleManager(self.machine, log, self.clock, self)
         self.packages = PackageCache(stored=self._persistence.blob)
-        self.incomplete = IncompleteItems(self.payload_cache, self._post, self.soon, self.bring_kept)
+        self.incomplete = IncompleteItems(self.payload_cache, self._post, self.soon, self.fetch_kept_value)
         self.collector = self._persistence.collector(self._post, self.manager.when_durable)
         self.secret_masker = self.collector.secret_masker = SecretMasker(self.record)
         self.clients = JobClientPool(clusters)
@@ -423,7 +423,7 @@ class Runtime(LoopThread, ControlPlane):
             ready.home_of,
             self._defect,
             life,
-            self.bring_kept,
+            self.fetch_kept_value,
         )
         self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
@@ -490,7 +490,7 @@ class Runtime(LoopThread, ControlPlane):
         if origin is not None and completion.state is TaskState.FAILED:
             item.ended(Outcome(completion, origin.result, origin))
         else:
-            item.ended(self.kept_values.settled(item, Outcome(completion, result)))
+            item.ended(self.kept_values.on_ended(item, Outcome(completion, result)))
         self.output.wake()
         self._release(item.task)
 

@@ -9,7 +9,7 @@ from ray_multicluster_scheduler.common.redaction import mask_text
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 
-def check_acceptable(runtime: ControlPlane, task: TaskDescription) -> None:
+def check_submission(runtime: ControlPlane, task: TaskDescription) -> None:
     """Raises ConfigurationError if its id or the like is no line, if its owner may not ask for such a priority, or if
     it is to come after an actor."""
     check_identifiers(task)

@@ -134,7 +134,7 @@ class TestDeathsOfOurActors:
             plane.die(actor)
             until(lambda: (actor._item.state, actor._item.attempt) == (TaskState.RUNNING, 2))
             told, item = [], actor._item
-            watch_steps = item.watch_steps
+            watch_transitions = item.watch_transitions
 
             class Quick:
                 """It takes a step just when somebody begins to watch."""
@@ -144,8 +144,8 @@ class TestDeathsOfOurActors:
 
                 def watch(self) -> None: ...
 
-                def watch_steps(self, tell: Callable[[Any], object]) -> None:
-                    watch_steps(tell)
+                def watch_transitions(self, tell: Callable[[Any], object]) -> None:
+                    watch_transitions(tell)
                     tell(item)
 
             when_settled(SimpleNamespace(_item=Quick()), 1, lambda: told.append(1))

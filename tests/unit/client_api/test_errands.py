@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.executor import background_worker as errands_module
-from ray_multicluster_scheduler.app.client_api.executor.background_worker import Errands
+from ray_multicluster_scheduler.app.client_api.executor.background_worker import BackgroundWorker
 from tests.unit.client_api.control_plane import until
 
 
@@ -18,7 +18,7 @@ def threads(name: str) -> int:
 
 
 def test_in_order_on_one_thread() -> None:
-    errands, seen = Errands("in-order"), []
+    errands, seen = BackgroundWorker("in-order"), []
 
     def work(number: int) -> Callable[[], None]:
         return lambda: seen.append((number, threading.get_ident()))
@@ -33,7 +33,7 @@ def test_in_order_on_one_thread() -> None:
 
 def test_the_thread_goes_and_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errands_module, "LINGER_S", 0.01)
-    errands, done = Errands("short-lived"), threading.Event()
+    errands, done = BackgroundWorker("short-lived"), threading.Event()
     for _ in range(3):
         errands.put(done.set)
         assert done.wait(60)
@@ -43,7 +43,7 @@ def test_the_thread_goes_and_comes_again(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_nothing_is_lost_while_the_thread_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errands_module, "LINGER_S", 0.0)
-    errands, counted = Errands("hasty"), []
+    errands, counted = BackgroundWorker("hasty"), []
     for number in range(2000):
         errands.put(lambda number=number: counted.append(number))  # type: ignore[misc]
     until(lambda: len(counted) == 2000)
@@ -53,7 +53,7 @@ def test_nothing_is_lost_while_the_thread_goes(monkeypatch: pytest.MonkeyPatch) 
 def test_an_error_is_shown_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", shown.append)
-    errands, done = Errands("with-an-error"), threading.Event()
+    errands, done = BackgroundWorker("with-an-error"), threading.Event()
     errands.put(lambda: 1 / 0)
     errands.put(done.set)
     assert done.wait(60)
@@ -65,7 +65,7 @@ def test_when_the_interpreter_makes_no_more_threads(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    errands, seen = Errands("late"), []
+    errands, seen = BackgroundWorker("late"), []
     errands.put(lambda: errands.put(lambda: seen.append("second")))
     errands.put(lambda: seen.append("third"))
     assert seen == ["second", "third"]
@@ -74,7 +74,7 @@ def test_when_the_interpreter_makes_no_more_threads(monkeypatch: pytest.MonkeyPa
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_in_the_child_of_a_fork() -> None:
-    errands, done = Errands("forked"), threading.Event()
+    errands, done = BackgroundWorker("forked"), threading.Event()
     errands.put(done.set)
     assert done.wait(60), "its thread is there, and will not be in the child"
     done.clear()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api import execution_context
-from ray_multicluster_scheduler.app.client_api.executor.background_worker import Errands
+from ray_multicluster_scheduler.app.client_api.executor.background_worker import BackgroundWorker
 from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
 from ray_multicluster_scheduler.app.client_api.executor.fleet_future import FleetFuture
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
@@ -146,7 +146,7 @@ class TestCallbacks:
         assert first.result(60) == "held"
 
     def test_with_a_real_control_plane(self) -> None:
-        errands, let_go, begun = Errands("test"), threading.Event(), threading.Semaphore(0)
+        errands, let_go, begun = BackgroundWorker("test"), threading.Event(), threading.Semaphore(0)
 
         def block(_: object) -> None:
             begun.release()
@@ -341,7 +341,7 @@ class TestCancel:
 
     def test_with_a_real_control_plane(self) -> None:
         """What waits in the queue is known not to have run; what has a place is left alone."""
-        errands = Errands("test")
+        errands = BackgroundWorker("test")
         with ControlPlane(execution_mode="serial") as plane:
             first: FleetFuture[None] = FleetFuture(plane.task("t1"), errands)
             second: FleetFuture[None] = FleetFuture(plane.submit(plane.with_payload(task("t2"))), errands)
@@ -355,7 +355,7 @@ class TestCancel:
             assert [order.task_id for order in plane.placed] == ["t1"]
 
     def test_after_the_end_of_the_scheduler(self) -> None:
-        errands = Errands("test")
+        errands = BackgroundWorker("test")
         with ControlPlane(execution_mode="serial") as plane:
             plane.task("t1")
             future: FleetFuture[None] = FleetFuture(plane.submit(plane.with_payload(task("t2"))), errands)

@@ -226,7 +226,7 @@ class TestActors:
         return [ActorHandle.ready(handle, 5) for handle in handles]
 
     def gang_id(self, pair: list[ActorHandle]) -> str:
-        return pair[0]._item.whole
+        return pair[0]._item.scheduled_id
 
     def test_calls_go_to_each_by_its_own_name(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
         first, second = pair

@@ -128,10 +128,10 @@ class TestSteps:
 
     def test_every_step_and_the_end_are_told_until_unwatched(self) -> None:
         item, heard = Item(task("t1")), []
-        item.watch_steps(lambda one: heard.append(one.state))
+        item.watch_transitions(lambda one: heard.append(one.state))
         tell = heard.append
-        item.watch_steps(tell)
-        item.unwatch_steps(tell)
+        item.watch_transitions(tell)
+        item.unwatch_transitions(tell)
         item.moved(step(TaskState.QUEUED))
         item.moved(step(TaskState.RUNNING, 2))
         item.ended(over())

@@ -67,7 +67,7 @@ def test_the_whole_output(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) 
     assert plane.job("j1", cpus=8).logs() == "all of j1-cp1-1"
     assert plane.submit(job("j2", cpus=8)).logs() == "", "it waits"
     with pytest.raises(UnknownItemError):
-        job_logs.whole(plane.runtime, "j3")
+        job_logs.read_all(plane.runtime, "j3")
 
 
 def test_following_over_attempts_until_the_job_is_over(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:

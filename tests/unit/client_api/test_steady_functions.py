@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.modules.function_pickle_cache import SteadyFunctions
+from ray_multicluster_scheduler.app.client_api.modules.function_pickle_cache import FunctionPickleCache
 from ray_multicluster_scheduler.common import pickling
 
 
@@ -18,7 +18,7 @@ class Pickles:
 
     def __init__(self) -> None:
         self.made = 0
-        self._steady: SteadyFunctions[bytes] = SteadyFunctions()
+        self._steady: FunctionPickleCache[bytes] = FunctionPickleCache()
 
     def __call__(self, function: Callable[..., Any]) -> bytes:
         def make() -> bytes:

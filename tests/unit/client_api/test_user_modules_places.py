@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.modules.user_module_paths import own_places
+from ray_multicluster_scheduler.app.client_api.modules.user_module_paths import user_module_paths
 from tests.unit.client_api.users_project import running_in, write
 
 
@@ -48,7 +48,7 @@ def test_a_users_own(project: Path, name: str, place: str, loaded: bool) -> None
     _compile(project / "lone_x.py", project / "sourceless_x.pyc")
     if loaded:
         importlib.import_module(name)
-    assert own_places(name) == (project / place,)
+    assert user_module_paths(name) == (project / place,)
     assert loaded == (name in sys.modules)
 
 
@@ -64,7 +64,7 @@ def _compile(source: Path, target: Path) -> None:
     ["__main__", "json", "os", "builtins", "pytest", "cloudpickle", "ray_multicluster_scheduler", "never_x", "", "ray"],
 )
 def test_what_every_cluster_has_or_nobody_can_ship(module: str) -> None:
-    assert own_places(module) == ()
+    assert user_module_paths(module) == ()
 
 
 @pytest.mark.parametrize("folder", ["venv/lib/python3.11/site-packages", "usr/lib/python3/dist-packages"])
@@ -74,9 +74,9 @@ def test_what_is_installed_anywhere_is_never_shipped(project: Path, folder: str)
     (project / folder / "linked_x.py").symlink_to(project / "cache" / "linked_x.py")  # as some installers do
     sys.path.insert(0, str(project / folder))
     for name in ("lib_x", "six_x", "space_x", "linked_x"):
-        assert own_places(name) == ()
+        assert user_module_paths(name) == ()
         importlib.import_module(name)
-        assert own_places(name) == ()
+        assert user_module_paths(name) == ()
 
 
 def test_an_editable_install_is_the_users_own(project: Path) -> None:
@@ -86,8 +86,8 @@ def test_an_editable_install_is_the_users_own(project: Path) -> None:
     (packages / "linked_x").symlink_to(project / "checkout" / "src" / "linked_x")
     sys.path.insert(0, str(packages))
     sys.path.append(str(project / "checkout" / "src"))  # what a .pth file does
-    assert own_places("edit_x") == (project / "checkout" / "src" / "edit_x",)
-    assert own_places("linked_x") == (packages / "linked_x",)
+    assert user_module_paths("edit_x") == (project / "checkout" / "src" / "edit_x",)
+    assert user_module_paths("linked_x") == (packages / "linked_x",)
 
 
 def test_an_import_hook_is_asked(project: Path) -> None:
@@ -105,8 +105,8 @@ def test_an_import_hook_is_asked(project: Path) -> None:
 
     sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]  # a class with the one method is enough
     try:
-        assert own_places("hooked_x") == (init.parent,)
-        assert own_places("angry_x") == ()
+        assert user_module_paths("hooked_x") == (init.parent,)
+        assert user_module_paths("angry_x") == ()
     finally:
         sys.meta_path.remove(Finder)  # type: ignore[arg-type]  # as above
 
@@ -114,20 +114,20 @@ def test_an_import_hook_is_asked(project: Path) -> None:
 def test_a_package_under_a_linked_name_keeps_that_name(project: Path) -> None:
     write(project, {"versions/v2/__init__.py": ""})
     (project / "current_x").symlink_to(project / "versions" / "v2")
-    assert own_places("current_x") == (project / "current_x",)
+    assert user_module_paths("current_x") == (project / "current_x",)
 
 
 def test_a_namespace_package_over_several_folders(project: Path) -> None:
     write(project, {"one/firm_x/a.py": "", "two/firm_x/b.py": "", "venv/site-packages/firm_x/c.py": ""})
     sys.path[:0] = [str(project / folder) for folder in ("one", "two", "venv/site-packages")]
-    assert own_places("firm_x") == (project / "one" / "firm_x", project / "two" / "firm_x")
+    assert user_module_paths("firm_x") == (project / "one" / "firm_x", project / "two" / "firm_x")
 
 
 def test_a_search_path_that_names_a_folder_twice(project: Path) -> None:
     write(project, {"twice_x/a.py": ""})
     sys.path.append(f"{project}/.")
     importlib.import_module("twice_x.a")
-    assert own_places("twice_x") == (project / "twice_x",)
+    assert user_module_paths("twice_x") == (project / "twice_x",)
 
 
 def test_what_cannot_be_shipped_is_told_once(
@@ -141,7 +141,7 @@ def test_what_cannot_be_shipped_is_told_once(
         archive.writestr("zipped_x.py", "")
     sys.path.insert(0, str(project / "app.zip"))
     for name, source in {"plugin_x": "plug-in.py", "zipped_x": "app.zip"}.items():
-        assert own_places(name) == own_places(name) == ()
+        assert user_module_paths(name) == user_module_paths(name) == ()
         assert caplog.text.count(f"the user's module {name} comes from {project / source}") == 1
 
 
@@ -151,4 +151,4 @@ def test_odd_things_among_the_loaded_modules(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(strange, "__path__", 7, raising=False)
     for name, module in odd.items():
         monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]  # that is what is odd about it
-        assert own_places(name) == ()
+        assert user_module_paths(name) == ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service, where_now
+from ray_multicluster_scheduler.app.client_api.remote.service_address import current_address, find_service
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 
@@ -80,6 +80,6 @@ def test_one_that_was_started_again_on_another_port_is_found(tmp_path: Path) -> 
     environ = {"RMCS_HOME": str(tmp_path)}
     with StateFolder(tmp_path) as state:
         state.announce(address=HERE, control_plane="mine")
-        assert where_now("mine", environ) == HERE
-        assert where_now("of somebody else", environ) is None
-    assert where_now("mine", environ) is None
+        assert current_address("mine", environ) == HERE
+        assert current_address("of somebody else", environ) is None
+    assert current_address("mine", environ) is None

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote.result_poller import Inbound
+from ray_multicluster_scheduler.app.client_api.remote.result_poller import ResultPoller
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
@@ -58,7 +58,7 @@ class Client:
         self.unknown: dict[str, SchedulerError] = {}
         for item in self.live.values():
             item.moved(Transition(item.id, 1, TaskState.QUEUED, 0, 1.0, "QUEUED", "waits"))
-        self.inbound = Inbound(
+        self.inbound = ResultPoller(
             cast("Any", self.service),
             "me",
             lambda: list(self.live.values()),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote import remote_queries
+from ray_multicluster_scheduler.app.client_api.remote import remote_runtime
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService, body
@@ -144,7 +144,7 @@ def test_an_amount_is_said_as_it_was_sent(service: HttpService) -> None:
 def test_jobs_come_in_pages_and_a_program_has_all_of_them(
     service: HttpService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_queries, "JOBS_AT_ONCE", 50)
+    monkeypatch.setattr(remote_runtime, "JOBS_AT_ONCE", 50)
     items = [{"task": a_job(f"j{number}", start_after=5e9).to_dict()} for number in range(120)]
     service.post("/api/v1/items/batch", {"items": items})
     until(lambda: len(service.get("/api/v1/items?kind=job&limit=1000")["items"]) >= 120)

@@ -8,8 +8,7 @@ from typing import cast
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteActorCalls, RemoteCall
-from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls
+from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteActorCalls, RemoteCall, RemoteCalls
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote.submission_sender import Outbound
+from ray_multicluster_scheduler.app.client_api.remote.submission_sender import SubmissionSender
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -74,7 +74,7 @@ def test_what_cannot_be_sent_for_a_defect_of_ours_does_not_wait_for_ever(
 
     assert scheduler.submit_task(add, (1,)) == 2
     with monkeypatch.context() as patch:
-        patch.setattr(Outbound, "_pack", broken)
+        patch.setattr(SubmissionSender, "_pack", broken)
         with pytest.raises(TaskSubmissionError, match="a defect .RuntimeError: a bug"):
             scheduler.submit_task(add, (1,))
     assert scheduler.submit_task(add, (2,)) == 3

@@ -102,7 +102,7 @@ class ActorHandle:
         item = self._item
         _check_process(self)
         if not item.wait_until(lambda: _serves_or_over(item), timeout):
-            reason = self._rmcs_runtime.explain(item.whole).get("sentence") or ""
+            reason = self._rmcs_runtime.explain(item.scheduled_id).get("sentence") or ""
             raise TaskTimeoutError(
                 f"{item.id} is not ready after {timeout:g} s; it is {item.state}: {reason}",
                 task_id=item.id,
@@ -121,7 +121,7 @@ class ActorHandle:
             )
         if self._item.outcome is None:
             self._rmcs_calls.no_more()
-            self._rmcs_runtime.cancel(self._item.whole, "it was killed", force=True)
+            self._rmcs_runtime.cancel(self._item.scheduled_id, "it was killed", force=True)
 
     def explain(self) -> dict[str, Any]:
         """Why it is where it is: state, reason, decision table, history, and how many calls are on their way."""
@@ -132,14 +132,16 @@ class ActorHandle:
 
     def logs(self, *, stream: str | None = None) -> str:
         """What it printed since it was last (re)started; ``stream`` is "stdout", "stderr", or None for both."""
-        return self._rmcs_runtime.output.text(self._item.whole, self._item.attempt, stream)
+        return self._rmcs_runtime.output.text(self._item.scheduled_id, self._item.attempt, stream)
 
     def follow_logs(self) -> Iterator[str]:
         """Its output as it comes, over restarts, until it is over."""
         item = self._item
         if item.outcome is None:
             _refuse_in_another_process(self)
-        return self._rmcs_runtime.output.follow(item.whole, lambda: (max(item.attempt, 1), item.outcome is not None))
+        return self._rmcs_runtime.output.follow(
+            item.scheduled_id, lambda: (max(item.attempt, 1), item.outcome is not None)
+        )
 
     def method(self, name: str) -> ActorMethod:
         """A method by its name, whatever the name is. Raises AttributeError for one that its class does not have."""
@@ -172,14 +174,14 @@ class ActorHandle:
             with suppress(RuntimeError):  # whoever awaited it is gone with his loop
                 loop.call_soon_threadsafe(moved.set)
 
-        item.watch_steps(tell)
+        item.watch_transitions(tell)
         try:
             while not _serves_or_over(item):
                 moved.clear()
                 if not _serves_or_over(item):  # it may have moved in between
                     yield from moved.wait().__await__()
         finally:
-            item.unwatch_steps(tell)
+            item.unwatch_transitions(tell)
         _raise_if_over(item)
         return self
 

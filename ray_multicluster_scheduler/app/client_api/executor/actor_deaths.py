@@ -59,8 +59,8 @@ def when_settled(actor: Any, attempt: int, tell: Callable[[], object]) -> None:
         step = item.transition
         back = step is not None and step.state is TaskState.RUNNING and step.attempt != attempt
         if (back or item.done()) and first.acquire(blocking=False):
-            item.unwatch_steps(look)
+            item.unwatch_transitions(look)
             tell()
 
-    item.watch_steps(look)
+    item.watch_transitions(look)
     look(item)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from ray_multicluster_scheduler.app.client_api.executor import actor_deaths
-from ray_multicluster_scheduler.app.client_api.executor.background_worker import Errands
+from ray_multicluster_scheduler.app.client_api.executor.background_worker import BackgroundWorker
 from ray_multicluster_scheduler.app.client_api.executor.handle_watch import item_of, when_over
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
@@ -44,7 +44,7 @@ class ActorPool(Generic[A]):
         self._changed = threading.Condition()  # over all below
         self._idle: deque[A] = deque()
         self._busy: list[A] = []
-        self._errands = Errands("rmcs-actor-pool")
+        self._worker = BackgroundWorker("rmcs-actor-pool")
         self._ended: A | None = None
         self._waiting: deque[_Call[A]] = deque()
         # Whose result nobody has got yet, in the order of submission. A plain dict is slow to find its first again and
@@ -132,7 +132,7 @@ class ActorPool(Generic[A]):
         """Give what waits to who is idle. The caller's function is called without the lock."""
         while (pair := self._next_pair()) is not None:
             call, actor = pair
-            tell = functools.partial(self._errands.put, functools.partial(self._is_over, call, actor))
+            tell = functools.partial(self._worker.put, functools.partial(self._is_over, call, actor))
             try:
                 call.make(actor, tell)
             except Exception as error:  # noqa: BLE001 - of the caller's function: raised when its turn comes
@@ -177,7 +177,7 @@ class ActorPool(Generic[A]):
             self._come_back(actor)
         elif actor_deaths.is_restarted(actor):
             come_back = functools.partial(self._come_back, actor)
-            actor_deaths.when_settled(actor, call.actor_attempt, functools.partial(self._errands.put, come_back))
+            actor_deaths.when_settled(actor, call.actor_attempt, functools.partial(self._worker.put, come_back))
         else:
             self._come_back(actor, dead=True)
 

@@ -12,7 +12,7 @@ LINGER_S = 2.0
 """How long the thread stays without work: longer than between two of many, short beside a program's life."""
 
 
-class Errands:
+class BackgroundWorker:
     """Does one thing after another. The thread is there while there is work, and begins anew in the child of a fork."""
 
     def __init__(self, name: str) -> None:
@@ -56,12 +56,12 @@ class Errands:
             del work  # what it holds is not kept while there is nothing to do
 
 
-_all: weakref.WeakSet[Errands] = weakref.WeakSet()
+_all: weakref.WeakSet[BackgroundWorker] = weakref.WeakSet()
 
 
 def _in_the_child_of_a_fork() -> None:
-    for errands in list(_all):
-        errands._begin_anew()
+    for worker in list(_all):
+        worker._begin_anew()
 
 
 if hasattr(os, "register_at_fork"):

@@ -236,7 +236,7 @@ class ChunkedMap:
             while (before := item.state in _BEFORE_RUN) != chunk.waits:  # it may move on meanwhile, and not be told of
                 chunk.waits = before
 
-        item.watch_steps(tell)
+        item.watch_transitions(tell)
         look()
 
     def _set_the_unpicklable_aside(self, chunk: _Chunk) -> bool:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from ray_multicluster_scheduler.app.client_api import execution_context
-from ray_multicluster_scheduler.app.client_api.executor.background_worker import Errands
+from ray_multicluster_scheduler.app.client_api.executor.background_worker import BackgroundWorker
 from ray_multicluster_scheduler.app.client_api.executor.chunk_size import BalancedSize, ChunkSizer, FixedSize
 from ray_multicluster_scheduler.app.client_api.executor.chunked_map import RESERVE, ChunkedMap
 from ray_multicluster_scheduler.app.client_api.executor.executor_calls import CallOptions, ChunkCalls
@@ -55,7 +55,7 @@ class FleetExecutor(Executor):
         self._shut_down = self._withdrawing = False
         self._entering = 0
         """Calls of submit and map that are in there now."""
-        self._errands = Errands("rmcs-executor")
+        self._worker = BackgroundWorker("rmcs-executor")
         self._pending: set[FleetFuture[Any]] = set()
         self._maps: weakref.WeakSet[ChunkedMap] = weakref.WeakSet()
 
@@ -66,7 +66,7 @@ class FleetExecutor(Executor):
         """
         with self._entry():
             handle = self._options.submit(self._scheduler(), fn, args, kwargs)
-            future: FleetFuture[T] = FleetFuture(handle, self._errands)
+            future: FleetFuture[T] = FleetFuture(handle, self._worker)
             self._pending.add(future)
             Future.add_done_callback(future, self._pending.discard)  # ours: not among the callbacks of users
             if self._withdrawing:

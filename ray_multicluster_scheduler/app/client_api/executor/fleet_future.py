@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.exception import SchedulerError, TaskTime
 from ray_multicluster_scheduler.common.model import TaskState
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.executor.background_worker import Errands
+    from ray_multicluster_scheduler.app.client_api.executor.background_worker import BackgroundWorker
     from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 
 T = TypeVar("T")
@@ -30,15 +30,15 @@ class FleetFuture(Future[T]):
     cluster; ``future.handle.cancel()`` ends it there, too, and then the result is a TaskCancelledError.
     """
 
-    def __init__(self, handle: TaskHandle, errands: Errands) -> None:
-        """``errands`` unpickles the value."""
+    def __init__(self, handle: TaskHandle, worker: BackgroundWorker) -> None:
+        """``worker`` unpickles the value."""
         super().__init__()
         self.handle = handle
         self._withdrawn_at: int | None = None
         self._concluding = False
         self._turn = threading.Lock()
         self._users: list[Callable[[Future[T]], Any]] = []
-        when_over(handle, lambda: errands.put(self._conclude))
+        when_over(handle, lambda: worker.put(self._conclude))
 
     def cancel(self) -> bool:
         """Withdraw it. True: it does not run now and never will; False: it is with a cluster, or over.

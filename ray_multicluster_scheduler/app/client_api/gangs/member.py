@@ -31,11 +31,11 @@ def member(
 
 def as_member(given: Any, index: int) -> GangMember:
     """What was given; a function or class alone is one without arguments. Raises ConfigurationError."""
-    whole = given if isinstance(given, GangMember) else GangMember(given)
-    if not callable(whole.target):
-        target = whole.target
+    made = given if isinstance(given, GangMember) else GangMember(given)
+    if not callable(made.target):
+        target = made.target
         raise ConfigurationError(
             f"Member {index} of the gang is {target!r} ({type(target).__name__}), neither a function nor a class.",
             next_step="write member(f, 1, 2) for f(1, 2), not f(1, 2) itself",
         )
-    return whole
+    return made

@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.common.model.checks import valid_priority
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.common.several_returns import wrong_number
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, is_away, payload_of, value_of
+from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, is_in_cluster, payload_of, value_of
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 
@@ -162,7 +162,7 @@ class Handle:
                 yield from over.wait().__await__()
             finally:
                 self._item.unwatch(tell)
-        if is_away(self._item.outcome):
+        if is_in_cluster(self._item.outcome):
             return (yield from asyncio.to_thread(self.result).__await__())
         return self.result()
 
@@ -255,11 +255,11 @@ class PartHandle(TaskHandle):
             return lost
 
     def _value(self, outcome: Outcome, until: float | None = None) -> Any:
-        whole = super()._value(outcome, until)
-        wrong = wrong_number(whole, self._of, self._item.id)
+        values = super()._value(outcome, until)
+        wrong = wrong_number(values, self._of, self._item.id)
         if wrong is not None:
             raise wrong
-        return list(whole)[self.part]
+        return list(values)[self.part]
 
 
 class JobHandle(QueuedHandle):

@@ -19,7 +19,7 @@ _CONSTANTS = frozenset({type(None), bool, int, float, complex, str, bytes, types
 _MISSING = object()
 
 
-class SteadyFunctions(Generic[T]):
+class FunctionPickleCache(Generic[T]):
     """What was made of functions, for as long as they are there and surely the same. Safe from any thread."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ _INSTALLED_FOLDERS = frozenset({"site-packages", "dist-packages"})
 _told: set[tuple[str, str]] = set()
 
 
-def own_places(top: str) -> tuple[Path, ...]:
+def user_module_paths(top: str) -> tuple[Path, ...]:
     """The files and folders of a user's own top-level module or package.
 
     Several for a namespace package that is spread over folders; none for what is installed, built in or unknown.
@@ -37,7 +37,7 @@ def own_places(top: str) -> tuple[Path, ...]:
     return _shippable(top, file, folders)
 
 
-def tell_once(level: int, key: tuple[str, str], sentence: str, *details: object) -> None:
+def log_once(level: int, key: tuple[str, str], sentence: str, *details: object) -> None:
     """A line in the log that is not repeated for every task."""
     if key not in _told:
         _told.add(key)
@@ -87,7 +87,7 @@ def _shippable(top: str, file: str | None, folders: tuple[str, ...]) -> tuple[Pa
     usable = tuple(Path(place) for place in own if _can_be_imported_as(top, place))
     if own and not usable:
         what = "the user's module %s comes from %s, which is not a file or folder of that name: it is not shipped"
-        tell_once(logging.WARNING, ("unusable", top), what, top, ", ".join(own))
+        log_once(logging.WARNING, ("unusable", top), what, top, ", ".join(own))
     return usable
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.modules.source_imports import imports_of
-from ray_multicluster_scheduler.app.client_api.modules.user_module_paths import own_places, tell_once
+from ray_multicluster_scheduler.app.client_api.modules.user_module_paths import log_once, user_module_paths
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 
 _FRESH_S = 0.25
@@ -85,7 +85,7 @@ def _look(tops: frozenset[str]) -> _Answer:
                 continue  # some folder that happens to be called like what is imported
             own.add(top)
             places.append(place)
-            tell_once(logging.INFO, ("shipped", str(place)), "%s is shipped to the clusters that run code of it", place)
+            log_once(logging.INFO, ("shipped", str(place)), "%s is shipped to the clusters that run code of it", place)
             pending += sorted(imports - seen)
             seen |= imports
     return _Answer(tuple(sorted(places)), time.monotonic() + _FRESH_S, _loaded(own) if own else ())
@@ -100,11 +100,11 @@ def _loaded(tops: set[str]) -> tuple[tuple[str, object, object], ...]:
 
 def _places(top: str, *, named_by_task: bool) -> tuple[Path, ...]:
     try:
-        return own_places(top)
+        return user_module_paths(top)
     except TaskSubmissionError as error:
         if named_by_task:
             raise
-        tell_once(logging.WARNING, ("double", top), "%s", error)
+        log_once(logging.WARNING, ("double", top), "%s", error)
         return ()
 
 

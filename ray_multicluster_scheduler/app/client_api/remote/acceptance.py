@@ -17,15 +17,18 @@ SAY_AFTER_S = 1.0
 
 
 class Acceptance:
-    """``address`` and ``trouble`` say who is asked, and why he takes nothing just now. ``is_late``: not sent yet.
+    """``address`` and ``trouble`` say who is asked, and why he takes nothing just now. ``is_deferred``: not sent yet.
 
     An item without an answer is never called "not accepted": the service may have it, and write it when it can.
     """
 
     def __init__(
-        self, address: Callable[[], str], trouble: Callable[[], str], is_late: Callable[[Item], bool] = lambda _: False
+        self,
+        address: Callable[[], str],
+        trouble: Callable[[], str],
+        is_deferred: Callable[[Item], bool] = lambda _: False,
     ) -> None:
-        self._address, self._trouble, self._is_late = address, trouble, is_late
+        self._address, self._trouble, self._is_late = address, trouble, is_deferred
         self._given_up: set[str] = set()
         """Whoever waited for these was told: the end of the program does not wait for them a second time."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
-from ray_multicluster_scheduler.app.client_api.remote.submission_sender import Parcel
+from ray_multicluster_scheduler.app.client_api.remote.submission_sender import PendingSubmission
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskState
@@ -45,7 +45,7 @@ def check_own(arguments: Arguments | None, runtime: RemoteRuntime, what: str) ->
         )
 
 
-def send_when_there(runtime: RemoteRuntime, parcel: Parcel, arguments: Arguments | None) -> None:
+def send_when_ready(runtime: RemoteRuntime, parcel: PendingSubmission, arguments: Arguments | None) -> None:
     """Hand it to the service once all answers to calls among its arguments are there, and the service knows of those
     that it names and that had to wait here themselves."""
     sources = () if arguments is None else arguments.sources
@@ -65,7 +65,7 @@ def send_when_there(runtime: RemoteRuntime, parcel: Parcel, arguments: Arguments
             done = Complete(item.id, TaskState.FAILED, 0, None, failure.error, message)
             origin = failure.origin
             outcome = Outcome(done, None if origin is None else origin.result, origin)
-            runtime.over_before_it_left(item, outcome)
+            runtime.fail_unsent(item, outcome)
 
     def known() -> None:
         """Those that are over by now were never sent, and tell why."""
@@ -75,7 +75,7 @@ def send_when_there(runtime: RemoteRuntime, parcel: Parcel, arguments: Arguments
 
     every = [*(one._item for one in sources), *(one._item for one in actors)]
     named = [one for one in every if isinstance(one, Item)]
-    waits = [one for one in (*named, *runtime.late_ones(item.task.after)) if runtime.is_late(one)]
+    waits = [one for one in (*named, *runtime.deferred_items(item.task.after)) if runtime.is_deferred(one)]
     late = bool(calls or waits)
     if late:
         runtime.stays(item)
@@ -94,10 +94,10 @@ def _when_accepted(items: Sequence[Item], then: Callable[[], object]) -> None:
 
     def tell(item: Item) -> None:
         if item.accepted and once.acquire(blocking=False):
-            item.unwatch_steps(tell)
+            item.unwatch_transitions(tell)
             _when_accepted(others, then)
 
-    first.watch_steps(tell)
+    first.watch_transitions(tell)
     tell(first)
 
 

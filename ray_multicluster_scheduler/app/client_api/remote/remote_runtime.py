@@ -6,52 +6,65 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from ray_multicluster_scheduler.app.client_api import program
+from ray_multicluster_scheduler.app.client_api.options import default_owner
 from ray_multicluster_scheduler.app.client_api.remote.acceptance import Acceptance
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
-from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import check_own, send_when_there
-from ray_multicluster_scheduler.app.client_api.remote.find_service import where_now
-from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteCall
-from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls
-from ray_multicluster_scheduler.app.client_api.remote.remote_queries import (
-    RemoteKnown,
-    RemoteOutput,
-    document_of,
-    path_of,
-)
-from ray_multicluster_scheduler.app.client_api.remote.result_poller import Inbound
-from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
-from ray_multicluster_scheduler.app.client_api.remote.submission_sender import Outbound, Parcel
+from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import check_own, send_when_ready
+from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteActorCalls, RemoteCall, RemoteCalls
+from ray_multicluster_scheduler.app.client_api.remote.result_poller import ResultPoller
+from ray_multicluster_scheduler.app.client_api.remote.service_address import current_address
+from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient, told
+from ray_multicluster_scheduler.app.client_api.remote.submission_sender import PendingSubmission, SubmissionSender
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.control_characters import check_identifiers
 from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
     SchedulerError,
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model import (
+    ActorDescription,
+    JobDescription,
+    SchedulingDecision,
+    TaskDescription,
+    TaskState,
+)
 from ray_multicluster_scheduler.common.model.item_fields import Kind
 from ray_multicluster_scheduler.common.notices import notify, shorten
 from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.control_plane.config.settings import NO_LIMITS, OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime import shutdown_report, wire
+from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
 from ray_multicluster_scheduler.control_plane.runtime.callback_threads import CallbackThreads
-from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same
+from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventIterator
+from ray_multicluster_scheduler.control_plane.runtime.explanation import is_member, member_summary
+from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
+from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same_item
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise, wait_for
-from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down_error
+from ray_multicluster_scheduler.control_plane.runtime.loop_thread import LoopThread, shut_down_error
+from ray_multicluster_scheduler.control_plane.runtime.outcome import value_timeout
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
+from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 
 _log = get_logger(__name__)
+JOBS_AT_ONCE = 1000
 _INTERRUPTED = "the program that submitted it was interrupted"
 SAY_AFTER_S = 1.0
 """So long the end of a program may wait without a word."""
@@ -59,7 +72,23 @@ END_PATIENCE_S = 10.0
 """So long the service is asked to end our actors, which it does by itself when it does not hear of us any more."""
 
 
-class RemoteRuntime(RemoteKnown):
+class RemoteOutput:
+    """What tasks print, read from the service when somebody asks."""
+
+    def __init__(self, runtime: RemoteRuntime) -> None:
+        self._runtime = runtime
+
+    def text(self, task_id: str, attempt: int, stream: str | None = None) -> str:
+        if not attempt:
+            return ""
+        which = f"?attempt={attempt}" + ("" if stream is None else f"&stream={quote(stream)}")
+        return self._runtime.fetch_text(f"/api/v1/items/{quote(task_id, safe='')}/logs{which}")
+
+    def follow(self, task_id: str, look: Callable[[], tuple[int, bool]]) -> Iterator[str]:
+        return self._runtime.follow_text(f"/api/v1/items/{quote(task_id, safe='')}/logs?follow=true")
+
+
+class RemoteRuntime(LoopThread, ControlPlane):
     """A thread that speaks with the service: it hands over what is submitted, and hears what becomes of it.
 
     What was accepted goes on when the program ends. Raises SchedulerError if nobody answers.
@@ -106,11 +135,11 @@ class RemoteRuntime(RemoteKnown):
         steers = {"operator", "admin"} & set(you.get("roles", ()))
         self._submits_as = None if steers else you.get("user")
         self._client.most_bytes = self.settings.max_payload_bytes
-        self._client.where_now = partial(where_now, str(self._fleet["control_plane"]), os.environ)
-        self._outbound = Outbound(self._client, self.control_plane, self._was_accepted, self._was_refused)
-        self.acceptance = Acceptance(lambda: self._client.address, lambda: self._outbound.trouble, self.is_late)
+        self._client.current_address = partial(current_address, str(self._fleet["control_plane"]), os.environ)
+        self._outbound = SubmissionSender(self._client, self.control_plane, self._was_accepted, self._was_refused)
+        self.acceptance = Acceptance(lambda: self._client.address, lambda: self._outbound.trouble, self.is_deferred)
         self.calls = RemoteCalls(self, self._client, lambda: self._inbound.begin())  # noqa: PLW0108 - it is made below
-        self._inbound = Inbound(
+        self._inbound = ResultPoller(
             self._client,
             self.control_plane,
             lambda: [*self._live.values(), *self.calls.open()],
@@ -142,13 +171,13 @@ class RemoteRuntime(RemoteKnown):
                 raise shut_down_error()
             known = self._live.get(task.id) or self._ended.get(task.id)
             if known is not None:
-                check_same(task, known.task, adopted=not known.task.submitted_at)
+                check_same_item(task, known.task, adopted=not known.task.submitted_at)
                 return known
             self._live[task.id] = item
         document: dict[str, Any] = {"task": document_of(task)}
         if get_if_exists:
             document["get_if_exists"] = True
-        send_when_there(self, Parcel(item, document, blobs), arguments)
+        send_when_ready(self, PendingSubmission(item, document, blobs), arguments)
         if task.idempotency_key is None and task.content_key is None and not (actor and actor.public_name):
             return item
         # It may be another one again, whose id is not known before the service has answered.
@@ -161,11 +190,11 @@ class RemoteRuntime(RemoteKnown):
         found = self.item(first)
         return item if found is None else found
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: PendingSubmission) -> None:
         """All that the service needs to take it is there."""
         self.soon(self._outbound.put, parcel)
 
-    def over_before_it_left(self, item: Item, outcome: Outcome) -> None:
+    def fail_unsent(self, item: Item, outcome: Outcome) -> None:
         """It will never be sent."""
         self._item_over(item, outcome)
 
@@ -180,14 +209,14 @@ class RemoteRuntime(RemoteKnown):
             self._late.discard(item.id)
         return there
 
-    def is_late(self, item: Item) -> bool:
+    def is_deferred(self, item: Item) -> bool:
         """Does the service not hear of it before something else, so that others cannot name it yet?"""
-        return item.whole in self._late and not item.accepted
+        return item.scheduled_id in self._late and not item.accepted
 
-    def late_ones(self, ids: Sequence[str]) -> list[Item]:
+    def deferred_items(self, ids: Sequence[str]) -> list[Item]:
         return [item for one in ids if one in self._late and (item := self._live.get(one)) is not None]
 
-    def let_catch_up(self) -> None:
+    def throttle(self) -> None:
         """The service says itself when it has enough."""
 
     def item(self, task_id: str) -> Item | None:
@@ -222,7 +251,7 @@ class RemoteRuntime(RemoteKnown):
         """The item that the service names there. Raises UnknownItemError."""
         return self._adopt(self._ask("GET", path))
 
-    def settled(self, task_id: str) -> Item | None:
+    def accepted_item(self, task_id: str) -> Item | None:
         item = self.item(task_id)
         if item is not None:
             self.acceptance.wait(item)
@@ -237,7 +266,7 @@ class RemoteRuntime(RemoteKnown):
 
     async def _cancel(self, task_id: str, reason: str, *, force: bool) -> None:
         item = self._live.get(task_id)
-        if item is not None and self.is_late(item) and self.leaves(item):
+        if item is not None and self.is_deferred(item) and self.leaves(item):
             message = f"{task_id} was cancelled before it was sent: {reason}"
             done = Complete(task_id, TaskState.CANCELLED, 0, None, "TaskCancelledError", message)
             self._item_over(item, Outcome(done, None))
@@ -250,16 +279,212 @@ class RemoteRuntime(RemoteKnown):
         done = asyncio.Event()
         loop = asyncio.get_running_loop()
         tell = lambda _: loop.call_soon_threadsafe(done.set)  # noqa: E731 - to be taken away again below
-        item.watch_steps(tell)
+        item.watch_transitions(tell)
         try:
             while not item.accepted:
                 await done.wait()
                 done.clear()
         finally:
-            item.unwatch_steps(tell)
+            item.unwatch_transitions(tell)
 
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
         item.watch(lambda _: self._callbacks.run(work))
+
+    # ---- queries and requests: see ControlPlane for what each means
+
+    def check_known(self, task_id: str) -> None:
+        if self.accepted_item(task_id) is None:
+            self._ask("GET", path_of(task_id))
+
+    def scheduled_item_id(self, task_id: str) -> str:
+        gang_id, _, at = task_id.rpartition(".")
+        if at.isdecimal() and gang_id and self.item(task_id) is None and self.item(gang_id) is not None:
+            return gang_id
+        return task_id
+
+    def is_call(self, item_id: str) -> bool:
+        return self.calls.was_issued(item_id)
+
+    def calls_of(self, actor: Item) -> RemoteActorCalls:
+        return RemoteActorCalls(actor, self.calls)
+
+    def cancel_call(self, call_id: str, *, force: bool) -> None:
+        self.calls.cancel(call_id, force=force)
+
+    def explain_call(self, call: CallPromise) -> dict[str, Any]:
+        assert isinstance(call, RemoteCall)
+        return self.calls.explain(call)
+
+    def explain(self, task_id: str) -> dict[str, Any]:
+        if self.is_call(task_id):
+            return self.calls.explain_by_id(task_id)
+        item = self._live.get(task_id)
+        gang = None if item is not None else self._live.get(task_id.rpartition(".")[0])
+        if gang is not None and is_member(gang.task, task_id):
+            item = gang
+        if item is not None and not item.accepted:
+            why = f": {self._outbound.trouble}" if self._outbound.trouble else "."
+            said = f"{self._client.address} has not said yet that it accepted it{why}"
+            sentence = f"{said} While this program runs, it is tried again"
+            story = Explanation(id=item.id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
+            if item.task.gang is not None and item is gang:
+                story["member"] = member_summary(task_id, [one.name for one in item.task.gang.members])
+            return story
+        return Explanation(**self._ask("GET", path_of(task_id, "explain")))
+
+    def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
+        async def fetched() -> bytes:
+            async with asyncio.timeout(timeout):
+                return await self._client.fetch(path_of(outcome.completion.task_id, "result"))
+
+        try:
+            return self.run(fetched())
+        except TimeoutError:
+            raise value_timeout(outcome, timeout or 0.0) from None
+
+    def plan(self, task: TaskDescription) -> SchedulingDecision:
+        document = document_of(self.owned(task))
+        return SchedulingDecision.from_dict(self._ask("POST", "/api/v1/plan", {"task": document}))
+
+    def owned(self, task: TaskDescription) -> TaskDescription:
+        """As whose it is submitted with this token, where its owner was not named."""
+        if self._submits_as is None or task.owner != default_owner():
+            return task
+        return replace(task, owner=self._submits_as)
+
+    def job_info(self, job_id: str) -> dict[str, Any]:
+        item = self._live.get(job_id)
+        if item is not None:
+            self.acceptance.wait(item)
+        answer: dict[str, Any] = self._ask("GET", f"/api/v1/jobs/{quote(job_id, safe='')}")
+        return answer
+
+    def job_rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        path, more = f"/api/v1/jobs?limit={JOBS_AT_ONCE}", ""
+        while True:
+            page = self._ask("GET", path + more)
+            rows += page["jobs"]
+            if page["after"] is None:
+                return rows[::-1]
+            more = f"&after={quote(page['after'], safe='')}"
+
+    def actor_rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._ask("GET", "/api/v1/actors")["actors"]
+        return rows
+
+    def events(self, wanted: EventFilter, since: int | None) -> EventIterator:
+        found = EventIterator(self, told(self._client, wanted, since))
+        found.begin(PATIENCE_S)
+        return found
+
+    def job_log(self, job_id: str) -> str:
+        self.accepted_item(job_id)
+        return self.fetch_text(path_of(job_id, "logs"))
+
+    def follow_job_log(self, job_id: str) -> Iterator[str]:
+        self.accepted_item(job_id)
+        return self.follow_text(f"{path_of(job_id, 'logs')}?follow=true")
+
+    def fetch_text(self, path: str) -> str:
+        return self.run(self._client.fetch(path)).decode(errors="replace")
+
+    def follow_text(self, path: str) -> Iterator[str]:
+        """Pieces as they come. They are fetched when they are asked for."""
+        stream = self._client.stream(path)
+        assert isinstance(stream, AsyncGenerator)
+
+        async def one_more() -> str | None:
+            return await anext(stream, None)
+
+        try:
+            while (piece := self.run(one_more())) is not None:
+                yield piece
+        finally:
+            self.leave(stream.aclose())
+
+    def tell(self, event: brain.Event) -> None:
+        match event:
+            case brain.HoldRequested(task_id, reason):
+                self._order(task_id, "hold", {"reason": reason})
+            case brain.ReleaseRequested(task_id):
+                self._order(task_id, "release", {})
+            case brain.PriorityChanged(task_id, priority):
+                self._order(task_id, "priority", {"priority": priority})
+            case brain.QueuePaused(what, name, reason):
+                self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/pause", {"reason": reason})
+            case brain.QueueResumed(what, name):
+                self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/resume", {})
+            case brain.OwnerLimitsChanged(owner, None):
+                self._ask("DELETE", f"/api/v1/owners/{quote(owner, safe='')}")
+            case brain.OwnerLimitsChanged(owner, limits):
+                assert limits is not None
+                self._ask("PUT", f"/api/v1/owners/{quote(owner, safe='')}", limits.model_dump())
+            case brain.CordonChanged(cluster, cordoned):
+                verb = "cordon" if cordoned else "uncordon"
+                self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/{verb}", {})
+            case _:
+                raise TypeError(f"a service cannot be told of {event!r}")
+
+    def _order(self, task_id: str, verb: str, said: Mapping[str, Any]) -> None:
+        item = self._live.get(task_id)
+        if item is not None:
+            self.acceptance.wait(item)
+        try:
+            self._ask("POST", path_of(task_id, verb), said)
+        except SchedulerError as error:
+            if type(error) is not SchedulerError or not self._is_over(task_id):  # to which nothing happens
+                raise
+
+    def _is_over(self, task_id: str) -> bool:
+        try:
+            state = self._ask("GET", path_of(task_id))["state"]
+        except SchedulerError:
+            return False
+        return state == "EXPIRED" or TaskState(state).terminal
+
+    @property
+    def homes(self) -> Sequence[str]:
+        return list(dict.fromkeys([str(Path.home()), *self._fleet["homes"]]))
+
+    def check_cluster(self, name: str) -> None:
+        known = self._fleet["clusters"]
+        if name not in known:
+            raise ConfigurationError(
+                f"There is no cluster {name!r}.", next_step=f"use one of {', '.join(known) or 'none'}"
+            )
+
+    def limits_of(self, owner: str, *, anew: bool = False) -> OwnerLimits:
+        if anew:
+            self._fleet = self._ask("GET", "/api/v1/fleet")
+        found = self._fleet["settings"]["owners"].get(owner)
+        return NO_LIMITS if found is None else OwnerLimits.model_validate(found)
+
+    def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
+        for name in refresh or ():
+            self._ask("GET", f"/api/v1/clusters/{quote(name, safe='')}")
+        rows: list[dict[str, Any]] = self._ask("GET", f"/api/v1/clusters?refresh={str(refresh is None).lower()}")[
+            "clusters"
+        ]
+        return rows
+
+    def node_rows(self, clusters: Sequence[str]) -> list[dict[str, Any]]:
+        rows = self._ask("GET", "/api/v1/nodes")["nodes"]
+        return [row for row in rows if row["Cluster"] in clusters]
+
+    def is_drained(self, cluster: str) -> bool | None:
+        drained: bool | None = self._ask("GET", f"/api/v1/clusters/{quote(cluster, safe='')}/drained")["drained"]
+        return drained
+
+    def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
+        said = {"reason": reason, "force": force}
+        path = f"/api/v1/clusters/{quote(cluster, safe='')}/declare-dead"
+        # Not twice: what came there after the first time would be settled, too.
+        items: list[str] = self.run(self._client.once("POST", path, said))["items"]
+        return items
+
+    def _ask(self, method: str, path: str, said: Mapping[str, Any] | None = None) -> Any:
+        return self.run(self._client.ask(method, path, said))
 
     # ---- the end
 
@@ -322,7 +547,7 @@ class RemoteRuntime(RemoteKnown):
 
     # ---- on the loop
 
-    def _was_accepted(self, parcel: Parcel, answer: Mapping[str, Any]) -> None:
+    def _was_accepted(self, parcel: PendingSubmission, answer: Mapping[str, Any]) -> None:
         item = parcel.item
         if answer["id"] == item.id:
             self._own.add(item.id)
@@ -330,7 +555,7 @@ class RemoteRuntime(RemoteKnown):
             item.moved(wire.step_from_wire(answer))
         self._inbound.begin()
 
-    def _was_refused(self, parcel: Parcel, error: SchedulerError) -> None:
+    def _was_refused(self, parcel: PendingSubmission, error: SchedulerError) -> None:
         self._fail(parcel.item, error)
 
     def _refused(self, promise: Promise, error: SchedulerError) -> None:
@@ -363,3 +588,15 @@ class RemoteRuntime(RemoteKnown):
             self._own.discard(item.id)
             self._ended[item.id] = item
         item.ended(outcome)
+
+
+def path_of(item_id: str, verb: str = "") -> str:
+    return f"/api/v1/items/{quote(item_id, safe='')}" + (f"/{verb}" if verb else "")
+
+
+def document_of(task: TaskDescription) -> dict[str, Any]:
+    """Without what is as it always is."""
+    return {name: value for name, value in task.to_dict().items() if value not in _EMPTY}
+
+
+_EMPTY: tuple[Any, ...] = (None, (), {}, [])

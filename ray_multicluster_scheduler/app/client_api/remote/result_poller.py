@@ -21,7 +21,7 @@ MOST_AT_ONCE = 10_000
 """A service takes no more new ids with one question."""
 
 
-class Inbound:
+class ResultPoller:
     """Lives on the loop. ``watched`` are the items and calls that are not over; ``ended`` and ``unknown`` are told of
     each, and ``mailbox`` of the name of the one that the service has for us."""
 

@@ -8,8 +8,10 @@ import io
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import fields
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 
@@ -22,6 +24,7 @@ from ray_multicluster_scheduler.app.client_api.remote.service_errors import (
 )
 from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError, TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 
 _log = get_logger(__name__)
 PATIENCE_S = 30.0
@@ -46,7 +49,7 @@ class ServiceClient:
             trust_env=False,
         )
         self._silent, self._heard_at = False, -math.inf
-        self.where_now: Callable[[], str | None] = lambda: None
+        self.current_address: Callable[[], str | None] = lambda: None
         """Where the same service listens now, if that can be told."""
         self.most_bytes: int | None = None
         """The largest payload that the service takes, once it was asked."""
@@ -189,7 +192,7 @@ class ServiceClient:
     def _follow(self, problem: Exception) -> None:
         """Nobody listens there any more; the service may have been started again somewhere else."""
         gone = isinstance(problem, (aiohttp.ClientConnectorError, _NotItselfError))
-        moved = self.where_now() if gone else None
+        moved = self.current_address() if gone else None
         if moved is not None and moved != self.address:
             _log.warning("the service %s is now %s", self.address, moved)
             self.address = moved
@@ -226,3 +229,50 @@ def _closed(error: RuntimeError) -> Exception:
 
 class _NotItselfError(Exception):
     """The service that a token is for does not run; whoever listens there now is somebody else."""
+
+
+_log = get_logger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+SILENCE_S = 45.0
+"""A service says every fifteen seconds that all is well."""
+
+
+async def told(
+    client: ServiceClient, wanted: EventFilter, since: int | None
+) -> AsyncGenerator[list[dict[str, Any]], None]:
+    """What came together, again and again. Raises SchedulerError for what the service refuses."""
+    words = {one.name: ",".join(sorted(getattr(wanted, one.name))) for one in fields(wanted)}
+    query = urlencode({key: value for key, value in words.items() if value})
+    last, pause, began = since, _FIRST_PAUSE_S, False
+    while True:
+        lines = ""
+        after = {} if last is None else {"Last-Event-ID": str(last)}
+        try:
+            async for piece in client.stream(f"/api/v1/events?{query}", headers=after, silence_s=SILENCE_S):
+                pause, began = _FIRST_PAUSE_S, True
+                *frames, lines = (lines + piece).split("\n\n")
+                events = []
+                for frame in frames:
+                    number, said = _read(frame)
+                    last = last if number is None else number
+                    events += [] if said is None else [said]
+                yield events
+            _log.info("the service %s has ended its events; it is asked again", client.address)
+        except ServiceUnavailableError as error:
+            if client.closed:
+                return
+            if not began and not isinstance(error, NobodyAnswersError):
+                raise
+            _log.warning("no events come: %s They are asked for again.", error.message)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _read(frame: str) -> tuple[int | None, dict[str, Any] | None]:
+    number, said = None, None
+    for line in frame.split("\n"):
+        if line.startswith("id: "):
+            number = int(line[4:])
+        elif line.startswith("data: "):
+            said = json.loads(line[6:])
+    return number, said

@@ -29,7 +29,7 @@ SAY_AFTER_S = 3.0
 
 
 @dataclass(slots=True)
-class Parcel:
+class PendingSubmission:
     """An item, and all that the service needs to take it."""
 
     item: Item
@@ -40,19 +40,19 @@ class Parcel:
     """As the program gave it, once its packages were given to the service."""
 
 
-class Outbound:
+class SubmissionSender:
     """Lives on the loop. ``accepted`` and ``refused`` are told of each, in their order."""
 
     def __init__(
         self,
         client: ServiceClient,
         name: str,
-        accepted: Callable[[Parcel, Mapping[str, Any]], object],
-        refused: Callable[[Parcel, SchedulerError], object],
+        accepted: Callable[[PendingSubmission, Mapping[str, Any]], object],
+        refused: Callable[[PendingSubmission, SchedulerError], object],
     ) -> None:
         self._client, self._name = client, name
         self._accepted, self._refused = accepted, refused
-        self._waiting: deque[Parcel] = deque()
+        self._waiting: deque[PendingSubmission] = deque()
         self._there: set[str] = set()
         self._packages = ProgramPackages(client)
         self._sending: asyncio.Task[None] | None = None
@@ -61,7 +61,7 @@ class Outbound:
         self._waits_since: float | None = None
         self._said = False
 
-    def put(self, parcel: Parcel) -> None:
+    def put(self, parcel: PendingSubmission) -> None:
         self._waiting.append(parcel)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
@@ -73,7 +73,7 @@ class Outbound:
             await asyncio.gather(self._sending, return_exceptions=True)
         await self._packages.close()
 
-    def _hear_why(self, batch: list[Parcel], error: SchedulerError) -> None:
+    def _hear_why(self, batch: list[PendingSubmission], error: SchedulerError) -> None:
         """Nothing is taken: this is asked again, and a person who waits is told so once."""
         now = time.monotonic()
         self._waits_since = now if self._waits_since is None else self._waits_since
@@ -125,15 +125,15 @@ class Outbound:
                     self._accepted(parcel, answer)
             self._waiting.extendleft(reversed(again))
 
-    def _next_batch(self) -> list[Parcel]:
-        batch: list[Parcel] = []
+    def _next_batch(self) -> list[PendingSubmission]:
+        batch: list[PendingSubmission] = []
         size = 0
         while self._waiting and len(batch) < MOST_ITEMS and size < MOST_BYTES:
             batch.append(self._waiting.popleft())
             size += sum(len(data) for data in batch[-1].blobs.values() if len(data) <= wire.INLINE_BYTES) + 1000
         return batch
 
-    def _plain(self, batch: list[Parcel]) -> list[Parcel]:
+    def _plain(self, batch: list[PendingSubmission]) -> list[PendingSubmission]:
         """Those that can be written down; the others are refused."""
         plain = []
         for parcel in batch:
@@ -150,7 +150,7 @@ class Outbound:
                 plain.append(parcel)
         return plain
 
-    async def _pack(self, batch: list[Parcel]) -> list[Parcel]:
+    async def _pack(self, batch: list[PendingSubmission]) -> list[PendingSubmission]:
         """Returns those whose folders and modules the service has; the others are refused."""
         packed = []
         for parcel in batch:
@@ -166,7 +166,7 @@ class Outbound:
                 packed.append(parcel)
         return packed
 
-    async def _upload_large(self, batch: list[Parcel]) -> list[Parcel]:
+    async def _upload_large(self, batch: list[PendingSubmission]) -> list[PendingSubmission]:
         """Returns those whose payloads are there; the others are refused."""
         there = []
         for parcel in batch:
@@ -182,7 +182,7 @@ class Outbound:
                 there.append(parcel)
         return there
 
-    async def _send(self, batch: list[Parcel]) -> list[dict[str, Any]]:
+    async def _send(self, batch: list[PendingSubmission]) -> list[dict[str, Any]]:
         blobs: dict[str, bytes] = {}
         for parcel in batch:
             for digest, data in parcel.blobs.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickled
-from ray_multicluster_scheduler.app.client_api.modules.function_pickle_cache import SteadyFunctions
+from ray_multicluster_scheduler.app.client_api.modules.function_pickle_cache import FunctionPickleCache
 from ray_multicluster_scheduler.app.client_api.options import common_fields, joins_equal_item
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common.blob_names import digest_of
@@ -31,7 +31,7 @@ class PickledFunction:
     actors: tuple[Any, ...]
 
 
-_steady: SteadyFunctions[PickledFunction] = SteadyFunctions()
+_steady: FunctionPickleCache[PickledFunction] = FunctionPickleCache()
 
 
 @dataclass(frozen=True, slots=True)

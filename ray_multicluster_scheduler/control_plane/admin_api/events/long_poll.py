@@ -52,7 +52,7 @@ class Mailbox:
             return
         self._items[item.id] = item
         if isinstance(item, Item):
-            item.watch_steps(self._changed)
+            item.watch_transitions(self._changed)
             self._changed(item)
         else:
             item.watch(self._changed)
@@ -62,7 +62,7 @@ class Mailbox:
             item = self._items.pop(item_id, None)
             if item is not None:
                 if isinstance(item, Item):
-                    item.unwatch_steps(self._changed)
+                    item.unwatch_transitions(self._changed)
                 else:
                     item.unwatch(self._changed)
                     item.watch(self._call_over)

@@ -375,7 +375,7 @@ async def logs(
         if follow:
             await output_stream.check_followable(runtime, item, attempt)
             return StreamingResponse(output_stream.job_output(runtime, item, still, attempt), media_type="text/plain")
-        return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
+        return PlainTextResponse(await asyncio.to_thread(job_logs.read_all, runtime, item_id))
     if follow and not item.done() and attempt in (None, item.attempt):
         told = output_stream.task_output(runtime, item, still, alone=attempt is not None)
         return StreamingResponse(told, media_type="text/plain")

@@ -11,7 +11,7 @@ from fastapi import Request
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
-from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same, other_id
+from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same_item, key_conflict
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
 _HEADER = b"idempotency-key"
@@ -65,5 +65,5 @@ def check_key(asked: TaskDescription, item: Item, key: str, *, named: bool) -> N
     if item.id == asked.id:
         return
     if named and item.task.idempotency_key == asked.idempotency_key:
-        raise other_id(asked.id, item.id, key)
-    check_same(asked, item.task, header=True)
+        raise key_conflict(asked.id, item.id, key)
+    check_same_item(asked, item.task, header=True)

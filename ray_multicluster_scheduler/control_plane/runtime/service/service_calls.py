@@ -84,7 +84,7 @@ class ServiceCalls:
     def no_more(self, item_id: str) -> None:
         """Refuse further calls of an actor, or of a gang of actors, whose cancellation was requested."""
         for queue in self._queues.values():
-            if item_id in (queue.item.id, queue.item.whole):
+            if item_id in (queue.item.id, queue.item.scheduled_id):
                 queue.no_more()
 
     async def _queue(self, actor_id: str, check: OwnershipCheck | None) -> ActorCalls:

@@ -27,7 +27,7 @@ from ray_multicluster_scheduler.control_plane.config import FleetConfig, Setting
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentWatch
 from ray_multicluster_scheduler.control_plane.runtime.explanation import CurrentWaitReasons
-from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same
+from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same_item
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED
 from ray_multicluster_scheduler.control_plane.runtime.runtime import KEPT_FINISHED, Runtime
@@ -245,7 +245,7 @@ class ServiceRuntime(Runtime):
                 next_step="submit it again when there is room",
             )
         if known is not None:
-            check_same(task, await self._as_submitted(known))
+            check_same_item(task, await self._as_submitted(known))
             return known
         if task.actor is not None and task.actor.public_name is not None:
             async with self.actor_names.lock(task.actor.public_name):
@@ -296,7 +296,7 @@ class ServiceRuntime(Runtime):
         task = self._without_finished_dependencies(task, request.check)
         again = self.item(task.id)
         if again is not None:  # a concurrent request submitted it meanwhile
-            check_same(task, again.task)
+            check_same_item(task, again.task)
             return again
         log = self._persistence.durable_log
         log.accept(task, own, request.objects)
@@ -362,7 +362,7 @@ class ServiceRuntime(Runtime):
     def check_member_ids(self, task: TaskDescription) -> None:
         """Raises ConfigurationError if the id of the item, or of one of its members, is also that of another item or
         gang member: ids must be unambiguous."""
-        for name, at in explanation.readings(task.id):
+        for name, at in explanation.id_interpretations(task.id):
             known = None if at is None else self.item(name) or self.record(name)
             stored = None if at is None or known is not None else self.store.item(name)
             gang = known.task if known is not None else None if stored is None else decode_task(stored)[0]
@@ -414,7 +414,7 @@ class ServiceRuntime(Runtime):
     async def resolve_id(self, item_id: str) -> ResolvedId | None:
         """What this id refers to; an item of exactly this id comes before a gang member. The only place that interprets
         ids, so that a permission check and the use that follows it cannot disagree."""
-        for name, at in explanation.readings(item_id):
+        for name, at in explanation.id_interpretations(item_id):
             known = self.item(name) or self.record(name)
             stored = None if known is not None else await asyncio.to_thread(self.store.item, name)
             if known is None and stored is None:

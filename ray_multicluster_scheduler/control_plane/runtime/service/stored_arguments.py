@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments, ItemValue, ValueSource
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, MemberItem, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.outcome import is_away, payload_of
+from ray_multicluster_scheduler.control_plane.runtime.outcome import is_in_cluster, payload_of
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
@@ -124,7 +124,7 @@ class StoredArguments:
             if check is not None:
                 check(stored.new.owner, item_id)
             item = await asyncio.to_thread(self._runtime.history.item, stored)
-        if item.outcome is not None and item.outcome.succeeded and not is_away(item.outcome):
+        if item.outcome is not None and item.outcome.succeeded and not is_in_cluster(item.outcome):
             payload_of(item.outcome)  # raises ResultLostError now rather than after all others are ready
         return ItemValue(item)
 

@@ -9,7 +9,7 @@ from ray_multicluster_scheduler.common.exception import StoreFullError
 from ray_multicluster_scheduler.common.logging import about_item, get_logger
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
 from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValues
-from ray_multicluster_scheduler.control_plane.runtime.outcome import is_away
+from ray_multicluster_scheduler.control_plane.runtime.outcome import is_in_cluster
 from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import encode_outcome
 
@@ -34,7 +34,7 @@ class StoredKeptValues(KeptValues):
         if stored is None or not stored.status.state.terminal:
             return None
         now = (await asyncio.to_thread(self._service.history.item, stored)).outcome
-        return None if is_away(now) else now
+        return None if is_in_cluster(now) else now
 
     async def _keep(self, outcome: Outcome) -> None:
         """Write the value, retrying while the disk is full: its cluster keeps it until then."""
