@@ -1,0 +1,7 @@
+"""The scheduler and its connections to clusters.
+
+Pure parts, without I/O: ``lifecycle`` (the state machine), ``queue``, ``policy`` and ``cluster``. Around them:
+``scheduler_core`` (carries out instructions, collects results), ``connection`` (links, agents, Jobs API), ``monitor``
+and ``health``. Start with ``lifecycle/machine.py``. It imports only ``control_plane.store``, ``control_plane.config``
+and ``common``.
+"""
