@@ -7,7 +7,6 @@ import contextlib
 import functools
 import platform
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallProm
 from ray_multicluster_scheduler.control_plane.runtime.callback_threads import CallbackThreads
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventIterator
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
-from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same_item, id_conflict
+from ray_multicluster_scheduler.control_plane.runtime.idempotency import IdempotencyIndex
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValues
@@ -86,12 +85,8 @@ class Runtime(LoopThread, ControlPlane):
             self._persistence.output,
         )
         self._kept_finished, self.closed = kept_finished, False
-        self._lock = threading.Lock()  # over the six below: what is known here, and whether more may come
-        self._live: dict[str, Item] = {}
-        self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
-        self._kept: dict[str, Item] = {}
-        self._keys: dict[tuple[str, str], str] = {}
-        self._contents: dict[str, str] = {}
+        self._lock = threading.Lock()  # guards the next two: the known items, and whether new ones are accepted
+        self.items = IdempotencyIndex(self.record)
         self.refusal: str | None = None
         self._finished: deque[str] = deque()
         self.expired: deque[str] = deque(maxlen=KEPT_EXPIRED)
@@ -119,13 +114,10 @@ class Runtime(LoopThread, ControlPlane):
             with self._lock:
                 if self.refusal is not None:
                     raise shut_down_error(self.refusal)
-                item = self._first(task)
+                item = self.items.find(task)
                 if item is None:
-                    item = self._live[task.id] = Item(task)
-                    if task.idempotency_key is not None:
-                        self._keys[task.owner, task.idempotency_key] = task.id
-                    if task.content_key is not None:
-                        self._contents[task.content_key] = task.id
+                    item = Item(task)
+                    self.items.add(item)
                     if arguments is not None and not arguments.plain:
                         watch = self.incomplete.expect(task.id, arguments)
                     waits_for = watch.waits_for if watch else ""
@@ -149,7 +141,7 @@ class Runtime(LoopThread, ControlPlane):
 
     def item(self, task_id: str) -> Item | None:
         """The item, while it is in progress, can be asked for again, or somebody holds its handle."""
-        return self._live.get(task_id) or self._ended.get(task_id)
+        return self.items.get(task_id)
 
     def accepted_item(self, task_id: str) -> Item | None:
         """The same, once the brain knows of it, too."""
@@ -169,17 +161,17 @@ class Runtime(LoopThread, ControlPlane):
     def unfinished(self) -> list[Item]:
         """What is not over, oldest first."""
         with self._lock:
-            return list(self._live.values())
+            return list(self.items.live.values())
 
     def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
         """Ask for its end; nothing happens to what is over. Raises SchedulerError after the end, and in the child of a
         fork."""
-        item = self._live.get(task_id)
+        item = self.items.live.get(task_id)
         if item is None or item.task.content_key is None:
             self.tell(CancelRequested(task_id, reason, force))
             return
         with self._lock:  # the brain must hear of this before it hears of one that is not joined to it any more
-            self._join_no_more(item.task)
+            self.items.stop_matching_content(item.task)
             self.tell(CancelRequested(task_id, reason, force))
 
     def tell(self, event: Event) -> None:
@@ -339,23 +331,6 @@ class Runtime(LoopThread, ControlPlane):
         self.end_loop()
         self._callbacks.close()
 
-    def _first(self, task: TaskDescription) -> Item | None:
-        """Under the lock: the item that was submitted before with the same key or id, if any."""
-        by_key = self._keys.get((task.owner, task.idempotency_key)) if task.idempotency_key is not None else None
-        known = self.item(by_key or task.id)
-        if known is not None:
-            check_same_item(task, known.task)
-            return known
-        there = self.record(task.id)
-        if there is not None:
-            raise id_conflict(task, there.task)
-        return self.item(self._contents.get(task.content_key or "", ""))
-
-    def _join_no_more(self, task: TaskDescription) -> None:
-        """Under the lock: the next one with the same content runs by itself."""
-        if task.content_key is not None and self._contents.get(task.content_key) == task.id:
-            del self._contents[task.content_key]
-
     # On the loop ----------------------------------------------------------------------------------------
 
     def _post(self, event: Event) -> None:
@@ -459,7 +434,7 @@ class Runtime(LoopThread, ControlPlane):
     # Audience of the lifecycle manager --------------------------------------------------------------------
 
     def transition(self, transition: Transition) -> None:
-        item = self._live.get(transition.task_id)
+        item = self.items.live.get(transition.task_id)
         if item is not None:
             before = item.attempt
             item.moved(transition)
@@ -468,7 +443,7 @@ class Runtime(LoopThread, ControlPlane):
 
     def completed(self, completion: Complete) -> None:
         """The item is over: its payload goes, its answer stays with whoever holds the handle."""
-        item = self._live.get(completion.task_id)
+        item = self.items.live.get(completion.task_id)
         if item is None:
             return
         self._answer(item, completion)
@@ -481,11 +456,8 @@ class Runtime(LoopThread, ControlPlane):
         self.collector.forget(item.id)
         self.output.close(item.id, completion.attempt)
         with self._lock:
-            if not self._persistence.lasting and (item.task.kind == "job" or item.task.idempotency_key is not None):
-                self._kept[item.id] = item  # these can be asked for again by id or key, without a handle
-            self._ended[item.id] = item
-            del self._live[item.id]
-            self._join_no_more(item.task)
+            by_id_or_key = item.task.kind == "job" or item.task.idempotency_key is not None  # found without a handle
+            self.items.finish(item, retain=by_id_or_key and not self._persistence.lasting)
         origin = self.incomplete.over(item.id)
         if origin is not None and completion.state is TaskState.FAILED:
             item.ended(Outcome(completion, origin.result, origin))
@@ -499,9 +471,7 @@ class Runtime(LoopThread, ControlPlane):
         task = self._describe(task_id)
         with self._lock:
             self.machine.forget(task_id)
-            self._kept.pop(task_id, None)
-            self._ended.pop(task_id, None)
-            self._keys.pop((task.owner, task.idempotency_key or ""), None)
+            self.items.forget(task)
         self.manager.log.forget(task_id)
         self.dispatcher.forget(task_id)
         self.collector.forget(task_id)

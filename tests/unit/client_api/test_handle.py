@@ -180,7 +180,7 @@ class TestMemory:
             del handles
             gc.collect()
             assert sum(ref() is not None for ref in watched) == 0
-            assert len(plane.runtime._ended) == 0
+            assert len(plane.runtime.items.finished) == 0
             until(lambda: len(plane.runtime.payload_cache) == 0)
 
 

@@ -153,11 +153,7 @@ class ServiceRuntime(Runtime):
                 continue
             item = Item(row.task)
             item.transition = row.history[-1]
-            self._live[item.id] = item
-            if row.task.idempotency_key is not None:
-                self._keys[row.task.owner, row.task.idempotency_key] = item.id
-            if row.task.content_key is not None and row.ending is None:
-                self._contents[row.task.content_key] = item.id
+            self.items.add(item, match_content=row.ending is None)
             self.actor_names.add(item)
             if row.ending is not None:  # a cancelled actor's name is free
                 self.actor_names.killed(item.id)
@@ -167,7 +163,7 @@ class ServiceRuntime(Runtime):
 
     async def _restore_arguments(self, row: ItemRow, names: Sequence[str]) -> ArgumentWatch | SchedulerError | None:
         task_id = row.task.id
-        self.stored_arguments.keep_for(self._live[task_id], names)
+        self.stored_arguments.keep_for(self.items.live[task_id], names)
         try:
             arguments = await self.stored_arguments.arguments(names, {}, task_id)
             if not row.waits_for:  # the clusters of its actors are already in the row
@@ -319,8 +315,8 @@ class ServiceRuntime(Runtime):
         was forgotten."""
         by_key = task.id
         if task.idempotency_key is not None:
-            live = self._keys.get((task.owner, task.idempotency_key))
-            if live is not None and (item := self.item(live)) is not None:
+            item = self.items.by_key(task.owner, task.idempotency_key)
+            if item is not None:
                 return item
             by_key = self.store.id_by_key(task.owner, task.idempotency_key) or task.id
         stored = self.store.item(by_key)
@@ -536,7 +532,7 @@ class ServiceRuntime(Runtime):
         self.event_publisher.note(OperationRecord(ACTION, subject, self.clock.now(), user, document))
 
     def transition(self, transition: Transition) -> None:
-        item, queued_at = self._live.get(transition.task_id), None
+        item, queued_at = self.items.live.get(transition.task_id), None
         if transition.state is TaskState.DISPATCHING:
             record = self.record(transition.task_id)
             queued_at = None if record is None else record.queued_at
