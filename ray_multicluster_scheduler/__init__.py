@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCallHandle
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-    from ray_multicluster_scheduler.app.client_api.actors.call_handle import ActorCallHandle
     from ray_multicluster_scheduler.app.client_api.actors.class_methods import method
     from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
     from ray_multicluster_scheduler.app.client_api.async_scheduler import AsyncScheduler
@@ -216,7 +216,7 @@ __all__ = [
 _HOMES = {
     "app.client_api.actors.actor_handle": "ActorHandle",
     "app.client_api.executor.actor_pool": "ActorPool",
-    "app.client_api.actors.call_handle": "ActorCallHandle",
+    "app.client_api.actors.actor_calls": "ActorCallHandle",
     "app.client_api.actors.class_methods": "method",
     "app.client_api.async_scheduler": "AsyncScheduler",
     "app.client_api.current": "current",

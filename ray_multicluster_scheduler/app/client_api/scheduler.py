@@ -22,8 +22,7 @@ from ray_multicluster_scheduler.app.client_api.actors.actors import Actors, Embe
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
-from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import handles_of
-from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission
+from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission, handles_of
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.job_wait import JobVerbs

@@ -185,7 +185,7 @@ def test_a_stop_iteration_of_a_call_does_not_end_the_map(make: Callable[[], Acto
 
 @pytest.mark.parametrize("wrong", [5, None, "actors"])
 def test_only_lists_of_actors(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"not a list of actors.*ActorPool\(\["):
+    with pytest.raises(ConfigurationError, match=r"ActorPool\(\["):
         ActorPool(wrong)
 
 
@@ -194,7 +194,7 @@ def test_timeout(make: Callable[[], Actor], unordered: bool) -> None:
     pool, slow = ActorPool([make()]), threading.Event()
     get = pool.get_next_unordered if unordered else pool.get_next
     pool.submit(double, slow)
-    with pytest.raises(TaskTimeoutError, match="goes on"):
+    with pytest.raises(TaskTimeoutError, match="0.02 s"):
         get(timeout=0.02)
     assert pool.has_next()
     slow.set()
@@ -207,7 +207,7 @@ def test_what_is_ignored_after_a_timeout(make: Callable[[], Actor], unordered: b
     get = pool.get_next_unordered if unordered else pool.get_next
     pool.submit(double, slow)
     pool.submit(double, 1)
-    with pytest.raises(TimeoutError, match="forgotten"):
+    with pytest.raises(TimeoutError, match="ignore_if_timedout"):
         get(timeout=0.02, ignore_if_timedout=True)
     slow.set()
     assert get(timeout=60) == 2
@@ -293,9 +293,9 @@ def test_when_no_actor_is_left_the_error_says_so(make: Callable[[], Actor]) -> N
             next(results)
         errors.append(str(caught.value))
     assert all("died" in error for error in errors[:2])
-    assert all("No actor is left in the pool" in error and "<Actor a" in error for error in errors[2:])
+    assert all("ActorDiedError" in error and "<Actor a" in error for error in errors[2:])
     pool.submit(double, 3)
-    with pytest.raises(ActorDiedError, match="No actor is left"):
+    with pytest.raises(ActorDiedError, match="push"):
         pool.get_next(10)
     pool.push(make())
     pool.submit(double, 3)
@@ -322,7 +322,7 @@ def test_who_reads_just_when_the_last_one_died_hears_of_that(make: Callable[[], 
         pool.get_next(10)
     until(lambda: not pool._busy)
     threading.Timer(0.1, pool.go_on.set).start()
-    with pytest.raises(ActorDiedError, match="No actor is left"):
+    with pytest.raises(ActorDiedError, match="push"):
         pool.get_next(10)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.executor.actor_deaths import when_settled
 from ray_multicluster_scheduler.app.client_api.executor.actor_pool import ActorPool
+from ray_multicluster_scheduler.app.client_api.executor.handle_status import on_restart_or_end
 from ray_multicluster_scheduler.common.exception import ActorDiedError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from tests.unit.client_api.actor_plane import ActorPlane
@@ -72,7 +72,7 @@ class TestDeathsOfOurActors:
             plane.fail_call(plane.sent(1)[0].task_id, FailureClass.CRASH, code="ACTOR_DIED")
             with pytest.raises(ActorDiedError):
                 next(results)
-            with pytest.raises(ActorDiedError, match="No actor is left"):
+            with pytest.raises(ActorDiedError, match="push"):
                 next(results)
 
     def test_one_that_is_restarted_gets_no_call_before_that(self) -> None:
@@ -103,7 +103,7 @@ class TestDeathsOfOurActors:
                 plane.die(actor, attempt)
                 with pytest.raises(ActorDiedError):
                     next(results)
-            with pytest.raises(ActorDiedError, match="No actor is left"):
+            with pytest.raises(ActorDiedError, match="push"):
                 next(results)
 
     def test_while_one_is_restarted_the_others_do_its_work(self) -> None:
@@ -148,7 +148,7 @@ class TestDeathsOfOurActors:
                     watch_transitions(tell)
                     tell(item)
 
-            when_settled(SimpleNamespace(_item=Quick()), 1, lambda: told.append(1))
+            on_restart_or_end(SimpleNamespace(_item=Quick()), 1, lambda: told.append(1))
             assert told == [1]
 
     @pytest.mark.parametrize("code", ["RESULT_LOST", "ACTOR_UNAVAILABLE"])

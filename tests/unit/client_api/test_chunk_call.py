@@ -61,7 +61,7 @@ def test_an_exception_without_text() -> None:
     def bad(x: int) -> None:
         raise Mute
 
-    assert "its text cannot be had: no text" in run_rows(bad, False, [1]).failures[0].message
+    assert ": no text>" in run_rows(bad, False, [1]).failures[0].message
 
 
 def test_sys_exit_ends_one_call() -> None:

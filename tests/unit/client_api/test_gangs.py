@@ -9,8 +9,7 @@ import pytest
 
 from ray_multicluster_scheduler import GangMember, member, remote
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import handles_of
-from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission, NewGangItem
+from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission, NewGangItem, handles_of
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
 from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler

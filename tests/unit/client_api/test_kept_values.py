@@ -143,7 +143,7 @@ def test_what_is_equal_but_for_that_is_not_joined() -> None:
 
 def test_a_decorated_function_with_it_can_be_mapped_and_used_inside() -> None:
     fn = RemoteFunction(len, keep="cluster")
-    CallOptions(None, None, {}).over(fn).check(None)
+    CallOptions(None, None, {}).merged_over(fn).check(None)
     assert "keep" not in native.task_options(None, {"keep": "cluster"}, "mac")
 
 

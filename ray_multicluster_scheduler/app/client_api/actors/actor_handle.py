@@ -9,10 +9,10 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_method import ActorMethod
+from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorMethod
 from ray_multicluster_scheduler.app.client_api.actors.actor_reference import remember, restore
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
-from ray_multicluster_scheduler.app.client_api.handles.handle_html import handle_html
+from ray_multicluster_scheduler.app.client_api.handles.handle import handle_html
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
     ConfigurationError,

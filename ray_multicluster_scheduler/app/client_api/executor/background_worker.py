@@ -1,4 +1,4 @@
-"""Errands: work that must not happen where it is noticed, on a thread of its own."""
+"""BackgroundWorker: runs short callbacks one after another on a daemon thread that exits when idle."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import weakref
 from collections.abc import Callable
 
 LINGER_S = 2.0
-"""How long the thread stays without work: longer than between two of many, short beside a program's life."""
+"""How long an idle thread waits for more work before it exits."""
 
 
 class BackgroundWorker:
-    """Does one thing after another. The thread is there while there is work, and begins anew in the child of a fork."""
+    """Runs work items in order. The thread starts on demand; the child of a fork starts with an empty queue."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._alive = False
-        self._begin_anew()
-        _all.add(self)
+        self._reset()
+        _workers.add(self)
 
     def put(self, work: Callable[[], object]) -> None:
-        """Have it done, from any thread; returns at once and raises nothing."""
+        """Queue work from any thread; returns at once and never raises."""
         with self._lock:
             self._queue.put(work)
             if self._alive:
@@ -30,11 +30,11 @@ class BackgroundWorker:
             self._alive = True
         try:
             threading.Thread(target=self._run, args=(LINGER_S,), name=self._name, daemon=True).start()
-        except RuntimeError:  # the interpreter is ending and makes no more threads; somebody may still wait for this
+        except RuntimeError:  # no new threads at interpreter exit, but a caller may still wait for this
             self._run(0)
 
-    def _begin_anew(self) -> None:
-        self._lock = threading.Lock()  # over the two below: no work is left when the thread goes
+    def _reset(self) -> None:
+        self._lock = threading.Lock()  # guards both attributes below: the thread never exits with work queued
         self._queue: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._alive = False
 
@@ -50,19 +50,19 @@ class BackgroundWorker:
                 continue
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001 - shown as an error of any thread is, and the rest goes on
+            except BaseException as error:  # noqa: BLE001 - reported like an uncaught error of any thread
                 report = (type(error), error, error.__traceback__, threading.current_thread())
                 threading.excepthook(threading.ExceptHookArgs(report))
-            del work  # what it holds is not kept while there is nothing to do
+            del work  # release its references while idle
 
 
-_all: weakref.WeakSet[BackgroundWorker] = weakref.WeakSet()
+_workers: weakref.WeakSet[BackgroundWorker] = weakref.WeakSet()
 
 
-def _in_the_child_of_a_fork() -> None:
-    for worker in list(_all):
-        worker._begin_anew()
+def _reset_after_fork() -> None:
+    for worker in list(_workers):
+        worker._reset()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_the_child_of_a_fork)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,6 +1,6 @@
-"""Many small calls of one function as one task: the half that runs inside the cluster.
+"""Runs one chunk of a map, many small calls of one function, inside the cluster.
 
-Standard library only: a worker loads this module.
+Standard library only: workers load this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_TEXT = 20_000
 
 
 class Failure(NamedTuple):
-    """Why one call of a chunk has no value. ``payload`` is the pickled exception, if it is the user's own."""
+    """The failure of one call of a chunk. ``payload`` is the pickled exception, if the user's code raised it."""
 
     place: int
     error_type: str
@@ -27,7 +27,7 @@ class Failure(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a chunk brings back. ``values`` is one pickled list, with None in the places of the failures."""
+    """The result of a chunk. ``values`` is one pickled list, with None in the places of the failures."""
 
     seconds: float
     values: bytes
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 def run_rows(fn: Callable[..., Any], spread: bool, rows: Sequence[Any]) -> Answer:
-    """Call ``fn`` with each row, or with what is in it (``spread``). One call's error is its own."""
+    """Call ``fn(row)`` for each row, or ``fn(*row)`` with ``spread``. An error fails only its own call."""
     began = time.perf_counter()
     values: list[Any] = []
     failures: list[Failure] = []
@@ -43,9 +43,9 @@ def run_rows(fn: Callable[..., Any], spread: bool, rows: Sequence[Any]) -> Answe
         try:
             values.append(fn(*row) if spread else fn(row))
         except KeyboardInterrupt:
-            raise  # this is how a cancellation arrives
-        except BaseException as error:  # noqa: BLE001 - the user's exception is the answer of this call
-            failures.append(_of_call(len(values), error))
+            raise  # Ray cancels a task this way
+        except BaseException as error:  # noqa: BLE001 - the user's exception is the outcome of this call
+            failures.append(_failure_of_call(len(values), error))
             values.append(None)
     packed = _packed(values, failures)
     return Answer(time.perf_counter() - began, packed, failures)
@@ -54,7 +54,7 @@ def run_rows(fn: Callable[..., Any], spread: bool, rows: Sequence[Any]) -> Answe
 def _packed(values: list[Any], failures: list[Failure]) -> bytes:
     try:
         return pickling.dumps(values)
-    except Exception:  # noqa: BLE001 - told below for each value that is to blame
+    except Exception:  # noqa: BLE001 - reported below for each value at fault
         for place, value in enumerate(values):
             try:
                 pickling.dumps(value)
@@ -65,7 +65,7 @@ def _packed(values: list[Any], failures: list[Failure]) -> bytes:
         return pickling.dumps(values)
 
 
-def _of_call(place: int, error: BaseException) -> Failure:
+def _failure_of_call(place: int, error: BaseException) -> Failure:
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next  # without the frame of run_rows
     if isinstance(error, SystemExit):
@@ -86,4 +86,4 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as problem:  # noqa: BLE001 - a broken __str__ must not hide the error
-        return f"<its text cannot be had: {problem}>"
+        return f"<str() of the error failed: {problem}>"

@@ -1,38 +1,41 @@
-"""How many calls go into the next chunk. Pure: observations in, a number out."""
+"""Computes the size of the next chunk of a map from observed run times. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 TARGET_S = 0.3
-"""What a chunk should take: long beside the cost of sending one, short beside what somebody waits for."""
+"""Target run time of a chunk: long compared with the cost of sending one, short for a waiting reader."""
 SLOWEST_S = 1.0
-"""The most that a chunk may take on the slowest cluster seen: it may land there."""
+"""Limit for the run time of a chunk on the slowest cluster seen, where it may be placed."""
 LEAST_S = 0.03
-"""Towards the end chunks shrink, but not below this: sending one costs some milliseconds."""
+"""Lower limit for the chunks at the end of the input, which shrink: sending one costs some milliseconds."""
 GROWTH = 16
-"""A chunk is at most this many times the largest that came back: the first measurements are mostly noise."""
+"""A chunk is at most this many times as large as the largest finished one: the first measurements are noisy."""
 MOST_ITEMS = 10_000
 MOST_BYTES = 8 * 1024 * 1024
 _MEMORY = 0.7
-"""How much of what was known is kept when a chunk comes back."""
+"""Weight of earlier observations when a chunk finishes."""
 
 
 class ChunkSizer(Protocol):
-    """Decides on the size of chunks. ``exact``: a chunk is filled up to it, however long its input takes."""
+    """Computes chunk sizes. ``exact``: wait for a full chunk, however slow the input is."""
 
     exact: bool
 
     def observe(self, cluster: str | None, items: int, seconds: float, size: int = 0) -> None:
-        """A chunk came back: where it ran, how many calls it held, how long they took, bytes in and out."""
+        """Record a finished chunk: its cluster, number of calls, run time, and bytes in and out."""
 
     def next_size(self, *, cluster: str | None, remaining: int | None, slots: int) -> int:
-        """At least 1. ``cluster`` is the one that has just become free, ``remaining`` how many calls there are still
-        (None: unknown), ``slots`` how many chunks run at a time."""
+        """Return the size of the next chunk, at least 1.
+
+        ``cluster`` has just become free, ``remaining`` is the number of calls left (None: unknown), ``slots`` the
+        number of chunks that run at a time.
+        """
 
 
 class FixedSize:
-    """What the caller said."""
+    """The ``chunksize`` of the caller."""
 
     exact = True
 
@@ -40,15 +43,15 @@ class FixedSize:
         self._size = size
 
     def observe(self, cluster: str | None, items: int, seconds: float, size: int = 0) -> None:
-        """Nothing is learned from it."""
+        """Ignored: the size is fixed."""
 
     def next_size(self, *, cluster: str | None, remaining: int | None, slots: int) -> int:
         return self._size
 
 
 class BalancedSize:
-    """By observed speed: single calls first, then chunks of about TARGET_S for the cluster that has become free,
-    and smaller ones towards the end, so that nobody waits for one last large chunk."""
+    """Sizes by observed speed: single calls first, then chunks of about TARGET_S for the cluster that became free,
+    and smaller ones towards the end, so that the map does not wait for one last large chunk."""
 
     exact = False
 
@@ -77,7 +80,7 @@ class BalancedSize:
 
 
 class _Mean:
-    """An amount per item, over the last chunks; a large chunk counts for more than a small one."""
+    """Decaying mean of an amount per item, weighted by chunk size."""
 
     def __init__(self) -> None:
         self._sum, self._items = 0.0, 0.0

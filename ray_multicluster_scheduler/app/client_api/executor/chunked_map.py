@@ -1,9 +1,8 @@
-"""One map over the fleet: a thread packs its input into chunks, keeps enough of them on the way, and puts what
-comes back into the order of the input.
+"""ChunkedMap and MapResults: packs the input of one map into chunks, submits them, and returns results in order.
 
-Pull style: a chunk is made when there is room for one, so a slow cluster gets fewer of them. How many are on the way is
-not planned but seen: as long as chunks are seen to run, more are sent after them. The thread sleeps until it is told of
-something: by the reader of the input, by whoever reads the results, or by an item that took a step.
+One thread per map keeps enough chunks in flight. A new chunk is built when a slot is free, so a slow cluster gets fewer
+of them; the number in flight follows from how many are seen to run. The thread sleeps on its inbox, which receives
+events from the input reader, from the reader of the results, and from item transitions.
 """
 
 from __future__ import annotations
@@ -17,73 +16,129 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
-from ray_multicluster_scheduler.app.client_api.executor import chunk_results
-from ray_multicluster_scheduler.app.client_api.executor.chunk_results import Failed
-from ray_multicluster_scheduler.app.client_api.executor.handle_watch import item_of, waits, when_over
+from ray_multicluster_scheduler.app.client_api.executor.chunk_call import Answer, Failure
+from ray_multicluster_scheduler.app.client_api.executor.handle_status import is_queued, item_of, on_done
 from ray_multicluster_scheduler.app.client_api.executor.input_reader import InputReader
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.exception import SchedulerError, TaskCancelledError, TaskSubmissionError
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.exception import (
+    SchedulerError,
+    TaskCancelledError,
+    TaskSubmissionError,
+    TaskTimeoutError,
+)
+from ray_multicluster_scheduler.common.model import FailureClass, TaskState
+from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
+from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, value_of
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.executor.chunk_size import ChunkSizer
     from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
     from ray_multicluster_scheduler.app.client_api.handles.progress import Progress
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+_MISSING: Any = object()
 RESERVE = 8
-"""At least so many chunks beside those seen to run, or half as many: no place stays empty between two chunks."""
-MOST_ON_THE_WAY = 512
-UNREAD_BASE, UNREAD_PER_PLACE = 48, 6
-"""How many chunks may be on the way or back and not read: room for others to go on while a slow one is awaited."""
+"""Minimum number of queued chunks, or half as many as run: no slot stays empty between two chunks."""
+MAX_IN_FLIGHT = 512
+UNREAD_BASE, UNREAD_PER_SLOT = 48, 6
+"""Limit for chunks in flight or finished but unread: later chunks can proceed while a slow one is awaited."""
 UNREAD_BYTES = 256 * 1024 * 1024
 PULL_S = 0.05
-"""An input that takes longer than this for the next chunk is not waited for: what is there is sent."""
+"""If the input takes longer than this to fill a chunk, the buffered rows are sent."""
 _BEFORE_RUN = frozenset({TaskState.PENDING, TaskState.QUEUED, TaskState.DISPATCHING})
-_WEIGHED_BYTES = 1024 * 1024
+_MAX_WEIGHED_BYTES = 1024 * 1024
+
+
+class Failed(NamedTuple):
+    """Takes the place of the value of a failed call."""
+
+    error: BaseException
+
+
+def _values_of(answer: Answer, handle: TaskHandle) -> list[Any]:
+    """Unpickle the values, None in the places of failures. Raises ResultLostError if that fails."""
+    done = Complete(handle.id, TaskState.SUCCEEDED, handle.attempt, handle.cluster)
+    values: list[Any] = value_of(Outcome(done, CallResult(handle.id, handle.attempt, "succeeded", answer.values)))
+    return values
+
+
+def _error_of_call(failure: Failure, handle: TaskHandle) -> BaseException:
+    """Return the error that a separate task would raise: the user's exception, caused by its remote traceback."""
+    error, step = None, ""
+    if failure.of_result:
+        error, step = "TaskSubmissionError", "return data that can be pickled"
+    done = Complete(handle.id, TaskState.FAILED, handle.attempt, handle.cluster, error, failure.message, step)
+    result = CallResult(
+        handle.id,
+        handle.attempt,
+        "failed",
+        failure.payload,
+        FailureClass.USER,
+        failure.error_type,
+        message=failure.message,
+        traceback=failure.traceback,
+    )
+    problem = error_of(Outcome(done, result))
+    assert problem is not None
+    return problem
+
+
+def _unpicklable_input(row: object, problem: Exception) -> TaskSubmissionError:
+    error = TaskSubmissionError(
+        f"An input of the map, a {type(row).__qualname__}, cannot be pickled: {type(problem).__name__}: {problem}.",
+        next_step="open files, locks and connections inside the function instead of passing them",
+    )
+    error.__cause__ = problem
+    return error
 
 
 class Calls(Protocol):
-    """How calls reach the fleet."""
+    """Submits calls to the fleet."""
 
     def submit(self, rows: list[Any]) -> TaskHandle:
-        """Send a chunk. Raises SchedulerError."""
+        """Submit a chunk. Raises SchedulerError."""
 
-    def again(self, row: Any, error_type: str) -> TaskHandle | None:
-        """Repeat one call that raised, as a task of its own; None if it is not to be repeated."""
+    def retry(self, row: Any, error_type: str) -> TaskHandle | None:
+        """Retry one failed call as its own task; None if its retries do not allow it."""
 
 
 @dataclass(eq=False)
 class _Chunk:
-    """One chunk, from its making until its values are handed over. ``places``: which of the values were sent."""
+    """One chunk, from its creation until its values are delivered. ``places``: indexes of the values that were sent."""
 
     rows: list[Any]
     values: list[Any]
     places: list[int] = field(default_factory=list)
     handle: TaskHandle | None = None
-    weight: int = 0
-    came: int = 0
-    """Bytes that were sent, and that came back."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
     waits: bool = True
-    """Is it not known to have begun?"""
+    """True until the chunk is known to run."""
     open: int = 0
-    """Answers that are still to come: the chunk's own, and those of calls that are repeated."""
+    """Number of pending results: of the chunk itself and of its retried calls."""
 
 
 _Event: TypeAlias = Callable[[], None]
 
 
-class Results(NamedTuple):
-    """The values of one chunk, and how many bytes they were."""
+class ChunkResult(NamedTuple):
+    """The values of one chunk and their size in bytes."""
 
     values: list[Any]
     size: int
 
 
 class ChunkedMap:
-    """Runs from when it is made until all is handed over, or :meth:`stop`. Made in the caller's context, which
-    submissions carry; safe from any thread. It does not know who reads ``results``, which end with None."""
+    """The thread of one map. It runs until all results are delivered, or :meth:`stop`.
+
+    Thread-safe. It copies the context of its creator for the submissions. ``results`` ends with None; the map holds no
+    reference to its reader.
+    """
 
     def __init__(
         self,
@@ -97,96 +152,96 @@ class ChunkedMap:
         self._calls, self._remaining, self._sizer, self._reserve = calls, length, sizer, reserve
         self.progress = progress
         self._inbox: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._input = InputReader(source, lambda: self._inbox.put(_nothing))
+        self._input = InputReader(source, lambda: self._inbox.put(_wake))
         self._wanted, self._wanted_until = 0, 0.0
-        self.results: queue.SimpleQueue[Results | None] = queue.SimpleQueue()
+        self.results: queue.SimpleQueue[ChunkResult | None] = queue.SimpleQueue()
         self.at_rest = threading.Event()
-        """Nothing is on the way, and nothing more is sent before somebody reads."""
-        self._on_the_way: set[_Chunk] = set()
+        """Set when nothing is in flight and nothing more is sent until results are read."""
+        self._in_flight: set[_Chunk] = set()
         self._in_order: deque[_Chunk] = deque()
         self._unread = self._unread_bytes = 0
         self._freed: str | None = None
         self._exhausted = self._stopped = self._withdrawn = False
-        self._last_word: BaseException | None = None
+        self._final_error: BaseException | None = None
         self._too_heavy = False
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(self._run,), name="rmcs-map", daemon=True).start()
 
-    # From any thread; also from the garbage collector, so nothing here takes a lock ------------------------
+    # Thread-safe, and called by the garbage collector, so no locks here ------------------------------------
 
     def stop(self) -> None:
-        """Nobody will read: end what is on the way."""
+        """Cancel everything: the results are no longer read."""
         self._stopped = True
-        self._inbox.put(_nothing)
+        self._inbox.put(_wake)
 
     def withdraw(self) -> None:
-        """Send nothing more, and take back what waits; that is answered by CancelledError."""
+        """Submit nothing more and cancel the queued chunks, which fail with CancelledError."""
         self._withdrawn = True
-        self._inbox.put(self._take_back)
+        self._inbox.put(self._cancel_queued)
 
-    def was_read(self, results: Results) -> None:
-        """These were taken."""
-        self._inbox.put(lambda: self._read(results.size))
+    def mark_read(self, results: ChunkResult) -> None:
+        """Report that these results were read."""
+        self._inbox.put(lambda: self._count_read(results.size))
 
-    # On the thread ----------------------------------------------------------------------------------------
+    # On the map's thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while not self._stopped and (self._in_order or not self._exhausted):
-                patience = self._fill()
+                timeout = self._fill()
                 if self._exhausted and not self._in_order:
                     break
                 try:
-                    event = self._inbox.get(timeout=patience)
+                    event = self._inbox.get(timeout=timeout)
                 except queue.Empty:
                     continue
                 event()
-        except BaseException as error:  # noqa: BLE001 - a defect of ours must not leave the reader waiting
-            self._last_word = error
+        except BaseException as error:  # noqa: BLE001 - a bug here must not leave the reader waiting
+            self._final_error = error
         self._input.stop()
-        for chunk in self._on_the_way:
-            _end(chunk)
-        if self._last_word is not None:
-            self.results.put(Results([Failed(self._last_word)], 0))
+        for chunk in self._in_flight:
+            _cancel(chunk)
+        if self._final_error is not None:
+            self.results.put(ChunkResult([Failed(self._final_error)], 0))
         if self.progress is not None:
             self.progress.stop()
         self.results.put(None)
         self.at_rest.set()
 
     def _fill(self) -> float | None:
-        """Send chunks until enough wait for a place. Says after how many seconds to go on, if nothing happens."""
-        waiting = sum(chunk.waits for chunk in self._on_the_way)
-        running = len(self._on_the_way) - waiting
-        most_unread = UNREAD_BASE + UNREAD_PER_PLACE * max(running, self._reserve // 2)
+        """Submit chunks until enough are queued. Returns the seconds after which to continue without an event."""
+        waiting = sum(chunk.waits for chunk in self._in_flight)
+        running = len(self._in_flight) - waiting
+        most_unread = UNREAD_BASE + UNREAD_PER_SLOT * max(running, self._reserve // 2)
         while not (self._exhausted or self._stopped or self._withdrawn):
             unread = self._unread >= most_unread or self._unread_bytes >= UNREAD_BYTES
-            if unread or len(self._on_the_way) >= MOST_ON_THE_WAY:
-                if not self._on_the_way:
+            if unread or len(self._in_flight) >= MAX_IN_FLIGHT:
+                if not self._in_flight:
                     self.at_rest.set()
                 return None
             if waiting >= max(self._reserve, running // 2):
                 return None
             if not self._wanted:
-                self._want(running + waiting)
-            if (patience := self._patience()) != 0:
-                return patience
+                self._request_rows(running + waiting)
+            if (timeout := self._input_timeout()) != 0:
+                return timeout
             if rows := self._input.take(self._wanted):
                 self._send(rows)
                 waiting += 1
             elif self._input.ended:
-                self._exhausted, self._last_word = True, self._input.error
+                self._exhausted, self._final_error = True, self._input.error
             self._wanted = 0
         return None
 
-    def _want(self, slots: int) -> None:
-        """Decide on the next chunk and have it read."""
+    def _request_rows(self, slots: int) -> None:
+        """Choose the size of the next chunk and request its rows."""
         self._wanted = self._sizer.next_size(cluster=self._freed, remaining=self._remaining, slots=slots)
         self._wanted_until = time.monotonic() + PULL_S
         self._freed = None
         self._input.want(self._wanted)
 
-    def _patience(self) -> float | None:
-        """How long to wait for the rest of the next chunk; None: until the reader says something."""
+    def _input_timeout(self) -> float | None:
+        """Return how long to wait for the rest of the next chunk; None: until the input reader notifies."""
         ready = len(self._input)
         if ready >= self._wanted or self._input.ended:
             return 0
@@ -205,140 +260,210 @@ class ChunkedMap:
             try:
                 chunk.handle = self._calls.submit(rows)
             except TaskSubmissionError:
-                if not self._set_the_unpicklable_aside(chunk):
+                if not self._fail_unpicklable_rows(chunk):
                     raise
                 if not chunk.places:
-                    self._settled(chunk)
+                    self._deliver_if_done(chunk)
                     return
                 chunk.handle = self._calls.submit([rows[place] for place in chunk.places])
-        except Exception as error:  # noqa: BLE001 - nothing can be sent any more; said when its turn comes
+        except Exception as error:  # noqa: BLE001 - no more chunks can be sent; raised in its place in the results
             chunk.values = [Failed(error)]
-            self._exhausted, self._last_word = True, None
-            self._settled(chunk)
+            self._exhausted, self._final_error = True, None
+            self._deliver_if_done(chunk)
             return
-        chunk.weight = 0 if self._sizer.exact else self._weigh(rows[chunk.places[0]]) * len(chunk.places)
+        chunk.bytes_sent = 0 if self._sizer.exact else self._weigh(rows[chunk.places[0]]) * len(chunk.places)
         chunk.open = 1
-        self._follow(chunk, chunk.handle, lambda: self._over(chunk))
+        self._follow(chunk, chunk.handle, lambda: self._on_chunk_done(chunk))
 
-    def _follow(self, chunk: _Chunk, handle: TaskHandle, when_it_is_over: _Event) -> None:
-        """Hear of it when it begins and when it is over. Inside a cluster nobody tells the first, and nobody asks."""
-        self._on_the_way.add(chunk)
-        when_over(handle, lambda: self._inbox.put(when_it_is_over))
+    def _follow(self, chunk: _Chunk, handle: TaskHandle, handle_done: _Event) -> None:
+        """Watch for the start and the end of a task. Inside a cluster the start is not reported."""
+        self._in_flight.add(chunk)
+        on_done(handle, lambda: self._inbox.put(handle_done))
         item = item_of(handle)
         if item is None:
             return
 
-        def tell(_: object) -> None:
-            if (item.state in _BEFORE_RUN) != chunk.waits:  # of a chunk's steps only these are news
-                self._inbox.put(look)
+        def on_transition(_: object) -> None:
+            if (item.state in _BEFORE_RUN) != chunk.waits:  # other transitions do not matter
+                self._inbox.put(update)
 
-        def look() -> None:
-            while (before := item.state in _BEFORE_RUN) != chunk.waits:  # it may move on meanwhile, and not be told of
+        def update() -> None:
+            while (before := item.state in _BEFORE_RUN) != chunk.waits:  # it may change during the update
                 chunk.waits = before
 
-        item.watch_transitions(tell)
-        look()
+        item.watch_transitions(on_transition)
+        update()
 
-    def _set_the_unpicklable_aside(self, chunk: _Chunk) -> bool:
-        """Answer those rows of a chunk that cannot be sent. False: none of them is to blame."""
+    def _fail_unpicklable_rows(self, chunk: _Chunk) -> bool:
+        """Fail the rows of a chunk that cannot be pickled. False: all of them can."""
         chunk.places = []
         for place, row in enumerate(chunk.rows):
             try:
                 pickling.dumps(row)
             except Exception as error:  # noqa: BLE001 - pickling runs arbitrary code; all of it is reported
-                chunk.values[place] = Failed(chunk_results.not_sendable(row, error))
+                chunk.values[place] = Failed(_unpicklable_input(row, error))
             else:
                 chunk.places.append(place)
         return len(chunk.places) < len(chunk.rows)
 
     def _weigh(self, row: Any) -> int:
-        """Bytes of one row, so that chunks of large ones stay small. The cluster tells the rest with the answer."""
+        """Return the pickled size of one row, to keep chunks of large rows small."""
         if self._too_heavy:
-            return _WEIGHED_BYTES
+            return _MAX_WEIGHED_BYTES
         weight = len(pickling.dumps(row))
-        self._too_heavy = weight > _WEIGHED_BYTES
+        self._too_heavy = weight > _MAX_WEIGHED_BYTES
         return weight
 
-    def _over(self, chunk: _Chunk) -> None:
+    def _on_chunk_done(self, chunk: _Chunk) -> None:
         assert chunk.handle is not None
-        self._on_the_way.discard(chunk)
+        self._in_flight.discard(chunk)
         chunk.open -= 1
         self._freed = chunk.handle.cluster
         try:
             answer = chunk.handle.result()
-            values = chunk_results.values_of(answer, chunk.handle)
+            values = _values_of(answer, chunk.handle)
         except TaskCancelledError as error:
             self._fail(chunk, CancelledError() if self._withdrawn else error)
-        except BaseException as error:  # noqa: BLE001 - it belongs to each call of the chunk
+        except BaseException as error:  # noqa: BLE001 - the outcome of each call of the chunk
             self._fail(chunk, error)
         else:
             size = len(answer.values)
-            self._sizer.observe(self._freed, len(values), answer.seconds, chunk.weight + size)
-            chunk.came = size
+            self._sizer.observe(self._freed, len(values), answer.seconds, chunk.bytes_sent + size)
+            chunk.bytes_received = size
             self._unread_bytes += size
             for place, value in zip(chunk.places, values, strict=True):
                 chunk.values[place] = value
             for failure in answer.failures:
                 place = chunk.places[failure.place]
-                chunk.values[place] = Failed(chunk_results.error_of_call(failure, chunk.handle))
+                chunk.values[place] = Failed(_error_of_call(failure, chunk.handle))
                 if not failure.of_result:
-                    self._repeat(chunk, place, failure.error_type)
-        self._settled(chunk)
+                    self._retry(chunk, place, failure.error_type)
+        self._deliver_if_done(chunk)
 
     def _fail(self, chunk: _Chunk, error: BaseException) -> None:
         for place in chunk.places:
             chunk.values[place] = Failed(error)
 
-    def _repeat(self, chunk: _Chunk, place: int, error_type: str) -> None:
+    def _retry(self, chunk: _Chunk, place: int, error_type: str) -> None:
         try:
-            handle = None if self._withdrawn else self._calls.again(chunk.rows[place], error_type)
+            handle = None if self._withdrawn else self._calls.retry(chunk.rows[place], error_type)
         except SchedulerError:
-            return  # the scheduler has ended; the error that the call raised is what is known
+            return  # the scheduler has shut down; keep the error of the call
         if handle is not None:
             single = _Chunk([chunk.rows[place]], [], handle=handle)
             chunk.open += 1
-            self._follow(single, handle, lambda: self._repeated(chunk, place, single))
+            self._follow(single, handle, lambda: self._on_retry_done(chunk, place, single))
 
-    def _repeated(self, chunk: _Chunk, place: int, single: _Chunk) -> None:
+    def _on_retry_done(self, chunk: _Chunk, place: int, single: _Chunk) -> None:
         assert single.handle is not None
-        self._on_the_way.discard(single)
+        self._in_flight.discard(single)
         chunk.open -= 1
         try:
             chunk.values[place] = single.handle.result()
-        except BaseException as error:  # noqa: BLE001 - it belongs to this call
+        except BaseException as error:  # noqa: BLE001 - the outcome of this call
             chunk.values[place] = Failed(error)
-        self._settled(chunk)
+        self._deliver_if_done(chunk)
 
-    def _settled(self, chunk: _Chunk) -> None:
-        """An answer of it came: if it was the last one, it is over."""
+    def _deliver_if_done(self, chunk: _Chunk) -> None:
+        """Deliver finished chunks in input order, if this was the last pending result of its chunk."""
         if chunk.open:
             return
         if self.progress is not None:
             self.progress.count(len(chunk.values), sum(isinstance(one, Failed) for one in chunk.values))
-        self._hand_over()
+        self._deliver()
 
-    def _hand_over(self) -> None:
+    def _deliver(self) -> None:
         while self._in_order and not self._in_order[0].open:
             chunk = self._in_order.popleft()
-            self.results.put(Results(chunk.values, chunk.came))
+            self.results.put(ChunkResult(chunk.values, chunk.bytes_received))
 
-    def _read(self, size: int) -> None:
+    def _count_read(self, size: int) -> None:
         self._unread -= 1
         self._unread_bytes -= size
 
-    def _take_back(self) -> None:
+    def _cancel_queued(self) -> None:
         if not self._exhausted:
-            self._exhausted, self._last_word = True, CancelledError()
-        for chunk in self._on_the_way:
-            if chunk.handle is not None and waits(chunk.handle):
-                _end(chunk)
+            self._exhausted, self._final_error = True, CancelledError()
+        for chunk in self._in_flight:
+            if chunk.handle is not None and is_queued(chunk.handle):
+                _cancel(chunk)
 
 
-def _end(chunk: _Chunk) -> None:
-    with suppress(SchedulerError):  # a scheduler that has ended has ended this, too
+def _cancel(chunk: _Chunk) -> None:
+    with suppress(SchedulerError):  # the scheduler has shut down, and the chunk with it
         if chunk.handle is not None:
             chunk.handle.cancel()
 
 
-def _nothing() -> None:
-    """Only wakes the thread."""
+def _wake() -> None:
+    """An event without effect: wakes the thread."""
+
+
+class MapResults(Iterator[T_co]):
+    """Iterator over the results of FleetExecutor.map in input order. For one reader at a time.
+
+    ``next`` raises the error of a failed call in its place, and iteration can continue after it. A StopIteration raised
+    by a call becomes the cause of a RuntimeError. The unfinished calls are cancelled when the iterator is closed or
+    garbage-collected, on its timeout, and on Ctrl+C while it waits.
+    """
+
+    def __init__(self, work: ChunkedMap, timeout: float | None) -> None:
+        self._work, self._timeout = work, timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._values: Iterator[T_co | Failed] = iter(())
+        self._over = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T_co:
+        try:
+            value: T_co | Failed = next(self._values, _MISSING)
+            while value is _MISSING and not self._over:
+                self._values = iter(self._next_chunk())
+                value = next(self._values, _MISSING)
+        except BaseException:  # a timeout or Ctrl+C, not the error of a call
+            self.close()
+            raise
+        if value is _MISSING:
+            raise StopIteration
+        return _value(value)
+
+    def close(self) -> None:
+        """Stop the map and cancel its unfinished calls."""
+        self._over = True
+        self._values = iter(())
+        self._work.stop()
+        self._end_progress()
+
+    def __del__(self) -> None:
+        if work := getattr(self, "_work", None):
+            work.stop()
+
+    def _end_progress(self) -> None:
+        if self._work.progress is not None:
+            self._work.progress.close()
+
+    def _next_chunk(self) -> list[Any]:
+        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        try:
+            results = self._work.results.get(timeout=left)
+        except queue.Empty:
+            raise TaskTimeoutError(
+                f"The next result of the map did not arrive within {self._timeout:g} s; the rest is cancelled.",
+                next_step="use a longer timeout or smaller chunks",
+            ) from None
+        if results is None:
+            self._over = True
+            self._end_progress()
+            return []
+        self._work.mark_read(results)
+        return results.values
+
+
+def _value(value: T | Failed) -> T:
+    if isinstance(value, Failed):
+        if isinstance(value.error, StopIteration):  # would end the caller's loop silently
+            raise RuntimeError("a call of the map raised StopIteration") from value.error
+        raise value.error
+    return value

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.executor.background_worker import BackgroundWorker
 from ray_multicluster_scheduler.app.client_api.executor.chunk_size import BalancedSize, ChunkSizer, FixedSize
-from ray_multicluster_scheduler.app.client_api.executor.chunked_map import RESERVE, ChunkedMap
+from ray_multicluster_scheduler.app.client_api.executor.chunked_map import RESERVE, ChunkedMap, MapResults
 from ray_multicluster_scheduler.app.client_api.executor.executor_calls import CallOptions, ChunkCalls
 from ray_multicluster_scheduler.app.client_api.executor.fleet_future import FleetFuture
-from ray_multicluster_scheduler.app.client_api.executor.map_results import MapResults
 from ray_multicluster_scheduler.app.client_api.handles.progress import begin
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
@@ -30,12 +29,12 @@ P = ParamSpec("P")
 
 
 class FleetExecutor(Executor):
-    """Runs calls on the clusters of a scheduler (None: the shared one, taken when it is first needed).
+    """Runs calls on the clusters of a scheduler (None: the shared one, looked up on first use).
 
-    ``resource_requirements``, ``tags`` and ``options`` are those of ``submit_task_async`` and hold for every call;
-    there is no ``idempotency_key``, which means one item. Safe from any thread; the preferred cluster of the thread or
-    asyncio task that calls is carried. Its shutdown does not end the scheduler. Raises ConfigurationError for wrong
-    options.
+    ``resource_requirements``, ``tags`` and ``options`` are those of ``submit_task_async`` and apply to every call;
+    ``idempotency_key`` is not accepted, since it identifies one item. Thread-safe; a call uses the preferred cluster of
+    the calling thread or asyncio task. Shutting it down does not shut down the scheduler. Raises ConfigurationError for
+    invalid options.
     """
 
     def __init__(
@@ -50,25 +49,25 @@ class FleetExecutor(Executor):
         self._given = scheduler
         self._options = CallOptions(resource_requirements, tags, options)
         self._options.check(scheduler)
-        # Held for moments only: what is pickled may be large, and a scheduler takes its time to start.
+        # Held only briefly: never while pickling or while a scheduler starts.
         self._changed = threading.Condition()
         self._shut_down = self._withdrawing = False
         self._entering = 0
-        """Calls of submit and map that are in there now."""
+        """Number of submit and map calls in progress."""
         self._worker = BackgroundWorker("rmcs-executor")
         self._pending: set[FleetFuture[Any]] = set()
         self._maps: weakref.WeakSet[ChunkedMap] = weakref.WeakSet()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> FleetFuture[T]:
-        """Run ``fn(*args, **kwargs)`` on the best cluster. The future's result is its value, or what it raised.
+        """Run ``fn(*args, **kwargs)`` on the best cluster. The future has its value, or the exception that it raised.
 
-        Raises RuntimeError after shutdown, TaskSubmissionError for what cannot be pickled.
+        Raises RuntimeError after shutdown, TaskSubmissionError for arguments that cannot be pickled.
         """
         with self._entry():
             handle = self._options.submit(self._scheduler(), fn, args, kwargs)
             future: FleetFuture[T] = FleetFuture(handle, self._worker)
             self._pending.add(future)
-            Future.add_done_callback(future, self._pending.discard)  # ours: not among the callbacks of users
+            Future.add_done_callback(future, self._pending.discard)  # bypasses the queue of user callbacks
             if self._withdrawing:
                 future.withdraw()
         return future
@@ -81,20 +80,19 @@ class FleetExecutor(Executor):
         chunksize: int | None = None,
         progress: bool | None = None,
     ) -> MapResults[T]:
-        """Call ``fn`` with the items of the iterables, many calls to one Ray task; the values come in order.
+        """Call ``fn`` with the items of the iterables, many calls per Ray task; results are in input order.
 
-        ``chunksize`` calls go into a task; None packs by observed speed, so that each cluster gets as much as it can
-        do. The input is read on a thread of its own, and only as far ahead as is needed: it may be endless. An error of
-        the input is raised when its turn comes. ``next`` of what is returned raises TaskTimeoutError, a TimeoutError,
-        for a result that is not there ``timeout`` seconds after this call. The error of a call is raised when its turn
-        comes and does not end the map: whoever goes on reading gets the rest.
+        ``chunksize`` is the number of calls per task; None packs by observed speed. The input is read on its own
+        thread, only as far ahead as needed, so it may be infinite. Errors of the input and of calls are raised in their
+        place in the results; after the error of a call, iteration can continue. ``next`` raises TaskTimeoutError (a
+        TimeoutError) for a result that has not arrived ``timeout`` seconds after this call.
 
         A task that dies is repeated from its first call (``crash_retries``, ``lost_retries``); a call that raises is
-        repeated as a task of its own (``retries``). ``run_timeout`` counts for each call: a task of n calls has n
-        times as long. Raises RuntimeError after shutdown, TaskSubmissionError if ``fn`` cannot be pickled, ValueError
-        for a chunksize below 1, ConfigurationError for one that is no whole number.
+        retried as its own task (``retries``). ``run_timeout`` applies per call: a task of n calls gets n times as long.
+        Raises RuntimeError after shutdown, TaskSubmissionError if ``fn`` cannot be pickled, ValueError for a chunksize
+        below 1, ConfigurationError for one that is not an integer.
 
-        ``progress=True`` shows a bar on stderr, where that is a terminal, and in notebooks: how many calls are over.
+        ``progress=True`` shows the number of finished calls as a bar on stderr (if it is a terminal) or in a notebook.
         """
         sizer = _sizer(chunksize)
         source: Iterator[Any] = iter(iterables[0]) if len(iterables) == 1 else zip(*iterables, strict=False)
@@ -112,10 +110,10 @@ class FleetExecutor(Executor):
         return MapResults(work, timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; with ``wait`` return when those on the way are over. The scheduler goes on.
+        """Accept no more calls; with ``wait`` return when those in progress are done. The scheduler keeps running.
 
-        With ``cancel_futures`` what was not sent to a cluster yet is withdrawn. A map reads and sends as far ahead as
-        it would without a reader, which is waited for, and goes on as its results are read, also after this.
+        ``cancel_futures`` cancels the calls that were not sent to a cluster yet. Of a map, ``wait`` covers the calls
+        that are sent ahead of its reader; it continues as its results are read, also after the shutdown.
         """
         with self._changed:
             self._shut_down = True
@@ -134,8 +132,8 @@ class FleetExecutor(Executor):
                 work.at_rest.wait()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Shut down and wait. After an exception nobody reads the maps to their end: what they have not sent, or what
-        waits, is withdrawn, and only what runs is waited for."""
+        """Shut down and wait. After an exception the maps have no reader, so their queued calls are cancelled and only
+        the running ones are waited for."""
         if kind is not None:
             with self._changed:
                 maps = list(self._maps)
@@ -145,7 +143,7 @@ class FleetExecutor(Executor):
 
     @contextmanager
     def _entry(self) -> Iterator[None]:
-        """Around everything that sends something: it is refused after shutdown, which waits for it."""
+        """Guard a submission: refuse it after shutdown, and let shutdown wait for it."""
         with self._changed:
             if self._shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -168,7 +166,7 @@ def _sizer(chunksize: int | None) -> ChunkSizer:
         size = operator.index(chunksize)
     except TypeError:
         raise ConfigurationError(
-            f"chunksize is {chunksize!r}.", next_step="give a whole number of at least 1, or None to pack by speed"
+            f"chunksize is {chunksize!r}.", next_step="use an integer of at least 1, or None to pack by speed"
         ) from None
     if size < 1:
         raise ValueError(f"chunksize is {size}; it must be at least 1, or None")
@@ -176,19 +174,19 @@ def _sizer(chunksize: int | None) -> ChunkSizer:
 
 
 def _check_scheduler(scheduler: object, options: Mapping[str, Any]) -> None:
-    """Other executors are told first how much to run at once. Raises ConfigurationError."""
+    """Reject a wrong first argument and ``max_workers``, habits from other executors. Raises ConfigurationError."""
     wrong = scheduler is not None and not hasattr(scheduler, "submit_task_async")
     if wrong or "max_workers" in options:
-        what = f"{scheduler!r}, which is not a scheduler" if wrong else f"max_workers={options['max_workers']!r}"
+        what = repr(scheduler) if wrong else f"max_workers={options['max_workers']!r}"
         raise ConfigurationError(
-            f"FleetExecutor was given {what}.",
-            next_step="give a UnifiedScheduler, or nothing for the shared one; the fleet's size decides how much runs "
-            "at once",
+            f"FleetExecutor does not accept {what}.",
+            next_step="pass a UnifiedScheduler, or nothing for the shared one; the size of the fleet determines how "
+            "much runs at once",
         )
 
 
 def _reserve(scheduler: UnifiedScheduler) -> int:
-    """Inside of a cluster nobody sees what runs, so enough is sent for all of it."""
+    """Number of chunks to keep queued. Inside a cluster running chunks are not visible, so fill all of its CPUs."""
     if not execution_context.inside():
         return RESERVE
     return max(RESERVE, 2 * int(scheduler.fleet_resources()["total"].get("CPU", 0)))

@@ -1,4 +1,4 @@
-"""How the calls of an executor reach a scheduler: singly, or many of them as one task."""
+"""Submits the calls of an executor to a scheduler: one per task, or many packed into one task."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 
 class CallOptions:
-    """What calls have in common."""
+    """The submit options that all calls of an executor share."""
 
     def __init__(self, needs: Mapping[str, Any] | None, tags: Sequence[str] | None, options: Mapping[str, Any]) -> None:
         self._needs, self._tags, self.given = needs, tags, dict(options)
 
     def check(self, scheduler: UnifiedScheduler | None) -> Mapping[str, Any]:
-        """The options as an item has them. Raises ConfigurationError for what no call could be submitted with."""
+        """Return the options as item fields. Raises ConfigurationError for options that no call may have."""
         refuse_unknown(self.given, option_names("task") - {"keep"})
         if self.given.get("idempotency_key") is not None:
             raise ConfigurationError(
-                "An idempotency_key means one item, and an executor runs many.",
-                next_step="leave it out here, and give it to submit_task_async",
+                "An executor does not take an idempotency_key: the key identifies one item, and an executor runs many.",
+                next_step="remove it here, or pass it to submit_task_async",
             )
         parse_resources(self._needs)
         if execution_context.inside():
-            return self.given  # Ray looks at them, call by call
+            return self.given  # Ray checks them for each call
         from ray_multicluster_scheduler.control_plane.config import Settings  # noqa: PLC0415 - heavy, and outside only
 
         settings = Settings() if scheduler is None else scheduler.settings
         return common_fields(self.given, "task", settings, self._tags)
 
-    def over(self, fn: RemoteFunction) -> CallOptions:
-        """These, and where they say nothing the function's own."""
+    def merged_over(self, fn: RemoteFunction) -> CallOptions:
+        """Return these options merged over the defaults of a remote function."""
         own = {key: value for key, value in fn.submit_options.items() if key not in ("num_returns", "keep")}
         needs, tags = own.pop("resource_requirements", None), own.pop("tags", None)
         return CallOptions(
@@ -60,8 +60,8 @@ class CallOptions:
         kwargs: Mapping[str, Any] | None = None,
         **changed: Any,
     ) -> TaskHandle:
-        """One item, with these options or what is ``changed`` of them. Raises SchedulerError."""
-        options: Any = {**self.given, "keep": None, **changed}  # its value is fetched at once
+        """Submit one item with these options; ``changed`` overrides them. Raises SchedulerError."""
+        options: Any = {**self.given, "keep": None, **changed}  # the value is fetched at once
         handle: TaskHandle = scheduler.submit_task_async(
             fn, args, kwargs, self._needs, self._tags, num_returns=1, **options
         )
@@ -69,30 +69,30 @@ class CallOptions:
 
 
 class ChunkCalls:
-    """The calls of one map. The function is pickled once, when the first chunk is sent."""
+    """Submits the chunks of one map. The function is pickled once, with the first chunk."""
 
     def __init__(
         self, scheduler: UnifiedScheduler, options: CallOptions, fn: Callable[..., Any], *, spread: bool
     ) -> None:
-        """Raises ConfigurationError, TaskSubmissionError for a function that cannot be used."""
+        """Raises ConfigurationError or TaskSubmissionError for a function that cannot be used."""
         known = as_remote_function(fn)
         if isinstance(known, RemoteFunction):
-            options, fn = options.over(known), known.shipped
+            options, fn = options.merged_over(known), known.shipped
         self._scheduler, self._options, self._fn, self._spread = scheduler, options, fn, spread
         self._name = options.given.get("name") or getattr(fn, "__qualname__", None) or type(fn).__qualname__
         self._limits = options.check(scheduler)
         _check_function(known.function if isinstance(known, RemoteFunction) else fn, self._name)
-        self._rows_of_it = RemoteFunction(functools.partial(run_rows, fn, spread))
+        self._chunk_function = RemoteFunction(functools.partial(run_rows, fn, spread))
 
     def submit(self, rows: list[Any]) -> TaskHandle:
-        """Send a chunk. Raises SchedulerError."""
+        """Submit a chunk. Raises SchedulerError."""
         limit = self._limits.get("run_timeout")
-        # A chunk's own retries are for its worker and cluster: an exception belongs to one call of it.
+        # No user retries for a chunk: an exception fails one call, and `retry` repeats that call alone.
         changed = {"retries": 0} if limit is None else {"retries": 0, "run_timeout": limit * len(rows)}
-        return self._options.submit(self._scheduler, self._rows_of_it, (rows,), name=self._name, **changed)
+        return self._options.submit(self._scheduler, self._chunk_function, (rows,), name=self._name, **changed)
 
-    def again(self, row: Any, error_type: str) -> TaskHandle | None:
-        """Repeat one call that raised, as a task of its own; None if it is not to be. Raises SchedulerError."""
+    def retry(self, row: Any, error_type: str) -> TaskHandle | None:
+        """Retry one failed call as its own task; None if its retries do not allow it. Raises SchedulerError."""
         retries, only = self._limits.get("retries") or 0, self._limits.get("retry_on")
         never = self._limits.get("no_retry_on") or ()
         if retries < 1 or error_type in never or (only is not None and error_type not in only):
@@ -102,21 +102,21 @@ class ChunkCalls:
 
 
 def _check_function(fn: object, name: str) -> None:
-    """Before anything is sent; what the clusters would say, they would say for every call."""
+    """Reject an unusable function before anything is sent, rather than once per call."""
     if not callable(fn):
         raise ConfigurationError(
-            f"map was given {fn!r} ({type(fn).__name__}), which is not a function.",
-            next_step="pass the function first, then what it is to be called with: map(f, items)",
+            f"map expects a function, not {fn!r} ({type(fn).__name__}).",
+            next_step="pass the function first, then its inputs: map(f, items)",
         )
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ConfigurationError(
-            f"{name} is a generator or an async function; a map calls plain ones.",
+            f"{name} is a generator or async function, which map does not support.",
             next_step="return a list, or wrap it: def run(x): return asyncio.run(f(x))",
         )
     try:
         pickling.dumps(fn)
     except SchedulerError:
-        raise  # it says itself what to do
+        raise  # it has its own next step
     except Exception as error:
         raise TaskSubmissionError(
             f"the function {name} cannot be pickled: {type(error).__name__}: {error}.",

@@ -1,4 +1,4 @@
-"""Reads the input of a map on a thread of its own: an input that makes us wait holds up nothing else."""
+"""Reads the input of a map on its own thread, so that a slow input does not block the map."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from typing import Any
 
 
 class InputReader:
-    """Never reads further than it was asked to; after a take, only what is on its way still comes. ``tell`` must not
-    block; it is called when there is a first row, when there are as many as were asked for, and at the end of the
-    input."""
+    """Buffers at most as many rows as were requested with :meth:`want`.
 
-    def __init__(self, source: Iterator[Any], tell: Callable[[], object]) -> None:
-        self._source, self._tell = source, tell
+    ``notify`` must not block; it is called for the first buffered row, when the request is fulfilled, and at the end
+    of the input.
+    """
+
+    def __init__(self, source: Iterator[Any], notify: Callable[[], object]) -> None:
+        self._source, self._notify = source, notify
         self._rows: deque[Any] = deque()
         self._wanted = 0
         self._stopped = False
-        self._asked = threading.Semaphore(0)
+        self._requests = threading.Semaphore(0)
         self.ended = False
-        """Nothing comes after what is there; written after the last row."""
+        """No row follows the buffered ones; set after the last row was buffered."""
         self.error: BaseException | None = None
-        """What the input raised instead of its end."""
+        """The exception that ended the input."""
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(self._run,), name="rmcs-map-input", daemon=True).start()
 
@@ -31,31 +33,31 @@ class InputReader:
         return len(self._rows)
 
     def want(self, count: int) -> None:
-        """Have so many rows ready."""
+        """Request that so many rows be buffered."""
         self._wanted = count
-        self._asked.release()
+        self._requests.release()
 
     def take(self, count: int) -> list[Any]:
-        """At most so many of those that are ready. No more are read before the next :meth:`want`."""
-        self._wanted = 0  # before they leave, or the reader would make up for them
+        """Return at most so many buffered rows. Reading pauses until the next :meth:`want`."""
+        self._wanted = 0  # first, or the reader would refill the buffer
         return [self._rows.popleft() for _ in range(min(count, len(self._rows)))]
 
     def stop(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         self._stopped = True
-        self._asked.release()
+        self._requests.release()
 
     def _run(self) -> None:
         while not self.ended:
-            self._asked.acquire()
+            self._requests.acquire()
             try:
                 self._read()
             except StopIteration:
                 self.ended = True
-            except BaseException as error:  # noqa: BLE001 - of the user's input; he hears of it when its turn comes
+            except BaseException as error:  # noqa: BLE001 - raised to the reader after the rows before it
                 self.error = error
                 self.ended = True
-            self._tell()
+            self._notify()
             if self._stopped:
                 return
 
@@ -65,4 +67,4 @@ class InputReader:
             first = not self._rows
             self._rows.append(row)
             if first:
-                self._tell()
+                self._notify()

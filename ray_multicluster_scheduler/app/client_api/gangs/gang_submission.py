@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import without_task_options
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape, is_asynchronous, methods_of
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
@@ -34,6 +35,8 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, MemberItem
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
@@ -211,3 +214,11 @@ def _together(all_arguments: Sequence[Arguments]) -> Arguments:
         tuple(source for one in all_arguments for source in one.sources),
         one_of_each([actor for one in all_arguments for actor in one.actors]),
     )
+
+
+def handles_of(gang: Item, runtime: ControlPlane, methods: Sequence[Mapping[str, MethodShape]]) -> list[ActorHandle]:
+    """One for each member, in their order."""
+    described = gang.task.gang
+    members = () if described is None else described.members
+    items = [MemberItem(gang, index, member) for index, member in enumerate(members)]
+    return [ActorHandle(runtime.calls_of(item), runtime, of) for item, of in zip(items, methods, strict=True)]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from ray_multicluster_scheduler.app.client_api.handles.handle_html import handle_html
 from ray_multicluster_scheduler.app.client_api.options import item_id_of
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import (
@@ -22,6 +21,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.model.checks import valid_priority
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.common.several_returns import wrong_number
+from ray_multicluster_scheduler.common.tables import html_facts
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, is_in_cluster, payload_of, value_of
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
@@ -288,3 +288,20 @@ class JobHandle(QueuedHandle):
     def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
         data = pickle.dumps(str(outcome.completion.state))
         return digest_of(data), data  # not by its id, which may be given again
+
+
+def handle_html(kind: str, item_id: str, item: Promise, name: str | None = None) -> str:
+    """``kind`` is the word for it, ``name`` its name if its item does not have the right one."""
+    outcome, transition = item.outcome, item.transition if isinstance(item, Item) else None
+    why = outcome.completion.message if outcome is not None else transition.sentence if transition is not None else None
+    named = name or (item.task.name if isinstance(item, Item) else None)
+    facts = [
+        ("id", item_id),
+        ("name", named),
+        ("state", str(item.state)),
+        ("cluster", item.cluster),
+        ("attempt", item.attempt or None),
+        ("repeats", item.task.repeats if isinstance(item, Item) else None),
+        ("why", why),
+    ]
+    return html_facts(kind, facts)
