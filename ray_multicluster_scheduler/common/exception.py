@@ -28,11 +28,17 @@ A user's own exception is not in this tree: it comes back as itself, with
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 
 def code_of(error: str) -> str:
     """UnknownItemError is UNKNOWN_ITEM to programs that are not written in Python."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", error.removesuffix("Error")).upper()
+
+
+SERVICE_HEADER = "Rmcs-Api"
+"""Every answer of a service has it; answers of older services do not."""
 
 
 class SchedulerError(Exception):
@@ -166,3 +172,16 @@ class RemoteTraceback(Exception):
 
     def __str__(self) -> str:
         return "\n" + self.text
+
+
+def error_from_problem(problem: Mapping[str, Any]) -> SchedulerError:
+    """Convert a problem document to the error that it describes."""
+    kind = globals().get(str(problem.get("error")), SchedulerError)
+    if not (isinstance(kind, type) and issubclass(kind, SchedulerError)):
+        kind = SchedulerError
+    return kind(
+        str(problem.get("message") or "The service refused the request without a message."),
+        task_id=problem.get("task_id"),
+        cluster=problem.get("cluster"),
+        next_step=problem.get("next_step"),
+    )

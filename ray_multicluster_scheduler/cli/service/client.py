@@ -30,9 +30,13 @@ from ray_multicluster_scheduler.app.client_api.remote.service_errors import (
     silent,
 )
 from ray_multicluster_scheduler.cli.exit_codes import NotFoundError
-from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import (
+    SERVICE_HEADER,
+    ConfigurationError,
+    SchedulerError,
+    UnknownItemError,
+)
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
-from ray_multicluster_scheduler.control_plane.runtime.problem_documents import SERVICE_HEADER
 from ray_multicluster_scheduler.control_plane.store.state_folder import KilledHolder, holder, killed_holder
 
 Address = Annotated[

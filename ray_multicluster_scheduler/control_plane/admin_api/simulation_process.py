@@ -11,10 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError, QueueFullError, SchedulerError
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    QueueFullError,
+    SchedulerError,
+    error_from_problem,
+)
 from ray_multicluster_scheduler.control_plane.config.loader import config_from
 from ray_multicluster_scheduler.control_plane.runtime import wire
-from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 
 MOST_ITEMS = 5_000
 LONGEST_S = 30.0

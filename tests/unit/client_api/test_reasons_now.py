@@ -85,7 +85,7 @@ def test_each_shape_is_asked_about_once_and_not_too_many_of_them(monkeypatch: py
         asked.append(task_id)
         return ask(task_id, now, views)
 
-    monkeypatch.setattr(driver.machine, "why", why)
+    monkeypatch.setattr(driver.machine, "explain_wait", why)
     monkeypatch.setattr(explanation, "MAX_SHAPES", 2)
     reasons = CurrentWaitReasons(driver.machine, driver.now)
     assert {reasons.of(record)[0] for record in waiting} == {"NO_CAPACITY"}
@@ -116,6 +116,6 @@ def test_a_policy_that_raises_is_heard_of_by_the_pass(monkeypatch: pytest.Monkey
     def why(task_id: str, now: float, views: Views) -> SchedulingDecision | None:
         raise PolicyEvaluationError("the filter 'mine' raised")
 
-    monkeypatch.setattr(driver.machine, "why", why)
+    monkeypatch.setattr(driver.machine, "explain_wait", why)
     record = driver.machine.record("second")
     assert CurrentWaitReasons(driver.machine, driver.now).of(record) == (record.code, record.sentence)

@@ -34,11 +34,11 @@ class HttpService:
         *,
         auth: str = "none",
         origins: Sequence[str] = (),
-        limits: HttpLimits | None = None,
+        http_limits: HttpLimits | None = None,
         **values: Any,
     ) -> None:
         self.plane = ServicePlane(folder, **values)
-        self.auth, self.origins, self.limits, self.token = auth, origins, limits, ""
+        self.auth, self.origins, self.http_limits, self.token = auth, origins, http_limits, ""
         self.port = 0
         self._serving: Future[None] | None = None
         self._listen()
@@ -65,7 +65,7 @@ class HttpService:
         self._listener = listen("127.0.0.1", self.port)
         self.port = self._listener.getsockname()[1]
         self.app = create_app(self.plane.runtime, self._access())
-        self._server = http_server(self.app, limits=self.limits)
+        self._server = http_server(self.app, limits=self.http_limits)
         self._serving = self.plane.runtime.start(self._server.serve(sockets=[self._listener]))
         until(lambda: self._server.started)
 

@@ -37,7 +37,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
-    with HttpService(tmp_path_factory.mktemp("impatient") / "state", limits=SOON) as service:
+    with HttpService(tmp_path_factory.mktemp("impatient") / "state", http_limits=SOON) as service:
         yield service
 
 
@@ -213,7 +213,7 @@ def test_a_thousand_idle_connections(service: HttpService) -> None:
 
 
 def test_more_connections_than_are_allowed(tmp_path: Path) -> None:
-    with HttpService(tmp_path / "state", limits=HttpLimits(connections=3)) as service:
+    with HttpService(tmp_path / "state", http_limits=HttpLimits(connections=3)) as service:
         few = [RawClient(service) for _ in range(3)]
         for one in few:
             one.say(ASK + "\r\n")

@@ -70,14 +70,15 @@ def test_an_item_that_is_called_like_a_member_is_refused(service: Service) -> No
     for token in (service.alice, service.bob):
         status, said = service.send(token, a_task("g.0", 0))
         assert status == 422
-        assert "g.0 is how a member of the gang g is called." in said["message"]
+        assert "g.0" in said["message"]
+        assert "member of the gang g" in said["message"]
     assert service.send(service.alice, a_task("g.2", 0))[0] == 200, "it has two members"
 
 
 def test_a_gang_is_refused_whose_member_would_be_called_like_an_item(service: Service) -> None:
     assert service.send(service.alice, a_task("h.1", 0))[0] == 200
     status, said = service.send(service.bob, a_gang("h"))
-    assert (status, "A member of the gang h would be called h.1" in said["message"]) == (422, True)
+    assert (status, "member of the gang h" in said["message"] and "h.1" in said["message"]) == (422, True)
 
 
 def test_an_item_that_only_the_store_knows_is_not_taken_for_a_member(service: Service) -> None:

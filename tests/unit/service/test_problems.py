@@ -19,12 +19,16 @@ from starlette.responses import StreamingResponse
 import ray_multicluster_scheduler
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.app.client_api.remote.service_errors import refusal
-from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError, code_of
+from ray_multicluster_scheduler.common.exception import (
+    ClusterConnectionError,
+    SchedulerError,
+    code_of,
+    error_from_problem,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.http.middleware import ErrorMiddleware
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import problem_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes import request_parsing
 from ray_multicluster_scheduler.control_plane.runtime import wire
-from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem

@@ -8,11 +8,10 @@ import pytest
 
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common.blob_names import digest_of
-from ray_multicluster_scheduler.common.exception import ClusterLostError, SchedulerError
+from ray_multicluster_scheduler.common.exception import ClusterLostError, SchedulerError, error_from_problem
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from tests.unit.lifecycle.driver import task

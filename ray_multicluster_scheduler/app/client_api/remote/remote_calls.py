@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.common.exception import (
     SchedulerError,
     ServiceUnavailableError,
     UnknownItemError,
+    error_from_problem,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskState
@@ -30,7 +31,6 @@ from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallProm
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down_error
-from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:

@@ -9,11 +9,15 @@ from typing import Any
 from urllib.parse import quote
 
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
-from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import (
+    NotAllowedError,
+    SchedulerError,
+    UnknownItemError,
+    error_from_problem,
+)
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 
 _log = get_logger(__name__)
 POLL_S = 25.0

@@ -9,8 +9,12 @@ from urllib.parse import urlsplit
 
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.common.control_characters import escaped
-from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, ServiceUnavailableError
-from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
+from ray_multicluster_scheduler.common.exception import (
+    NotAllowedError,
+    SchedulerError,
+    ServiceUnavailableError,
+    error_from_problem,
+)
 
 _OURS = frozenset({"error", "code", "message"})
 """What each of our problem documents says; those of others may say some of it."""

@@ -13,12 +13,11 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.remote.program_packages import ProgramPackages
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
-from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError
+from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError, error_from_problem
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.notices import notify
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
-from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 
 _log = get_logger(__name__)
 

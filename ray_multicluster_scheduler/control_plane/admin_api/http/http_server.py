@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import SERVICE_HEADER, ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import bracketed
 from ray_multicluster_scheduler.control_plane.admin_api.http.uvicorn_protocols import (
@@ -19,7 +19,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.http.uvicorn_protocols i
     LimitedHttpProtocol,
     QuietWebSocketProtocol,
 )
-from ray_multicluster_scheduler.control_plane.runtime.problem_documents import SERVICE_HEADER
 
 _log = get_logger(__name__)
 CLOSE_PATIENCE_S = 2
