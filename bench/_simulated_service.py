@@ -163,9 +163,9 @@ def main() -> None:
             # The current value: the peak may be that of the parent process.
             print(psutil.Process().memory_info().rss // 1024, flush=True)
         elif line.strip() == "decided":
-            print(runtime.ask(runtime.median_ms), flush=True)
-    runtime.ask(runtime.event_publisher.close)
-    runtime.ask(lambda: setattr(server, "should_exit", True))
+            print(runtime.call_and_wait(runtime.median_ms), flush=True)
+    runtime.call_and_wait(runtime.event_publisher.close)
+    runtime.call_and_wait(lambda: setattr(server, "should_exit", True))
     serving.result()
     runtime.park()
     store.close()

@@ -46,7 +46,9 @@ def test_whoever_stops_reading_a_log_leaves_nothing_behind(scheduler: UnifiedSch
                 break
         runtime, _ = scheduler._started()
         deadline = time.monotonic() + 60
-        while left := runtime.ask(lambda: [str(one) for one in runtime._loop._asyncgens if "tail" in str(one)]):
+        while left := runtime.call_and_wait(
+            lambda: [str(one) for one in runtime._loop._asyncgens if "tail" in str(one)]
+        ):
             assert time.monotonic() < deadline, left
             time.sleep(0.05)
         until(lambda: threading.active_count() <= before)

@@ -24,7 +24,7 @@ class TwoNodes(NamedTuple):
     def free(self) -> list[float]:
         """CPUs, node by node, by our books."""
         runtime, _ = self.scheduler._started()
-        view = runtime.ask(lambda: runtime.machine.view("mac", runtime.clock.now()))
+        view = runtime.call_and_wait(lambda: runtime.machine.view("mac", runtime.clock.now()))
         return sorted((node.free or {})["CPU"] for node in view.nodes)
 
 

@@ -405,17 +405,17 @@ class UnifiedScheduler(JobVerbs):
         """Keep an item from starting until :meth:`release`; an attempt that was already sent goes on. No effect on an
         item that has ended. Raises UnknownItemError."""
         runtime, task_id = self._item(item, "hold")
-        runtime.tell(scheduler_events.HoldRequested(task_id, checked_reason(reason)))
+        runtime.post_user_event(scheduler_events.HoldRequested(task_id, checked_reason(reason)))
 
     def release(self, item: ItemRef) -> None:
         """Undo :meth:`hold`. Raises UnknownItemError."""
         runtime, task_id = self._item(item, "release")
-        runtime.tell(scheduler_events.ReleaseRequested(task_id))
+        runtime.post_user_event(scheduler_events.ReleaseRequested(task_id))
 
     def set_priority(self, item: ItemRef, priority: int) -> None:
         """Change the priority with which an item waits; higher numbers go first. Raises UnknownItemError."""
         runtime, task_id = self._item(item, "set_priority")
-        runtime.tell(scheduler_events.PriorityChanged(task_id, valid_priority(priority)))
+        runtime.post_user_event(scheduler_events.PriorityChanged(task_id, valid_priority(priority)))
 
     def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
         """Start nothing new on a cluster, or of an owner, until :meth:`resume_queue`; running items go on.
@@ -423,16 +423,16 @@ class UnifiedScheduler(JobVerbs):
         Raises ConfigurationError for an unknown cluster, or when not exactly one of the two is named.
         """
         runtime, what, name = self._queue(cluster, owner, "pause_queue")
-        runtime.tell(scheduler_events.QueuePaused(what, name, checked_reason(reason)))
+        runtime.post_user_event(scheduler_events.QueuePaused(what, name, checked_reason(reason)))
 
     def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
         """Undo :meth:`pause_queue`."""
         runtime, what, name = self._queue(cluster, owner, "resume_queue")
-        runtime.tell(scheduler_events.QueueResumed(what, name))
+        runtime.post_user_event(scheduler_events.QueueResumed(what, name))
 
     def owner_limits(self, owner: str) -> dict[str, Any]:
         """The limits of an owner, by the names that :meth:`set_owner_limits` takes."""
-        return self._started()[0].limits_of(checked_name(owner, "owner"), anew=True).model_dump()
+        return self._started()[0].limits_of(checked_name(owner, "owner"), refresh=True).model_dump()
 
     def set_owner_limits(self, owner: str, **limits: Unpack[LimitOptions]) -> None:
         """Replace the limits of an owner from the settings: ``weight``, ``max_queued``, ``max_running``, ``max_gpus``,
@@ -533,7 +533,7 @@ class UnifiedScheduler(JobVerbs):
     def _cordon(self, cluster: str, *, cordoned: bool) -> ControlPlane:
         runtime, _ = self._started()
         runtime.check_cluster(checked_name(cluster, "cluster"))
-        runtime.tell(scheduler_events.CordonChanged(cluster, cordoned))
+        runtime.post_user_event(scheduler_events.CordonChanged(cluster, cordoned))
         return runtime
 
     def events(
@@ -678,8 +678,8 @@ class UnifiedScheduler(JobVerbs):
 
     def _change_limits(self, owner: str, limits: OwnerLimits | None) -> None:
         runtime, _ = self._started()
-        runtime.tell(scheduler_events.OwnerLimitsChanged(checked_name(owner, "owner"), limits))
-        runtime.limits_of(owner, anew=True)
+        runtime.post_user_event(scheduler_events.OwnerLimitsChanged(checked_name(owner, "owner"), limits))
+        runtime.limits_of(owner, refresh=True)
 
     def _queue(
         self, cluster: str | None, owner: str | None, verb: str

@@ -73,7 +73,7 @@ def serve(
                 access, made = _access(config, store, folder, listening, say)
                 runtime = ServiceRuntime(config, store)
                 if made is not None:
-                    runtime.soon(runtime.audit, getpass.getuser(), None, "first token", made)
+                    runtime.call_soon(runtime.audit, getpass.getuser(), None, "first token", made)
                 away_s = 0.0
                 try:
                     away_s = _serve(runtime, access, listening, listener, state, drain_s, say)
@@ -133,7 +133,7 @@ def _serve(
         let_go=runtime.release_values_older_than,
     )
     runtime.when_failed = stop.set
-    stop.on_hang_up = lambda: runtime.soon(app.state.fleet_changes.reload_soon)
+    stop.on_hang_up = lambda: runtime.call_soon(app.state.fleet_changes.reload_soon)
     reduce_gc()
     with stop:
         serving = runtime.start(server.serve(sockets=[listener]))
@@ -154,9 +154,9 @@ def _serve(
                 )  # a request made while it drained
         finally:
             retention.stop()
-            runtime.soon(runtime.stop_acknowledging)
-            runtime.soon(app.state.mailboxes.close)
-            runtime.soon(runtime.event_publisher.close)
+            runtime.call_soon(runtime.stop_acknowledging)
+            runtime.call_soon(app.state.mailboxes.close)
+            runtime.call_soon(runtime.event_publisher.close)
             server.should_exit = True
             serving.result()
     if runtime.failure is not None:

@@ -44,7 +44,7 @@ class ActorCalls:
         self.unanswered = 0
         self.awake = False
         self._calls = calls
-        self.most_unanswered = max(MAX_UNANSWERED, 2 * _concurrency(item))
+        self.max_unanswered = max(MAX_UNANSWERED, 2 * _concurrency(item))
         self.killed = False
         """Its end was asked for, even if it is not over yet."""
         self._attempt = self._number = 0
@@ -65,7 +65,7 @@ class ActorCalls:
             return
         call.watch_arguments = ArgumentWatch(
             arguments,
-            lambda values: self._filled_in(call, values),
+            lambda values: self._set_values(call, values),
             lambda failure: self._failed(call, failure),
             self._calls.fetch_value,
         )
@@ -112,7 +112,7 @@ class ActorCalls:
             if self.waiting:
                 self._calls.wake(self)
 
-    def why_waiting(self, call: CallItem) -> tuple[str, int]:
+    def wait_reason(self, call: CallItem) -> tuple[str, int]:
         """On the loop: why a call has no answer yet, and how many of the calls before it have none either."""
         if call.sent_to is not None:
             return f"was sent to {call.sent_to}, and is not answered yet", self._calls.before(call)
@@ -143,7 +143,7 @@ class ActorCalls:
     def _next(self, cluster: str) -> list[CallItem]:
         """Those that may leave now, in order."""
         batch: list[CallItem] = []
-        room = min(_PER_TURN, self.most_unanswered - self.unanswered)
+        room = min(_PER_TURN, self.max_unanswered - self.unanswered)
         while self.waiting and len(batch) < room:
             call = self.waiting[0]
             if call.outcome is None and not call.complete:
@@ -174,8 +174,8 @@ class ActorCalls:
         self._calls.close(call)
         call.ended(call.refused(error, message, next_step, actor_ended=actor_ended))
 
-    def _filled_in(self, call: CallItem, values: Values) -> None:
-        call.filled_in(values)
+    def _set_values(self, call: CallItem, values: Values) -> None:
+        call.set_values(values)
         self._calls.wake(self)
 
     def _failed(self, call: CallItem, failure: ArgumentFailure) -> None:
@@ -250,7 +250,7 @@ class CallItem(CallPromise):
     def attempt(self) -> int:
         return 0 if self.sent_to is None else 1
 
-    def filled_in(self, values: Values) -> None:
+    def set_values(self, values: Values) -> None:
         """All its arguments have values."""
         self.objects = tuple(SharedObject(*one) for one in values.objects)
         self.pinned = values.pinned

@@ -115,7 +115,7 @@ class ArgumentWatch:
         """``fetch_value`` fetches values that were left in their clusters. Without it they count as present:
         the service resolves them by name."""
         self._arguments = arguments
-        self._ready, self._failed, self._bring = ready, failed, fetch_value
+        self._ready, self._failed, self._fetch = ready, failed, fetch_value
         self._lock = threading.Lock()
         self._over = False
         self._left = len(arguments.sources) + 1  # one for begin() itself
@@ -130,30 +130,30 @@ class ArgumentWatch:
         for actor in self._arguments.actors:
             actor._item.watch_transitions(self._actor_moved)
             self._actor_moved(actor._item)
-        self._one_less()
+        self._source_ready()
         if self._over:  # it may have been stopped before all of these were watched
-            self._let_go()
+            self._unwatch_all()
 
     def stop(self) -> None:
         """Nobody waits for it any more."""
         if self._finish():
-            self._let_go()
+            self._unwatch_all()
 
     def _source_over(self, promise: Promise) -> None:
         outcome = promise.outcome
-        if outcome is not None and outcome.succeeded and is_in_cluster(outcome) and self._bring is not None:
-            self._bring(promise, lambda problem: self._came(promise, problem))
+        if outcome is not None and outcome.succeeded and is_in_cluster(outcome) and self._fetch is not None:
+            self._fetch(promise, lambda problem: self._fetched(promise, problem))
         elif outcome is not None and outcome.succeeded:
-            self._one_less()
+            self._source_ready()
         elif outcome is not None:
             origin = outcome.origin or outcome
             ended = "was cancelled" if outcome.completion.state is TaskState.CANCELLED else "failed"
             why = f": {outcome.completion.message}" if outcome.completion.message else ""
             self._fail(ArgumentFailure(f"its argument {promise.id} {ended}{why}", origin.completion.error, origin))
 
-    def _came(self, promise: Promise, problem: SchedulerError | None) -> None:
+    def _fetched(self, promise: Promise, problem: SchedulerError | None) -> None:
         if problem is None:
-            self._one_less()
+            self._source_ready()
         else:
             sentence = f"its argument, the value of {promise.id}, cannot be had: {problem.message}"
             self._fail(ArgumentFailure(sentence, type(problem).__name__))
@@ -172,14 +172,14 @@ class ArgumentWatch:
             elif state is not TaskState.LOST:  # it is being made again, who knows where
                 self._places.pop(actor.id, None)
         if state is TaskState.RUNNING:
-            self._look()
+            self._check()
 
-    def _one_less(self) -> None:
+    def _source_ready(self) -> None:
         with self._lock:
             self._left -= 1
-        self._look()
+        self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         with self._lock:
             if self._left > 0 or len(self._places) < len(self._arguments.actors):
                 return
@@ -189,7 +189,7 @@ class ArgumentWatch:
             sentence = f"its arguments are actors on different clusters ({where}), and it can run on one only"
             self._fail(ArgumentFailure(sentence, "TaskSubmissionError"))
         elif self._finish():
-            self._let_go()
+            self._unwatch_all()
             try:
                 values = Values(values_of(self._arguments), next(iter(clusters), None))
             except SchedulerError as error:  # it had a value, which is forgotten
@@ -199,7 +199,7 @@ class ArgumentWatch:
 
     def _fail(self, failure: ArgumentFailure) -> None:
         if self._finish():
-            self._let_go()
+            self._unwatch_all()
             self._failed(failure)
 
     def _finish(self) -> bool:
@@ -207,7 +207,7 @@ class ArgumentWatch:
             first, self._over = not self._over, True
             return first
 
-    def _let_go(self) -> None:
+    def _unwatch_all(self) -> None:
         self.waits_for = ""
         for source in self._arguments.sources:
             if not source.done():
@@ -226,7 +226,7 @@ def values_of(arguments: Arguments) -> tuple[tuple[str, bytes], ...]:
     )
 
 
-def all_there(arguments: Arguments) -> bool:
+def values_available(arguments: Arguments) -> bool:
     """Can it go as it is?"""
     return not arguments.actors and all(
         (outcome := source._item.outcome) is not None and outcome.succeeded and not is_in_cluster(outcome)
@@ -257,28 +257,28 @@ class IncompleteItems:
         self,
         payload_cache: PayloadCache,
         post: Callable[[Event], None],
-        soon: Callable[..., None],
+        call_soon: Callable[..., None],
         fetch_value: FetchValue | None = None,
     ) -> None:
         """``fetch_value`` is for values that were left in their clusters, if there can be any."""
-        self._payload_cache, self._post, self._soon, self._bring = payload_cache, post, soon, fetch_value
+        self._payload_cache, self._post, self._call_soon, self._fetch = payload_cache, post, call_soon, fetch_value
         self._watches: dict[str, ArgumentWatch] = {}
         self._origins: dict[str, Outcome | None] = {}
 
     def expect(self, task_id: str, arguments: Arguments) -> ArgumentWatch | None:
         """From any thread, for a new item. None: nothing is missing. Else begin the watch once the brain was told."""
-        if all_there(arguments):
+        if values_available(arguments):
             self._payload_cache.attach(task_id, values_of(arguments))
             return None
         watch = self._watches[task_id] = ArgumentWatch(
             arguments,
-            ready=lambda values: self._soon(self._ready, task_id, values),
-            failed=lambda failure: self._soon(self._failed, task_id, failure),
-            fetch_value=self._bring,
+            ready=lambda values: self._call_soon(self._ready, task_id, values),
+            failed=lambda failure: self._call_soon(self._failed, task_id, failure),
+            fetch_value=self._fetch,
         )
         return watch
 
-    def bytes_beside(self, task_id: str) -> int:
+    def attached_bytes(self, task_id: str) -> int:
         """How much travels beside its call and for it alone; what was ``put`` is for many."""
         return sum(len(data) for name, data in self._payload_cache.objects_of(task_id) if name.startswith(RESULT))
 
@@ -293,7 +293,7 @@ class IncompleteItems:
     def _ready(self, task_id: str, values: Values) -> None:
         if self._watches.pop(task_id, None) is not None:
             self._payload_cache.attach(task_id, values.objects)
-            self._post(ArgumentsReady(task_id, values.pinned, self.bytes_beside(task_id)))
+            self._post(ArgumentsReady(task_id, values.pinned, self.attached_bytes(task_id)))
 
     def _failed(self, task_id: str, failure: ArgumentFailure) -> None:
         if self._watches.pop(task_id, None) is not None:

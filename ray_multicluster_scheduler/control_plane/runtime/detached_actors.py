@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 _log = get_logger(__name__)
-LOOK_PATIENCE_S = 3.0
+SEARCH_TIMEOUT_S = 3.0
 """So long the maker of a detached actor waits for clusters to say whether they have one of that name."""
 
 
@@ -32,7 +32,7 @@ async def search(
     return found, [answer for answer in answers if isinstance(answer, str)]
 
 
-def one_of(name: str, clusters: Sequence[str], wanted: str | None = None) -> str:
+def choose_cluster(name: str, clusters: Sequence[str], wanted: str | None = None) -> str:
     """Where the one is that is meant. Raises ConfigurationError if that cannot be told."""
     wanted = wanted or ClusterContextManager.get()
     if wanted is not None and wanted in clusters:
@@ -45,7 +45,7 @@ def one_of(name: str, clusters: Sequence[str], wanted: str | None = None) -> str
     )
 
 
-def warn_of(silent: Sequence[str], name: str) -> None:
+def warn_unreachable(silent: Sequence[str], name: str) -> None:
     """A detached actor is made although not all clusters said that they have none of that name."""
     if silent:
         _log.warning(

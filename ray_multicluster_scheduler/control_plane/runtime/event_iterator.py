@@ -23,7 +23,7 @@ class LoopOwner(Protocol):
 
     def start(self, work: Coroutine[Any, Any, Any]) -> Future[Any]: ...
 
-    def leave(self, work: Coroutine[Any, Any, object]) -> None: ...
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None: ...
 
 
 class EventIterator:
@@ -70,7 +70,7 @@ class EventIterator:
             self._closed = True
             if self._asked is not None:
                 self._asked.cancel()
-            self._plane.leave(_end(self._source))
+            self._plane.spawn(_end(self._source))
 
     def __iter__(self) -> Self:
         return self

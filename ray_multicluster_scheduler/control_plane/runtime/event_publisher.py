@@ -90,9 +90,9 @@ class EventPublisher:
         """From any thread: the scheduler was given this event."""
         if isinstance(event, _CLUSTER_EVENTS) and not self._check_due:
             self._check_due = True
-            self._runtime.soon(self._check_when_durable)
+            self._runtime.call_soon(self._check_when_durable)
         if isinstance(event, SnapshotTaken) and len(self.hub):
-            self._runtime.soon(self._publish_load, event)
+            self._runtime.call_soon(self._publish_load, event)
 
     def request_checks(self) -> None:
         """On the loop, when a person views the fleet or metrics are scraped: check clusters that were not checked
@@ -100,7 +100,7 @@ class EventPublisher:
         now = self._loop.time()
         if now - self._checked_at >= self._runtime.settings.health_check_interval_s:
             self._checked_at = now
-            self._runtime.leave(self._runtime.health.check_all_queryable())
+            self._runtime.spawn(self._runtime.health.check_all_queryable())
 
     def note(self, note: OperationRecord) -> None:
         """On the loop: write it to the log, which publishes it."""

@@ -39,14 +39,14 @@ def explain_item(runtime: Runtime, task_id: str) -> Explanation:
     """Everything known of one item; of a gang's member, that of the gang. Raises UnknownItemError."""
     if runtime.accepted_item(task_id) is None:
         runtime.accepted_item(task_id.rpartition(".")[0])
-    return runtime.ask(lambda: story(runtime, task_id))
+    return runtime.call_and_wait(lambda: item_explanation(runtime, task_id))
 
 
-def story(runtime: Runtime, task_id: str) -> Explanation:
+def item_explanation(runtime: Runtime, task_id: str) -> Explanation:
     """The same, on the loop."""
     gang_id = gang_of(runtime, task_id)
     if gang_id is not None:
-        gang = story(runtime, gang_id)
+        gang = item_explanation(runtime, gang_id)
         names = [one["name"] for one in gang.get("gang", {}).get("members") or ()]
         return Explanation(**gang, member=member_summary(task_id, names))
     record = find_record(runtime, task_id)
@@ -112,7 +112,7 @@ def scheduled_item_id(runtime: Runtime, task_id: str) -> str:
     if runtime.item(task_id) is not None:
         return task_id
     runtime.accepted_item(task_id.rpartition(".")[0])
-    return runtime.ask(lambda: gang_of(runtime, task_id)) or task_id
+    return runtime.call_and_wait(lambda: gang_of(runtime, task_id)) or task_id
 
 
 def gang_of(runtime: Runtime, task_id: str) -> str | None:
@@ -253,7 +253,7 @@ def unknown_item(task_id: str) -> UnknownItemError:
 def job_info(runtime: Runtime, job_id: str) -> dict[str, Any]:
     """A job's face. Raises UnknownItemError."""
     runtime.accepted_item(job_id)
-    return runtime.ask(lambda: job_row(runtime, job_id))
+    return runtime.call_and_wait(lambda: job_row(runtime, job_id))
 
 
 def job_rows(runtime: Runtime) -> list[dict[str, Any]]:
@@ -263,7 +263,7 @@ def job_rows(runtime: Runtime) -> list[dict[str, Any]]:
         reasons = current_wait_reasons(runtime)
         return [job_row(runtime, one.task.id, reasons) for one in runtime.machine.records() if one.task.kind == "job"]
 
-    return runtime.ask(rows)
+    return runtime.call_and_wait(rows)
 
 
 def job_row(runtime: Runtime, job_id: str, reasons: CurrentWaitReasons | None = None) -> dict[str, Any]:
@@ -321,12 +321,12 @@ def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
         reasons = current_wait_reasons(runtime)
         return [one for record in runtime.machine.records() if record.task.runs_actors for one in rows(record, reasons)]
 
-    return runtime.ask(all_rows)
+    return runtime.call_and_wait(all_rows)
 
 
 def cluster_rows(runtime: Runtime) -> list[dict[str, Any]]:
     """One row per cluster, None where something is not known."""
-    return runtime.ask(lambda: [_cluster_row(runtime, one.name) for one in runtime.machine.registry.list()])
+    return runtime.call_and_wait(lambda: [_cluster_row(runtime, one.name) for one in runtime.machine.registry.list()])
 
 
 def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
@@ -470,7 +470,7 @@ def explain_call_by_id(runtime: Runtime, call_id: str) -> dict[str, Any]:
     call = runtime.method_calls.find(call_id)
     if call is None:
         return answered_call(call_id)
-    return Explanation(runtime.ask(lambda: call_explanation(call)))
+    return Explanation(runtime.call_and_wait(lambda: call_explanation(call)))
 
 
 def answered_call(call_id: str) -> dict[str, Any]:
@@ -480,5 +480,5 @@ def answered_call(call_id: str) -> dict[str, Any]:
 def call_explanation(call: CallItem) -> dict[str, Any]:
     """On the loop: where a call is, as data."""
     over = call.outcome
-    sentence, before = (over.completion.message, 0) if over is not None else call.actor.why_waiting(call)
+    sentence, before = (over.completion.message, 0) if over is not None else call.actor.wait_reason(call)
     return call_summary(call, "SENT" if call.sent_to else "WAITS", sentence, before)

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import ClusterChecked
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
-LOOK_PATIENCE_S = 3.0
+PROBE_TIMEOUT_S = 3.0
 """So long a cluster has to answer before it is believed to be dead."""
 
 
@@ -33,7 +33,7 @@ async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bo
                 "what runs there is cancelled, and what is repeated elsewhere may run twice for a moment",
             )
     items = items_on(runtime, cluster)
-    runtime.tell(ClusterDeclaredDead(cluster, reason))
+    runtime.post_user_event(ClusterDeclaredDead(cluster, reason))
     why = f": {reason}" if reason else ""
     await runtime.links.close_link(cluster, f"an operator declared it dead{why}")  # calls of its actors end, too
     return items
@@ -42,7 +42,7 @@ async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bo
 def cordon(runtime: Runtime, cluster: str, *, cordoned: bool) -> list[str]:
     """Close it for new work, or open it again; returns the ids of what is there. Raises ConfigurationError."""
     items = items_on(runtime, cluster)
-    runtime.tell(CordonChanged(cluster, cordoned))
+    runtime.post_user_event(CordonChanged(cluster, cordoned))
     return items
 
 
@@ -79,7 +79,7 @@ async def _sign_of_life(runtime: Runtime, cluster: str) -> str | None:
     if known is not None:
         return known
     try:
-        async with asyncio.timeout(LOOK_PATIENCE_S):
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
             health = await runtime.health.check(cluster)
     except TimeoutError:
         return None

@@ -96,7 +96,7 @@ class ControlPlane(ABC):
         """Ask for its end; nothing happens to what is over."""
 
     @abstractmethod
-    def tell(self, event: Event) -> None:
+    def post_user_event(self, event: Event) -> None:
         """What a user wants: hold, release, another priority, a paused queue, a cordon."""
 
     @abstractmethod
@@ -145,7 +145,7 @@ class ControlPlane(ABC):
     # ---- the fleet
 
     @abstractmethod
-    def limits_of(self, owner: str, *, anew: bool = False) -> OwnerLimits:
+    def limits_of(self, owner: str, *, refresh: bool = False) -> OwnerLimits:
         """What this owner may have, as far as is known here; ``anew``: as it is now."""
 
     @property
@@ -177,7 +177,7 @@ class ControlPlane(ABC):
 
     @property
     @abstractmethod
-    def in_another_process(self) -> bool:
+    def in_forked_child(self) -> bool:
         """Are we in the child of a fork, where nothing of this runs?"""
 
     @abstractmethod

@@ -22,7 +22,7 @@ class _Attempt(NamedTuple):
 def read_all(runtime: Runtime, job_id: str) -> str:
     """All output of the newest attempt; empty while none was placed. Raises SchedulerError after the end."""
     runtime.accepted_item(job_id)
-    attempt = runtime.ask(lambda: _attempt(_record(runtime, job_id)))
+    attempt = runtime.call_and_wait(lambda: _attempt(_record(runtime, job_id)))
     if attempt is None:
         return ""
 
@@ -59,7 +59,7 @@ def _pieces(runtime: Runtime, tail: AsyncGenerator[str, None]) -> Iterator[str]:
         while (piece := runtime.run(one_more())) is not None:
             yield piece
     except GeneratorExit:
-        runtime.leave(tail.aclose())
+        runtime.spawn(tail.aclose())
         raise
     except SchedulerError:
         if not runtime.closed:
@@ -83,7 +83,7 @@ def _next_attempt(runtime: Runtime, job_id: str, seen: int) -> _Attempt | None:
     item = runtime.accepted_item(job_id)
     while True:
         over, step = item is None or item.done(), item.transition if item is not None else None
-        record = runtime.ask(lambda: _attempt(_record(runtime, job_id), started=True))
+        record = runtime.call_and_wait(lambda: _attempt(_record(runtime, job_id), started=True))
         if record is not None and record.number > seen:
             return record
         if over or item is None:

@@ -1,4 +1,4 @@
-"""KeptValues: the values that were left in clusters, as their control plane gets at them."""
+"""KeptValueFetcher: the values that were left in clusters, as their control plane gets at them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 
-class KeptValues:
+class KeptValueFetcher:
     """On the loop. One that is needed here is brought once, for all that want it, and its cluster has it until then."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.there = ClusterValues(runtime.links)
+        self.cluster_values = ClusterValues(runtime.links)
         self._bringing: dict[tuple[str, int], asyncio.Future[Outcome]] = {}
 
     def on_ended(self, item: Item, outcome: Outcome) -> Outcome:
@@ -30,10 +30,10 @@ class KeptValues:
         if result is None or result.kept is None:
             return outcome
         if not outcome.succeeded:
-            self.there.release_value(outcome.completion.cluster, result)
+            self.cluster_values.release_value(outcome.completion.cluster, result)
         elif not self._lasting:
             end = weakref.finalize(
-                item, self._runtime.soon, self.there.release_value, outcome.completion.cluster, result
+                item, self._runtime.call_soon, self.cluster_values.release_value, outcome.completion.cluster, result
             )
             end.atexit = False
         return outcome
@@ -45,7 +45,7 @@ class KeptValues:
         if under_way is not None:
             return _payload(await asyncio.shield(under_way))
         try:
-            return await self.there.fetch(outcome.completion.cluster, outcome.result)
+            return await self.cluster_values.fetch(outcome.completion.cluster, outcome.result)
         except ResultLostError:
             here = await self._here_by_now(outcome)
             if here is None:
@@ -77,9 +77,9 @@ class KeptValues:
         assert outcome.result is not None
         here = await self._here_by_now(outcome)
         if here is None:
-            here = with_payload(outcome, await self.there.fetch(outcome.completion.cluster, outcome.result))
+            here = with_payload(outcome, await self.cluster_values.fetch(outcome.completion.cluster, outcome.result))
             await self._keep(here)
-            self.there.release_value(outcome.completion.cluster, outcome.result)
+            self.cluster_values.release_value(outcome.completion.cluster, outcome.result)
         return here
 
     # ---- where values are kept for longer than the process, it is one of them afterwards

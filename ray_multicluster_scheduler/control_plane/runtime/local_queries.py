@@ -34,7 +34,7 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
             if runtime.method_calls.was_issued(item_id) or runtime.method_calls.find(item_id) is not None:
                 story = await asyncio.to_thread(explanation.explain_call_by_id, runtime, item_id)
             else:
-                story = explanation.story(runtime, item_id)
+                story = explanation.item_explanation(runtime, item_id)
             return {"program": _program(runtime), "explain": story}
         case {"list": True}:
             records = list(runtime.machine.records())

@@ -31,17 +31,17 @@ class LoopThread:
         self._thread.start()
 
     @property
-    def loop_over(self) -> bool:
+    def loop_ended(self) -> bool:
         """Does nothing run here any more?"""
         return self._over
 
     @property
-    def on_its_loop(self) -> bool:
+    def on_loop_thread(self) -> bool:
         """Does whoever asks run there?"""
         return threading.get_ident() == self._thread.ident
 
     @property
-    def in_another_process(self) -> bool:
+    def in_forked_child(self) -> bool:
         """Are we in the child of a fork, where this thread does not exist?"""
         return os.getpid() != self._process
 
@@ -64,15 +64,15 @@ class LoopThread:
         """Run a coroutine on the loop beside all else. Raises SchedulerError when the scheduler is shut down."""
         return self._schedule(work)
 
-    def ask(self, look: Callable[[], T]) -> T:
+    def call_and_wait(self, function: Callable[[], T]) -> T:
         """Read what the loop writes: on the loop while there is one, then as it was left."""
-        if self.on_its_loop:
-            return look()
+        if self.on_loop_thread:
+            return function()
         answer: Future[T] = Future()
 
         def on_the_loop() -> None:  # no coroutine: one that Ctrl+C keeps from the loop would be complained about
             try:
-                answer.set_result(look())
+                answer.set_result(function())
             except Exception as error:  # noqa: BLE001 - it is the answer
                 answer.set_exception(error)
 
@@ -86,11 +86,11 @@ class LoopThread:
             if not self._over:
                 raise
             self._thread.join()
-            return look()
+            return function()
 
-    def leave(self, work: Coroutine[Any, Any, object]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Let it run on the loop and do not wait; nothing happens after the end, or in the child of a fork."""
-        if self.in_another_process:
+        if self.in_forked_child:
             work.close()
             return
         with self.gate:
@@ -99,9 +99,9 @@ class LoopThread:
             else:
                 self._schedule(work).add_done_callback(_say_if_it_failed)
 
-    def soon(self, work: Callable[..., object], *args: object) -> None:
+    def call_soon(self, work: Callable[..., object], *args: object) -> None:
         """From any thread: call it on the loop; nothing happens after the end, or in the child of a fork."""
-        if self.in_another_process:
+        if self.in_forked_child:
             return
         with self.gate:
             if not self._over:
@@ -110,7 +110,7 @@ class LoopThread:
     def check_process(self) -> None:
         """Before the gate, which in the child of a fork may be held by a thread that is not there. Raises
         SchedulerError in such a child."""
-        if self.in_another_process:
+        if self.in_forked_child:
             raise shut_down_error("belongs to the process that this one was forked from")
 
     def check_open(self) -> None:
@@ -118,7 +118,7 @@ class LoopThread:
         if self._over:
             raise shut_down_error()
 
-    def give_up(self) -> None:
+    def cancel_waiters(self) -> None:
         """End what other threads wait for in :meth:`run`."""
         for future in list(self._asked):
             future.cancel()
@@ -129,7 +129,7 @@ class LoopThread:
         self._thread.join()
 
     def _schedule(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self.in_another_process:
+        if self.in_forked_child:
             work.close()
         self.check_process()
         with self.gate:

@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Ex
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import IdempotencyIndex
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValues
+from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValueFetcher
 from ray_multicluster_scheduler.control_plane.runtime.local_queries import LocalQueryServer
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import LoopThread, shut_down_error
 from ray_multicluster_scheduler.control_plane.runtime.method_calls import MethodCalls
@@ -121,7 +121,7 @@ class Runtime(LoopThread, ControlPlane):
                     if arguments is not None and not arguments.plain:
                         watch = self.incomplete.expect(task.id, arguments)
                     waits_for = watch.waits_for if watch else ""
-                    self.manager.post(Submitted(task, waits_for, self.incomplete.bytes_beside(task.id)))
+                    self.manager.post(Submitted(task, waits_for, self.incomplete.attached_bytes(task.id)))
                     taken = True
             if watch is not None:
                 watch.begin()
@@ -136,7 +136,7 @@ class Runtime(LoopThread, ControlPlane):
 
     def throttle(self) -> None:
         """For whoever submits many; holding no lock that something on the loop may want."""
-        if not self.on_its_loop:
+        if not self.on_loop_thread:
             self.manager.throttle()
 
     def item(self, task_id: str) -> Item | None:
@@ -147,8 +147,8 @@ class Runtime(LoopThread, ControlPlane):
         """The same, once the brain knows of it, too."""
         item = self.item(task_id)
         begun = item is None or item.done() or item.attempt > 0
-        if item is not None and not begun and item.wait_accepted(ACCEPT_TIMEOUT_S) and not self.on_its_loop:
-            self.ask(lambda: None)  # the turn that accepted it may also refuse it: let it end
+        if item is not None and not begun and item.wait_accepted(ACCEPT_TIMEOUT_S) and not self.on_loop_thread:
+            self.call_and_wait(lambda: None)  # the turn that accepted it may also refuse it: let it end
         return item
 
     def record(self, task_id: str) -> TaskRecord | None:
@@ -168,13 +168,13 @@ class Runtime(LoopThread, ControlPlane):
         fork."""
         item = self.items.live.get(task_id)
         if item is None or item.task.content_key is None:
-            self.tell(CancelRequested(task_id, reason, force))
+            self.post_user_event(CancelRequested(task_id, reason, force))
             return
         with self._lock:  # the brain must hear of this before it hears of one that is not joined to it any more
             self.items.stop_matching_content(item.task)
-            self.tell(CancelRequested(task_id, reason, force))
+            self.post_user_event(CancelRequested(task_id, reason, force))
 
-    def tell(self, event: Event) -> None:
+    def post_user_event(self, event: Event) -> None:
         """Hand an event of the user's to the brain. Raises SchedulerError after the end, and in the child of a fork."""
         self.check_process()
         with self.gate:
@@ -190,7 +190,7 @@ class Runtime(LoopThread, ControlPlane):
 
     def check_known(self, task_id: str) -> None:
         if self.accepted_item(task_id) is None:
-            self.ask(lambda: explanation.find_record(self, task_id))
+            self.call_and_wait(lambda: explanation.find_record(self, task_id))
 
     def scheduled_item_id(self, task_id: str) -> str:
         return explanation.scheduled_item_id(self, task_id)
@@ -212,15 +212,15 @@ class Runtime(LoopThread, ControlPlane):
         self.check_process()
         call = self.method_calls.find(call_id)
         if call is not None:
-            self.soon(lambda: self.method_calls.cancel(call, force=force))
+            self.call_soon(lambda: self.method_calls.cancel(call, force=force))
 
     def explain_call(self, call: CallPromise) -> dict[str, Any]:
         assert isinstance(call, CallItem)
-        return Explanation(self.ask(lambda: explanation.call_explanation(call)))
+        return Explanation(self.call_and_wait(lambda: explanation.call_explanation(call)))
 
     @functools.cached_property
-    def kept_values(self) -> KeptValues:
-        return KeptValues(self)
+    def kept_values(self) -> KeptValueFetcher:
+        return KeptValueFetcher(self)
 
     def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
         if self.closed:
@@ -238,12 +238,12 @@ class Runtime(LoopThread, ControlPlane):
 
     def fetch_kept_value(self, item: Promise, then: OnFetched) -> None:
         """As :data:`FetchValue`; ``then`` is called on the loop."""
-        self.leave(self.kept_values.fetch_value(item, then))
+        self.spawn(self.kept_values.fetch_value(item, then))
 
     def plan(self, task: TaskDescription) -> SchedulingDecision:
         check_priority(self, task)
         self.run(self.health.check_all())
-        return self.ask(lambda: self.machine.plan(task, self.clock.now()))
+        return self.call_and_wait(lambda: self.machine.plan(task, self.clock.now()))
 
     def job_info(self, job_id: str) -> dict[str, Any]:
         return explanation.job_info(self, job_id)
@@ -261,7 +261,7 @@ class Runtime(LoopThread, ControlPlane):
         return job_logs.follow(self, job_id)
 
     def events(self, wanted: EventFilter, since: int | None) -> EventIterator:
-        return EventIterator(self, self.ask(lambda: self.event_publisher.stream(wanted, since)))
+        return EventIterator(self, self.call_and_wait(lambda: self.event_publisher.stream(wanted, since)))
 
     @property
     def homes(self) -> Sequence[str]:
@@ -270,12 +270,12 @@ class Runtime(LoopThread, ControlPlane):
     def check_cluster(self, name: str) -> None:
         self.machine.registry.get(name)
 
-    def limits_of(self, owner: str, *, anew: bool = False) -> OwnerLimits:
-        if anew and not self.on_its_loop:
-            self.run(self._until_heard())
+    def limits_of(self, owner: str, *, refresh: bool = False) -> OwnerLimits:
+        if refresh and not self.on_loop_thread:
+            self.run(self._until_events_handled())
         return self.machine.limits_of(owner)
 
-    async def _until_heard(self) -> None:
+    async def _until_events_handled(self) -> None:
         """Until the brain has handled what it was told so far, or is told nothing any more."""
         heard = asyncio.Event()
         self.manager.when_durable(heard.set)
@@ -292,10 +292,10 @@ class Runtime(LoopThread, ControlPlane):
         return explanation.cluster_rows(self)
 
     def node_rows(self, clusters: Sequence[str]) -> list[dict[str, Any]]:
-        return self.ask(lambda: explanation.node_rows(self, clusters))
+        return self.call_and_wait(lambda: explanation.node_rows(self, clusters))
 
     def is_drained(self, cluster: str) -> bool | None:
-        return self.ask(lambda: fleet_control.is_drained(self, cluster))
+        return self.call_and_wait(lambda: fleet_control.is_drained(self, cluster))
 
     def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
         return self.run(fleet_control.declare_dead(self, cluster, reason, force=force))
@@ -317,11 +317,11 @@ class Runtime(LoopThread, ControlPlane):
     def close(self) -> None:
         """End agents, connections and the thread. What is unfinished is answered. Idempotent."""
         with self._closing:
-            if self.loop_over:
+            if self.loop_ended:
                 return
             self.closed = True
             self.refuse()
-            self.give_up()
+            self.cancel_waiters()
             try:
                 self.run(self._close())
             finally:
@@ -354,12 +354,12 @@ class Runtime(LoopThread, ControlPlane):
         )
         log = self._persistence.log(
             self.machine,
-            lambda deed: self.soon(self.manager.run_guarded, deed),
+            lambda deed: self.call_soon(self.manager.run_guarded, deed),
             lambda error: self.manager.fail(error),  # noqa: PLW0108 - it is made below
         )
         self.manager = TaskLifecycleManager(self.machine, log, self.clock, self)
         self.packages = PackageCache(stored=self._persistence.blob)
-        self.incomplete = IncompleteItems(self.payload_cache, self._post, self.soon, self.fetch_kept_value)
+        self.incomplete = IncompleteItems(self.payload_cache, self._post, self.call_soon, self.fetch_kept_value)
         self.collector = self._persistence.collector(self._post, self.manager.when_durable)
         self.secret_masker = self.collector.secret_masker = SecretMasker(self.record)
         self.clients = JobClientPool(clusters)

@@ -142,6 +142,6 @@ def _kept_back(runtime: Runtime, items: Sequence[Promise]) -> dict[str, str]:
         }
 
     try:
-        return runtime.ask(look)
+        return runtime.call_and_wait(look)
     except SchedulerError:  # it stopped meanwhile, or a policy has a defect
         return {}

@@ -34,8 +34,8 @@ def _refuse_to_wait_for_actors(runtime: ControlPlane, task: TaskDescription) -> 
 def check_priority(runtime: ControlPlane, task: TaskDescription) -> None:
     """Raises ConfigurationError above the ceiling of its owner. What is known of that may be old: nobody is refused
     before it was asked for anew."""
-    for anew in (False, True):
-        most = runtime.limits_of(task.owner, anew=anew).max_priority
+    for refresh in (False, True):
+        most = runtime.limits_of(task.owner, refresh=refresh).max_priority
         if most is None or task.priority <= most:
             return
     raise ConfigurationError(

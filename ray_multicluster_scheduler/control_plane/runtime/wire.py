@@ -110,7 +110,7 @@ def outcome_from_wire(said: Mapping[str, Any], fetched: Mapping[str, bytes]) -> 
     return Outcome(completion, result, origin)
 
 
-def told_as(kind: type[SchedulerError]) -> str:
+def public_error_name(kind: type[SchedulerError]) -> str:
     """A name that everybody has: of a class that only a service knows, that of its nearest base."""
     names = (one.__name__ for one in kind.__mro__ if getattr(errors, one.__name__, None) is one)
     return str(next(names))
@@ -118,7 +118,7 @@ def told_as(kind: type[SchedulerError]) -> str:
 
 def problem_to_wire(error: SchedulerError) -> dict[str, Any]:
     return {
-        "error": told_as(type(error)),
+        "error": public_error_name(type(error)),
         "message": error.message,
         "task_id": error.task_id,
         "cluster": error.cluster,

@@ -77,7 +77,7 @@ class TestShow:
         busy.plane.post(events.LinkDown("mac", "it was cut"))
         breaker = runtime.machine.registry.state("mac").breaker
         for _ in range(4):
-            runtime.ask(lambda: breaker.record_failure(runtime.clock.now()))
+            runtime.call_and_wait(lambda: breaker.record_failure(runtime.clock.now()))
         busy.plane.post(events.SnapshotFailed("mac", "DASHBOARD_DOWN", "nobody answers", permanent=False))
         until(lambda: "5 times" in busy.get("/api/v1/clusters/mac?refresh=false")["sentence"])
         done = rmcs("clusters", "show", "mac", "--no-refresh")
@@ -98,7 +98,7 @@ class TestShow:
     def test_one_that_others_use_as_well(self, service: HttpService, rmcs: Rmcs) -> None:
         assert "notes" not in rmcs("clusters", "show", "mac").out
         others = service.plane.runtime.links._launcher.others
-        service.plane.runtime.ask(lambda: others.update(mac=("cp7",)))
+        service.plane.runtime.call_and_wait(lambda: others.update(mac=("cp7",)))
         facts = dict(re.split(r"  +", line, maxsplit=1) for line in rmcs("clusters", "show", "mac").out.splitlines())
         assert facts["notes"].startswith("agents of other control planes were there when ours was started (cp7); ")
 

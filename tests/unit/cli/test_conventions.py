@@ -201,7 +201,7 @@ class TestPipes:
         service.submit("t1")
         until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
         runtime = service.plane.runtime
-        runtime.ask(lambda: runtime.collector.output("mac", "t1", 1, "stdout", "a line\n"))
+        runtime.call_and_wait(lambda: runtime.collector.output("mac", "t1", 1, "stdout", "a line\n"))
         ours, theirs = os.pipe()
         os.close(ours)
         command = [sys.executable, "-m", "ray_multicluster_scheduler", *words.split()]

@@ -329,7 +329,7 @@ def test_texts(stage: Stage, rmcs: Rmcs, kind: str) -> None:
     one = stage.running() if kind == "task" else stage.job()
     if kind == "task":
         runtime = stage.service.plane.runtime
-        runtime.ask(lambda: runtime.collector.output("mac", one, 1, "stdout", "a line\n"))
+        runtime.call_and_wait(lambda: runtime.collector.output("mac", one, 1, "stdout", "a line\n"))
     done = rmcs(kind, "logs", one)
     assert done == (0, "a line\n", "")
 

@@ -168,7 +168,7 @@ def state(service: HttpService, item_id: str) -> str:
 
 def prints(service: HttpService, text: str, attempt: int = 1) -> None:
     runtime = service.plane.runtime
-    runtime.ask(lambda: runtime.collector.output("mac", "t1", attempt, "stdout", text))
+    runtime.call_and_wait(lambda: runtime.collector.output("mac", "t1", attempt, "stdout", text))
 
 
 def killed(service: HttpService) -> None:
@@ -216,7 +216,7 @@ class TestLogs:
         monkeypatch.setattr(item_wait, "notify", said.append)
         self.submitted(service)
         prints(service, "step 1\n")
-        service.plane.runtime.ask(service.plane.runtime._persistence.write_output)
+        service.plane.runtime.call_and_wait(service.plane.runtime._persistence.write_output)
         until(lambda: service.plane.store.output("t1", 1))
         prints(service, "step 2\n")
         self.followed(

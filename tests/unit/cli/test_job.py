@@ -249,7 +249,7 @@ class TestSubmit:
         env = tmp_path / "env.yaml"
         env.write_text("env_vars: {COLOUR: red}\n")
         service.plane.cpus = {"CPU": 8, "disk": 4, "tpu": 4, "memory": 2**30}  # else nobody could ever run it
-        service.plane.runtime.ask(lambda: service.plane.refresh("mac"))
+        service.plane.runtime.call_and_wait(lambda: service.plane.refresh("mac"))
         words = ["--job-id", "j1", "--runtime-env", str(env), "--metadata-json", '{"who": "ann"}', "--priority", "3"]
         words += ["--entrypoint-num-cpus", "0.5", "--entrypoint-memory", "1000", "--entrypoint-resources", '{"tpu": 1}']
         words += ["--cpus", "2", "--resource", "disk=1", "--tag", "fast", "--name", "nightly", "--retries", "2"]

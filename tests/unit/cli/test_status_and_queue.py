@@ -155,7 +155,7 @@ class TestQueue:
         assert rmcs("queue").out == "Nothing waits.\n"
 
     def test_a_cluster_that_takes_nothing_is_shown_so(self, service: HttpService, rmcs: Rmcs) -> None:
-        service.plane.runtime.ask(lambda: service.plane.refresh("mac"))
+        service.plane.runtime.call_and_wait(lambda: service.plane.refresh("mac"))
         assert rmcs("queue", "pause", "--cluster", "mac", "--reason", "disk swap").code == 0
         assert "UP, paused" in rmcs("status").out
         assert rmcs("clusters", "cordon", "mac").code == 0

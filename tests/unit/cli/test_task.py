@@ -381,7 +381,7 @@ class TestRetry:
 class TestLogs:
     def printed(self, service: HttpService, text: str) -> None:
         runtime = service.plane.runtime
-        runtime.ask(lambda: runtime.collector.output("mac", "t1", 1, "stdout", text))
+        runtime.call_and_wait(lambda: runtime.collector.output("mac", "t1", 1, "stdout", text))
 
     def test_what_it_printed(self, service: HttpService, rmcs: Rmcs) -> None:
         service.submit("t1")

@@ -82,13 +82,13 @@ class ActorPlane(ControlPlane):
     def settle(self) -> None:
         """Let the loop do what it has to do."""
         for _ in range(5):
-            self.runtime.ask(lambda: None)
+            self.runtime.call_and_wait(lambda: None)
 
     def answer(self, call_id: str, value: object = None) -> None:
-        self.runtime.ask(lambda: self.link.finish(call_id, pickling.dumps(value)))
+        self.runtime.call_and_wait(lambda: self.link.finish(call_id, pickling.dumps(value)))
 
     def fail_call(self, call_id: str, failure: FailureClass, **values: Any) -> None:
-        self.runtime.ask(lambda: self.link.fail(call_id, failure, **values))
+        self.runtime.call_and_wait(lambda: self.link.fail(call_id, failure, **values))
 
     def answer_all(self) -> None:
         """Each call that left gives its own number."""
@@ -98,7 +98,7 @@ class ActorPlane(ControlPlane):
                 if call.method is not None:
                     self.link.finish(call.task_id, pickling.dumps(call.method.number))
 
-        self.runtime.ask(each)
+        self.runtime.call_and_wait(each)
 
 
 def constructor_failed(plane: ActorPlane, actor: ActorHandle, error: Exception) -> None:
@@ -114,7 +114,7 @@ def constructor_failed(plane: ActorPlane, actor: ActorHandle, error: Exception) 
         message=f"{type(error).__name__}: {error}",
         traceback="Traceback of the constructor",
     )
-    plane.runtime.ask(lambda: plane.runtime.collector.finished("mac", result))
+    plane.runtime.call_and_wait(lambda: plane.runtime.collector.finished("mac", result))
 
 
 def numbers(calls: list[Call]) -> list[int]:

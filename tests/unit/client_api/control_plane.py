@@ -42,7 +42,7 @@ class ControlPlane:
         self.runtime = Runtime(fleet(**settings), "cp1", kept_finished=kept_finished)
         self.obedient = obedient
         self.placed: list[Dispatch] = []
-        self.runtime.ask(lambda: self.runtime.manager.connect_executor(self, self.runtime._defect))
+        self.runtime.call_and_wait(lambda: self.runtime.manager.connect_executor(self, self.runtime._defect))
 
     # ---- the machine's hands
 

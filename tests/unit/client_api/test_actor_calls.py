@@ -117,7 +117,7 @@ class TestOrder:
             async def meet(self) -> None: ...
 
         options = {} if concurrency is None else {"max_concurrency": concurrency}
-        assert plane.actor(Waiting if asynchronous else Counter, **options)._rmcs_calls.most_unanswered == most
+        assert plane.actor(Waiting if asynchronous else Counter, **options)._rmcs_calls.max_unanswered == most
 
     def test_also_those_that_are_sent(self, plane: ActorPlane) -> None:
         actor = plane.actor(max_concurrency=600)
@@ -127,7 +127,7 @@ class TestOrder:
 
     def test_one_that_was_found_may_be_asynchronous(self, plane: ActorPlane) -> None:
         found = plane.actors._adopt("tally", "mac", {})
-        assert found._rmcs_calls.most_unanswered == 2000
+        assert found._rmcs_calls.max_unanswered == 2000
 
     def test_why_it_waits_can_be_asked_while_others_call(self, slow: ActorPlane) -> None:
         actor = slow.actor()
@@ -266,7 +266,7 @@ class TestAnswers:
     def test_a_call_that_was_ended_with_its_actor_is_not_called_cancelled(self, plane: ActorPlane) -> None:
         handle = plane.actor().add.remote(1)
         plane.sent(1)
-        plane.runtime.ask(lambda: plane.link.cancel(handle.id, 1, force=True))  # nobody asked for it here
+        plane.runtime.call_and_wait(lambda: plane.link.cancel(handle.id, 1, force=True))  # nobody asked for it here
         with pytest.raises(ActorDiedError):
             handle.result(60)
 

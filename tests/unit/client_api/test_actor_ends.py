@@ -95,7 +95,7 @@ class TestTheActorEnds:
         plane.sent(1)
         plane.post(events.LinkUp("mac", "3.11.7", "2.60.0", "s1"))
         plane.post(events.LinkDown("mac", "no contact"))
-        plane.runtime.ask(lambda: None)
+        plane.runtime.call_and_wait(lambda: None)
         plane.post(events.TimerFired("lost:mac"))
         until(lambda: actor.state is TaskState.LOST)
         waits = actor.add.remote(1)

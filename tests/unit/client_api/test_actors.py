@@ -302,7 +302,7 @@ class TestDetached:
                 return True
 
         monkeypatch.setattr(plane.runtime, "clients", SimpleNamespace(client=lambda cluster: Silent()))
-        monkeypatch.setattr(detached_actors, "LOOK_PATIENCE_S", 0.05)
+        monkeypatch.setattr(detached_actors, "SEARCH_TIMEOUT_S", 0.05)
         began = time.monotonic()
         with caplog.at_level(logging.WARNING, logger="ray_multicluster_scheduler"):
             plane.actors.submit(Counter, (), None, None, None, {"name": "tally", "lifetime": "detached"})
@@ -312,9 +312,9 @@ class TestDetached:
 
     def test_on_several_clusters_one_must_be_named(self, plane: ActorPlane) -> None:
         with pytest.raises(ConfigurationError, match="on each of linux, mac"):
-            detached_actors.one_of("tally", ["linux", "mac"])
+            detached_actors.choose_cluster("tally", ["linux", "mac"])
         with ClusterContextManager.use("mac"):
-            assert detached_actors.one_of("tally", ["linux", "mac"]) == "mac"
+            assert detached_actors.choose_cluster("tally", ["linux", "mac"]) == "mac"
 
     def test_it_is_left_alone_at_the_end(self) -> None:
         with ActorPlane() as plane:

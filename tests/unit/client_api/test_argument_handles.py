@@ -51,14 +51,14 @@ def succeed(plane: ControlPlane, handle: Handle, value: object) -> None:
     item_id = handle._item.id
     until(lambda: handle.state is TaskState.RUNNING)
     result = CallResult(item_id, 1, "succeeded", pickling.dumps(value))
-    plane.runtime.ask(lambda: plane.runtime.collector.finished("mac", result))
+    plane.runtime.call_and_wait(lambda: plane.runtime.collector.finished("mac", result))
     until(handle.done)
 
 
 def fail(plane: ControlPlane, handle: Handle, error: Exception) -> None:
     until(lambda: handle.state is TaskState.RUNNING)
     result = CallResult(handle.id, 1, "failed", pickling.dumps(error), FailureClass.USER, message=str(error))
-    plane.runtime.ask(lambda: plane.runtime.collector.finished("mac", result))
+    plane.runtime.call_and_wait(lambda: plane.runtime.collector.finished("mac", result))
     until(handle.done)
 
 

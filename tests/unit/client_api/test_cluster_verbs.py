@@ -106,7 +106,7 @@ class TestDeclareDead:
     def test_one_that_takes_too_long_to_answer_is_dead(
         self, plane: SilentPlane, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(fleet_control, "LOOK_PATIENCE_S", 0.0)
+        monkeypatch.setattr(fleet_control, "PROBE_TIMEOUT_S", 0.0)
         assert api.declare_dead("mac") == []
         until(lambda: api.list_clusters()[0]["state"] == "CLUSTER_DEAD")
 

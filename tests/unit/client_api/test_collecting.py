@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from tests.unit.client_api.control_plane import ControlPlane
 from tests.unit.lifecycle.driver import task
 
-NOBODY: Any = SimpleNamespace(in_another_process=False, control_plane="cp1")
+NOBODY: Any = SimpleNamespace(in_forked_child=False, control_plane="cp1")
 
 
 def handle(task_id: str = "t1") -> TaskHandle:
@@ -102,7 +102,7 @@ def test_what_is_wrong_gets_a_sentence(wrong: Any, says: str) -> None:
 
 
 def test_in_the_child_of_a_fork_nobody_waits_for_ever() -> None:
-    child: Any = SimpleNamespace(in_another_process=True)
+    child: Any = SimpleNamespace(in_forked_child=True)
     waiting, done = TaskHandle(Item(task("t1")), child), TaskHandle(Item(task("t2")), child)
     succeed(done)
     assert get([done]) == [42]

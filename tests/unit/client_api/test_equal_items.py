@@ -203,5 +203,5 @@ class TestAfter:
 def test_an_event_of_an_equal_item_changes_nothing(plane: ControlPlane) -> None:
     joined(plane, "k", "t1")
     plane.post(events.Submitted(task("t2", content_key="k")))
-    plane.runtime.ask(lambda: None)
+    plane.runtime.call_and_wait(lambda: None)
     assert plane.runtime.record("t2") is None

@@ -87,11 +87,11 @@ def test_nobody_waits_for_a_gate_that_was_held_at_the_fork(
     holder.start()
     try:
         assert held.wait(60)
-        for ask in (task.cancel, actor.kill, lambda: runtime.run(asyncio.sleep(0)), lambda: runtime.ask(int)):
+        for ask in (task.cancel, actor.kill, lambda: runtime.run(asyncio.sleep(0)), lambda: runtime.call_and_wait(int)):
             with pytest.raises(SchedulerError, match="forked from"):
                 in_time(ask)
-        in_time(lambda: runtime.soon(print, "never said"))
-        in_time(lambda: runtime.leave(asyncio.sleep(0)))
+        in_time(lambda: runtime.call_soon(print, "never said"))
+        in_time(lambda: runtime.spawn(asyncio.sleep(0)))
     finally:
         let_go.set()
         holder.join()

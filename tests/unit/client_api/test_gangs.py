@@ -164,7 +164,7 @@ class TestTasks:
         handle = submitted(plane, [member(len, "ab"), member(len, "abc")])
         until(lambda: handle.state is TaskState.RUNNING)
         payload = joined([pickling.dumps(2), pickling.dumps(3)])
-        plane.runtime.ask(
+        plane.runtime.call_and_wait(
             lambda: plane.runtime.collector.finished("mac", CallResult(handle.id, 1, "succeeded", payload))
         )
         assert handle.result(60) == [2, 3]
@@ -183,7 +183,7 @@ class TestTasks:
             message="member 1 (len) failed: ValueError: no",
             member=1,
         )
-        plane.runtime.ask(lambda: plane.runtime.collector.finished("mac", result))
+        plane.runtime.call_and_wait(lambda: plane.runtime.collector.finished("mac", result))
         with pytest.raises(ValueError, match="no") as raised:
             handle.result(60)
         assert f"raised in member 1 of {handle.id} (attempt 1)" in raised.value.__notes__[0]
@@ -204,7 +204,7 @@ class TestTasks:
         assert handle.explain()["state"] == "PENDING"
         for source, value in ((one, b"1"), (two, b"2")):
             answer = CallResult(source.id, 1, "succeeded", pickling.dumps(value))
-            plane.runtime.ask(lambda answer=answer: plane.runtime.collector.finished("mac", answer))  # type: ignore[misc]
+            plane.runtime.call_and_wait(lambda answer=answer: plane.runtime.collector.finished("mac", answer))  # type: ignore[misc]
         until(lambda: handle.state is TaskState.RUNNING)
         task = plane.runtime.machine.record(handle.id).task
         assert task.gang is not None

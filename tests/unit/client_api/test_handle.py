@@ -35,7 +35,7 @@ from tests.unit.lifecycle.driver import job, task
 
 def handle(task_id: str = "t1", kind: type[Handle] = TaskHandle) -> Any:
     item = Item(job(task_id) if kind is JobHandle else task(task_id))
-    nobody = SimpleNamespace(in_another_process=False)  # no control plane: the test moves the item
+    nobody = SimpleNamespace(in_forked_child=False)  # no control plane: the test moves the item
     return kind(item, nobody)
 
 

@@ -41,7 +41,7 @@ class Plane(ControlPlane):
         handle = self.task(task_id)
         self.link.values[task_id, 1] = pickling.dumps(value)
         result = CallResult(task_id, 1, "succeeded", kept=5, kept_by=by)
-        self.runtime.ask(lambda: self.runtime.collector.finished("mac", result))
+        self.runtime.call_and_wait(lambda: self.runtime.collector.finished("mac", result))
         until(handle.done)
         return handle
 
@@ -95,7 +95,7 @@ def test_as_an_argument_it_comes_here_first_and_stays(plane: Plane) -> None:
 def test_one_of_work_that_did_not_succeed_after_all_is_let_go(plane: Plane) -> None:
     item, result = plane.task("t1")._item, CallResult("t1", 1, "succeeded", kept=5, kept_by="agent-1")
     over = Outcome(Complete("t1", TaskState.CANCELLED, 1, "mac"), result)
-    plane.runtime.ask(lambda: plane.runtime.kept_values.on_ended(item, over))  # type: ignore[arg-type]  # an Item
+    plane.runtime.call_and_wait(lambda: plane.runtime.kept_values.on_ended(item, over))  # type: ignore[arg-type]  # an Item
     assert plane.link.let_go_of == [("t1", 1)]
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("leak_check")
 def loop() -> Iterator[LoopThread]:
     loop = LoopThread()
     yield loop
-    if not loop.loop_over:
+    if not loop.loop_ended:
         loop.end_loop()
 
 
@@ -36,10 +36,10 @@ def test_an_interrupt_at_any_moment_leaves_the_way_in_open(loop: LoopThread) -> 
         while True:
             try:
                 with _interrupt_after(moments):
-                    loop.ask(lambda: None)
+                    loop.call_and_wait(lambda: None)
             except KeyboardInterrupt:
                 moments += 1
-                assert other.submit(loop.ask, lambda: 42).result(60) == 42, f"after {moments} steps"
+                assert other.submit(loop.call_and_wait, lambda: 42).result(60) == 42, f"after {moments} steps"
             else:
                 break
     assert moments > 3
@@ -75,7 +75,7 @@ def test_values_and_errors_come_back(loop: LoopThread) -> None:
     assert loop.run(half(2)) == 0.5
     with pytest.raises(ZeroDivisionError):
         loop.run(half(0))
-    assert loop.ask(threading.current_thread).name == "rmcs-control-plane"
+    assert loop.call_and_wait(threading.current_thread).name == "rmcs-control-plane"
 
 
 def test_the_end_answers_everybody_who_waits(loop: LoopThread) -> None:
@@ -90,12 +90,12 @@ def test_the_end_answers_everybody_who_waits(loop: LoopThread) -> None:
 
 def test_after_the_end(loop: LoopThread) -> None:
     loop.end_loop()
-    assert loop.ask(lambda: 42) == 42
+    assert loop.call_and_wait(lambda: 42) == 42
     with pytest.raises(KeyError):
-        loop.ask(lambda: {}["x"])
+        loop.call_and_wait(lambda: {}["x"])
     with pytest.raises(SchedulerError, match="was shut down"):
         loop.run(asyncio.sleep(0))
-    loop.leave(asyncio.sleep(0))
+    loop.spawn(asyncio.sleep(0))
 
 
 def test_what_nobody_waits_for_is_done_and_its_failure_is_said(
@@ -104,7 +104,7 @@ def test_what_nobody_waits_for_is_done_and_its_failure_is_said(
     async def fail() -> None:
         raise ValueError("oops")
 
-    loop.leave(fail())
+    loop.spawn(fail())
     until(lambda: "oops" in caplog.text)
 
 

@@ -220,5 +220,5 @@ def test_a_time_that_is_over_ends_the_bar(bars: list[FakeTqdm]) -> None:
 
 def _explained() -> Any:
     one = handle()
-    one._runtime = SimpleNamespace(in_another_process=False, explain=lambda _: {"state": "QUEUED"})  # type: ignore[assignment]  # as much as is asked
+    one._runtime = SimpleNamespace(in_forked_child=False, explain=lambda _: {"state": "QUEUED"})  # type: ignore[assignment]  # as much as is asked
     return one

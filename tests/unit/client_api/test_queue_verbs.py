@@ -60,7 +60,7 @@ def waiting(plane: ControlPlane, task_id: str, **values: Any) -> TaskHandle:
 def settle(plane: ControlPlane) -> None:
     """Let the control plane handle what it was told."""
     for _ in range(5):
-        plane.runtime.ask(lambda: None)
+        plane.runtime.call_and_wait(lambda: None)
 
 
 @pytest.mark.usefixtures("scheduler")
@@ -229,7 +229,7 @@ class TestLimits:
     def test_a_brain_that_hears_nothing_any_more_holds_nobody_up(
         self, plane: ActorPlane, scheduler: UnifiedScheduler
     ) -> None:
-        plane.runtime.ask(lambda: plane.runtime.manager.fail(ZeroDivisionError("ours")))
+        plane.runtime.call_and_wait(lambda: plane.runtime.manager.fail(ZeroDivisionError("ours")))
         scheduler.set_owner_limits("ada", weight=2)
         assert scheduler.owner_limits("ada")["weight"] == 1
 

@@ -232,7 +232,7 @@ class TestADefect:
             broken.post(events.LinkDown("mac", "x"))
             return broken.submit(job("j1"))
 
-        handle = broken.runtime.ask(both)
+        handle = broken.runtime.call_and_wait(both)
         with pytest.raises(SchedulerError, match="defect"):
             handle.result(60)
         assert handle.explain()["code"] == "ABANDONED"

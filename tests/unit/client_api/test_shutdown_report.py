@@ -68,7 +68,7 @@ def test_what_is_kept_from_starting_says_why(
         busy = plane.job("j0", cpus=8)
         waiting = plane.submit(job("j1", cpus=8, owner="ada"))
         until(lambda: waiting.state is TaskState.QUEUED)
-        plane.runtime.tell(keep)
+        plane.runtime.post_user_event(keep)
         plane.finish(busy)
         until(lambda: waiting.explain()["decision"]["code"] == why.partition(":")[0])
         shutdown_report.drain(plane.runtime)

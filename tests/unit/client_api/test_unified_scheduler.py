@@ -176,7 +176,7 @@ def test_an_actor_that_is_cancelled_by_its_id_gives_its_name_away_at_once(waitin
     first = waiting.submit_actor_async(Counter, name="tally")
     runtime, go_on = waiting._runtime, threading.Event()
     assert runtime is not None
-    runtime.soon(go_on.wait, 20)  # nothing ends meanwhile
+    runtime.call_soon(go_on.wait, 20)  # nothing ends meanwhile
     waiting.cancel(first.id)
     second = waiting.submit_actor_async(Counter, name="tally")
     assert not first._item.done()

@@ -45,7 +45,7 @@ class ActorService(HttpService):
         return self.link.calls
 
     def on_loop(self, work: Callable[[], object]) -> None:
-        self.plane.runtime.ask(work)
+        self.plane.runtime.call_and_wait(work)
 
     def answer(self, call_id: str, value: object = None) -> None:
         self.on_loop(lambda: self.link.finish(call_id, pickling.dumps(value)))

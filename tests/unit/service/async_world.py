@@ -42,7 +42,7 @@ class World:
 
     def _end(self, handle: Handle, result: CallResult) -> None:
         until(lambda: handle.state is TaskState.RUNNING)
-        self.runtime.ask(lambda: self.runtime.collector.finished("mac", result))
+        self.runtime.call_and_wait(lambda: self.runtime.collector.finished("mac", result))
 
 
 @contextmanager

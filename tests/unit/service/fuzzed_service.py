@@ -88,7 +88,7 @@ def _serve(folder: Path) -> None:
         for _ in sys.stdin:
             gc.collect()
             me = psutil.Process()
-            tasks = service.plane.runtime.ask(lambda: len(asyncio.all_tasks(loop)))
+            tasks = service.plane.runtime.call_and_wait(lambda: len(asyncio.all_tasks(loop)))
             held = {"files": me.num_fds(), "tasks": tasks, "readers": len(service.plane.runtime.event_publisher.hub)}
             _say({**held, "megabytes": me.memory_info().rss // 2**20})
 

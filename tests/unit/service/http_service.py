@@ -80,8 +80,8 @@ class HttpService:
 
     def _end_serving(self) -> None:
         if self._serving is not None:
-            self.plane.runtime.soon(self.app.state.mailboxes.close)
-            self.plane.runtime.soon(self.plane.runtime.event_publisher.close)
+            self.plane.runtime.call_soon(self.app.state.mailboxes.close)
+            self.plane.runtime.call_soon(self.plane.runtime.event_publisher.close)
             self._server.should_exit = True
             self._serving.result(20)
             self._listener.close()

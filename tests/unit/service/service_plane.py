@@ -143,7 +143,7 @@ class ServicePlane:
         until(item.done)
 
     def end(self, result: CallResult) -> None:
-        self.runtime.ask(lambda: self.runtime.collector.finished("mac", result))
+        self.runtime.call_and_wait(lambda: self.runtime.collector.finished("mac", result))
 
     def finish_soon(self, task_id: str) -> None:
         """On the loop: it ends without a value."""

@@ -349,7 +349,7 @@ def test_whoever_takes_nothing_is_cut_off_in_the_end(service: HttpService) -> No
             found = [one.transport.get_extra_info("socket") for one in service._server.server_state.connections]
             return [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) for one in found]
 
-        assert set(service.plane.runtime.ask(options)) == {60_000}
+        assert set(service.plane.runtime.call_and_wait(options)) == {60_000}
 
 
 def test_whoever_resets_a_stream_leaves_nothing_behind(service: HttpService) -> None:
@@ -360,4 +360,4 @@ def test_whoever_resets_a_stream_leaves_nothing_behind(service: HttpService) -> 
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     until(lambda: len(service.plane.runtime.event_publisher.hub) == 0)
     loop = service.plane.runtime._loop
-    until(lambda: service.plane.runtime.ask(lambda: len(asyncio.all_tasks(loop))) < 10)
+    until(lambda: service.plane.runtime.call_and_wait(lambda: len(asyncio.all_tasks(loop))) < 10)

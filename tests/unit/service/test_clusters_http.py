@@ -69,7 +69,7 @@ def fail(service: HttpService) -> None:
     runtime = service.plane.runtime
     breaker = runtime.machine.registry.state("mac").breaker
     for _ in range(runtime.settings.breaker_failures):
-        runtime.ask(lambda: breaker.record_failure(runtime.clock.now()))
+        runtime.call_and_wait(lambda: breaker.record_failure(runtime.clock.now()))
     until(lambda: service.get("/api/v1/clusters/mac?refresh=false")["breaker"]["state"] == "OPEN")
 
 
@@ -274,10 +274,10 @@ def test_the_file_is_read_again(service: HttpService, tmp_path: Path) -> None:
     file.write_text(json.dumps({"clusters": [MAC, LINUX]}))
     assert service.post("/api/v1/clusters/apply", {})["added"] == ["linux"]
     file.write_text(json.dumps({"clusters": [{**MAC, "weight": 3}, LINUX]}))
-    runtime.soon(service.app.state.fleet_changes.reload_soon)  # as SIGHUP does
+    runtime.call_soon(service.app.state.fleet_changes.reload_soon)  # as SIGHUP does
     until(lambda: runtime.machine.registry.get("mac").weight == 3)
     file.write_text("nonsense")
-    runtime.soon(service.app.state.fleet_changes.reload_soon)
+    runtime.call_soon(service.app.state.fleet_changes.reload_soon)
     assert service.ask("POST", "/api/v1/clusters/apply", {})[0] == 422
     assert runtime.config.names == ("mac", "linux")
 

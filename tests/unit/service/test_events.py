@@ -171,7 +171,7 @@ def test_agents_of_other_control_planes_are_told_of_once(service: HttpService, r
     reader, links = read("/api/v1/events?types=cluster"), service.plane.runtime.links
     listening(service, 1)
     assert service.get("/api/v1/clusters/mac")["notes"] == []
-    service.plane.runtime.ask(lambda: links._launcher.others.update(mac=("cp7", "cp9")))
+    service.plane.runtime.call_and_wait(lambda: links._launcher.others.update(mac=("cp7", "cp9")))
     for _ in range(3):
         service.post("/api/v1/clusters/mac/check")
     note = "agents of other control planes were there when ours was started (cp7, cp9); each keeps its own limits only"
@@ -227,7 +227,7 @@ def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed(
 
     for _ in range(30):
         before = hub.number
-        service.plane.runtime.soon(tell, 20)
+        service.plane.runtime.call_soon(tell, 20)
         for _ in range(20):
             assert quick.next()[1]["action"] == "test"
         assert hub.number == before + 20
@@ -297,7 +297,7 @@ async def test_a_handshake_that_fails_leaves_no_reader(service: HttpService) -> 
             raise OSError("gone")
 
     line = event_socket.EventSocket(Gone(), service.plane.runtime, None)  # type: ignore[arg-type]  # as far as it gets
-    service.plane.runtime.ask(lambda: line.begin({}))
+    service.plane.runtime.call_and_wait(lambda: line.begin({}))
     assert len(hub) == 1
     with pytest.raises(OSError, match="gone"):
         await asyncio.wrap_future(service.plane.runtime.start(line.run()))

@@ -103,6 +103,6 @@ def test_who_is_queued_with_it_is_not_sent_after_a_restart(plane: ServicePlane) 
     until(lambda: item.state is TaskState.QUEUED)
     forget_values(plane)
     plane.restart()
-    assert not plane.runtime.ask(lambda: plane.runtime.payload_cache.is_at_hand(a_task("queued")))
+    assert not plane.runtime.call_and_wait(lambda: plane.runtime.payload_cache.is_at_hand(a_task("queued")))
     with pytest.raises(StoreError, match="not in the store"):
-        plane.runtime.ask(lambda: plane.runtime.payload_cache.objects_of("queued"))
+        plane.runtime.call_and_wait(lambda: plane.runtime.payload_cache.objects_of("queued"))

@@ -144,8 +144,8 @@ def test_what_printed_can_be_read(service: HttpService) -> None:
     service.submit("t")
     running(item(service, "t"))
     runtime = service.plane.runtime
-    runtime.ask(lambda: runtime.collector.output("mac", "t", 1, "stdout", "hello\n"))
-    runtime.ask(lambda: runtime.collector.output("mac", "t", 1, "stderr", "oh\n"))
+    runtime.call_and_wait(lambda: runtime.collector.output("mac", "t", 1, "stdout", "hello\n"))
+    runtime.call_and_wait(lambda: runtime.collector.output("mac", "t", 1, "stderr", "oh\n"))
     assert service.get("/api/v1/items/t/logs") == b"hello\noh\n"
     assert service.get("/api/v1/items/t/logs?attempt=1&stream=stderr") == b"oh\n"
     assert service.ask("GET", "/api/v1/items/t/logs?attempt=2")[0] == 422
@@ -158,8 +158,8 @@ def test_output_is_followed_to_the_end(tmp_path: Path) -> None:
         service.submit("t")
         running(held := item(service, "t"))
         runtime = service.plane.runtime
-        runtime.ask(lambda: runtime.collector.output("mac", "t", 1, "stdout", "hello\n"))
-        runtime.soon(lambda: runtime._loop.call_later(0.1, service.plane.finish_soon, "t"))
+        runtime.call_and_wait(lambda: runtime.collector.output("mac", "t", 1, "stdout", "hello\n"))
+        runtime.call_soon(lambda: runtime._loop.call_later(0.1, service.plane.finish_soon, "t"))
         assert service.get("/api/v1/items/t/logs?follow=true") == b"hello\n"
         assert held.done()
 

@@ -41,7 +41,7 @@ def plane(tmp_path: Path) -> Iterator[ServicePlane]:
 
 def prints(plane: ServicePlane, task_id: str, text: str, stream: str = "stdout", attempt: int = 1) -> None:
     collector = plane.runtime.collector
-    plane.runtime.ask(lambda: collector.output("mac", task_id, attempt, stream, text))
+    plane.runtime.call_and_wait(lambda: collector.output("mac", task_id, attempt, stream, text))
 
 
 def printed(plane: ServicePlane, task_id: str, stream: str | None = None, attempt: int = 1) -> str:
@@ -60,7 +60,7 @@ def test_what_an_attempt_printed_is_there_after_a_kill(plane: ServicePlane) -> N
     item = running(plane.taken(a_task("t")))
     prints(plane, "t", "one\n")
     prints(plane, "t", "two\n", "stderr")
-    plane.runtime.ask(lambda: plane.runtime.collector.dropped("mac", "t", 1, 7))
+    plane.runtime.call_and_wait(lambda: plane.runtime.collector.dropped("mac", "t", 1, 7))
     plane.finish(item)
     killed(plane)
     assert printed(plane, "t") == "one\ntwo\n\n[7 characters more were dropped]\n"
@@ -111,8 +111,8 @@ def test_a_result_that_is_told_again_prints_nothing_twice(plane: ServicePlane) -
     """The process was killed when the answer was written, and not yet what follows from it."""
     running(plane.taken(a_task("t")))
     prints(plane, "t", "once\n")
-    plane.runtime.ask(plane.runtime._persistence.write_output)
-    plane.runtime.ask(
+    plane.runtime.call_and_wait(plane.runtime._persistence.write_output)
+    plane.runtime.call_and_wait(
         lambda: plane.runtime._persistence.durable_log.add_outcome(encode_outcome(CallResult("t", 1, "succeeded")))
     )
     plane.restart()
@@ -136,9 +136,11 @@ def test_what_is_pushed_out_of_memory_before_it_is_written_leaves_a_gap(plane: S
     items = {name: running(plane.taken(a_task(name, 0))) for name in ("t", "other")}
     plane.runtime.output._max_total = 1000
     prints(plane, "t", "written\n")
-    plane.runtime.ask(plane.runtime._persistence.write_output)
+    plane.runtime.call_and_wait(plane.runtime._persistence.write_output)
     prints(plane, "t", "x" * 300)
-    plane.runtime.ask(lambda: plane.runtime.kill(items["t"], "no more", force=True))  # it ends, and says no last word
+    plane.runtime.call_and_wait(
+        lambda: plane.runtime.kill(items["t"], "no more", force=True)
+    )  # it ends, and says no last word
     until(items["t"].done)
     prints(plane, "other", "y" * 700)
     expected = "written\n[300 characters of output were dropped here]\n"
@@ -146,7 +148,7 @@ def test_what_is_pushed_out_of_memory_before_it_is_written_leaves_a_gap(plane: S
     prints(plane, "t", "late\n")
     assert printed(plane, "t") == expected + "late\n"
     assert printed(plane, "t", "stderr") == "[300 characters of output were dropped here]\n"
-    plane.runtime.ask(plane.runtime._persistence.write_output)
+    plane.runtime.call_and_wait(plane.runtime._persistence.write_output)
     until(lambda: len(plane.store.output("t", 1)) == 2)
     assert printed(plane, "t") == expected + "late\n"
     killed(plane)

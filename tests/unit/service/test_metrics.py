@@ -64,7 +64,7 @@ def test_what_happened_is_counted(service: HttpService) -> None:
     assert item is not None
     running(item)
     service.submit("u", CPUS)
-    until(lambda: service.plane.runtime.ask(service.plane.runtime.machine.queue_depths))
+    until(lambda: service.plane.runtime.call_and_wait(service.plane.runtime.machine.queue_depths))
     said = figures(service)
     assert said['rmcs_queue_depth{queue="task"}'] == 1
     assert said['rmcs_tasks_total{state="RUNNING"}'] == 1
@@ -92,7 +92,7 @@ def test_all_names_are_there_once_there_is_something_to_say(service: HttpService
     item = service.plane.runtime.item("t")
     assert item is not None
     running(item)
-    service.plane.runtime.ask(lambda: service.plane.runtime.metrics.retries.update(["CRASHED"]))
+    service.plane.runtime.call_and_wait(lambda: service.plane.runtime.metrics.retries.update(["CRASHED"]))
     text = service.get("/metrics").decode()
     assert set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) >= PROMISED
 
@@ -104,7 +104,7 @@ def test_reasons_and_clusters_are_bounded(service: HttpService) -> None:
     assert len(metrics.retries) == MOST_REASONS + 1
     assert metrics.retries[OTHER] == 2 * MOST_REASONS + len(codes.FAILED)
     gone = service.plane.runtime.metrics
-    service.plane.runtime.ask(lambda: gone.started.update(["mars"]))
+    service.plane.runtime.call_and_wait(lambda: gone.started.update(["mars"]))
     assert 'rmcs_schedule_success_ratio{cluster="mars"}' not in figures(service)
     assert "mars" not in gone.started
 
@@ -181,13 +181,15 @@ def test_a_fleet_with_nothing_to_do_is_up_and_a_scrape_is_a_look(tmp_path: Path)
     up = 'rmcs_cluster_up{cluster="mac"}'
     with HttpService(tmp_path / "state", snapshot_interval_s=0.01, health_check_interval_s=0.3) as service:
         runtime = service.plane.runtime
-        assert is_up(runtime.ask(lambda: runtime.machine.view("mac", runtime.clock.now()))) is None, "nobody has asked"
+        assert is_up(runtime.call_and_wait(lambda: runtime.machine.view("mac", runtime.clock.now()))) is None, (
+            "nobody has asked"
+        )
         until(lambda: figures(service).get(up) == 1)
         state = runtime.machine.registry.state("mac")
         heard = state.snapshot_received_at
         assert heard is not None
         time.sleep(0.1)
-        view = runtime.ask(lambda: runtime.machine.view("mac", runtime.clock.now()))
+        view = runtime.call_and_wait(lambda: runtime.machine.view("mac", runtime.clock.now()))
         assert view.problem is not None
         assert view.problem.code == "STALE_SNAPSHOT"
         assert figures(service)[up] == 1, "nothing is known to be wrong with it"

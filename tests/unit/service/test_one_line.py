@@ -64,8 +64,8 @@ def test_so_it_does_where_only_an_owner_is_named(service: HttpService, method: s
 def test_what_was_said_of_such_an_owner_before_can_be_undone(tmp_path: Path) -> None:
     with HttpService(tmp_path / "state") as service:
         runtime = service.plane.runtime
-        runtime.tell(QueuePaused("owner", "a\tb", "before"))
-        runtime.tell(OwnerLimitsChanged("a\tb", OwnerLimits(max_running=1)))
+        runtime.post_user_event(QueuePaused("owner", "a\tb", "before"))
+        runtime.post_user_event(OwnerLimitsChanged("a\tb", OwnerLimits(max_running=1)))
         assert [one["owner"] for one in service.get("/api/v1/owners")["owners"]] == ["a\tb"]
         assert service.ask("POST", "/api/v1/queue/owner/a%09b/resume", {})[0] == 200
         assert service.ask("DELETE", "/api/v1/owners/a%09b")[0] == 200

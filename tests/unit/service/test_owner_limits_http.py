@@ -157,7 +157,7 @@ def test_limits_beyond_the_bounds_that_were_kept_before_there_were_any(service: 
     before = OwnerLimits.model_construct(
         weight=1.0, max_queued=10**23, max_running=None, max_gpus=1e99, max_priority=-(10**20)
     )
-    service.plane.runtime.tell(OwnerLimitsChanged("ann", before))
+    service.plane.runtime.post_user_event(OwnerLimitsChanged("ann", before))
     until(lambda: service.get(ANN)["limits"]["max_queued"] == 10**23)
     service.restart()
     bounded = {"max_queued": 10**9, "max_gpus": 1e9, "max_priority": -1_000_000}

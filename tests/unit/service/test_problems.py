@@ -193,7 +193,7 @@ def test_every_error_arrives_as_one_that_its_reader_can_catch() -> None:
     kinds = [kind for kind in _kinds(SchedulerError) if kind.__module__.startswith(package.__name__)]
     assert {DashboardProblem, LinkProblem, MissingBlobs} <= set(kinds)
     for kind in kinds:
-        back = type(error_from_problem({"error": wire.told_as(kind), "message": "m"}))
+        back = type(error_from_problem({"error": wire.public_error_name(kind), "message": "m"}))
         assert issubclass(kind, back)
         assert back is not SchedulerError or kind.__bases__ == (SchedulerError,), f"{kind} is told as nothing"
 

@@ -31,10 +31,10 @@ class Programs:
         self.service, self.heard = service, dict[str, float | None]()
         runtime = service.plane.runtime
         self.leases = ProgramLeases(runtime, lambda program: self.heard.get(program))  # noqa: PLW0108 - it changes
-        runtime.ask(self.leases.begin)
+        runtime.call_and_wait(self.leases.begin)
 
     def now(self) -> float:
-        return self.service.plane.runtime.ask(self.service.plane.runtime._loop.time)
+        return self.service.plane.runtime.call_and_wait(self.service.plane.runtime._loop.time)
 
     def actor(self, actor_id: str, program: str | None, since: float = 0.0) -> None:
         """One that is held since so many seconds ago."""
@@ -119,4 +119,4 @@ def test_whoever_asks_for_news_is_there(service: ActorService) -> None:
     service.news("p", timeout=0)
     heard = boxes.last_poll("p")
     assert heard is not None
-    assert heard <= service.plane.runtime.ask(service.plane.runtime._loop.time)
+    assert heard <= service.plane.runtime.call_and_wait(service.plane.runtime._loop.time)

@@ -63,7 +63,7 @@ def test_seconds_are_told_as_of_now_wherever_they_are_told(tmp_path: Path) -> No
         for job_id in ("first", "second"):
             service.plane.taken(a_job(job_id))
         runtime = service.plane.runtime
-        until(lambda: runtime.ask(lambda: runtime.machine.record("second").code) == "SUBMISSION_INTERVAL")
+        until(lambda: runtime.call_and_wait(lambda: runtime.machine.record("second").code) == "SUBMISSION_INTERVAL")
         runtime.clock._offset += 10  # type: ignore[attr-defined]  # some time passes, and nothing happens
         said = {
             service.get("/api/v1/queue")["waiting"][0]["sentence"],

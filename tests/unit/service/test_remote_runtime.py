@@ -101,7 +101,7 @@ def test_handles_and_what_was_put_are_arguments(scheduler: UnifiedScheduler, ser
     until(lambda: first.state is TaskState.RUNNING)
     assert third.state is TaskState.PENDING
     service.plane.works = True
-    service.plane.runtime.ask(lambda: service.plane.work(first.id))
+    service.plane.runtime.call_and_wait(lambda: service.plane.work(first.id))
     assert third.result(60) == 106
     assert scheduler.submit_task(add, (first, 10)) == 13
     assert scheduler.submit_task(len, (scheduler.put("x" * 100_000),)) == 100_000
@@ -196,7 +196,7 @@ def test_equal_items_are_joined(scheduler: UnifiedScheduler, service: HttpServic
     again = scheduler.submit_task_async(add, (1, 2), dedup="content")
     assert again.id == first.id
     until(lambda: first.state is TaskState.RUNNING)
-    service.plane.runtime.ask(lambda: service.plane.work(first.id))
+    service.plane.runtime.call_and_wait(lambda: service.plane.work(first.id))
     assert (first.result(60), again.result(60)) == (3, 3)
 
 
@@ -206,7 +206,7 @@ def test_a_task_and_a_job_cannot_have_one_id(scheduler: UnifiedScheduler, servic
     until(lambda: task.state is TaskState.RUNNING)
     with pytest.raises(ConfigurationError, match="an id or a key"):
         scheduler.submit_job(entrypoint="ls", submission_id=task.id)
-    service.plane.runtime.ask(lambda: service.plane.work(task.id))
+    service.plane.runtime.call_and_wait(lambda: service.plane.work(task.id))
     assert task.result(60) == 3
 
 
@@ -223,11 +223,11 @@ def test_output_comes_from_the_service(scheduler: UnifiedScheduler, service: Htt
     handle = scheduler.submit_task_async(add, (1,))
     until(lambda: handle.state is TaskState.RUNNING)
     runtime = service.plane.runtime
-    runtime.ask(lambda: runtime.collector.output("mac", handle.id, 1, "stdout", "hello\n"))
+    runtime.call_and_wait(lambda: runtime.collector.output("mac", handle.id, 1, "stdout", "hello\n"))
     assert handle.logs() == "hello\n"
     pieces = handle.follow_logs()
     assert next(pieces) == "hello\n"
-    runtime.ask(lambda: service.plane.work(handle.id))
+    runtime.call_and_wait(lambda: service.plane.work(handle.id))
     assert list(pieces) == []
 
 
@@ -287,7 +287,7 @@ def test_who_waits_goes_on_after_a_restart_and_nothing_is_doubled(
     service.start()
     assert [one.result(20) for one in meanwhile] == [11, 12, 13]
     for one in before:
-        service.plane.runtime.ask(lambda one=one: service.plane.work(one.id))
+        service.plane.runtime.call_and_wait(lambda one=one: service.plane.work(one.id))
     assert [one.result(20) for one in before] == [1, 2, 3]
     assert [one.task_id for one in service.plane.placed] == [one.id for one in meanwhile]
     assert len(service.get("/api/v1/items")["items"]) == 6

@@ -101,16 +101,16 @@ def test_it_may_be_restarted_again_and_again(plane: ServicePlane) -> None:
 
 
 def test_what_was_held_and_what_was_closed_stays_so(plane: ServicePlane) -> None:
-    plane.runtime.tell(events.CordonChanged("mac", True))
+    plane.runtime.post_user_event(events.CordonChanged("mac", True))
     item = plane.taken(a_task("t"))
-    plane.runtime.tell(events.HoldRequested("t", "not today"))
+    plane.runtime.post_user_event(events.HoldRequested("t", "not today"))
     until(lambda: "not today" in str(plane.runtime.run(plane.runtime.explanation_of("t"))))
     until(lambda: plane.store.fleet().clusters)
     assert item.state is not TaskState.RUNNING
     plane.restart()
     assert "not today" in str(plane.runtime.run(plane.runtime.explanation_of("t")))
-    plane.runtime.tell(events.ReleaseRequested("t"))
-    plane.runtime.tell(events.CordonChanged("mac", False))
+    plane.runtime.post_user_event(events.ReleaseRequested("t"))
+    plane.runtime.post_user_event(events.CordonChanged("mac", False))
     running(again(plane, "t"))
 
 
@@ -135,7 +135,7 @@ def test_the_value_of_an_item_is_an_argument_before_and_after_its_end(plane: Ser
     running(early)
     late = running(plane.taken(a_task("late"), ["result-first"]))
     for item in (early, late):
-        assert plane.runtime.ask(lambda one=item: plane.runtime.payload_cache.objects_of(one.id)) == [
+        assert plane.runtime.call_and_wait(lambda one=item: plane.runtime.payload_cache.objects_of(one.id)) == [
             ("result-first", b"value")
         ]
 
@@ -158,7 +158,7 @@ def test_what_waits_for_a_value_hears_of_it_after_a_restart(plane: ServicePlane)
     until(lambda: plane.adopted)
     assert again(plane, "second").state is TaskState.PENDING
     plane.works = True
-    plane.runtime.ask(lambda: plane.work("first"))
+    plane.runtime.call_and_wait(lambda: plane.work("first"))
     second = again(plane, "second")
     until(second.done)
     assert value_of(second.outcome) == 6  # type: ignore[arg-type]
@@ -172,12 +172,12 @@ def test_a_value_that_came_before_the_restart_is_sent_with_what_starts_after_it(
     call(plane, "second", "{}-{}".format, ObjectArgument(0), ObjectArgument(1), objects=names)
     wide = again(plane, "wide")
     plane.works = True
-    plane.runtime.tell(events.CordonChanged("mac", True))
+    plane.runtime.post_user_event(events.CordonChanged("mac", True))
     until(lambda: plane.store.fleet().clusters)
     plane.finish(wide, pickling.dumps(large))
     until(lambda: again(plane, "second").state is TaskState.QUEUED)
     plane.restart()
-    plane.runtime.tell(events.CordonChanged("mac", False))
+    plane.runtime.post_user_event(events.CordonChanged("mac", False))
     second = again(plane, "second")
     until(second.done)
     assert error_of(second.outcome) is None  # type: ignore[arg-type]

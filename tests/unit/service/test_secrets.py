@@ -151,7 +151,7 @@ def test_words_of_an_action_that_others_wrote_are_masked(
 ) -> None:
     with caplog.at_level(logging.INFO):
         runtime = service.plane.runtime
-        runtime.ask(lambda: runtime.audit("ann", None, "try", "mac", {"note": f"token={CANARY}", "n": 5}))
+        runtime.call_and_wait(lambda: runtime.audit("ann", None, "try", "mac", {"note": f"token={CANARY}", "n": 5}))
     assert f"note='token={MASKED}' n=5" in caplog.text
 
 
@@ -178,11 +178,11 @@ def test_what_a_cluster_says_of_a_job_tells_no_secret(
         until(lambda: service.get("/api/v1/items/k")["state"] == "RUNNING")
         dashboard.pieces[runtime.jobs.ray_id("j", 1)] = [line[:70], line[70:75], line[75:]]
         failed = AttemptFinished("j", 1, "failed", FailureClass.USER, "JobFailed", "JOB_FAILED", sentence=said)
-        runtime.ask(lambda: plane.post(failed))
+        runtime.call_and_wait(lambda: plane.post(failed))
         until(lambda: service.get("/api/v1/items/j")["state"] == "FAILED")
         _, followed = service.ask("GET", "/api/v1/items/j/logs?follow=true")
         told = every_answer(service, {"job": "j"})
-        runtime.ask(lambda: plane.post(replace(failed, task_id="k")))
+        runtime.call_and_wait(lambda: plane.post(replace(failed, task_id="k")))
         until(lambda: runtime.record("j") is None)
         old = every_answer(service, {"job": "j"}) + every_answer(service, {"job": "k"})
         reader = EventReader(service.port, "/api/v1/events?since=0", {"Authorization": f"Bearer {service.token}"})
@@ -201,7 +201,7 @@ def test_what_a_task_prints_and_says_tells_no_secret(service: HttpService) -> No
     plane = service.plane
     service.post("/api/v1/items", body(a_task("t", runtime_env=ENV)))
     until(lambda: service.get("/api/v1/items/t")["state"] == "RUNNING")
-    plane.runtime.ask(lambda: plane.runtime.collector.output("mac", "t", 1, "stdout", f"I have {CANARY}\n"))
+    plane.runtime.call_and_wait(lambda: plane.runtime.collector.output("mac", "t", 1, "stdout", f"I have {CANARY}\n"))
     plane.end(
         CallResult(
             "t", 1, "failed", None, FailureClass.USER, "ValueError", message=f"no {CANARY}", traceback=f"at {CANARY}"

@@ -27,7 +27,7 @@ def service(tmp_path: Path) -> Iterator[HttpService]:
 def sample(service: HttpService, minutes: float = 0.0) -> None:
     """As the timer does, so many minutes from now."""
     runtime = service.plane.runtime
-    runtime.ask(lambda: service.app.state.series.sample(runtime.clock.now() + 60 * minutes))
+    runtime.call_and_wait(lambda: service.app.state.series.sample(runtime.clock.now() + 60 * minutes))
 
 
 def busy(service: HttpService) -> Any:
@@ -37,7 +37,7 @@ def busy(service: HttpService) -> Any:
     assert item is not None
     running(item)
     service.submit("u", CPUS)
-    until(lambda: service.plane.runtime.ask(service.plane.runtime.machine.queue_depths))
+    until(lambda: service.plane.runtime.call_and_wait(service.plane.runtime.machine.queue_depths))
     return item
 
 

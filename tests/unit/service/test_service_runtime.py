@@ -282,7 +282,7 @@ def test_an_order_is_answered_when_it_is_written(tmp_path: Path) -> None:
     disk = WatchedDisk()
 
     async def tell(runtime: ServiceRuntime, event: Event) -> None:
-        runtime.tell(event)
+        runtime.post_user_event(event)
         await runtime.until_durable()
 
     def priority(plane: ServicePlane) -> int | None:

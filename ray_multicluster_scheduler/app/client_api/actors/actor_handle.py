@@ -227,7 +227,7 @@ def _check_process(handle: ActorHandle) -> None:
 
 def _refuse_in_another_process(handle: ActorHandle) -> None:
     item = handle._item
-    if handle._rmcs_runtime.in_another_process:
+    if handle._rmcs_runtime.in_forked_child:
         raise SchedulerError(
             f"{item.id} was submitted by the process that this one was forked from.",
             task_id=item.id,

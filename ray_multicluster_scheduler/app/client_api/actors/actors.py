@@ -200,12 +200,12 @@ class EmbeddedActors(Actors):
     ) -> ActorHandle:
         actor = new.task.actor
         if name is not None and actor is not None and actor.detached and self._registry.named(name) is None:
-            found, silent = self._look(name, detached_actors.LOOK_PATIENCE_S)
+            found, silent = self._look(name, detached_actors.SEARCH_TIMEOUT_S)
             if found and get_if_exists:
-                return self._adopt(name, detached_actors.one_of(name, found), methods)
+                return self._adopt(name, detached_actors.choose_cluster(name, found), methods)
             if found:
                 raise name_taken(name, "a detached one", found[0])
-            detached_actors.warn_of(silent, name)
+            detached_actors.warn_unreachable(silent, name)
         return self._registry.add(
             lambda: self._runtime.submit(new.shelved(self._runtime.payload_cache), new.arguments),
             name,
@@ -216,7 +216,7 @@ class EmbeddedActors(Actors):
     def _search(self, name: str) -> ActorHandle:
         found, silent = self._look(name)
         if found:
-            return self._adopt(name, detached_actors.one_of(name, found), {})
+            return self._adopt(name, detached_actors.choose_cluster(name, found), {})
         missed = f" (no answer from {'; '.join(silent)})" if silent else ""
         raise self._registry.unknown(name, f", neither of this program nor detached on a cluster{missed}")
 

@@ -128,7 +128,7 @@ class Handle:
             self._check_process()
 
     def _check_process(self) -> None:
-        if self._runtime.in_another_process:
+        if self._runtime.in_forked_child:
             raise SchedulerError(
                 f"{self.id} was submitted by the process that this one was forked from.",
                 task_id=self.id,
@@ -198,15 +198,15 @@ class QueuedHandle(Handle):
 
     def hold(self, reason: str = "") -> None:
         """Let it not start before :meth:`release`; what was sent to a cluster already goes on."""
-        self._runtime.tell(HoldRequested(item_id_of(self, "hold"), checked_reason(reason)))
+        self._runtime.post_user_event(HoldRequested(item_id_of(self, "hold"), checked_reason(reason)))
 
     def release(self) -> None:
         """The end of :meth:`hold`."""
-        self._runtime.tell(ReleaseRequested(item_id_of(self, "release")))
+        self._runtime.post_user_event(ReleaseRequested(item_id_of(self, "release")))
 
     def set_priority(self, priority: int) -> None:
         """From now on it waits with this priority; higher numbers go first."""
-        self._runtime.tell(PriorityChanged(item_id_of(self, "set_priority"), valid_priority(priority)))
+        self._runtime.post_user_event(PriorityChanged(item_id_of(self, "set_priority"), valid_priority(priority)))
 
 
 class TaskHandle(QueuedHandle):

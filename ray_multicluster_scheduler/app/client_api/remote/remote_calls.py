@@ -99,7 +99,7 @@ class RemoteCalls:
 
     def wake(self, actor: RemoteActorCalls) -> None:
         """Something of this actor may be ready to leave."""
-        self._runtime.soon(self._leave, actor)
+        self._runtime.call_soon(self._leave, actor)
 
     def end(self, call: RemoteCall, outcome: Outcome) -> None:
         with self._lock:
@@ -450,7 +450,7 @@ class RemoteActorCalls:
         if not call.complete:
             call.watch_arguments = ArgumentWatch(
                 Arguments(b"", sources=arguments.sources),
-                lambda values: self._filled_in(call, values),
+                lambda values: self._set_values(call, values),
                 lambda failure: self._failed(call, failure),
             )
         calls.put(call)
@@ -490,7 +490,7 @@ class RemoteActorCalls:
         if self.waiting:
             self._calls.wake(self)
 
-    def _filled_in(self, call: RemoteCall, _: Values) -> None:
+    def _set_values(self, call: RemoteCall, _: Values) -> None:
         call.complete = True
         self._calls.wake(self)
 

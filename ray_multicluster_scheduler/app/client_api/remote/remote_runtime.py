@@ -192,7 +192,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
 
     def send(self, parcel: PendingSubmission) -> None:
         """All that the service needs to take it is there."""
-        self.soon(self._outbound.put, parcel)
+        self.call_soon(self._outbound.put, parcel)
 
     def fail_unsent(self, item: Item, outcome: Outcome) -> None:
         """It will never be sent."""
@@ -221,7 +221,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
 
     def item(self, task_id: str) -> Item | None:
         known = self._live.get(task_id) or self._ended.get(task_id)
-        if known is not None or self.loop_over:
+        if known is not None or self.loop_ended:
             return known
         try:
             status = self._ask("GET", path_of(task_id))
@@ -244,7 +244,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
             item = self._live.get(fresh.id) or self._ended.get(fresh.id)
             if item is None:
                 item = self._live[fresh.id] = fresh
-                self.soon(self._inbound.add, item)
+                self.call_soon(self._inbound.add, item)
         return item
 
     def found(self, path: str) -> Item:
@@ -401,9 +401,9 @@ class RemoteRuntime(LoopThread, ControlPlane):
             while (piece := self.run(one_more())) is not None:
                 yield piece
         finally:
-            self.leave(stream.aclose())
+            self.spawn(stream.aclose())
 
-    def tell(self, event: brain.Event) -> None:
+    def post_user_event(self, event: brain.Event) -> None:
         match event:
             case brain.HoldRequested(task_id, reason):
                 self._order(task_id, "hold", {"reason": reason})
@@ -454,8 +454,8 @@ class RemoteRuntime(LoopThread, ControlPlane):
                 f"There is no cluster {name!r}.", next_step=f"use one of {', '.join(known) or 'none'}"
             )
 
-    def limits_of(self, owner: str, *, anew: bool = False) -> OwnerLimits:
-        if anew:
+    def limits_of(self, owner: str, *, refresh: bool = False) -> OwnerLimits:
+        if refresh:
             self._fleet = self._ask("GET", "/api/v1/fleet")
         found = self._fleet["settings"]["owners"].get(owner)
         return NO_LIMITS if found is None else OwnerLimits.model_validate(found)
@@ -503,10 +503,10 @@ class RemoteRuntime(LoopThread, ControlPlane):
         self.calls.refuse("was shut down")  # before their actors end: so much is for sure
         self._end_actors([item for item in unfinished if item.task.program == self.control_plane])
         with self._closing:
-            if self.loop_over:
+            if self.loop_ended:
                 return
             self.closed = True
-            self.give_up()
+            self.cancel_waiters()
             try:
                 self.run(self._close())
             finally:
@@ -515,7 +515,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
     def _end_actors(self, actors: Sequence[Item]) -> None:
         """Those that are not detached end with their program; if the service does not hear of it, it sees us gone."""
         left = [item.id for item in actors if item.outcome is None]
-        if left and not self.loop_over:
+        if left and not self.loop_ended:
             self.run(self._cancel_all(left))
 
     async def _cancel_all(self, ids: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ def on_expiry(connection: HTTPConnection, action: Callable[[], object]) -> Calla
 
     def ended(name: str | bytes) -> None:
         if name in (caller.token, caller.session):
-            runtime.soon(action)
+            runtime.call_soon(action)
 
     undo: list[Callable[[], object]] = [access.tokens.on_revoked(ended)]
     if caller.session is not None:

@@ -65,8 +65,8 @@ def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
     app.state.fleet_changes = FleetChanges(runtime)
     app.state.simulated_runs = SimulationRunner()
     app.state.series = LoadSeries(runtime)
-    runtime.soon(app.state.leases.begin)
-    runtime.soon(app.state.series.begin)
+    runtime.call_soon(app.state.leases.begin)
+    runtime.call_soon(app.state.series.begin)
     app.add_exception_handler(SchedulerError, problems.answer_scheduler_error)
     for kind in (HTTPException, RequestValidationError):
         app.add_exception_handler(kind, problems.answer_http_error)

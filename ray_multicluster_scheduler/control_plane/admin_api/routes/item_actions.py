@@ -52,7 +52,7 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
     said, runtime = await json_of(request), runtime_of(request)
     item = await _unfinished_item(request, item_id)
     reason, before = checked_reason(said.get("reason", "")), _held(request, item)
-    runtime.tell(HoldRequested(item_id, reason))
+    runtime.post_user_event(HoldRequested(item_id, reason))
     await runtime.until_durable()
     await record_if_others(request, item.task.owner, "hold", item_id, {"reason": reason})
     return {**_now(request, item), "changed": before != reason}
@@ -64,7 +64,7 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
     runtime = runtime_of(request)
     item = await _unfinished_item(request, item_id)
     before = _held(request, item)
-    runtime.tell(ReleaseRequested(item_id))
+    runtime.post_user_event(ReleaseRequested(item_id))
     await runtime.until_durable()
     await record_if_others(request, item.task.owner, "release", item_id)
     return {**_now(request, item), "changed": before is not None}
@@ -81,7 +81,7 @@ async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
         ownership.check_priority(limits, item.task.owner, priority, item_id)
     record = runtime.record(item_id)
     before = None if record is None else record.wanted.priority
-    runtime.tell(PriorityChanged(item_id, priority))
+    runtime.post_user_event(PriorityChanged(item_id, priority))
     await runtime.until_durable()
     await record_if_others(request, item.task.owner, "priority", item_id, {"priority": priority})
     return {**_now(request, item), "priority": priority, "changed": before != priority}

@@ -106,7 +106,7 @@ async def _limited(request: Request, owner: str, limits: OwnerLimits | None) -> 
             f"The name {owner[:50]!r}… has {len(owner)} characters.",
             next_step=f"use the name of an owner, of at most {LONGEST_OWNER}",
         )
-    runtime.tell(OwnerLimitsChanged(owner, limits))
+    runtime.post_user_event(OwnerLimitsChanged(owner, limits))
     await runtime.until_durable()
     action = "reset limits" if limits is None else "set limits"
     await record_action(request, action, f"owner {owner}", None if limits is None else limits.model_dump())
@@ -124,7 +124,7 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     said, runtime = await json_of(request), runtime_of(request)
     reason = checked_reason(said.get("reason", ""))
     before = _paused(request, what, name)
-    runtime.tell(QueuePaused("cluster" if what == "cluster" else "owner", name, reason))
+    runtime.post_user_event(QueuePaused("cluster" if what == "cluster" else "owner", name, reason))
     await runtime.until_durable()
     await record_action(request, "pause", f"{what} {name}", {"reason": reason})
     return {what: name, "changed": before != reason}
@@ -134,7 +134,7 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
 async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
     """End a pause."""
     runtime, before = runtime_of(request), _paused(request, what, name)
-    runtime.tell(QueueResumed("cluster" if what == "cluster" else "owner", name))
+    runtime.post_user_event(QueueResumed("cluster" if what == "cluster" else "owner", name))
     await runtime.until_durable()
     await record_action(request, "resume", f"{what} {name}")
     return {what: name, "changed": before is not None}

@@ -86,12 +86,12 @@ class ActorNames:
             raise name_taken(name, f"{living.task.name} {living.id}", living.cluster)
         if not actor.detached or actor.adopt:
             return task
-        found, unanswered = await self._search(name, detached_actors.LOOK_PATIENCE_S)
+        found, unanswered = await self._search(name, detached_actors.SEARCH_TIMEOUT_S)
         if found and get_if_exists and check is None:
-            return _adopting(task, name, detached_actors.one_of(name, found, task.preferred_cluster))
+            return _adopting(task, name, detached_actors.choose_cluster(name, found, task.preferred_cluster))
         if found:
             raise name_taken(name, "a detached one", found[0])
-        detached_actors.warn_of(unanswered, name)
+        detached_actors.warn_unreachable(unanswered, name)
         return task
 
     async def find(self, name: str, cluster: str | None) -> Item:
@@ -120,7 +120,7 @@ class ActorNames:
             SubmitRequest,
         )
 
-        task = _adopting(blank, name, detached_actors.one_of(name, found, cluster))
+        task = _adopting(blank, name, detached_actors.choose_cluster(name, found, cluster))
         (answer,) = await self._runtime.accept([SubmitRequest(task, get_if_exists=True)], {digest_of(b""): b""})
         if isinstance(answer, SchedulerError):
             raise answer

@@ -111,7 +111,7 @@ class FleetChanges:
                     await self._runtime.links.close_link(name, "its entry in the configuration was changed")
             await self._use(new)
             # The known state belongs to the old entries: check the new ones now.
-            self._runtime.leave(self._runtime.health.check_queryable((*changes.added, *changes.changed)))
+            self._runtime.spawn(self._runtime.health.check_queryable((*changes.added, *changes.changed)))
         return replace(changes, not_empty=())
 
     def _entries(self) -> dict[str, ClusterConfig]:

@@ -137,7 +137,7 @@ class ServiceRuntime(Runtime):
             elif watch is not None:
                 watch.begin()
             elif row.waits_for:
-                self.manager.post(ArgumentsReady(row.task.id, None, self.incomplete.bytes_beside(row.task.id)))
+                self.manager.post(ArgumentsReady(row.task.id, None, self.incomplete.attached_bytes(row.task.id)))
         log.attached.clear()
         await self.links.restore_agents([one for one in agents if one not in strangers], identity)
 
@@ -459,7 +459,7 @@ class ServiceRuntime(Runtime):
             check(found.owner, item_id)
         repetitions = await self.repetitions(found.id)
         if found.stored is None:
-            return {**explanation.story(self, item_id), **repetitions}
+            return {**explanation.item_explanation(self, item_id), **repetitions}
         if found.at is None:
             return {**await asyncio.to_thread(self.history.explanation, found.stored), **repetitions}
         return {**await asyncio.to_thread(self.history.member_explanation, found.stored, item_id), **repetitions}
@@ -511,7 +511,7 @@ class ServiceRuntime(Runtime):
 
     def release_values_older_than(self, seconds: float) -> None:
         """From any thread: let clusters drop the values that were left there this long ago."""
-        self.soon(self.kept_values.there.release_values_older_than, seconds)
+        self.call_soon(self.kept_values.cluster_values.release_values_older_than, seconds)
 
     def audit(
         self, user: str, token: str | None, action: str, subject: str, details: Mapping[str, Any] | None = None
@@ -557,7 +557,7 @@ class ServiceRuntime(Runtime):
         """Stop this process and leave all work running in the clusters for the next one. With ``away_s`` the next start
         may come that much later than ``lease_s``, in the clusters that are returned. Idempotent."""
         with self._closing:
-            if self.loop_over:
+            if self.loop_ended:
                 return []
             self.closed = True
             self.refuse("is being stopped")

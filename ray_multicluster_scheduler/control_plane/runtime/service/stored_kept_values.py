@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ray_multicluster_scheduler.common.exception import StoreFullError
 from ray_multicluster_scheduler.common.logging import about_item, get_logger
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
-from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValues
+from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValueFetcher
 from ray_multicluster_scheduler.control_plane.runtime.outcome import is_in_cluster
 from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import encode_outcome
@@ -20,7 +20,7 @@ _log = get_logger(__name__)
 _AGAIN_S = 1.0
 
 
-class StoredKeptValues(KeptValues):
+class StoredKeptValues(KeptValueFetcher):
     """Retention drops values that were never needed."""
 
     _lasting = True
