@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.app.client_api.cluster_rows import why_words
-from ray_multicluster_scheduler.app.client_api.remote.service_errors import not_a_service, silent
+from ray_multicluster_scheduler.app.client_api.remote.service_errors import no_response, not_a_service
 from ray_multicluster_scheduler.cli.arguments import completion
 from ray_multicluster_scheduler.cli.arguments.options import ByOwner, OfKind
 from ray_multicluster_scheduler.cli.arguments.selectors import KINDS, LAST, STATES, find_item, warn_if_unknown_cluster
@@ -150,7 +150,7 @@ def newest_number(service: Service) -> int:
             if number is not None:
                 return number
     except TimeoutError as error:
-        raise silent(service.address, _HEARTBEAT_TIMEOUT_S) from error
+        raise no_response(service.address, _HEARTBEAT_TIMEOUT_S) from error
     raise not_a_service(service.address, "no events")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.app.client_api.cluster_rows import pause_words
-from ray_multicluster_scheduler.app.client_api.remote.service_errors import NobodyAnswersError
+from ray_multicluster_scheduler.app.client_api.remote.service_errors import ServiceUnreachableError
 from ray_multicluster_scheduler.cli.doctor.findings import Finding, ok, problem, split_sentence, warning
 from ray_multicluster_scheduler.cli.doctor.local_checks import disk_space
 from ray_multicluster_scheduler.cli.service.client import Service, api_path, connect, describe_killed, killed_service
@@ -57,7 +57,7 @@ def check_service(address: str) -> tuple[list[Finding], dict[str, Any] | None]:
 
 def _no_answer(address: str, error: SchedulerError) -> Finding:
     dead = killed_service()
-    if isinstance(error, NobodyAnswersError) and dead is not None and dead.address == address:
+    if isinstance(error, ServiceUnreachableError) and dead is not None and dead.address == address:
         says = f"{error.message.rstrip('.')}; {describe_killed(dead)}"
         return problem("service", says, "start it again with `rmcs up`: it recovers its items", error.code)
     return problem("service", error.message, error.next_step or "", error.code)

@@ -22,12 +22,12 @@ import typer
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials, find_credentials
 from ray_multicluster_scheduler.app.client_api.remote.service_address import named_service, service_here
 from ray_multicluster_scheduler.app.client_api.remote.service_errors import (
-    no_tls,
-    nobody_answers,
+    no_response,
     not_a_service,
-    not_trusted,
     refusal,
-    silent,
+    tls_unsupported,
+    unreachable,
+    untrusted_certificate,
 )
 from ray_multicluster_scheduler.cli.exit_codes import NotFoundError
 from ray_multicluster_scheduler.common.exception import (
@@ -219,7 +219,7 @@ class Service:
         except SchedulerError:  # TaskTimeoutError is also a TimeoutError
             raise
         except TimeoutError as error:  # in the middle of the answer
-            raise nobody_answers(self.address, error) from error
+            raise unreachable(self.address, error) from error
 
     def _request(
         self,
@@ -276,14 +276,14 @@ class Service:
     def _unanswered(self, error: OSError | http.client.HTTPException, *, is_silent: bool) -> SchedulerError:
         """Why there is no answer."""
         if is_silent:
-            return silent(self.address, PROBE_AFTER_S + PROBE_S)
+            return no_response(self.address, PROBE_AFTER_S + PROBE_S)
         if isinstance(error, ssl.SSLCertVerificationError):
-            return not_trusted(self.address, error)
+            return untrusted_certificate(self.address, error)
         if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
-            return no_tls(self.address)
+            return tls_unsupported(self.address)
         if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
             return not_a_service(self.address, repr(str(error)[:80]))
-        return nobody_answers(self.address, error)
+        return unreachable(self.address, error)
 
     def _is_service(self, response: http.client.HTTPResponse) -> bool:
         """Any server may answer with 200. An older service does not send the header, so it is asked once what it is."""
@@ -311,7 +311,7 @@ class Service:
 
     def _headers(self) -> dict[str, str]:
         if not self._credentials.are_for(self.address):  # another process may listen there by now
-            raise nobody_answers(self.address, OSError("it does not run"))
+            raise unreachable(self.address, OSError("it does not run"))
         return self._credentials.headers()
 
 

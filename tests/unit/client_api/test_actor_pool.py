@@ -293,7 +293,7 @@ def test_when_no_actor_is_left_the_error_says_so(make: Callable[[], Actor]) -> N
             next(results)
         errors.append(str(caught.value))
     assert all("died" in error for error in errors[:2])
-    assert all("ActorDiedError" in error and "<Actor a" in error for error in errors[2:])
+    assert all("<Actor a" in error for error in errors[2:])
     pool.submit(double, 3)
     with pytest.raises(ActorDiedError, match="push"):
         pool.get_next(10)

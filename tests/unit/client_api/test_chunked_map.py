@@ -259,7 +259,7 @@ class TestErrors:
     def test_what_is_wrong_at_once(self, fleet: ThreadFleet) -> None:
         with pytest.raises(ConfigurationError, match="map"):
             executor(fleet).map(3, [1])  # type: ignore[arg-type]
-        with pytest.raises(ConfigurationError, match="plain ones"):
+        with pytest.raises(ConfigurationError, match="_async"):
             executor(fleet).map(_async, [1])
         with pytest.raises(TypeError):
             executor(fleet).map(str, 3)  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ def interrupt_when(scheduler: UnifiedScheduler, heard: str) -> threading.Thread:
     """One Ctrl+C, when the service has said that it cannot."""
 
     def press() -> None:
-        until(lambda: heard in runtime_of(scheduler)._outbound.trouble, 60)
+        until(lambda: heard in runtime_of(scheduler)._sender.last_error, 60)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=press)
@@ -72,7 +72,7 @@ def test_what_could_not_be_written_in_time_is_told_as_maybe_accepted_and_it_may_
     with pytest.raises(SchedulerError) as told:
         submit_when_full(service, disk)
     assert time.monotonic() - began < 12.0  # it is not waited for a second time at the end
-    assert "has not said within 6 s that it accepted ghost: ghost cannot be written now" in told.value.message
+    assert "has not confirmed ghost within 6 s: ghost cannot be written now" in told.value.message
     assert "is full" in told.value.message
     assert "it may be accepted all the same: look with `rmcs job status ghost`" in str(told.value.next_step)
     said = capsys.readouterr().err

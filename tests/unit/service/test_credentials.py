@@ -145,7 +145,7 @@ def test_whoever_waits_is_told_that_his_token_was_revoked(service: HttpService) 
     handle = scheduler.submit_task_async(print)
     until(lambda: handle.cluster == "mac")
     service.book.revoke(token.split("_")[1])
-    scheduler._runtime._inbound._wake.set()  # type: ignore[union-attr]  # it asks again now, not in 25 s
+    scheduler._runtime._poller._wake.set()  # type: ignore[union-attr]  # it asks again now, not in 25 s
     with pytest.raises(NotAllowedError, match="revoked"):
         handle.result(20)
     scheduler.shutdown()
@@ -172,7 +172,7 @@ async def test_after_a_while_it_is_asked_anew_who_listens_there(monkeypatch: pyt
     try:
         with pytest.raises(Exception, match="does not run"):
             client._headers()
-        client._heard()
+        client._on_response()
         assert client._headers() == {"Authorization": "Bearer rmcs_a_b"}
         monkeypatch.setattr(service_client, "_SURE_S", -1.0)
         with pytest.raises(Exception, match="does not run"):

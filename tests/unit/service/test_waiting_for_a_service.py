@@ -23,7 +23,7 @@ def test_who_waits_for_an_actor_during_a_drain_can_read_why(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(submission_sender, "SAY_AFTER_S", 0.3)
+    monkeypatch.setattr(submission_sender, "NOTIFY_AFTER_S", 0.3)
     service.plane.runtime.refuse("is draining and takes nothing new")
     with ThreadPoolExecutor() as threads:
         made = threads.submit(scheduler.submit_actor, Counter)
@@ -56,9 +56,9 @@ def test_the_end_of_a_program_says_that_it_waits_for_a_service_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(remote_runtime, "SAY_AFTER_S", 0.2)
+    monkeypatch.setattr(remote_runtime, "NOTIFY_AFTER_S", 0.2)
     monkeypatch.setattr(remote_runtime, "END_PATIENCE_S", 0.6)
-    monkeypatch.setattr(acceptance, "SAY_AFTER_S", 0.2)
+    monkeypatch.setattr(acceptance, "NOTIFY_AFTER_S", 0.2)
     monkeypatch.setattr(acceptance, "TIMEOUT_S", 0.6)
     service.stop()
     handle = scheduler.submit_task_async(time.sleep, (0,))

@@ -1,4 +1,4 @@
-"""What a program proves itself with to a service, and where it has that from."""
+"""Credentials: finds the token and the CA certificates with which a program connects to a service."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ TOKEN, TOKEN_PATH, TLS_CA = "RMCS_TOKEN", "RMCS_TOKEN_FILE", "RMCS_TLS_CA"
 
 @dataclass(slots=True)
 class Credentials:
-    """``source`` says where the token is from, never what it is. ``home`` is the state folder whose service alone it is
-    for; ``path`` the file that it was read from. ``ca`` is a file with whom we trust, beside whom the system does."""
+    """``source`` describes the origin of the token, never its value, and ``path`` is the file it was read from. A token
+    from a state folder (``home``) is valid only for the service of that folder. ``ca`` is a file with further trusted
+    certificates."""
 
     token: str | None = None
     source: str = ""
@@ -35,12 +36,11 @@ class Credentials:
         return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
     def are_for(self, address: str) -> bool:
-        """May the token be sent there? One that was found in a state folder goes to the service that has that folder
-        now, and to nobody else who listens where it did."""
-        return self.home is None or _named_by(self.home) == address
+        """May the token be sent to this address? One from a state folder only while that folder's service has it."""
+        return self.home is None or _address_of(self.home) == address
 
     def renewed(self) -> bool:
-        """It was refused: is there another one in its file by now? Raises ConfigurationError."""
+        """Re-read the token file after a rejection. True if the token changed. Raises ConfigurationError."""
         if self.path is None:
             return False
         try:
@@ -52,7 +52,7 @@ class Credentials:
         return changed
 
     def tls(self) -> ssl.SSLContext | bool:
-        """For an HTTP client: True is what the system trusts. Raises ConfigurationError."""
+        """Return the ``ssl`` argument for aiohttp; True means the system's trust store. Raises ConfigurationError."""
         if self.ca is None:
             return True
         try:
@@ -67,11 +67,11 @@ class Credentials:
 def find_credentials(
     address: str, environ: Mapping[str, str], token: str | None = None, tls_ca: str | Path | None = None
 ) -> Credentials:
-    """For this service: the token that was given, else that of ``RMCS_TOKEN``, else of the file ``RMCS_TOKEN_FILE``,
-    else of the state folder, if the service that has that folder listens there.
+    """Find the token for a service: the argument, else ``RMCS_TOKEN``, else the file ``RMCS_TOKEN_FILE``, else the
+    state folder, if its service listens at the address.
 
-    Raises ConfigurationError for a token that is none, a file that cannot be read, or can be by others, and where it
-    would be sent to another machine in the open.
+    Raises ConfigurationError for a malformed token, for a file that cannot be read or that others can read, and for a
+    token that would be sent to another machine unencrypted.
     """
     found = _found(address, environ, token, tls_ca)
     if found.token is not None and not _is_private(address):
@@ -95,8 +95,8 @@ def _is_private(address: str) -> bool:
 def _found(
     address: str, environ: Mapping[str, str], token: str | None = None, tls_ca: str | Path | None = None
 ) -> Credentials:
-    said = tls_ca if tls_ca is not None else environ.get(TLS_CA)
-    ca = expanded(said, TLS_CA) if said else None
+    ca_file = tls_ca if tls_ca is not None else environ.get(TLS_CA)
+    ca = expanded(ca_file, TLS_CA) if ca_file else None
     if token is not None:
         return Credentials(_checked(token, "token"), "the argument token", ca=ca)
     if environ.get(TOKEN):
@@ -112,7 +112,7 @@ def _found(
         return Credentials(_checked(text, str(path)), f"{path} (named by {TOKEN_PATH})", path, ca=ca)
     home = rmcs_home(environ)
     path = home / TOKEN_FILE
-    named = _named_by(home)
+    named = _address_of(home)
     if named != address:
         where = f"; the one in {path} is for {named}" if named is not None and path.exists() else ""
         return Credentials(None, f"no token was found for {address}{where}", ca=ca)
@@ -123,10 +123,10 @@ def _found(
     return Credentials(_checked(text, str(path)), str(path), path, home, ca)
 
 
-def _named_by(home: Path) -> str | None:
-    """Where the service listens that has this folder now."""
-    said = holder(home)
-    found = None if said is None else said.get("address")
+def _address_of(home: Path) -> str | None:
+    """Return the address of the service that runs on this state folder."""
+    running = holder(home)
+    found = None if running is None else running.get("address")
     return None if found is None else str(found).rstrip("/")
 
 

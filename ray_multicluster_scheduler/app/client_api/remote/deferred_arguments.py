@@ -1,5 +1,7 @@
-"""Arguments of what is submitted to a service: values of other items are the service's own, answers to calls of actors
-are only here, and may be late."""
+"""Prepares the arguments of submissions to a service, and defers a submission until its arguments are available.
+
+The service holds the values of items; results of actor calls exist only in the program, and may not have arrived yet.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def check_own(arguments: Arguments | None, runtime: RemoteRuntime, what: str) -> None:
-    """Raises TaskSubmissionError for values and actors that another scheduler has."""
+    """Raises TaskSubmissionError for handles that belong to another scheduler."""
     if arguments is None:
         return
     handles, actors = cast("tuple[Handle, ...]", arguments.sources), cast("tuple[ActorHandle, ...]", arguments.actors)
@@ -39,36 +41,36 @@ def check_own(arguments: Arguments | None, runtime: RemoteRuntime, what: str) ->
     others += [actor._item.id for actor in actors if actor._rmcs_runtime is not runtime]
     if others:
         raise TaskSubmissionError(
-            f"{what} was given {others[0]}, which another scheduler has.",
+            f"{what} was given {others[0]}, which belongs to another scheduler.",
             task_id=what,
             next_step="wait for its result and pass that",
         )
 
 
-def send_when_ready(runtime: RemoteRuntime, parcel: PendingSubmission, arguments: Arguments | None) -> None:
-    """Hand it to the service once all answers to calls among its arguments are there, and the service knows of those
-    that it names and that had to wait here themselves."""
+def send_when_ready(runtime: RemoteRuntime, pending: PendingSubmission, arguments: Arguments | None) -> None:
+    """Send a submission once the results of the actor calls among its arguments have arrived, and the service has
+    accepted the deferred items that it refers to."""
     sources = () if arguments is None else arguments.sources
     actors = () if arguments is None else arguments.actors
     calls = [one for one in sources if isinstance(one._item, CallPromise)]
-    item = parcel.item
+    item = pending.item
 
     def send(_: object = None) -> None:
-        parcel.document["objects"] = [*names_of(sources), *(f"{ACTOR}{actor._item.id}" for actor in actors)]
-        parcel.blobs.update(bytes_of(sources))
-        if not late or runtime.leaves(item):
-            runtime.send(parcel)
+        pending.document["objects"] = [*names_of(sources), *(f"{ACTOR}{actor._item.id}" for actor in actors)]
+        pending.blobs.update(bytes_of(sources))
+        if not late or runtime.end_deferral(item):
+            runtime.send(pending)
 
     def fail(failure: ArgumentFailure) -> None:
-        if runtime.leaves(item):
+        if runtime.end_deferral(item):
             message = f"{item.task.kind} {item.id} did not run: {failure.sentence}"
             done = Complete(item.id, TaskState.FAILED, 0, None, failure.error, message)
             origin = failure.origin
             outcome = Outcome(done, None if origin is None else origin.result, origin)
             runtime.fail_unsent(item, outcome)
 
-    def known() -> None:
-        """Those that are over by now were never sent, and tell why."""
+    def on_accepted() -> None:
+        """Send, now that the deferred items are accepted; one that ended unsent passes on its error."""
         over = [one for one in sources if isinstance(one._item, Item) and one.done() and one._item in waits]
         ended = tuple(one for one in actors if one._item.outcome is not None and one._item in waits)
         ArgumentWatch(Arguments(b"", sources=(*calls, *over), actors=ended), send, fail).begin()
@@ -78,36 +80,36 @@ def send_when_ready(runtime: RemoteRuntime, parcel: PendingSubmission, arguments
     waits = [one for one in (*named, *runtime.deferred_items(item.task.after)) if runtime.is_deferred(one)]
     late = bool(calls or waits)
     if late:
-        runtime.stays(item)
-        _when_accepted(waits, known)
+        runtime.defer(item)
+        _when_accepted(waits, on_accepted)
     else:
         send()
 
 
 def _when_accepted(items: Sequence[Item], then: Callable[[], object]) -> None:
-    """Call it once the service knows of all of these, or they are over without that."""
+    """Call ``then`` once all items are accepted by the service or over."""
     if not items:
         then()
         return
     first, others = items[0], items[1:]
     once = threading.Lock()
 
-    def tell(item: Item) -> None:
+    def on_transition(item: Item) -> None:
         if item.accepted and once.acquire(blocking=False):
-            item.unwatch_transitions(tell)
+            item.unwatch_transitions(on_transition)
             _when_accepted(others, then)
 
-    first.watch_transitions(tell)
-    tell(first)
+    first.watch_transitions(on_transition)
+    on_transition(first)
 
 
 def names_of(sources: Sequence[ValueSource]) -> list[str]:
-    """What the service calls these values. Calls among them have succeeded."""
+    """Return the names of these values at the service. Calls among them have succeeded."""
     return [_value(source)[0] for source in sources]
 
 
 def bytes_of(sources: Sequence[ValueSource]) -> dict[str, bytes]:
-    """Those of them that it has to be given, by their names."""
+    """Return the values that have to be uploaded, by name."""
     return {name: data for name, data in map(_value, sources) if data is not None}
 
 
@@ -118,5 +120,5 @@ def _value(source: ValueSource) -> tuple[str, bytes | None]:
     assert outcome is not None
     if isinstance(source, ObjectHandle):
         return source._blob(outcome)
-    data = payload_of(outcome)  # the answer to a call: nobody else keeps it
+    data = payload_of(outcome)  # the result of an actor call exists only here
     return digest_of(data), data

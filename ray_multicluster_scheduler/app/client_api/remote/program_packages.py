@@ -1,4 +1,4 @@
-"""ProgramPackages: folders and modules of this program, which its service may not be able to read."""
+"""ProgramPackages: uploads the local folders and modules of a runtime_env to the service, which may not read them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload
 )
 
 SEEN_TTL_S = 5.0
-"""So long a folder that was packed is not looked at again: many items of one program name the same ones."""
+"""How long a packed folder is not checked for changes: many items of a program use the same ones."""
 _NAMES = ("working_dir", "py_modules")
 
 
 class ProgramPackages:
-    """Packs them here and gives them to the service, each once. Lives on one loop."""
+    """Packs and uploads each package once. Runs on one loop."""
 
     name = "the service"
 
@@ -33,7 +33,7 @@ class ProgramPackages:
         self._resolved: dict[str, tuple[float, dict[str, Any]]] = {}
 
     async def resolved(self, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-        """The same environment with names that the service knows in the place of paths. Raises TaskSubmissionError."""
+        """Return the environment with package URIs instead of local paths. Raises TaskSubmissionError."""
         if not any(runtime_env.get(name) for name in _NAMES):
             return dict(runtime_env)
         key = json.dumps(runtime_env, sort_keys=True, default=str)
@@ -53,7 +53,7 @@ class ProgramPackages:
         return env
 
     def lost(self, digests: Iterable[str]) -> bool:
-        """The service does not have these any more. True if some were packages: then they are given to it again."""
+        """Forget uploaded packages that the service lost. True if there were any: they must be uploaded again."""
         gone = self._given.intersection(digests)
         if gone:
             self._digests = {uri: digest for uri, digest in self._digests.items() if digest not in gone}

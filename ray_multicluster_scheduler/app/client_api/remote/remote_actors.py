@@ -1,4 +1,4 @@
-"""RemoteActors: the actors of a service, for one of its programs."""
+"""RemoteActors: submits and finds actors through a service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of
 
 
 class RemoteActors(Actors):
-    """Names are the service's: all its programs find each other's actors by them. Safe from any thread."""
+    """Actor names are shared by all programs of the service. Thread-safe."""
 
     def __init__(self, runtime: RemoteRuntime, submission: ActorSubmission) -> None:
         super().__init__(runtime, submission)

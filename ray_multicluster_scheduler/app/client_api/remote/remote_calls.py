@@ -1,4 +1,4 @@
-"""RemoteCalls: the way of actors' calls from a program to its service. Each is passed on at most once."""
+"""RemoteCalls: sends actor method calls from a program to its service, each at most once."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _log = get_logger(__name__)
 
 
 class RemoteCalls:
-    """All unanswered calls of one program. Made on the loop; `call`, `put`, `wake` and `end` are for any thread.
+    """The pending calls of one program. Created on the loop; `put`, `wake` and `end` are thread-safe.
 
-    The service does not write calls down. If it is started again meanwhile, it is told of those that it had, and asks
-    their actors' clusters: what became of a call that is not known there either, nobody can say, and it fails.
+    The service does not store calls durably. After its restart the program sends the pending ones again, and the
+    service asks the clusters of their actors; a call that they do not know either fails.
     """
 
     def __init__(self, runtime: RemoteRuntime, client: ServiceClient, watch: Callable[[], object]) -> None:
@@ -57,12 +57,12 @@ class RemoteCalls:
         self._refusal: str | None = None
         self._open: dict[str, RemoteCall] = {}
         self._out: deque[RemoteCall] = deque()
-        self._there: set[str] = set()
+        self._uploaded: set[str] = set()
         self._sending: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._mailbox: str | None = None
 
-    # ---- for any thread
+    # ---- thread-safe
 
     def new_id(self) -> str:
         self._newest = number = next(self._numbers)
@@ -83,7 +83,7 @@ class RemoteCalls:
         return self._open.get(call_id)
 
     def open(self) -> list[RemoteCall]:
-        """Those that are not answered, oldest first."""
+        """Return the pending calls, oldest first."""
         with self._lock:
             return list(self._open.values())
 
@@ -98,8 +98,8 @@ class RemoteCalls:
         self.wake(call.actor)
 
     def wake(self, actor: RemoteActorCalls) -> None:
-        """Something of this actor may be ready to leave."""
-        self._runtime.call_soon(self._leave, actor)
+        """Send the calls of this actor that are ready."""
+        self._runtime.call_soon(self._send_ready, actor)
 
     def end(self, call: RemoteCall, outcome: Outcome) -> None:
         with self._lock:
@@ -112,7 +112,7 @@ class RemoteCalls:
         call.ended(outcome)
 
     def cancel(self, call_id: str, *, force: bool) -> None:
-        """One that has not left never does; of one that has, the service is asked as soon as it has it."""
+        """Cancel a call: one that was not sent is dropped, for any other the service is asked once it has the call."""
         call = self._open.get(call_id)
         if call is not None:
             self._runtime.run(self._cancel(call, force))
@@ -122,7 +122,7 @@ class RemoteCalls:
         return explanation.answered_call(call_id) if call is None else self.explain(call)
 
     def explain(self, call: RemoteCall) -> dict[str, Any]:
-        """Why it is where it is: the service knows, once it has it."""
+        """Explain the state of a call; once the service has it, the service does."""
         if call.outcome is not None:
             return Explanation(call_summary(call, "", call.outcome.completion.message, 0))
         if call.watch_arguments is not None and not call.complete:
@@ -142,7 +142,7 @@ class RemoteCalls:
             return Explanation(call_summary(call, "SENT" if call.taken else "NOT_ACCEPTED", sentence, 0))
 
     def refuse(self, why: str) -> None:
-        """Nothing more is taken, and every open call is answered."""
+        """Accept no more calls and cancel all pending ones."""
         with self._lock:
             self._refusal = self._refusal or why
         for call in self.open():
@@ -150,8 +150,8 @@ class RemoteCalls:
 
     # ---- on the loop
 
-    def told_of(self, mailbox: str) -> None:
-        """If the service has another mailbox for us than before, it may not know of our calls: name them again."""
+    def set_mailbox(self, mailbox: str) -> None:
+        """Send the pending calls again if the service has a new mailbox for this program: it may have lost them."""
         if mailbox == self._mailbox:
             return
         self._mailbox = mailbox
@@ -172,17 +172,17 @@ class RemoteCalls:
             return
         if not call.left:
             self.end(call, call.cancelled("the caller asked for it, before it was sent"))
-            self._leave(call.actor)
+            self._send_ready(call.actor)
             return
         call.cancel_asked = force or call.cancel_asked is True
         if call.taken:
-            await self._ask_for_its_end(call, PATIENCE_S)
+            await self._request_cancel(call, PATIENCE_S)
 
-    async def _ask_for_its_end(self, call: RemoteCall, patience: float | None = None) -> None:
+    async def _request_cancel(self, call: RemoteCall, patience: float | None = None) -> None:
         path = f"/api/v1/calls/{quote(call.id, safe='')}/cancel"
         await self._client.ask("POST", path, {"force": call.cancel_asked is True}, patience=patience)
 
-    def _leave(self, actor: RemoteActorCalls) -> None:
+    def _send_ready(self, actor: RemoteActorCalls) -> None:
         self._out.extend(actor.ready())
         self._begin()
 
@@ -193,7 +193,7 @@ class RemoteCalls:
     async def _send_all(self) -> None:
         pause = _FIRST_PAUSE_S
         while self._out:
-            await asyncio.sleep(0)  # what comes at the same moment goes along
+            await asyncio.sleep(0)  # batch with submissions of the same moment
             batch = self._next_batch()
             try:
                 await self._send(batch)
@@ -203,9 +203,9 @@ class RemoteCalls:
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
             except SchedulerError as error:
                 self._fail(batch, error)
-            except Exception as error:  # noqa: BLE001 - a defect of ours: nobody can say what was sent
-                _log.exception("the way of actors' calls to the service has a defect")
-                self._fail(batch, SchedulerError(f"The way of calls to the service has a defect: {error!r}."))
+            except Exception as error:  # noqa: BLE001 - a bug: it is unknown what was sent
+                _log.exception("sending actor calls to the service failed unexpectedly")
+                self._fail(batch, SchedulerError(f"Sending calls to the service failed unexpectedly: {error!r}."))
             else:
                 pause = _FIRST_PAUSE_S
 
@@ -222,7 +222,7 @@ class RemoteCalls:
                 continue
             try:
                 packed = call.pack()
-            except SchedulerError as error:  # a value among its arguments was forgotten
+            except SchedulerError as error:  # a value among its arguments was lost
                 self.end(call, call.failed(error))
                 continue
             batch.append((call, packed))
@@ -230,22 +230,22 @@ class RemoteCalls:
         return batch
 
     async def _upload_large(self, batch: Sequence[tuple[RemoteCall, PackedCall]]) -> None:
-        """Those that cannot be given what they need are refused."""
-        if len(self._there) > _MOST_REMEMBERED:
-            self._there.clear()
+        """Upload the large payloads of a batch; a call whose upload fails is refused."""
+        if len(self._uploaded) > _MOST_REMEMBERED:
+            self._uploaded.clear()
         for call, packed in batch:
             try:
                 for digest, data in packed.blobs.items():
-                    if len(data) > wire.INLINE_BYTES and digest not in self._there and call.outcome is None:
+                    if len(data) > wire.INLINE_BYTES and digest not in self._uploaded and call.outcome is None:
                         await self._client.upload(digest, data)
-                        self._there.add(digest)
+                        self._uploaded.add(digest)
             except SchedulerError as error:
                 self.end(call, call.failed(error))
 
     async def _send(self, batch: Sequence[tuple[RemoteCall, PackedCall]]) -> None:
-        """Raises ServiceUnavailableError: they are to be sent again."""
+        """Send a batch. Raises ServiceUnavailableError if it has to be sent again."""
         await self._upload_large(batch)
-        batch = [parcel for parcel in batch if parcel[0].outcome is None]  # some were cancelled meanwhile
+        batch = [pending for pending in batch if pending[0].outcome is None]  # some were cancelled meanwhile
         if not batch:
             return
         blobs: dict[str, bytes] = {}
@@ -254,93 +254,93 @@ class RemoteCalls:
             if not call.left:
                 call.left = True
                 call.actor.unanswered += 1
-        said = {
+        body = {
             "client": self._runtime.control_plane,
-            "calls": [{**call.document(), **packed.said} for call, packed in batch],
+            "calls": [{**call.document(), **packed.body} for call, packed in batch],
             "blobs": wire.bytes_to_wire(blobs),
         }
-        mailbox = self._mailbox  # another one may be there when we hear that nobody answers
+        mailbox = self._mailbox  # it may change before the error arrives
         try:
-            answer = await self._client.ask("POST", "/api/v1/calls", said, patience=0.0)
+            answer = await self._client.ask("POST", "/api/v1/calls", body, patience=0.0)
         except ServiceUnavailableError as error:
             for call, _ in batch:
                 if not _may_have_arrived(error):
-                    self._not_left(call)
+                    self._mark_not_sent(call)
                 elif call.first:
                     call.mailbox, call.first = mailbox, False
             raise
-        self._hear([call for call, _ in batch], self._answers(answer, len(batch)))
+        self._handle_answer([call for call, _ in batch], self._answers(answer, len(batch)))
         self._watch()
 
     def _answers(self, answer: Any, number: int) -> list[dict[str, Any]]:
-        """Raises SchedulerError for what is none: it may be another program at that address."""
-        told = answer.get("calls") if isinstance(answer, dict) else None
-        if not isinstance(told, list) or len(told) != number or not all(isinstance(one, dict) for one in told):
+        """Validate the answer. Raises SchedulerError: it may come from another program at that address."""
+        results = answer.get("calls") if isinstance(answer, dict) else None
+        if not isinstance(results, list) or len(results) != number or not all(isinstance(one, dict) for one in results):
             raise SchedulerError(
-                f"What {self._client.address} answered to calls of actors cannot be understood: {str(answer)[:100]}",
-                next_step="see whether that is the address of a service, of the same version",
+                f"{self._client.address} sent an invalid answer to actor calls: {str(answer)[:100]}",
+                next_step="check that this is the address of a service of the same version",
             )
-        return told
+        return results
 
-    def _hear(self, batch: Sequence[RemoteCall], told: Sequence[dict[str, Any]]) -> None:
-        problems = [one.get("problem") for one in told]
+    def _handle_answer(self, batch: Sequence[RemoteCall], results: Sequence[dict[str, Any]]) -> None:
+        problems = [one.get("problem") for one in results]
         lacking = [set(wire.missing_blobs(problem)) if problem else set() for problem in problems]
-        forgotten = self._there & set().union(*lacking)
-        self._there -= forgotten
+        forgotten = self._uploaded & set().union(*lacking)
+        self._uploaded -= forgotten
         again = []
         for call, problem, missing in zip(batch, problems, lacking, strict=True):
             if missing & forgotten:
-                self._not_left(call)
+                self._mark_not_sent(call)
                 again.append(call)
             elif problem:
                 self.end(call, call.failed(error_from_problem(problem)))
             else:
-                self._taken(call)
+                self._mark_taken(call)
         self._out.extendleft(reversed(again))
 
-    def _not_left(self, call: RemoteCall) -> None:
-        """It is known that nobody has it."""
+    def _mark_not_sent(self, call: RemoteCall) -> None:
+        """The service is known not to have the call."""
         if call.left and call.first and call.outcome is None:
             call.left = False
             call.actor.unanswered -= 1
 
-    def _taken(self, call: RemoteCall) -> None:
+    def _mark_taken(self, call: RemoteCall) -> None:
         call.taken, call.first, call.mailbox = True, False, None
         call.unpack()
         if call.cancel_asked is not None and call.outcome is None:
-            task = asyncio.get_running_loop().create_task(self._ask_for_its_end(call))
+            task = asyncio.get_running_loop().create_task(self._request_cancel(call))
             self._ending.add(task)
-            task.add_done_callback(self._ended_asking)
+            task.add_done_callback(self._on_cancel_sent)
 
-    def _ended_asking(self, task: asyncio.Task[None]) -> None:
+    def _on_cancel_sent(self, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("a call could not be cancelled: %s", error)
 
 
 def _may_have_arrived(error: ServiceUnavailableError) -> bool:
-    """Else it is known that nobody took it: there was no connection, or an answer that said so."""
+    """Could the service have received the request? Not without a connection, or if it answered otherwise."""
     return error.__cause__ is not None and not isinstance(error.__cause__, aiohttp.ClientConnectorError)
 
 
 class PackedCall(NamedTuple):
-    """What the service has to be given to pass a call on, and how it names that."""
+    """The payloads of a call and the fields of its document that refer to them."""
 
     blobs: dict[str, bytes]
-    said: dict[str, Any]
+    body: dict[str, Any]
 
     @property
     def size(self) -> int:
-        """What of it travels with the call."""
+        """Approximate bytes sent inline with the call."""
         return 500 + sum(len(data) for data in self.blobs.values() if len(data) <= wire.INLINE_BYTES)
 
 
 class RemoteCall(CallPromise):
-    """Made by the calling thread; from then on written on the loop.
+    """One actor call. Created by the calling thread, then modified on the loop only.
 
-    ``left``: the service may have heard of it. ``first``: it cannot have passed it on. ``taken``: it said that it has
-    it. ``mailbox`` is the one that the program had when it was first sent: while the service has that, it has forgotten
-    nothing. ``cancel_asked``: to be told to the service when it has it, with force or without.
+    ``left``: it was sent, so the service may have it. ``first``: the service cannot have forwarded it yet. ``taken``:
+    the service confirmed it. ``mailbox``: the mailbox of the program at the first send; while the service still has it,
+    it has lost no call. ``cancel_asked``: whether a cancellation is pending, and its ``force``.
     """
 
     __slots__ = (
@@ -376,34 +376,34 @@ class RemoteCall(CallPromise):
         return TaskState.QUEUED if self.complete else TaskState.PENDING
 
     def pack(self) -> PackedCall:
-        """Raises ResultLostError."""
+        """Collect the payloads. Raises ResultLostError."""
         packed, arguments = self.packed, self.arguments
         if packed is None:
-            if arguments is None:  # the service had them
+            if arguments is None:  # the service has them
                 return PackedCall({}, {})
             name = digest_of(arguments.data)
             objects = [*names_of(arguments.sources), *(f"{ACTOR}{actor._item.id}" for actor in arguments.actors)]
-            said = {"arguments": name, "objects": objects, "paths": self.has_paths}
-            packed = self.packed = PackedCall({name: arguments.data, **bytes_of(arguments.sources)}, said)
+            body = {"arguments": name, "objects": objects, "paths": self.has_paths}
+            packed = self.packed = PackedCall({name: arguments.data, **bytes_of(arguments.sources)}, body)
         return packed
 
     def unpack(self) -> None:
-        """What it carries is not needed here any more."""
+        """Release the payloads, which are not needed here any more."""
         self.arguments = self.packed = None
 
     def document(self) -> dict[str, Any]:
-        """What tells it from others; what it carries is in its pack."""
-        said: dict[str, Any] = {"id": self.id, "actor": self.actor.item.id, "method": self.method}
-        return said if self.first else {**said, "first": False, "mailbox": self.mailbox}
+        """Return the identifying fields; the payload fields are in its PackedCall."""
+        body: dict[str, Any] = {"id": self.id, "actor": self.actor.item.id, "method": self.method}
+        return body if self.first else {**body, "first": False, "mailbox": self.mailbox}
 
     def never_sent(self, ended: Outcome) -> Outcome:
-        """Its actor is over."""
+        """The outcome of an unsent call whose actor has ended."""
         where, step = ended.completion.cluster, "make a new actor and call that"
         done = Complete(self.id, TaskState.FAILED, 0, where, "ActorDiedError", never_sent(self, ended), step)
         return Outcome(done, ended.result)
 
     def failed(self, error: SchedulerError) -> Outcome:
-        """The service refused it."""
+        """The outcome of a call that the service refused."""
         return self.refused(type(error).__name__, error.message, error.next_step or "", cluster=error.cluster)
 
     def refused(
@@ -424,9 +424,8 @@ class RemoteCall(CallPromise):
 
 
 class RemoteActorCalls:
-    """The queue of one actor: calls leave in the order they were made, and wait while one before them waits for an
-    argument, and while the actor does not run. The service would not write them down, so they wait here: what has not
-    left is not lost with it."""
+    """The call queue of one actor. Calls are sent in order; a call waits while an earlier one waits for an argument and
+    while the actor does not run. Calls queue here rather than in the service, which does not store them durably."""
 
     def __init__(self, item: Item, calls: RemoteCalls) -> None:
         self.item = item
@@ -434,11 +433,11 @@ class RemoteActorCalls:
         self.unanswered = 0
         self.killed = False
         self._calls = calls
-        item.watch_transitions(self._moved)
+        item.watch_transitions(self._on_transition)
 
     @property
     def serves(self) -> bool:
-        """As far as is known here, the service passes calls on."""
+        """Is the actor known to be running, so that the service forwards calls?"""
         return self.item.outcome is None and self.item.state is TaskState.RUNNING
 
     def call(self, method: str, arguments: Arguments, *, has_paths: bool) -> RemoteCall:
@@ -450,13 +449,13 @@ class RemoteActorCalls:
         if not call.complete:
             call.watch_arguments = ArgumentWatch(
                 Arguments(b"", sources=arguments.sources),
-                lambda values: self._set_values(call, values),
+                lambda values: self._on_arguments_ready(call, values),
                 lambda failure: self._failed(call, failure),
             )
         calls.put(call)
         for actor in arguments.actors:
             if not actor._item.accepted:
-                actor._item.watch_transitions(self._moved)
+                actor._item.watch_transitions(self._on_transition)
         if call.watch_arguments is not None:
             call.watch_arguments.begin()
         return call
@@ -465,8 +464,10 @@ class RemoteActorCalls:
         self.killed = True
 
     def ready(self) -> list[RemoteCall]:
-        """On the loop: those that can leave now. The service must know of the actors that a call names; when its own is
-        over, it never leaves."""
+        """Dequeue the calls that can be sent now. Runs on the loop.
+
+        The service must have accepted the actors among the arguments; calls fail here if their actor is over.
+        """
         leave: list[RemoteCall] = []
         over = self.item.outcome
         while self.waiting:
@@ -484,13 +485,13 @@ class RemoteActorCalls:
         actors = () if call.arguments is None else call.arguments.actors
         return call.complete and self.serves and all(actor._item.accepted for actor in actors)
 
-    def _moved(self, item: Item) -> None:
+    def _on_transition(self, item: Item) -> None:
         if item is not self.item and item.accepted:
-            item.unwatch_transitions(self._moved)
+            item.unwatch_transitions(self._on_transition)
         if self.waiting:
             self._calls.wake(self)
 
-    def _set_values(self, call: RemoteCall, _: Values) -> None:
+    def _on_arguments_ready(self, call: RemoteCall, _: Values) -> None:
         call.complete = True
         self._calls.wake(self)
 

@@ -1,4 +1,4 @@
-"""RemoteRuntime: a control plane that runs elsewhere, as one in this process."""
+"""RemoteRuntime: the ControlPlane interface implemented over HTTP, for programs that use a running service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import 
 from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteActorCalls, RemoteCall, RemoteCalls
 from ray_multicluster_scheduler.app.client_api.remote.result_poller import ResultPoller
 from ray_multicluster_scheduler.app.client_api.remote.service_address import current_address
-from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient, told
+from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient, read_events
 from ray_multicluster_scheduler.app.client_api.remote.submission_sender import PendingSubmission, SubmissionSender
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.control_characters import check_identifiers
@@ -66,14 +66,14 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 JOBS_AT_ONCE = 1000
 _INTERRUPTED = "the program that submitted it was interrupted"
-SAY_AFTER_S = 1.0
-"""So long the end of a program may wait without a word."""
+NOTIFY_AFTER_S = 1.0
+"""How long the exit of a program may wait before it prints a notice."""
 END_PATIENCE_S = 10.0
-"""So long the service is asked to end our actors, which it does by itself when it does not hear of us any more."""
+"""How long to request the end of this program's actors; later the service ends them when the lease expires."""
 
 
 class RemoteOutput:
-    """What tasks print, read from the service when somebody asks."""
+    """Output of tasks, fetched from the service on demand."""
 
     def __init__(self, runtime: RemoteRuntime) -> None:
         self._runtime = runtime
@@ -89,9 +89,9 @@ class RemoteOutput:
 
 
 class RemoteRuntime(LoopThread, ControlPlane):
-    """A thread that speaks with the service: it hands over what is submitted, and hears what becomes of it.
+    """Runs an event loop on a thread that sends submissions to the service and receives their results.
 
-    What was accepted goes on when the program ends. Raises SchedulerError if nobody answers.
+    Accepted items continue after the program ends. Raises SchedulerError if the service does not answer.
     """
 
     lives_on = True
@@ -103,15 +103,15 @@ class RemoteRuntime(LoopThread, ControlPlane):
         runtime_env: Mapping[str, Any] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """``runtime_env`` is for everything that is submitted, below each item's own."""
+        """``runtime_env`` is the default for all submissions; an item's own takes precedence."""
         self.address, self.control_plane, self._runtime_env = address, control_plane, runtime_env
         self._credentials = credentials
         self.clock, self.payload_cache, self.output = SystemClock(), PayloadCache(), RemoteOutput(self)
         self._lock = threading.Lock()
         self._live: dict[str, Item] = {}
         self._own: set[str] = set()
-        """Of these: what was not there before, so that nobody else has submitted it."""
-        self._late: set[str] = set()
+        """Ids in ``_live`` that this program created, as opposed to joined."""
+        self._deferred: set[str] = set()
         self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
         self._callbacks = CallbackThreads()
         self._closing = threading.Lock()
@@ -136,17 +136,17 @@ class RemoteRuntime(LoopThread, ControlPlane):
         self._submits_as = None if steers else you.get("user")
         self._client.most_bytes = self.settings.max_payload_bytes
         self._client.current_address = partial(current_address, str(self._fleet["control_plane"]), os.environ)
-        self._outbound = SubmissionSender(self._client, self.control_plane, self._was_accepted, self._was_refused)
-        self.acceptance = Acceptance(lambda: self._client.address, lambda: self._outbound.trouble, self.is_deferred)
-        self.calls = RemoteCalls(self, self._client, lambda: self._inbound.begin())  # noqa: PLW0108 - it is made below
-        self._inbound = ResultPoller(
+        self._sender = SubmissionSender(self._client, self.control_plane, self._was_accepted, self._was_refused)
+        self.acceptance = Acceptance(lambda: self._client.address, lambda: self._sender.last_error, self.is_deferred)
+        self.calls = RemoteCalls(self, self._client, lambda: self._poller.begin())  # noqa: PLW0108 - created below
+        self._poller = ResultPoller(
             self._client,
             self.control_plane,
             lambda: [*self._live.values(), *self.calls.open()],
             lambda name: self._live.get(name) or self.calls.find(name),
             self._promise_over,
             self._refused,
-            self.calls.told_of,
+            self.calls.set_mailbox,
         )
 
     # ---- items
@@ -180,7 +180,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         send_when_ready(self, PendingSubmission(item, document, blobs), arguments)
         if task.idempotency_key is None and task.content_key is None and not (actor and actor.public_name):
             return item
-        # It may be another one again, whose id is not known before the service has answered.
+        # It may join an existing item, whose id only the answer of the service tells.
         self.acceptance.wait(item)
         first = item.transition.task_id if item.transition is not None else item.id
         if first == item.id:
@@ -190,34 +190,34 @@ class RemoteRuntime(LoopThread, ControlPlane):
         found = self.item(first)
         return item if found is None else found
 
-    def send(self, parcel: PendingSubmission) -> None:
-        """All that the service needs to take it is there."""
-        self.call_soon(self._outbound.put, parcel)
+    def send(self, pending: PendingSubmission) -> None:
+        """Queue a submission whose arguments are all available."""
+        self.call_soon(self._sender.put, pending)
 
     def fail_unsent(self, item: Item, outcome: Outcome) -> None:
-        """It will never be sent."""
+        """End an item that will never be sent."""
         self._item_over(item, outcome)
 
-    def stays(self, item: Item) -> None:
-        """It waits here for one of its arguments."""
-        self._late.add(item.id)
+    def defer(self, item: Item) -> None:
+        """Mark an item as waiting here for one of its arguments."""
+        self._deferred.add(item.id)
 
-    def leaves(self, item: Item) -> bool:
-        """It does not wait here any more. False: somebody else said so before."""
+    def end_deferral(self, item: Item) -> bool:
+        """Remove the mark of :meth:`defer`. False: it was removed before."""
         with self._lock:
-            there = item.id in self._late
-            self._late.discard(item.id)
+            there = item.id in self._deferred
+            self._deferred.discard(item.id)
         return there
 
     def is_deferred(self, item: Item) -> bool:
-        """Does the service not hear of it before something else, so that others cannot name it yet?"""
-        return item.scheduled_id in self._late and not item.accepted
+        """Does the item wait here before it is sent, so that other submissions cannot refer to it yet?"""
+        return item.scheduled_id in self._deferred and not item.accepted
 
     def deferred_items(self, ids: Sequence[str]) -> list[Item]:
-        return [item for one in ids if one in self._late and (item := self._live.get(one)) is not None]
+        return [item for one in ids if one in self._deferred and (item := self._live.get(one)) is not None]
 
     def throttle(self) -> None:
-        """The service says itself when it has enough."""
+        """No-op: the service applies its own back-pressure."""
 
     def item(self, task_id: str) -> Item | None:
         known = self._live.get(task_id) or self._ended.get(task_id)
@@ -232,7 +232,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         return self._adopt(status)
 
     def _adopt(self, status: Mapping[str, Any]) -> Item:
-        """One that somebody else has submitted, or this program before it was started again."""
+        """Create the item for a status from the service, submitted by another program or before a restart."""
         kind, name = status["kind"], status["name"]
         job = JobDescription(entrypoint=name) if kind == "job" else None
         actor = ActorDescription.from_dict(status["actor"]) if kind == "actor" else None
@@ -244,11 +244,11 @@ class RemoteRuntime(LoopThread, ControlPlane):
             item = self._live.get(fresh.id) or self._ended.get(fresh.id)
             if item is None:
                 item = self._live[fresh.id] = fresh
-                self.call_soon(self._inbound.add, item)
+                self.call_soon(self._poller.add, item)
         return item
 
     def found(self, path: str) -> Item:
-        """The item that the service names there. Raises UnknownItemError."""
+        """Return the item that the service returns at this path. Raises UnknownItemError."""
         return self._adopt(self._ask("GET", path))
 
     def accepted_item(self, task_id: str) -> Item | None:
@@ -266,26 +266,26 @@ class RemoteRuntime(LoopThread, ControlPlane):
 
     async def _cancel(self, task_id: str, reason: str, *, force: bool) -> None:
         item = self._live.get(task_id)
-        if item is not None and self.is_deferred(item) and self.leaves(item):
+        if item is not None and self.is_deferred(item) and self.end_deferral(item):
             message = f"{task_id} was cancelled before it was sent: {reason}"
             done = Complete(task_id, TaskState.CANCELLED, 0, None, "TaskCancelledError", message)
             self._item_over(item, Outcome(done, None))
             return
-        if item is not None and not item.accepted:  # it is on its way, and must be there first
+        if item is not None and not item.accepted:  # in transit: the service must have it first
             await self._until_accepted(item)
         await self._client.ask("POST", path_of(task_id, "cancel"), {"reason": reason, "force": force})
 
     async def _until_accepted(self, item: Item) -> None:
         done = asyncio.Event()
         loop = asyncio.get_running_loop()
-        tell = lambda _: loop.call_soon_threadsafe(done.set)  # noqa: E731 - to be taken away again below
-        item.watch_transitions(tell)
+        on_transition = lambda _: loop.call_soon_threadsafe(done.set)  # noqa: E731 - unregistered below
+        item.watch_transitions(on_transition)
         try:
             while not item.accepted:
                 await done.wait()
                 done.clear()
         finally:
-            item.unwatch_transitions(tell)
+            item.unwatch_transitions(on_transition)
 
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
         item.watch(lambda _: self._callbacks.run(work))
@@ -323,9 +323,9 @@ class RemoteRuntime(LoopThread, ControlPlane):
         if gang is not None and is_member(gang.task, task_id):
             item = gang
         if item is not None and not item.accepted:
-            why = f": {self._outbound.trouble}" if self._outbound.trouble else "."
-            said = f"{self._client.address} has not said yet that it accepted it{why}"
-            sentence = f"{said} While this program runs, it is tried again"
+            why = f": {self._sender.last_error}" if self._sender.last_error else "."
+            unconfirmed = f"{self._client.address} has not confirmed yet that it accepted it{why}"
+            sentence = f"{unconfirmed} While this program runs, it is retried"
             story = Explanation(id=item.id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
             if item.task.gang is not None and item is gang:
                 story["member"] = member_summary(task_id, [one.name for one in item.task.gang.members])
@@ -347,7 +347,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         return SchedulingDecision.from_dict(self._ask("POST", "/api/v1/plan", {"task": document}))
 
     def owned(self, task: TaskDescription) -> TaskDescription:
-        """As whose it is submitted with this token, where its owner was not named."""
+        """Set the owner to the user of the token, if the task does not name one."""
         if self._submits_as is None or task.owner != default_owner():
             return task
         return replace(task, owner=self._submits_as)
@@ -374,7 +374,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         return rows
 
     def events(self, wanted: EventFilter, since: int | None) -> EventIterator:
-        found = EventIterator(self, told(self._client, wanted, since))
+        found = EventIterator(self, read_events(self._client, wanted, since))
         found.begin(PATIENCE_S)
         return found
 
@@ -390,7 +390,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         return self.run(self._client.fetch(path)).decode(errors="replace")
 
     def follow_text(self, path: str) -> Iterator[str]:
-        """Pieces as they come. They are fetched when they are asked for."""
+        """Yield text as it arrives, fetched on demand."""
         stream = self._client.stream(path)
         assert isinstance(stream, AsyncGenerator)
 
@@ -424,16 +424,16 @@ class RemoteRuntime(LoopThread, ControlPlane):
                 verb = "cordon" if cordoned else "uncordon"
                 self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/{verb}", {})
             case _:
-                raise TypeError(f"a service cannot be told of {event!r}")
+                raise TypeError(f"no request to the service for {event!r}")
 
-    def _order(self, task_id: str, verb: str, said: Mapping[str, Any]) -> None:
+    def _order(self, task_id: str, verb: str, body: Mapping[str, Any]) -> None:
         item = self._live.get(task_id)
         if item is not None:
             self.acceptance.wait(item)
         try:
-            self._ask("POST", path_of(task_id, verb), said)
+            self._ask("POST", path_of(task_id, verb), body)
         except SchedulerError as error:
-            if type(error) is not SchedulerError or not self._is_over(task_id):  # to which nothing happens
+            if type(error) is not SchedulerError or not self._is_over(task_id):  # a finished item ignores the request
                 raise
 
     def _is_over(self, task_id: str) -> bool:
@@ -477,20 +477,20 @@ class RemoteRuntime(LoopThread, ControlPlane):
         return drained
 
     def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
-        said = {"reason": reason, "force": force}
+        body = {"reason": reason, "force": force}
         path = f"/api/v1/clusters/{quote(cluster, safe='')}/declare-dead"
-        # Not twice: what came there after the first time would be settled, too.
-        items: list[str] = self.run(self._client.once("POST", path, said))["items"]
+        # Not retried: a repetition would also settle items that arrived after the first request.
+        items: list[str] = self.run(self._client.once("POST", path, body))["items"]
         return items
 
-    def _ask(self, method: str, path: str, said: Mapping[str, Any] | None = None) -> Any:
-        return self.run(self._client.ask(method, path, said))
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return self.run(self._client.ask(method, path, body))
 
     # ---- the end
 
     def shutdown(self, *, drain: bool, interrupted: Callable[[], bool] = lambda: False) -> None:
-        """What was accepted goes on; with ``drain`` it is waited for. Where the program asked for it (the decorator,
-        wait_for_all_jobs), what it submitted itself is cancelled after Ctrl+C."""
+        """Disconnect; accepted items continue, and ``drain`` waits for them. After Ctrl+C the items of this program are
+        cancelled if it requested that (the decorator, wait_for_all_jobs)."""
         unfinished = self.unfinished()
         items = [item for item in unfinished if not item.task.runs_actors]
         if program.stopping():
@@ -500,7 +500,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
             wait_for(waited, len(waited))
         else:
             self.acceptance.wait_at_the_end(items)
-        self.calls.refuse("was shut down")  # before their actors end: so much is for sure
+        self.calls.refuse("was shut down")  # before their actors end
         self._end_actors([item for item in unfinished if item.task.program == self.control_plane])
         with self._closing:
             if self.loop_ended:
@@ -513,32 +513,32 @@ class RemoteRuntime(LoopThread, ControlPlane):
                 self._end()
 
     def _end_actors(self, actors: Sequence[Item]) -> None:
-        """Those that are not detached end with their program; if the service does not hear of it, it sees us gone."""
+        """End the actors that are not detached; if the request fails, the service ends them when the lease expires."""
         left = [item.id for item in actors if item.outcome is None]
         if left and not self.loop_ended:
             self.run(self._cancel_all(left))
 
     async def _cancel_all(self, ids: Sequence[str]) -> None:
         asked = [asyncio.ensure_future(self._cancel(one, "its program has ended", force=True)) for one in ids]
-        _, silent = await asyncio.wait(asked, timeout=min(SAY_AFTER_S, END_PATIENCE_S))
+        _, silent = await asyncio.wait(asked, timeout=min(NOTIFY_AFTER_S, END_PATIENCE_S))
         if silent:
             left = [one for one, task in zip(ids, asked, strict=True) if not task.done()]
             notify(
                 f"waiting at most {END_PATIENCE_S:g} s for {self.address} to hear that {shorten(left)} "
                 "should end; it ends them by itself when it does not hear of this program any more"
             )
-            await asyncio.wait(silent, timeout=max(0.0, END_PATIENCE_S - SAY_AFTER_S))
+            await asyncio.wait(silent, timeout=max(0.0, END_PATIENCE_S - NOTIFY_AFTER_S))
         for one, task in zip(ids, asked, strict=True):
             why = "no answer" if not task.done() else task.exception()
             if why is not None:
-                _log.warning("%s was not told that %s is not needed any more: %s", self.address, one, why)
+                _log.warning("%s did not confirm the end of actor %s: %s", self.address, one, why)
             task.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
 
     async def _close(self) -> None:
-        await self._inbound.close()
+        await self._poller.close()
         await self.calls.close()
-        await self._outbound.close()
+        await self._sender.close()
         await self._client.close()
 
     def _end(self) -> None:
@@ -547,16 +547,16 @@ class RemoteRuntime(LoopThread, ControlPlane):
 
     # ---- on the loop
 
-    def _was_accepted(self, parcel: PendingSubmission, answer: Mapping[str, Any]) -> None:
-        item = parcel.item
+    def _was_accepted(self, pending: PendingSubmission, answer: Mapping[str, Any]) -> None:
+        item = pending.item
         if answer["id"] == item.id:
             self._own.add(item.id)
         if item.transition is None:
             item.moved(wire.step_from_wire(answer))
-        self._inbound.begin()
+        self._poller.begin()
 
-    def _was_refused(self, parcel: PendingSubmission, error: SchedulerError) -> None:
-        self._fail(parcel.item, error)
+    def _was_refused(self, pending: PendingSubmission, error: SchedulerError) -> None:
+        self._fail(pending.item, error)
 
     def _refused(self, promise: Promise, error: SchedulerError) -> None:
         if isinstance(promise, RemoteCall):
@@ -595,7 +595,7 @@ def path_of(item_id: str, verb: str = "") -> str:
 
 
 def document_of(task: TaskDescription) -> dict[str, Any]:
-    """Without what is as it always is."""
+    """Return the task as a JSON document without empty fields."""
     return {name: value for name, value in task.to_dict().items() if value not in _EMPTY}
 
 

@@ -1,4 +1,4 @@
-"""Inbound: one long poll for all that a program waits for; it goes on where it stopped when the service is back."""
+"""ResultPoller: one long poll for all results of a program, resumed after the service restarts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome,
 _log = get_logger(__name__)
 POLL_S = 25.0
 MOST_AT_ONCE = 10_000
-"""A service takes no more new ids with one question."""
+"""Maximum number of new ids per request that the service accepts."""
 
 
 class ResultPoller:
-    """Lives on the loop. ``watched`` are the items and calls that are not over; ``ended`` and ``unknown`` are told of
-    each, and ``mailbox`` of the name of the one that the service has for us."""
+    """Runs on the loop. ``watched`` returns the pending items and calls; ``ended`` and ``unknown`` are called for each
+    result or lost id, ``mailbox`` with the name of the program's mailbox at the service."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ResultPoller:
     ) -> None:
         self._client, self._name = client, name
         self._watched, self._find, self._ended, self._unknown = watched, find, ended, unknown
-        self._tell_mailbox = mailbox
+        self._on_mailbox = mailbox
         self._add: dict[str, None] = {}
         self._heard: dict[str, None] = {}
         self._wake = asyncio.Event()
@@ -49,18 +49,18 @@ class ResultPoller:
         self._mailbox: str | None = None
 
     def begin(self) -> None:
-        """There is something to wait for."""
+        """Start polling, if it is not running."""
         if self._polling is None or self._polling.done():
             self._polling = asyncio.get_running_loop().create_task(self._poll_all())
 
     def add(self, item: Item) -> None:
-        """The service does not know that we wait for this one."""
+        """Register an item that the service does not watch for this program yet."""
         self._add[item.id] = None
         self._wake.set()
         self.begin()
 
     async def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop polling."""
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
@@ -68,57 +68,61 @@ class ResultPoller:
     async def _poll_all(self) -> None:
         while self._heard or any(True for _ in self._watched()):
             add, heard = list(islice(self._add, MOST_AT_ONCE)), list(self._heard)
-            timeout = POLL_S if len(add) == len(self._add) else 0.0  # the others come with the next question
-            said = {"client": self._name, "mailbox": self._mailbox, "add": add, "heard": heard, "timeout": timeout}
+            timeout = POLL_S if len(add) == len(self._add) else 0.0  # the rest goes with the next request
+            body = {"client": self._name, "mailbox": self._mailbox, "add": add, "heard": heard, "timeout": timeout}
             self._wake.clear()
             asking = asyncio.ensure_future(
-                self._client.ask("POST", "/api/v1/wait", said, patience=None, timeout=POLL_S + 30)
+                self._client.ask("POST", "/api/v1/wait", body, patience=None, timeout=POLL_S + 30)
             )
             woken = asyncio.ensure_future(self._wake.wait())
             try:
                 await asyncio.wait([asking, woken], return_when=asyncio.FIRST_COMPLETED)
-            except asyncio.CancelledError:  # nobody would hear how the question ends
+            except asyncio.CancelledError:  # cancel the request, too
                 asking.cancel()
                 woken.cancel()
                 await asyncio.gather(asking, woken, return_exceptions=True)
                 raise
             woken.cancel()
-            if not asking.done():  # somebody waits for one more: ask anew
+            if not asking.done():  # an item was added: restart the request
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
                 continue
             try:
                 answer = asking.result()
                 mailbox, _, _ = answer["mailbox"], answer["items"], answer["problems"]
-            except NotAllowedError as error:  # what runs goes on, but we are not told of it any more
+            except NotAllowedError as error:  # running items continue, but their results are not available
                 for one in list(self._watched()):
                     self._unknown(one, error)
                 self._heard.clear()
                 continue
-            except (SchedulerError, LookupError, TypeError) as error:  # it may be another program at that address
-                _log.warning("the service cannot tell what is new: %s", error)
+            except (SchedulerError, LookupError, TypeError) as error:  # possibly another program at that address
+                _log.warning("polling the service for results failed: %s", error)
                 await asyncio.sleep(1.0)
                 continue
             for item_id in add:
                 self._add.pop(item_id, None)
             for item_id in heard:
                 self._heard.pop(item_id, None)
-            if mailbox != self._mailbox:  # the service does not know any more what we wait for
+            if mailbox != self._mailbox:  # the service has lost the watched ids
                 self._mailbox = mailbox
                 watched = list(self._watched())
                 self._add.update((one.id, None) for one in watched if isinstance(one, Item) and one.accepted)
-            self._tell_mailbox(mailbox)
-            await self._hear(answer)
+            self._on_mailbox(mailbox)
+            await self._handle_answer(answer)
 
-    async def _hear(self, answer: Mapping[str, Any]) -> None:
+    async def _handle_answer(self, answer: Mapping[str, Any]) -> None:
         for status in answer["items"]:
             try:
-                await self._hear_one(status)
+                await self._handle_status(status)
             except SchedulerError as error:
                 _log.warning("how %s ended cannot be fetched yet: %s", status["id"], error)
                 await asyncio.sleep(1.0)
-            except (LookupError, TypeError, ValueError) as error:  # of another version, perhaps; others go on
-                _log.warning("what the service tells of an item cannot be understood: %r in %.200s", error, status)
+            except (
+                LookupError,
+                TypeError,
+                ValueError,
+            ) as error:  # possibly of another version; continue with the others
+                _log.warning("the service sent an invalid item status: %r in %.200s", error, status)
                 await asyncio.sleep(1.0)
         for item_id, problem in answer["problems"].items():
             item = self._find(item_id)
@@ -126,7 +130,7 @@ class ResultPoller:
             if item is not None:
                 self._unknown(item, error_from_problem(problem))
 
-    async def _hear_one(self, status: Mapping[str, Any]) -> None:
+    async def _handle_status(self, status: Mapping[str, Any]) -> None:
         item = self._find(status["id"])
         if "outcome" in status:
             if item is not None and item.outcome is None:
@@ -138,16 +142,16 @@ class ResultPoller:
                 item.moved(step)
 
     async def _end(self, item: Promise, status: Mapping[str, Any]) -> None:
-        said = status["outcome"]
+        body = status["outcome"]
         fetched: dict[str, bytes] = {}
-        for digest in wire.named_payloads(said):
+        for digest in wire.named_payloads(body):
             path = f"/api/v1/blobs/{digest}"
-            if not isinstance(item, Item):  # answers to calls are nowhere but in the mailbox
+            if not isinstance(item, Item):  # call results exist only in the mailbox
                 path = f"/api/v1/calls/{quote(item.id, safe='')}/result?client={quote(self._name, safe='')}"
             try:
                 fetched[digest] = await self._client.fetch(path)
             except UnknownItemError:
-                _log.warning("the value of %s was forgotten before it was fetched", item.id)
+                _log.warning("the value of %s was deleted before it was fetched", item.id)
         if isinstance(item, Item) and "number" in status:
             item.transition = wire.step_from_wire(status)
-        self._ended(item, wire.outcome_from_wire(said, fetched))
+        self._ended(item, wire.outcome_from_wire(body, fetched))

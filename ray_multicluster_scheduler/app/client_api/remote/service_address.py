@@ -1,4 +1,4 @@
-"""The address of a service: the one that was named, or of the one that runs here. Light: commands load it."""
+"""Finds the address of a service: a configured one, or that of the service on this machine. Light: commands load it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ ADDRESS = "RMCS_ADDRESS"
 
 
 def named_service(address: str | None, environ: Mapping[str, str]) -> str | None:
-    """The one that was given, else that of ``RMCS_ADDRESS``. Raises ConfigurationError for what is no address."""
+    """Return ``address``, else ``RMCS_ADDRESS``. Raises ConfigurationError for an invalid address."""
     if address is not None:
         return checked_address(address, "address")
     return checked_address(environ[ADDRESS], ADDRESS) if environ.get(ADDRESS) else None
 
 
 def service_here(environ: Mapping[str, str]) -> str | None:
-    """The one that runs on this machine with the same state folder. Raises ConfigurationError."""
-    said = holder(rmcs_home(environ))
-    found = None if said is None else said.get("address")
+    """Return the address of the service on this machine with the same state folder. Raises ConfigurationError."""
+    running = holder(rmcs_home(environ))
+    found = None if running is None else running.get("address")
     return None if found is None else checked_address(str(found), "server.json")
 
 
 def checked_address(address: object, key: str) -> str:
-    """Raises ConfigurationError."""
+    """Validate and normalize an address. Raises ConfigurationError."""
     found = _parts(address)
     if found is None or found.scheme not in ("http", "https") or not found.hostname or found.query:
         raise ConfigurationError(
             f"{key} is {address!r}, which is no address of a service.", next_step="write http://127.0.0.1:8000"
         )
     if found.username is not None or found.password is not None:
-        raise ConfigurationError(  # what it is, is not repeated
+        raise ConfigurationError(  # do not repeat the password
             f"{key} has a user or a password in it, which nobody asks for.",
             next_step=f"write http://{found.hostname}:{found.port or 8000}, and give a token with RMCS_TOKEN",
         )
@@ -59,9 +59,9 @@ _log = get_logger(__name__)
 
 
 def find_service(address: str | None, environ: Mapping[str, str]) -> str | None:
-    """The one that was named, else that of ``RMCS_ADDRESS``, else the one that runs here; None: there is none.
+    """Return ``address``, else ``RMCS_ADDRESS``, else the service on this machine, else None.
 
-    Raises ConfigurationError for what is no address.
+    Raises ConfigurationError for an invalid address.
     """
     named = named_service(address, environ)
     if named is not None:
@@ -74,13 +74,13 @@ def find_service(address: str | None, environ: Mapping[str, str]) -> str | None:
                 f"the service of {home} does not run (rmcs up starts it): this program has a control plane of its own"
             )
         return None
-    _log.info("the service that runs here is used: %s", found)
+    _log.info("using the service on this machine: %s", found)
     return found
 
 
 def current_address(control_plane: str, environ: Mapping[str, str]) -> str | None:
-    """Where this very control plane listens, if it runs here: it may have been started again on another port."""
-    said = holder(rmcs_home(environ))
-    if said is None or said.get("control_plane") != control_plane or not said.get("address"):
+    """Return the current address of this control plane if it runs on this machine, possibly on a new port."""
+    running = holder(rmcs_home(environ))
+    if running is None or running.get("control_plane") != control_plane or not running.get("address"):
         return None
-    return checked_address(str(said["address"]), "server.json")
+    return checked_address(str(running["address"]), "server.json")

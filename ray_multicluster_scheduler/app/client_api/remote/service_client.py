@@ -1,4 +1,4 @@
-"""ServiceClient: HTTP to one service. What can be repeated safely is repeated until the service is back."""
+"""ServiceClient: HTTP client for one service, with retries of idempotent requests until the service is back."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import aiohttp
 
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.app.client_api.remote.service_errors import (
-    NobodyAnswersError,
-    nobody_answers,
-    not_trusted,
+    ServiceUnreachableError,
     refusal,
+    unreachable,
+    untrusted_certificate,
 )
 from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError, TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
@@ -28,19 +28,19 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import Eve
 
 _log = get_logger(__name__)
 PATIENCE_S = 30.0
-"""So long a question that can be asked again is asked again, before its caller is told that nobody answers."""
+"""How long an idempotent request is retried by default."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _CONNECT_S = 5.0
 _SURE_S = 1.0
-"""So long after an answer nobody else is taken to listen there."""
+"""How long after a response the address is assumed to be still the same service."""
 _BUSY = frozenset({502, 503, 504})
 
 
 class ServiceClient:
-    """Lives on one loop. Everything that is asked may be asked twice: ids are made by the caller."""
+    """Runs on one loop. Requests may be repeated, since callers choose the ids."""
 
     def __init__(self, address: str, credentials: Credentials | None = None) -> None:
-        """Raises ConfigurationError for certificates that cannot be used."""
+        """Raises ConfigurationError for invalid certificates."""
         self.address = address
         self._credentials = credentials or Credentials()
         self._session = aiohttp.ClientSession(
@@ -50,34 +50,36 @@ class ServiceClient:
         )
         self._silent, self._heard_at = False, -math.inf
         self.current_address: Callable[[], str | None] = lambda: None
-        """Where the same service listens now, if that can be told."""
+        """Returns the current address of the same service, if known."""
         self.most_bytes: int | None = None
-        """The largest payload that the service takes, once it was asked."""
+        """The largest payload that the service accepts, once known."""
 
     async def close(self) -> None:
         await self._session.close()
 
     @property
     def closed(self) -> bool:
-        """Nobody will be asked any more."""
+        """Was the client closed?"""
         return self._session.closed
 
     async def ask(
         self,
         method: str,
         path: str,
-        said: Mapping[str, Any] | None = None,
+        document: Mapping[str, Any] | None = None,
         *,
         patience: float | None = PATIENCE_S,
         timeout: float = 60.0,
         data: bytes | None = None,
         waiting: Callable[[SchedulerError], object] | None = None,
     ) -> Any:
-        """The answer as JSON. ``patience`` None: until there is one; ``waiting`` is told each time why there is none.
+        """Send a request and return the answer from JSON.
 
-        Raises ServiceUnavailableError, and the SchedulerError that the service answers with.
+        ``patience``: seconds to retry, None without limit; ``waiting`` is called with the error before each retry.
+
+        Raises ServiceUnavailableError, or the SchedulerError that the service returns.
         """
-        body = data if data is not None else (None if said is None else json.dumps(said).encode())
+        body = data if data is not None else (None if document is None else json.dumps(document).encode())
         status, answer = await self._try(method, path, body, patience, timeout, waiting)
         if status >= 400:
             raise self._problem(status, answer)
@@ -86,24 +88,23 @@ class ServiceClient:
         except ValueError as error:
             raise self._problem(status, answer) from error
 
-    async def once(self, method: str, path: str, said: Mapping[str, Any] | None = None) -> Any:
-        """The same for what must not be done twice: whoever gets no answer looks whether it was. Raises as
-        :meth:`ask` does."""
-        return await self.ask(method, path, said, patience=0.0)
+    async def once(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
+        """Like :meth:`ask` without retries, for requests that are not idempotent."""
+        return await self.ask(method, path, document, patience=0.0)
 
     async def upload(self, digest: str, data: bytes, waiting: Callable[[SchedulerError], object] | None = None) -> None:
-        """Give it a payload, however long it takes. Raises TaskSubmissionError for one that it would not take: it would
-        close the connection while we are still sending, and that looks as if it were gone."""
+        """Upload a payload, retrying without limit. Raises TaskSubmissionError for one that is too large: the service
+        would close the connection during the upload, which looks like a network error."""
         if self.most_bytes is not None and len(data) > self.most_bytes:
             raise TaskSubmissionError(
-                f"A payload of {len(data):,} bytes is larger than the {self.most_bytes:,} that the service takes.",
-                next_step="send less at once, or give the service another max_payload_bytes",
+                f"A payload of {len(data):,} bytes is larger than the {self.most_bytes:,} that the service accepts.",
+                next_step="send less at once, or raise max_payload_bytes of the service",
             )
         path = f"/api/v1/blobs/{digest}"
         await self.ask("PUT", path, data=data, patience=None, timeout=3600.0, waiting=waiting)
 
     async def fetch(self, path: str, *, patience: float | None = PATIENCE_S) -> bytes:
-        """The answer as it is. Raises as :meth:`ask` does."""
+        """GET raw bytes. Raises as :meth:`ask` does."""
         status, answer = await self._try("GET", path, None, patience, 600.0)
         if status >= 400:
             raise self._problem(status, answer)
@@ -112,25 +113,25 @@ class ServiceClient:
     async def stream(
         self, path: str, *, headers: Mapping[str, str] | None = None, silence_s: float | None = None
     ) -> AsyncIterator[str]:
-        """Text as it comes; after so long a silence nobody is taken to be there. Raises ServiceUnavailableError, and
-        what the service answers with."""
+        """GET text and yield it as it arrives; ``silence_s`` is the read timeout. Raises ServiceUnavailableError, or
+        the error that the service returns."""
         limit = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S, sock_read=silence_s)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         try:
             while True:
-                said = {**self._headers(), **(headers or {})}
-                async with self._session.get(f"{self.address}{path}", timeout=limit, headers=said) as response:
+                sent = {**self._headers(), **(headers or {})}
+                async with self._session.get(f"{self.address}{path}", timeout=limit, headers=sent) as response:
                     if response.status == 401 and self._credentials.renewed():
                         continue
                     if response.status >= 400:
                         raise self._problem(response.status, await response.read())
-                    self._heard()
+                    self._on_response()
                     async for piece in response.content.iter_any():
                         yield decoder.decode(piece)
                     return
         except SchedulerError:  # NotAllowedError is an OSError, too
             raise
-        except (aiohttp.ClientError, OSError, TimeoutError, _NotItselfError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, _DifferentServiceError) as error:
             self._follow(error)
             raise self._gone(error) from error
         except RuntimeError as error:
@@ -154,7 +155,7 @@ class ServiceClient:
                 headers = self._headers()
                 if body is not None:
                     headers["Content-Type"] = "application/json"
-                sent = None if body is None else io.BytesIO(body)  # in pieces, however large it is
+                sent = None if body is None else io.BytesIO(body)  # sent in pieces, whatever its size
                 async with self._session.request(
                     method, f"{self.address}{path}", data=sent, headers=headers, timeout=limit
                 ) as response:
@@ -162,12 +163,12 @@ class ServiceClient:
                     if response.status == 401 and self._credentials.renewed():
                         continue
                     if response.status not in _BUSY or deadline is not None:
-                        self._heard()
+                        self._on_response()
                         return response.status, answer
                     problem: Exception = self._problem(response.status, answer)
             except aiohttp.ClientConnectorCertificateError as error:
-                raise not_trusted(self.address, error) from error
-            except (aiohttp.ClientError, OSError, TimeoutError, _NotItselfError) as error:
+                raise untrusted_certificate(self.address, error) from error
+            except (aiohttp.ClientError, OSError, TimeoutError, _DifferentServiceError) as error:
                 problem = error
             except RuntimeError as error:
                 problem = _closed(error)
@@ -176,40 +177,40 @@ class ServiceClient:
             self._follow(problem)
             if deadline is not None and time.monotonic() + pause > deadline:
                 raise self._gone(problem) from problem
-            self._say(problem)
+            self._log_retry(problem)
             if waiting is not None:
                 waiting(problem if isinstance(problem, SchedulerError) else self._gone(problem))
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _headers(self) -> dict[str, str]:
-        """Raises _NotItselfError if another one may listen there by now, who must not have the token."""
+        """Return the authentication headers. Raises _DifferentServiceError if the address may have a new owner."""
         unsure = self._silent or time.monotonic() - self._heard_at > _SURE_S
         if unsure and not self._credentials.are_for(self.address):
-            raise _NotItselfError("it does not run")
+            raise _DifferentServiceError("it does not run")
         return self._credentials.headers()
 
     def _follow(self, problem: Exception) -> None:
-        """Nobody listens there any more; the service may have been started again somewhere else."""
-        gone = isinstance(problem, (aiohttp.ClientConnectorError, _NotItselfError))
+        """After a failed connection, switch to the new address of the service if it was restarted elsewhere."""
+        gone = isinstance(problem, (aiohttp.ClientConnectorError, _DifferentServiceError))
         moved = self.current_address() if gone else None
         if moved is not None and moved != self.address:
             _log.warning("the service %s is now %s", self.address, moved)
             self.address = moved
 
-    def _say(self, problem: Exception) -> None:
+    def _log_retry(self, problem: Exception) -> None:
         if not self._silent:
-            silent = "cannot take it now" if isinstance(problem, SchedulerError) else "does not answer"
-            _log.warning("the service %s %s (%s); it is asked again", self.address, silent, problem)
+            silent = "cannot accept requests now" if isinstance(problem, SchedulerError) else "does not answer"
+            _log.warning("the service %s %s (%s); retrying", self.address, silent, problem)
         self._silent = True
 
-    def _heard(self) -> None:
+    def _on_response(self) -> None:
         if self._silent:
             _log.warning("the service %s answers again", self.address)
         self._silent, self._heard_at = False, time.monotonic()
 
-    def _gone(self, problem: Exception) -> NobodyAnswersError:
-        return nobody_answers(self.address, problem)
+    def _gone(self, problem: Exception) -> ServiceUnreachableError:
+        return unreachable(self.address, problem)
 
     def _shut_down(self) -> ServiceUnavailableError:
         return ServiceUnavailableError(
@@ -221,26 +222,26 @@ class ServiceClient:
 
 
 def _closed(error: RuntimeError) -> Exception:
-    """aiohttp's word for a connection, or a session, that was closed while somebody read from it. Raises any other."""
+    """Convert the RuntimeError of aiohttp for a closed connection or session; re-raise any other."""
     if "closed" not in str(error):
         raise error
     return ConnectionResetError(str(error).rstrip("."))
 
 
-class _NotItselfError(Exception):
-    """The service that a token is for does not run; whoever listens there now is somebody else."""
+class _DifferentServiceError(Exception):
+    """The service that the token belongs to does not run; another program may listen at its address."""
 
 
 _log = get_logger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 SILENCE_S = 45.0
-"""A service says every fifteen seconds that all is well."""
+"""Read timeout of the event stream; the service sends a heartbeat every 15 s."""
 
 
-async def told(
+async def read_events(
     client: ServiceClient, wanted: EventFilter, since: int | None
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """What came together, again and again. Raises SchedulerError for what the service refuses."""
+    """Stream event batches, reconnecting after errors. Raises SchedulerError if the service refuses the request."""
     words = {one.name: ",".join(sorted(getattr(wanted, one.name))) for one in fields(wanted)}
     query = urlencode({key: value for key, value in words.items() if value})
     last, pause, began = since, _FIRST_PAUSE_S, False
@@ -253,26 +254,26 @@ async def told(
                 *frames, lines = (lines + piece).split("\n\n")
                 events = []
                 for frame in frames:
-                    number, said = _read(frame)
+                    number, event = _read(frame)
                     last = last if number is None else number
-                    events += [] if said is None else [said]
+                    events += [] if event is None else [event]
                 yield events
-            _log.info("the service %s has ended its events; it is asked again", client.address)
+            _log.info("the service %s ended the event stream; reconnecting", client.address)
         except ServiceUnavailableError as error:
             if client.closed:
                 return
-            if not began and not isinstance(error, NobodyAnswersError):
+            if not began and not isinstance(error, ServiceUnreachableError):
                 raise
-            _log.warning("no events come: %s They are asked for again.", error.message)
+            _log.warning("no events: %s Reconnecting.", error.message)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 def _read(frame: str) -> tuple[int | None, dict[str, Any] | None]:
-    number, said = None, None
+    number, event = None, None
     for line in frame.split("\n"):
         if line.startswith("id: "):
             number = int(line[4:])
         elif line.startswith("data: "):
-            said = json.loads(line[6:])
-    return number, said
+            event = json.loads(line[6:])
+    return number, event

@@ -1,4 +1,4 @@
-"""Why a service did not do what it was asked, as errors with a next step. Light: commands load it at every start."""
+"""Turns failed requests to a service into errors with a next step. Light: every command loads it."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from ray_multicluster_scheduler.common.exception import (
 )
 
 _OURS = frozenset({"error", "code", "message"})
-"""What each of our problem documents says; those of others may say some of it."""
-_AWAY = frozenset({502, 503, 504})
-"""What a proxy answers for a service that it does not reach."""
+"""Keys of every problem document of the service; other programs may send some of them."""
+_GATEWAY_ERRORS = frozenset({502, 503, 504})
+"""Status codes of a proxy that does not reach the service."""
 _TITLE = re.compile(rb"<title[^>]*>\s*(.{1,100}?)\s*</title>", re.IGNORECASE | re.DOTALL)
 _SHOWN = 80
 
 
-class NobodyAnswersError(ServiceUnavailableError):
-    """Not even to say that it cannot be served."""
+class ServiceUnreachableError(ServiceUnavailableError):
+    """No connection to the service."""
 
 
 def refusal(address: str, credentials: Credentials, status: int, answer: bytes, by: str = "") -> SchedulerError:
-    """What an answer that is none means; ``by`` is how whoever gave it calls itself."""
+    """Return the error for a failed request; ``by`` is the ``Server`` header."""
     try:
-        said = json.loads(answer)
+        body = json.loads(answer)
     except ValueError:
-        said = None
-    if isinstance(said, dict) and said.keys() >= _OURS:
-        return _not_let_in(address, credentials) if status == 401 else error_from_problem(said)
-    if isinstance(said, dict) and said.get("status") == "not ready":
+        body = None
+    if isinstance(body, dict) and body.keys() >= _OURS:
+        return _unauthorized(address, credentials) if status == 401 else error_from_problem(body)
+    if isinstance(body, dict) and body.get("status") == "not ready":
         return ServiceUnavailableError(
-            f"The service {address} {not_ready(str(said.get('reason')))}.",
+            f"The service {address} {not_ready(str(body.get('reason')))}.",
             next_step="ask again when that is over; what it wrote to its stderr, where `rmcs up` was typed, says more",
         )
     words = f"{status} {_phrase(status)}{_shown(answer)}{f', from {escaped(by[:_SHOWN])}' if by else ''}"
-    if status in _AWAY:
+    if status in _GATEWAY_ERRORS:
         return ServiceUnavailableError(
             f"What answers at {address} does not reach the service behind it: it said {words}.",
             next_step="see whether the service runs (rmcs up), and whether what stands before it knows where",
@@ -51,29 +51,29 @@ def refusal(address: str, credentials: Credentials, status: int, answer: bytes, 
 
 
 def not_ready(reason: str) -> str:
-    """What is said of a service that takes nothing new. Its reason may be said of it (``is draining``), or not."""
-    said = reason.rstrip(".")
-    return said if said.startswith(("is ", "has ")) else f"is not ready: {said}"
+    """Phrase the reason of a service that is not ready; it may already begin with a verb (``is draining``)."""
+    text = reason.rstrip(".")
+    return text if text.startswith(("is ", "has ")) else f"is not ready: {text}"
 
 
-def not_a_service(address: str, said: str) -> SchedulerError:
-    """Somebody else listens there. It is asked no second time: waiting does not mend it."""
+def not_a_service(address: str, answer: str) -> SchedulerError:
+    """Another program listens at the address. Not retryable."""
     return SchedulerError(
-        f"{address} answers, but not as a ray_multicluster_scheduler service: it said {said}.",
+        f"{address} answers, but not as a ray_multicluster_scheduler service: it said {answer}.",
         next_step="see whether that is the address of a service (`rmcs up` prints it; a Ray dashboard is none)",
     )
 
 
-def silent(address: str, seconds: float) -> ServiceUnavailableError:
-    """Somebody listens there, and says nothing at all."""
+def no_response(address: str, seconds: float) -> ServiceUnavailableError:
+    """The address accepts connections but sends no response."""
     return ServiceUnavailableError(
         f"{address} takes connections, and said nothing in {seconds:g} s.",
         next_step="see whether a service listens there (http or https?), and whether its process is stopped or hangs",
     )
 
 
-def no_tls(address: str) -> SchedulerError:
-    """It answers, but not in TLS."""
+def tls_unsupported(address: str) -> SchedulerError:
+    """The address answers without TLS."""
     return SchedulerError(
         f"{address} does not speak TLS.", next_step=f"write {address.replace('https:', 'http:', 1)}, if that is meant"
     )
@@ -84,7 +84,7 @@ def _phrase(status: int) -> str:
 
 
 def _shown(answer: bytes) -> str:
-    """A little of it, for whoever knows what listens there."""
+    """Return an excerpt of an answer, to help identify the program at the address."""
     title = _TITLE.search(answer)
     if title is not None:
         return f", a page of HTML called {_text(title[1])}"
@@ -94,26 +94,26 @@ def _shown(answer: bytes) -> str:
     return f", {_text(first)}" if first else ""
 
 
-def _text(said: bytes) -> str:
-    return repr(said[:_SHOWN].decode(errors="replace"))
+def _text(answer: bytes) -> str:
+    return repr(answer[:_SHOWN].decode(errors="replace"))
 
 
-def nobody_answers(address: str, problem: Exception) -> NobodyAnswersError:
-    said = getattr(getattr(problem, "os_error", problem), "strerror", None) or str(problem) or type(problem).__name__
-    return NobodyAnswersError(
-        f"The service {address} does not answer: {said}.",
+def unreachable(address: str, problem: Exception) -> ServiceUnreachableError:
+    reason = getattr(getattr(problem, "os_error", problem), "strerror", None) or str(problem) or type(problem).__name__
+    return ServiceUnreachableError(
+        f"The service {address} does not answer: {reason}.",
         next_step="start it (rmcs up), or give another address (RMCS_ADDRESS)",
     )
 
 
-def not_trusted(address: str, error: Exception) -> ServiceUnavailableError:
+def untrusted_certificate(address: str, error: Exception) -> ServiceUnavailableError:
     return ServiceUnavailableError(
         f"{address} cannot prove that it is what it says: {error}.",
         next_step="name a file with the certificate of whoever vouches for it: RMCS_TLS_CA, or tls_ca=…",
     )
 
 
-def _not_let_in(address: str, credentials: Credentials) -> NotAllowedError:
+def _unauthorized(address: str, credentials: Credentials) -> NotAllowedError:
     source = credentials.source or "no token was given"
     if credentials.token is None:
         path = urlsplit(address).path

@@ -1,4 +1,4 @@
-"""Outbound: what a program submits, on its way to the service: many at a time, never lost, never twice."""
+"""SubmissionSender: sends submissions to the service in batches, exactly once, retrying until it answers."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _log = get_logger(__name__)
 
 MOST_ITEMS = 500
 MOST_BYTES = 8 * 2**20
-SAY_AFTER_S = 3.0
-"""So long the service may take nothing before a person at the terminal is told."""
+NOTIFY_AFTER_S = 3.0
+"""How long the service may accept nothing before a notice is printed."""
 
 
 @dataclass(slots=True)
 class PendingSubmission:
-    """An item, and all that the service needs to take it."""
+    """An item with its document and payloads for the service."""
 
     item: Item
     document: dict[str, Any]
     blobs: dict[str, bytes]
     sent_with: set[str] = field(default_factory=set)
     runtime_env: dict[str, Any] | None = None
-    """As the program gave it, once its packages were given to the service."""
+    """The original runtime_env, set once its packages were uploaded."""
 
 
 class SubmissionSender:
-    """Lives on the loop. ``accepted`` and ``refused`` are told of each, in their order."""
+    """Runs on the loop. ``accepted`` or ``refused`` is called for each submission, in order."""
 
     def __init__(
         self,
@@ -52,76 +52,76 @@ class SubmissionSender:
         self._client, self._name = client, name
         self._accepted, self._refused = accepted, refused
         self._waiting: deque[PendingSubmission] = deque()
-        self._there: set[str] = set()
+        self._uploaded: set[str] = set()
         self._packages = ProgramPackages(client)
         self._sending: asyncio.Task[None] | None = None
-        self.trouble = ""
-        """Why the service takes nothing just now, as a sentence."""
+        self.last_error = ""
+        """Why the service currently accepts nothing, as a sentence."""
         self._waits_since: float | None = None
-        self._said = False
+        self._notified = False
 
-    def put(self, parcel: PendingSubmission) -> None:
-        self._waiting.append(parcel)
+    def put(self, pending: PendingSubmission) -> None:
+        self._waiting.append(pending)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def close(self) -> None:
-        """Whatever has not been sent is not."""
+        """Stop; unsent submissions are dropped."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
         await self._packages.close()
 
-    def _hear_why(self, batch: list[PendingSubmission], error: SchedulerError) -> None:
-        """Nothing is taken: this is asked again, and a person who waits is told so once."""
+    def _on_unavailable(self, batch: list[PendingSubmission], error: SchedulerError) -> None:
+        """Record why the service did not accept a batch, which is retried, and print a notice once."""
         now = time.monotonic()
         self._waits_since = now if self._waits_since is None else self._waits_since
-        self.trouble = error.message
-        if not self._said and now - self._waits_since >= SAY_AFTER_S:
-            self._said = True
+        self.last_error = error.message
+        if not self._notified and now - self._waits_since >= NOTIFY_AFTER_S:
+            self._notified = True
             more = len(batch) + len(self._waiting) - 1
             what = batch[0].item.id + (f" and {more} more" if more else "")
             notify(
                 f"{what}: not known to be accepted yet by {self._client.address}, which is asked again: {error.message}"
             )
 
-    def _is_heard(self) -> None:
-        self._waits_since, self._said, self.trouble = None, False, ""
+    def _on_answer(self) -> None:
+        self._waits_since, self._notified, self.last_error = None, False, ""
 
     async def _send_all(self) -> None:
         while self._waiting:
-            await asyncio.sleep(0)  # what comes at the same moment goes along
+            await asyncio.sleep(0)  # batch with submissions of the same moment
             batch = self._next_batch()
             try:
                 batch = await self._upload_large(await self._pack(batch))
                 answers = await self._send(batch)
-            except (TypeError, ValueError):  # something in one of them is no JSON
-                self._waiting.extendleft(reversed(self._plain(batch)))
+            except (TypeError, ValueError):  # one of them is not JSON-serializable
+                self._waiting.extendleft(reversed(self._serializable(batch)))
                 continue
             except SchedulerError as error:
-                for parcel in batch:
-                    self._refused(parcel, error)
+                for pending in batch:
+                    self._refused(pending, error)
                 continue
-            except Exception as error:  # noqa: BLE001 - or whoever waits for one of them would wait for ever
-                _log.exception("what was submitted could not be sent: a defect")
-                for parcel in batch:
-                    self._refused(parcel, _defect(parcel.item, error))
+            except Exception as error:  # noqa: BLE001 - otherwise their waiters would never return
+                _log.exception("sending submissions failed unexpectedly")
+                for pending in batch:
+                    self._refused(pending, _defect(pending.item, error))
                 continue
             again = []
-            for parcel, answer in zip(batch, answers, strict=True):
+            for pending, answer in zip(batch, answers, strict=True):
                 problem = answer.get("problem")
                 missing = wire.missing_blobs(problem) if problem else ()
-                new = not set(missing) <= parcel.sent_with
+                new = not set(missing) <= pending.sent_with
                 if missing and new and self._packages.lost(missing):
-                    parcel.sent_with.update(missing)
-                    again.append(parcel)
-                elif missing and new and set(missing) <= set(parcel.blobs):
-                    self._there.difference_update(missing)  # the service forgot them meanwhile
-                    again.append(parcel)
+                    pending.sent_with.update(missing)
+                    again.append(pending)
+                elif missing and new and set(missing) <= set(pending.blobs):
+                    self._uploaded.difference_update(missing)  # the service deleted them meanwhile
+                    again.append(pending)
                 elif problem:
-                    self._refused(parcel, error_from_problem(problem))
+                    self._refused(pending, error_from_problem(problem))
                 else:
-                    self._accepted(parcel, answer)
+                    self._accepted(pending, answer)
             self._waiting.extendleft(reversed(again))
 
     def _next_batch(self) -> list[PendingSubmission]:
@@ -132,81 +132,81 @@ class SubmissionSender:
             size += sum(len(data) for data in batch[-1].blobs.values() if len(data) <= wire.INLINE_BYTES) + 1000
         return batch
 
-    def _plain(self, batch: list[PendingSubmission]) -> list[PendingSubmission]:
-        """Those that can be written down; the others are refused."""
+    def _serializable(self, batch: list[PendingSubmission]) -> list[PendingSubmission]:
+        """Return the submissions that can be written as JSON; the others are refused."""
         plain = []
-        for parcel in batch:
+        for pending in batch:
             try:
-                json.dumps(parcel.document)
+                json.dumps(pending.document)
             except (TypeError, ValueError) as error:
                 problem = TaskSubmissionError(
-                    f"{parcel.item.id} cannot be written down: {error}.",
-                    task_id=parcel.item.id,
+                    f"{pending.item.id} cannot be written as JSON: {error}.",
+                    task_id=pending.item.id,
                     next_step="use only text, numbers, lists and mappings in its options and its runtime_env",
                 )
-                self._refused(parcel, problem)
+                self._refused(pending, problem)
             else:
-                plain.append(parcel)
+                plain.append(pending)
         return plain
 
     async def _pack(self, batch: list[PendingSubmission]) -> list[PendingSubmission]:
-        """Returns those whose folders and modules the service has; the others are refused."""
+        """Upload the packages of each runtime_env; submissions whose packages cannot be uploaded are refused."""
         packed = []
-        for parcel in batch:
-            task = parcel.document["task"]
-            env = parcel.runtime_env or task.get("runtime_env")
+        for pending in batch:
+            task = pending.document["task"]
+            env = pending.runtime_env or task.get("runtime_env")
             try:
                 if env:
-                    parcel.runtime_env = dict(env)
+                    pending.runtime_env = dict(env)
                     task["runtime_env"] = await self._packages.resolved(env)
             except SchedulerError as error:
-                self._refused(parcel, error)
+                self._refused(pending, error)
             else:
-                packed.append(parcel)
+                packed.append(pending)
         return packed
 
     async def _upload_large(self, batch: list[PendingSubmission]) -> list[PendingSubmission]:
-        """Returns those whose payloads are there; the others are refused."""
-        there = []
-        for parcel in batch:
+        """Upload large payloads; submissions whose payloads cannot be uploaded are refused."""
+        uploaded = []
+        for pending in batch:
             try:
-                for digest, data in parcel.blobs.items():
-                    if len(data) > wire.INLINE_BYTES and digest not in self._there:
-                        await self._client.upload(digest, data, partial(self._hear_why, batch))
-                        self._there.add(digest)
-                        parcel.sent_with.add(digest)
+                for digest, data in pending.blobs.items():
+                    if len(data) > wire.INLINE_BYTES and digest not in self._uploaded:
+                        await self._client.upload(digest, data, partial(self._on_unavailable, batch))
+                        self._uploaded.add(digest)
+                        pending.sent_with.add(digest)
             except SchedulerError as error:
-                self._refused(parcel, error)
+                self._refused(pending, error)
             else:
-                there.append(parcel)
-        return there
+                uploaded.append(pending)
+        return uploaded
 
     async def _send(self, batch: list[PendingSubmission]) -> list[dict[str, Any]]:
         blobs: dict[str, bytes] = {}
-        for parcel in batch:
-            for digest, data in parcel.blobs.items():
-                if len(data) <= wire.INLINE_BYTES and digest not in self._there:
+        for pending in batch:
+            for digest, data in pending.blobs.items():
+                if len(data) <= wire.INLINE_BYTES and digest not in self._uploaded:
                     blobs[digest] = data
-                    parcel.sent_with.add(digest)
-        said = {
+                    pending.sent_with.add(digest)
+        body = {
             "client": self._name,
-            "items": [parcel.document for parcel in batch],
+            "items": [pending.document for pending in batch],
             "blobs": wire.bytes_to_wire(blobs),
         }
         answer = await self._client.ask(
-            "POST", "/api/v1/items/batch", said, patience=None, waiting=partial(self._hear_why, batch)
+            "POST", "/api/v1/items/batch", body, patience=None, waiting=partial(self._on_unavailable, batch)
         )
-        self._is_heard()
-        self._there.update(blobs)
-        if len(self._there) > 100_000:
-            self._there.clear()
+        self._on_answer()
+        self._uploaded.update(blobs)
+        if len(self._uploaded) > 100_000:
+            self._uploaded.clear()
         answers: list[dict[str, Any]] = answer["items"]
         return answers
 
 
 def _defect(item: Item, error: Exception) -> TaskSubmissionError:
     return TaskSubmissionError(
-        f"{item.id} could not be sent to the service: a defect ({type(error).__name__}: {error}).",
+        f"{item.id} could not be sent to the service: unexpected {type(error).__name__}: {error}.",
         task_id=item.id,
-        next_step="report it, with the log of this program (logging of ray_multicluster_scheduler)",
+        next_step="report this as a bug, with the log of ray_multicluster_scheduler",
     )
