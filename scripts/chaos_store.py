@@ -9,7 +9,6 @@ answers disagree.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -17,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet  # noqa: E402
 from tests.support.chaos_store import ChaosStore, summary  # noqa: E402
+from tests.support.two_clusters import two_clusters  # noqa: E402
 
 
 def main() -> int:
@@ -27,12 +26,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=None, help="keep notes, store and log here")
     given = parser.parse_args()
-    ray_python = Path(os.environ.get("RMCS_RAY_PYTHON") or ROOT / ".venv-ray" / "bin" / "python")
     folder = given.out or Path(tempfile.mkdtemp(prefix="rmcs-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"submission_interval_s": 0, "resource_threshold": 1}
-    clusters = [LocalCluster("linux", num_cpus=2), LocalCluster("mac", num_cpus=2)]
-    with LocalFleet(*clusters, settings=settings, ray_python=ray_python) as fleet:
+    with two_clusters() as fleet:
         chaos = ChaosStore(Path(fleet.config_path), folder, given.seed, lambda text: print(text, flush=True))
         broken = chaos.run(given.rounds)
     print(summary(chaos))

@@ -10,7 +10,6 @@ lost, done twice, overlapped, or failed with a wrong reason. With --write the ta
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -18,10 +17,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet  # noqa: E402
 from tests.support.fire_history import row, table  # noqa: E402
 from tests.support.fire_troubles import all_troubles  # noqa: E402
 from tests.support.links_under_fire import LinksUnderFire  # noqa: E402
+from tests.support.two_clusters import two_clusters  # noqa: E402
 
 PAGE = ROOT / "docs" / "links.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -38,12 +37,9 @@ def main() -> int:
     troubles = [one for one in all_troubles() if not given.only or any(word in one.name for word in given.only)]
     if not troubles:
         parser.error(f"no trouble is called so; there are: {'; '.join(one.name for one in all_troubles())}")
-    ray_python = Path(os.environ.get("RMCS_RAY_PYTHON") or ROOT / ".venv-ray" / "bin" / "python")
     folder = given.out or Path(tempfile.mkdtemp(prefix="rmcs-fire-"))
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"submission_interval_s": 0, "resource_threshold": 1}
-    clusters = [LocalCluster("linux", num_cpus=2), LocalCluster("mac", num_cpus=2)]
-    with LocalFleet(*clusters, settings=settings, ray_python=ray_python) as fleet:
+    with two_clusters() as fleet:
         judged = LinksUnderFire(fleet, folder, say=lambda text: print(text, flush=True)).run(troubles)
     told = table(row(ordeal, promises) for ordeal, promises in judged)
     print(told)

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.common.model import parse_resources
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.config.settings import Fraction, Strict
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
-from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
+from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml, read_text
 from ray_multicluster_scheduler.simulation.model import (
     FaultKind,
     OthersLoad,
@@ -126,13 +126,7 @@ def sized_names(sizes: Path) -> list[str]:
 
 
 def _read(path: Path) -> _Document:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
-        raise ConfigurationError(
-            f"{path} cannot be read: {reason}.", next_step="give the path of a file of sizes (see docs/simulation.md)"
-        ) from None
+    text = read_text(path, "give the path of a file of sizes (see docs/simulation.md)")
     try:
         return _Document.model_validate(parse_yaml(text, str(path)))
     except ValidationError as error:

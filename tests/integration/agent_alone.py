@@ -182,12 +182,18 @@ async def a_result_that_is_too_large_is_a_failure_with_a_sentence() -> None:
     serving.cancel()
 
 
-async def what_happened_during_a_cut_is_told_after_it() -> None:
+async def with_one_call() -> tuple[Any, Wire, Any]:
+    """An agent that has accepted the call t1 and does not start it."""
     agent, wire = new_agent(), Wire()
     agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})
     serving = serve(agent, wire)
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
     await wire.until(m.ACCEPTED)
+    return agent, wire, serving
+
+
+async def what_happened_during_a_cut_is_told_after_it() -> None:
+    agent, wire, serving = await with_one_call()
     wire.reader.feed_eof()
     await asyncio.wait_for(serving, 5)
     about = {"id": "t1", "attempt": 1}
@@ -205,11 +211,7 @@ async def what_happened_during_a_cut_is_told_after_it() -> None:
 
 async def a_call_that_comes_again_is_told_as_it_is() -> None:
     """As from a service that was started again and only knows that it may have sent it."""
-    agent, wire = new_agent(), Wire()
-    agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})
-    serving = serve(agent, wire)
-    wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
-    await wire.until(m.ACCEPTED)
+    agent, wire, serving = await with_one_call()
     agent._handle_worker(Message("started", {"id": "t1", "attempt": 1, "at": 5.0, "node": "n1"}))
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
     await heard_all(wire)

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +25,7 @@ from ray_multicluster_scheduler import (
     UnifiedScheduler,
 )
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import agents_of_mac, config_of_mac, until
+from tests.support.mac_alone import agents_of_mac, config_of_mac, line_to_mac, until
 
 
 def by_value() -> Any:
@@ -63,18 +60,6 @@ def counter() -> type:
 
 def lines(path: Path) -> Counter[str]:
     return Counter(path.read_text().splitlines()) if path.exists() else Counter()
-
-
-@contextmanager
-def line_to_mac(fleet: LocalFleet, folder: Path, **settings: object) -> Iterator[UnifiedScheduler]:
-    """A scheduler whose agent dials back through the cluster's forwarder, so that the line can be cut."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    advertise = fleet.expose("mac", port)
-    config = config_of_mac(fleet, folder, agent_listen=f"127.0.0.1:{port}", agent_advertise=advertise, **settings)
-    with UnifiedScheduler(config) as scheduler:
-        assert scheduler.submit_task(len, ("warm",)) == 4
-        yield scheduler
 
 
 class Everything:

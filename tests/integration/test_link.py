@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -18,7 +17,7 @@ import pytest
 
 from ray_multicluster_scheduler import ClusterLostError, TaskState, UnifiedScheduler, get
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import AGENT, agents_of_mac, config_of_mac, until
+from tests.support.mac_alone import AGENT, agents_of_mac, config_of_mac, line_to_mac, until
 
 LEASE = {"heartbeat_s": 0.5, "lease_s": 6, "lost_after_s": 16}
 
@@ -27,16 +26,8 @@ def _config(fleet: LocalFleet, folder: Path, **settings: object) -> Path:
     return config_of_mac(fleet, folder, **{**LEASE, **settings})
 
 
-@contextmanager
-def _line(fleet: LocalFleet, folder: Path, **settings: object) -> Iterator[UnifiedScheduler]:
-    """A scheduler whose agent dials back through the cluster's forwarder, so that the line can be cut."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    advertise = fleet.expose("mac", port)
-    config = _config(fleet, folder, agent_listen=f"127.0.0.1:{port}", agent_advertise=advertise, **settings)
-    with UnifiedScheduler(config) as scheduler:
-        assert scheduler.submit_task(len, ("warm",)) == 4
-        yield scheduler
+def _line(fleet: LocalFleet, folder: Path, **settings: object) -> AbstractContextManager[UnifiedScheduler]:
+    return line_to_mac(fleet, folder, **{**LEASE, **settings})
 
 
 @pytest.fixture

@@ -70,14 +70,21 @@ class Trouble:
     once: bool = False
 
 
-def latency(seconds: float = 15.0, delay_s: float = 0.2) -> Trouble:
+def _network_trouble(name: str, seconds: float, harm: Callable[[Stage], object]) -> Trouble:
+    """Harm the network of the cluster for a while, and restore it."""
+
     def deed(stage: Stage, lasting: float) -> str:
-        stage.fleet.delay(stage.cluster, delay_s)
+        harm(stage)
         time.sleep(lasting)
         stage.fleet.restore_network(stage.cluster)
         return ""
 
-    return Trouble(f"latency of {delay_s * 1000:.0f} ms each way", seconds, deed)
+    return Trouble(name, seconds, deed)
+
+
+def latency(seconds: float = 15.0, delay_s: float = 0.2) -> Trouble:
+    name = f"latency of {delay_s * 1000:.0f} ms each way"
+    return _network_trouble(name, seconds, lambda stage: stage.fleet.delay(stage.cluster, delay_s))
 
 
 def cuts(chance: float, seconds: float = 30.0) -> Trouble:
@@ -101,23 +108,14 @@ def half_open() -> Trouble:
 
 
 def dead_network(seconds: float = 30.0) -> Trouble:
-    def deed(stage: Stage, lasting: float) -> str:
-        stage.fleet.freeze(stage.cluster)
-        time.sleep(lasting)
-        stage.fleet.restore_network(stage.cluster)
-        return ""
-
-    return Trouble("no byte passes, connections stand", seconds, deed)
+    return _network_trouble(
+        "no byte passes, connections stand", seconds, lambda stage: stage.fleet.freeze(stage.cluster)
+    )
 
 
 def narrow(bytes_per_s: float = 65536.0, seconds: float = 15.0) -> Trouble:
-    def deed(stage: Stage, lasting: float) -> str:
-        stage.fleet.throttle(stage.cluster, bytes_per_s)
-        time.sleep(lasting)
-        stage.fleet.restore_network(stage.cluster)
-        return ""
-
-    return Trouble(f"{bytes_per_s / 1024:.0f} KB/s", seconds, deed)
+    name = f"{bytes_per_s / 1024:.0f} KB/s"
+    return _network_trouble(name, seconds, lambda stage: stage.fleet.throttle(stage.cluster, bytes_per_s))
 
 
 def restart(*order: Literal["service", "agent"]) -> Trouble:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import yaml
 
+from ray_multicluster_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 
 AGENT = "ray_multicluster_scheduler.scheduler.connection.gateway"
@@ -21,6 +24,18 @@ def config_of_mac(fleet: LocalFleet, folder: Path, **settings: object) -> Path:
     path = folder / "clusters.yaml"
     path.write_text(yaml.safe_dump({"settings": {**whole["settings"], **settings}, "clusters": [entry]}))
     return path
+
+
+@contextmanager
+def line_to_mac(fleet: LocalFleet, folder: Path, **settings: object) -> Iterator[UnifiedScheduler]:
+    """A scheduler whose agent dials back through the cluster's forwarder, so that the line can be cut."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    advertise = fleet.expose("mac", port)
+    config = config_of_mac(fleet, folder, agent_listen=f"127.0.0.1:{port}", agent_advertise=advertise, **settings)
+    with UnifiedScheduler(config) as scheduler:
+        assert scheduler.submit_task(len, ("warm",)) == 4
+        yield scheduler
 
 
 def agents_of_mac(fleet: LocalFleet) -> list[psutil.Process]:

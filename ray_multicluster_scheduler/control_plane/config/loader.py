@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.control_plane.config.validation_errors import (
     config_error,
     unknown_key,
 )
-from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, LineIndex, parse_with_lines
+from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, LineIndex, parse_with_lines, read_text
 
 __all__ = ["FILE_NAME", "SYSTEM_FILE", "ConfigArgument", "NothingConfiguredError", "config_from", "load_config"]
 
@@ -75,13 +75,7 @@ def _from_surroundings(environ: Mapping[str, str], here: Path) -> FleetConfig:
 
 
 def _from_file(path: Path, environ: Mapping[str, str], *, origin: str) -> FleetConfig:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
-        raise ConfigurationError(
-            f"{path}{origin} cannot be read: {reason}.", next_step="give the path of a readable clusters.yaml"
-        ) from None
+    text = read_text(path, "give the path of a readable clusters.yaml", origin)
     source = str(path)
     data, lines = parse_with_lines(text, source)
     return _build(_Document.parse(data, source, lines), environ, path.parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -81,6 +82,15 @@ class LineIndex:
 
 NO_LINES = LineIndex()
 """For data that does not come from a text."""
+
+
+def read_text(path: Path, next_step: str, origin: str = "") -> str:
+    """The text of a YAML file. Raises ConfigurationError; ``origin`` says where the path was given."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise ConfigurationError(f"{path}{origin} cannot be read: {reason}.", next_step=next_step) from None
 
 
 def parse_yaml(text: str, source: str) -> Any:

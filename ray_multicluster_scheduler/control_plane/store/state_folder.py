@@ -66,7 +66,7 @@ class StateFolder:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if _read_holder(self._file) or time.monotonic() > deadline:
+                if _if_alive(_read(self._file)) or time.monotonic() > deadline:
                     return False
                 time.sleep(0.01)  # there is no notification of a released lock
             else:
@@ -120,33 +120,14 @@ def request_stop(path: Path, pid: int, request: StopRequest) -> None:
 
 def holder(path: Path) -> dict[str, Any] | None:
     """What the control plane that holds this folder has announced; None if there is none."""
-    try:
-        file = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _read_holder(file)
-    finally:
-        os.close(file)
-    return None
+    is_held, announced = _probe(path)
+    return _if_alive(announced) if is_held else None
 
 
 def killed_holder(path: Path) -> KilledHolder | None:
     """The last holder of this folder if it did not release the lock; None if it did, or the lock is held."""
-    try:
-        file = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        announced = _read(file)
-    except BlockingIOError:
-        return None
-    finally:
-        os.close(file)
-    if not isinstance(announced.get("pid"), int):
+    is_held, announced = _probe(path)
+    if is_held or not isinstance(announced.get("pid"), int):
         return None
     seen_at = max(_modified_at(path / name) for name in (_LOCK, DATABASE, f"{DATABASE}-wal"))
     return KilledHolder(announced["pid"], announced.get("address"), seen_at)
@@ -159,8 +140,22 @@ def _modified_at(path: Path) -> float:
         return 0.0
 
 
-def _read_holder(file: int) -> dict[str, Any]:
-    announced = _read(file)
+def _probe(path: Path) -> tuple[bool, dict[str, Any]]:
+    """Whether the lock of this folder is held, and what its file announces; nothing if it cannot be opened."""
+    try:
+        file = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False, {}
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False, _read(file)
+    except BlockingIOError:
+        return True, _read(file)
+    finally:
+        os.close(file)
+
+
+def _if_alive(announced: dict[str, Any]) -> dict[str, Any]:
     pid = announced.get("pid")
     return announced if isinstance(pid, int) and pid > 0 and is_alive(pid) else {}  # else left by one that was killed
 

@@ -33,6 +33,18 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpSer
 
 
 @pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty state folder that is also the working folder, and no clusters.yaml anywhere."""
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("RMCS_HOME", str(folder))
+    monkeypatch.chdir(folder)
+    for name in ("RMCS_CONFIG", "RMCS_CLUSTERS"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.fixture
 def rmcs(capsys: pytest.CaptureFixture[str]) -> Rmcs:
     def run(*words: str) -> Done:
         capsys.readouterr()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ from tests.unit.service.service_plane import CPUS, running
 
 MAC = f"- {{name: mac, dashboard: '{CLOSED_PORT}'}}\n"
 LINUX = "- {name: linux, dashboard: 'http://127.0.0.1:10', tags: [x86_64]}\n"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpService]:
-    with HttpService(tmp_path / "state", auth="token", submission_interval_s=0) as one:
-        monkeypatch.setenv("RMCS_ADDRESS", one.address)
-        monkeypatch.setenv("RMCS_TOKEN", one.token)
-        yield one
 
 
 @pytest.fixture

@@ -22,17 +22,7 @@ from tests.unit.cli.test_doctor_service import unreachable
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder of nobody, and no clusters.yaml anywhere."""
-    folder = tmp_path / "home"
-    folder.mkdir(mode=0o700)
-    monkeypatch.setenv("RMCS_HOME", str(folder))
-    monkeypatch.chdir(folder)
-    for name in ("RMCS_CONFIG", "RMCS_CLUSTERS"):
-        monkeypatch.delenv(name, raising=False)
-    return folder
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -97,16 +98,21 @@ class TestSideBySide:
         assert earlier_retries(cast("Service", Answers()), ["t1", "t2", "t3", "t4"]) == {"t3": "b"}
 
 
+def output_of_failed_change(order: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> Any:
+    with pytest.raises(typer.Exit) as ended:
+        change_each(IDS, order, Format.json, str)
+    shown = capsys.readouterr()
+    assert ended.value.exit_code == 1
+    return shown
+
+
 def test_one_of_many_that_is_refused_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     def order(one: str) -> dict[str, Any]:
         if one == "t7":
             raise SchedulerError("It is over.")
         return done(one)
 
-    with pytest.raises(typer.Exit) as ended:
-        change_each(IDS, order, Format.json, str)
-    shown = capsys.readouterr()
-    assert ended.value.exit_code == 1
+    shown = output_of_failed_change(order, capsys)
     assert len(json.loads(shown.out)) == len(IDS) - 1
     assert "t7: It is over." in shown.err
 
@@ -120,10 +126,7 @@ def test_the_rest_of_many_is_not_asked_of_a_service_that_is_away(capsys: pytest.
             raise ServiceUnavailableError("It does not answer.")
         return done(one)
 
-    with pytest.raises(typer.Exit) as ended:
-        change_each(IDS, order, Format.json, str)
-    shown = capsys.readouterr()
-    assert ended.value.exit_code == 1
+    shown = output_of_failed_change(order, capsys)
     assert [one["id"] for one in json.loads(shown.out)] == IDS[:20], "what was done is told"
     assert len(asked) < 30
     left = len(IDS) - len(asked)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,19 +23,6 @@ from ray_multicluster_scheduler.common.object_argument import ObjectArgument
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import MAX_UNANSWERED
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call
 from tests.unit.client_api.actor_plane import ActorPlane, Counter, numbers
-
-
-@pytest.fixture
-def plane() -> Iterator[ActorPlane]:
-    with ActorPlane() as running:
-        yield running
-
-
-@pytest.fixture
-def slow() -> Iterator[ActorPlane]:
-    """Actors are ready when the test says so."""
-    with ActorPlane(slow=True) as running:
-        yield running
 
 
 def first_arguments(calls: list[Call]) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,19 +13,6 @@ from ray_multicluster_scheduler.control_plane.runtime.explanation import explain
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.actor_plane import ActorPlane, Counter, constructor_failed, numbers
 from tests.unit.client_api.control_plane import until
-
-
-@pytest.fixture
-def plane() -> Iterator[ActorPlane]:
-    with ActorPlane() as running:
-        yield running
-
-
-@pytest.fixture
-def slow() -> Iterator[ActorPlane]:
-    """Actors are ready when the test says so."""
-    with ActorPlane(slow=True) as running:
-        yield running
 
 
 class TestCancel:

@@ -31,12 +31,6 @@ from tests.unit.client_api.actor_plane import ActorPlane, Counter, constructor_f
 from tests.unit.client_api.control_plane import until
 
 
-@pytest.fixture
-def plane() -> Iterator[ActorPlane]:
-    with ActorPlane() as running:
-        yield running
-
-
 class Greedy:
     """Takes names that the handle has, too."""
 

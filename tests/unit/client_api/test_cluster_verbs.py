@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import threading
@@ -15,7 +14,6 @@ import pytest
 import ray_multicluster_scheduler as api
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
-from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
 from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.cli.service import local_programs
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
@@ -25,6 +23,7 @@ from ray_multicluster_scheduler.control_plane.runtime import fleet_control
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.control_plane import ControlPlane, until
+from tests.unit.client_api.verb_parameters import check_same_parameters
 from tests.unit.lifecycle.driver import task
 
 VERBS = {"declare_dead": ("mac",), "cordon": ("mac",), "uncordon": ("mac",), "drain": ("mac",)}
@@ -260,9 +259,4 @@ class TestInsideOfACluster:
             set_current(None)
 
     def test_they_are_called_the_same_way_on_both_sides(self) -> None:
-        for verb in VERBS:
-            faces = [
-                [(one.name, one.default) for one in inspect.signature(getattr(side, verb)).parameters.values()]
-                for side in (UnifiedScheduler, NativeScheduler)
-            ]
-            assert faces[0] == faces[1], verb
+        check_same_parameters(VERBS)

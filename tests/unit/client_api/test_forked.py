@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,12 +15,6 @@ from ray_multicluster_scheduler.app.client_api.handles.collecting import wait
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from tests.unit.client_api.actor_plane import ActorPlane
 from tests.unit.client_api.control_plane import ControlPlane
-
-
-@pytest.fixture
-def plane() -> Iterator[ActorPlane]:
-    with ActorPlane() as plane:
-        yield plane
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,23 +12,17 @@ from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeTaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobHandle, NativeJobs
-from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import ControlPlane, until
+from tests.unit.client_api.verb_parameters import check_same_parameters
 from tests.unit.lifecycle.driver import task
 
 VERBS = ("hold", "release", "set_priority", "pause_queue", "resume_queue", "owner_limits", "set_owner_limits")
 VERBS += ("reset_owner_limits",)
-
-
-@pytest.fixture
-def plane() -> Iterator[ActorPlane]:
-    with ActorPlane() as control_plane:
-        yield control_plane
 
 
 @pytest.fixture
@@ -311,9 +304,4 @@ class TestInsideOfACluster:
                     getattr(handle, verb)(*arguments)
 
     def test_they_are_called_the_same_way_on_both_sides(self) -> None:
-        for verb in VERBS:
-            faces = [
-                [(one.name, one.default) for one in inspect.signature(getattr(side, verb)).parameters.values()]
-                for side in (UnifiedScheduler, NativeScheduler)
-            ]
-            assert faces[0] == faces[1], verb
+        check_same_parameters(VERBS)

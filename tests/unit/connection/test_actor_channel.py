@@ -6,53 +6,23 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 
 import pytest
 
 from ray_multicluster_scheduler.common.frames import Message
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import CANCEL, LEAVING, ActorChannel
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker_server import WorkerServer
 from tests.support.eventually import eventually
+from tests.unit.connection.agent_side import AgentSide, agent_side
 
 A1 = ("a1", 2)
-
-
-@dataclass
-class AgentSide:
-    """The agent's end, and what it heard."""
-
-    server: WorkerServer
-    line: AgentEndpoint
-    heard: list[Message] = field(default_factory=list)
-    lines: list[tuple[tuple[str, int], bool]] = field(default_factory=list)
-
-    def of(self, kind: str) -> list[Message]:
-        return [message for message in self.heard if message.kind == kind]
-
-    def text(self) -> str:
-        return "".join(text for message in self.of("output") for _, text in message.head["parts"])
-
-    def close(self) -> None:
-        assert self.server._server is not None
-        self.server._server.close()
-        for worker in list(self.server._workers):
-            worker.transport.abort()
-
-
-async def agent_side() -> AgentSide:
-    heard: list[Message] = []
-    lines: list[tuple[tuple[str, int], bool]] = []
-    server = WorkerServer(heard.append, lambda: 30.0, lambda actor, is_open: lines.append((actor, is_open)))
-    return AgentSide(server, await server.start("127.0.0.1", 30.0), heard, lines)
 
 
 @pytest.fixture
 async def agent() -> AsyncIterator[AgentSide]:
     side = await agent_side()
     yield side
-    side.close()
+    side.disappear()
 
 
 def ended(channel: ActorChannel) -> None:
@@ -130,7 +100,7 @@ async def test_a_detached_actor_connects_to_the_agent_that_attends_to_it(agent: 
     await asyncio.sleep(0.1)
     assert len(other.lines) == 1
     ended(channel)
-    other.close()
+    other.disappear()
 
 
 ACTOR = """

@@ -10,12 +10,11 @@ import pytest
 from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CarrierChoice
-from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from tests.support.eventually import eventually
 from tests.unit.connection.test_ray_client_pool import Fleet
 from tests.unit.connection.test_ray_client_pool_carriers import (
     ScriptedClientCarrier,
     close_fleet,
+    fall_back_to_ray_client,
     fleet_with_two_carriers,
 )
 
@@ -28,16 +27,7 @@ def _fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 async def reached_by_ray_client() -> tuple[Fleet, CarrierChoice]:
     """A cluster to which all other ways are closed, and how it is told."""
     fleet, _ = fleet_with_two_carriers()
-    fleet.dashboard.joins = False
-    fleet.dashboard.log = f"{m.DIAL_FAILED} 127.0.0.1:9 (no answer in time)"
-    starting = asyncio.create_task(fleet.pool.link("a"))
-    for tries, log in enumerate([fleet.dashboard.log, f"{m.LISTEN_FAILED} 127.0.0.1:7 (in use)"], 1):
-        await eventually(lambda tries=tries: len(fleet.dashboard.jobs) == tries)
-        fleet.dashboard.log = log
-        for job in fleet.dashboard.jobs.values():
-            job["status"] = "FAILED"
-    fleet.dashboard.joins = True
-    await asyncio.wait_for(starting, 10)
+    await fall_back_to_ray_client(fleet)
     choice = fleet.pool.carrier("a")
     assert choice is not None
     assert choice.carrier == "ray_client"

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import M
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.support.scripted_agent import ScriptedAgent
-from tests.unit.connection.test_ray_client_pool import Fleet
+from tests.unit.connection.test_ray_client_pool import Fleet, running_fleet
 
 KEY = ("t", 1)
 
@@ -24,11 +24,8 @@ KEY = ("t", 1)
 @pytest.fixture
 async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
     monkeypatch.setattr(agent_launcher, "_POLL_S", 0.02)
-    made = Fleet()
-    yield made
-    for agent in made.dashboard.agents:
-        await agent.close()
-    await made.pool.close()
+    async with running_fleet() as made:
+        yield made
 
 
 async def ran(fleet: Fleet, **head: object) -> ScriptedAgent:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -141,14 +142,20 @@ class Fleet:
             await agent.close()
 
 
-@pytest.fixture
-async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
-    monkeypatch.setattr(agent_launcher, "_POLL_S", 0.02)
+@asynccontextmanager
+async def running_fleet() -> AsyncIterator[Fleet]:
     made = Fleet()
     yield made
     for agent in made.dashboard.agents:
         await agent.close()
     await made.pool.close()
+
+
+@pytest.fixture
+async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
+    monkeypatch.setattr(agent_launcher, "_POLL_S", 0.02)
+    async with running_fleet() as made:
+        yield made
 
 
 async def test_many_callers_share_one_agent(fleet: Fleet) -> None:

@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CARRI
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import CannotDial, DialInServer, Join
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import ClusterLink
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import (
     CLUSTER_RESTARTED,
     LinkProblem,
@@ -108,8 +109,8 @@ async def test_ray_client_where_it_is_asked_for_or_the_only_way(cluster: dict[st
     await close_fleet(fleet)
 
 
-async def test_an_agent_that_can_neither_dial_nor_listen_is_followed_by_ray_client_and_it_is_said_why() -> None:
-    fleet, client = fleet_with_two_carriers()
+async def fall_back_to_ray_client(fleet: Fleet) -> ClusterLink:
+    """Let the agent fail to dial and to listen; the link of the gateway that Ray Client then starts."""
     fleet.dashboard.joins = False
     fleet.dashboard.log = f"{m.DIAL_FAILED} 127.0.0.1:9 (no answer in time)"
     starting = asyncio.create_task(fleet.pool.link("a"))
@@ -118,8 +119,13 @@ async def test_an_agent_that_can_neither_dial_nor_listen_is_followed_by_ray_clie
         fleet.dashboard.log = log
         for job in fleet.dashboard.jobs.values():
             job["status"] = "FAILED"
-    fleet.dashboard.joins = True  # what follows does join
-    link = await asyncio.wait_for(starting, 60)
+    fleet.dashboard.joins = True
+    return await asyncio.wait_for(starting, 60)
+
+
+async def test_an_agent_that_can_neither_dial_nor_listen_is_followed_by_ray_client_and_it_is_said_why() -> None:
+    fleet, client = fleet_with_two_carriers()
+    link = await fall_back_to_ray_client(fleet)
     assert link.connected
     choice = fleet.pool.carrier("a")
     assert choice is not None

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -25,46 +24,17 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel impo
     channel_for,
 )
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker_server import WorkerServer
 from tests.support.eventually import eventually
-
-
-@dataclass
-class AgentSide:
-    """The agent's end, and what it heard."""
-
-    server: WorkerServer
-    line: AgentEndpoint
-    heard: list[Message] = field(default_factory=list)
-    lines: list[tuple[tuple[str, int], bool]] = field(default_factory=list)
-    """Lines of actors that opened and ended."""
-    left_s: float = 30.0
-    """What the agent's own lease has left."""
-
-    def of(self, kind: str) -> list[Message]:
-        return [message for message in self.heard if message.kind == kind]
-
-    async def disappear(self) -> None:
-        """Nobody can connect any more, and who was connected is cut off."""
-        assert self.server._server is not None
-        self.server._server.close()
-        for worker in list(self.server._workers):
-            worker.transport.abort()
-
-    def text(self) -> str:
-        return "".join(text for message in self.of("output") for _, text in message.head["parts"])
+from tests.unit.connection.agent_side import AgentSide, agent_side
 
 
 @pytest.fixture
 async def agent() -> AsyncIterator[AgentSide]:
-    heard: list[Message] = []
-    lines: list[tuple[tuple[str, int], bool]] = []
-    server = WorkerServer(heard.append, lambda: side.left_s, lambda actor, is_open: lines.append((actor, is_open)))
-    side = AgentSide(server, await server.start("127.0.0.1", 30.0), heard, lines)
+    side = await agent_side()
     yield side
-    assert server._server is not None
-    server._server.close()
-    for worker in list(server._workers):
+    assert side.server._server is not None
+    side.server._server.close()
+    for worker in list(side.server._workers):
         worker.close()
 
 
@@ -193,7 +163,7 @@ class TestAMemberOfAGang:
 async def test_output_beyond_the_limit_is_counted_and_dropped(agent: AgentSide) -> None:
     channel = WorkerChannel(agent.line)
     running = await begin(channel, "t1", 1, "n1")
-    await agent.disappear()
+    agent.disappear()
     await eventually(lambda: channel._socket is None)
     channel.write(running, "stdout", "x" * (running_module.MAX_UNSENT_CHARS - 1))
     channel.write(running, "stdout", "yy")
@@ -373,7 +343,7 @@ async def test_no_call_starts_while_the_agents_lease_is_over(agent: AgentSide) -
 async def test_calls_that_follow_each_other_ask_once(agent: AgentSide) -> None:
     channel = WorkerChannel(agent.line)
     await finished(channel, await begin(channel, "t1", 1, "n1"))
-    await agent.disappear()
+    agent.disappear()
     for number in range(100):
         running = channel.begin(f"t{number}", 1, "n1")
         assert channel.end(running) == []
@@ -420,7 +390,7 @@ async def test_a_worker_whose_agent_is_gone_ends_itself(agent: AgentSide) -> Non
     agent.left_s = 3.0
     process = await worker(agent.line._replace(lease_s=3.0), 120)
     await eventually(lambda: agent.of("started"), timeout=60)
-    await agent.disappear()
+    agent.disappear()
     await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 75
 

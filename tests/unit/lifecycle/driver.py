@@ -189,3 +189,14 @@ def ready(*sizes: float, **settings: Any) -> Driver:
     for name, size in zip(names, sizes, strict=True):
         driver.link_up(name, size)
     return driver
+
+
+def prefetched_of_two_owners() -> Driver:
+    """One CPU runs an item of owner x; \"theirs\" of y and \"ours\" of x were sent ahead."""
+    driver = ready(1)
+    for number in range(3):
+        driver.submit(task(f"seen{number}", function_digest="quick"))
+        driver.succeed(f"seen{number}", took=0.001)
+    for name, owner in (("runs", "x"), ("theirs", "y"), ("ours", "x")):
+        driver.submit(task(name, function_digest="quick", owner=owner))
+    return driver

@@ -298,6 +298,13 @@ class FakeFleet:
         assert state.problem(self.now) is not None
         assert (state.slots.held, state.slots.prefetched) == ({}, {})
 
+    def check_all_ended(self) -> None:
+        """Every item has ended, and nothing waits for anything."""
+        assert set(self.ends) == set(self.tasks)
+        assert self.live == {}
+        assert self.machine.timers == frozenset()
+        assert self.machine.queue_depths() == {}
+
     def settle(self) -> None:
         """All goes well from here on; returns when nothing is left to do."""
         for owner in ("", "ann", "bob"):

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     RememberFleet,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import OwnerRow
-from tests.unit.lifecycle.driver import Driver, ready, task
+from tests.unit.lifecycle.driver import Driver, prefetched_of_two_owners, ready, task
 from tests.unit.lifecycle.test_fair_share import served, submit_all
 from tests.unit.lifecycle.test_restore import reborn
 
@@ -117,12 +117,7 @@ class TestLowering:
         assert codes(driver, "x3") == ["NO_CAPACITY"]
 
     def test_what_only_waits_over_there_comes_back(self) -> None:
-        driver = ready(1)
-        for number in range(3):
-            driver.submit(task(f"seen{number}", function_digest="quick"))
-            driver.succeed(f"seen{number}", took=0.001)
-        for name, owner in (("runs", "x"), ("theirs", "y"), ("ours", "x")):
-            driver.submit(task(name, function_digest="quick", owner=owner))
+        driver = prefetched_of_two_owners()
         limit(driver, "x", max_running=2)
         assert driver.said(RecallAttempt) == [], "as many as it may have"
         limit(driver, "x", max_running=1)

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
-from tests.unit.lifecycle.driver import Driver, job, ready, task
+from tests.unit.lifecycle.driver import Driver, job, prefetched_of_two_owners, ready, task
 from tests.unit.lifecycle.test_prefetch import knowing, work
 
 
@@ -218,12 +218,7 @@ def test_pausing_a_cluster_that_is_not_there_changes_nothing() -> None:
 
 
 def test_a_pause_takes_back_only_what_that_owner_sent_ahead() -> None:
-    driver = ready(1)
-    for number in range(3):
-        driver.submit(task(f"seen{number}", function_digest="quick"))
-        driver.succeed(f"seen{number}", took=0.001)
-    for name, owner in (("runs", "x"), ("theirs", "y"), ("ours", "x")):
-        driver.submit(task(name, function_digest="quick", owner=owner))
+    driver = prefetched_of_two_owners()
     assert set(driver.machine.registry.state("a").slots.prefetched) == {"theirs", "ours"}
     driver.send(events.QueuePaused("owner", "x"))
     assert [one.task_id for one in driver.said(RecallAttempt)] == ["ours"]

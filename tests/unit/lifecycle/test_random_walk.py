@@ -200,10 +200,7 @@ def fault_or_fact(fleet: FakeFleet, chance: Random, number: int, deeds: list[str
 def test_every_item_ends_once_and_nothing_is_left(seed: int) -> None:
     fleet = walk(seed)
     fleet.settle()
-    assert set(fleet.ends) == set(fleet.tasks)
-    assert fleet.live == {}
-    assert fleet.machine.timers == frozenset()
-    assert fleet.machine.queue_depths() == {}
+    fleet.check_all_ended()
     core = fleet.machine._state
     assert (core.wide_reservations, core.held_items, core.queue.unblocked_owners) == ({}, set(), set())
     assert {owner for owner in core.queue._accounts if core.queue.account(owner).paused is None} == set()

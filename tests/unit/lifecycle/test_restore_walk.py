@@ -37,10 +37,7 @@ def walk(seed: int) -> CrashingFleet:
 def test_every_item_ends_once_however_often_the_control_plane_dies(seed: int) -> None:
     fleet = walk(seed)
     fleet.settle()
-    assert set(fleet.ends) == set(fleet.tasks)
-    assert fleet.live == {}
-    assert fleet.machine.timers == frozenset()
-    assert fleet.machine.queue_depths() == {}
+    fleet.check_all_ended()
     for state in fleet.machine.registry:
         assert state.ledger.reservations == {}
         assert (state.slots.held, state.slots.prefetched) == ({}, {})

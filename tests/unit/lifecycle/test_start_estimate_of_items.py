@@ -28,23 +28,25 @@ def seen(driver: Driver, *seconds: float, function: str = "f") -> None:
         driver.succeed(name, took=took)
 
 
-def test_one_that_waits_for_room_starts_when_something_like_what_was_seen_ends() -> None:
+def one_runs_and_one_waits() -> Driver:
+    """Two calls of the function took 12 s and 30 s; a third one runs now, and t waits for its room."""
     driver = ready(1)
     seen(driver, 12, 30)
     driver.submit(task("runs", function_digest="f"))
     driver.start("runs")
     driver.submit(task("t", function_digest="f"))
+    return driver
+
+
+def test_one_that_waits_for_room_starts_when_something_like_what_was_seen_ends() -> None:
+    driver = one_runs_and_one_waits()
     driver.now += 5
     assert outlook(driver, "t") == StartEstimate(pytest.approx(8 - 5), 21 - 5, 45 - 5)
     assert outlook(driver, "t", position=2) == StartEstimate(pytest.approx(2 * 8 - 5), 2 * 21 - 5, 2 * 45 - 5)
 
 
 def test_what_runs_for_longer_than_was_seen_is_not_expected_to_end_all_the_time() -> None:
-    driver = ready(1)
-    seen(driver, 12, 30)
-    driver.submit(task("runs", function_digest="f"))
-    driver.start("runs")
-    driver.submit(task("t", function_digest="f"))
+    driver = one_runs_and_one_waits()
     driver.now += 200
     assert outlook(driver, "t").text == "in about 100 s (between 0 s and 3 min)"
 

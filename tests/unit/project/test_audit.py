@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "audit.py"
+from tests.support.scripts import load_script
+
 INSTALLED = ["one==1.0", "two==2.0"]
 GOOD = [{"name": "one", "version": "1.0", "vulns": []}, {"name": "two", "version": "2.0", "vulns": []}]
 FLAW = {"id": "PYSEC-1", "fix_versions": ["1.1"], "aliases": [], "description": ""}
@@ -19,11 +19,7 @@ FLAW = {"id": "PYSEC-1", "fix_versions": ["1.1"], "aliases": [], "description": 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("audit", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("audit")
     monkeypatch.setattr(module, "packages", lambda _: INSTALLED)
     return module
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.support.scripts import load_script
 from tests.unit.client_api.control_plane import until
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "run_tests.py"
@@ -30,12 +30,7 @@ def test_first_time():
 
 @pytest.fixture
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_tests", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("run_tests")
 
 
 class Project:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "setup_env.py"
+from tests.support.scripts import load_script
+
 PROJECT = """
 [build-system]
 requires = ["hatchling"]
@@ -26,11 +25,7 @@ class Workshop:
     """The script in a project folder of its own, with a stand-in for venv and pip."""
 
     def __init__(self, root: Path) -> None:
-        spec = importlib.util.spec_from_file_location("setup_env", SCRIPT)
-        assert spec is not None
-        assert spec.loader is not None
-        self.script: ModuleType = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.script)
+        self.script = load_script("setup_env")
         self.root = self.script.ROOT = root
         self.pip_runs: list[list[str]] = []
         self.break_pip: BaseException | None = None

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "setup_node.py"
+from tests.support.scripts import load_script
 
 
 class Workshop:
     """The script in a folder of its own, with a stand-in for npm and apt-get."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        spec = importlib.util.spec_from_file_location("setup_node", SCRIPT)
-        assert spec is not None
-        assert spec.loader is not None
-        self.script: ModuleType = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.script)
+        self.script = load_script("setup_node")
         self.folder = self.script.FOLDER = root
         self.there = {"curl", "node", "npm"}
         self.version, self.npm_runs = 20, 0

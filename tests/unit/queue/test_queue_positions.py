@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -17,6 +15,7 @@ from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 from ray_multicluster_scheduler.scheduler.queue.queue_position import queue_position, queue_positions
 from ray_multicluster_scheduler.scheduler.queue.ranking import Ranking
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
+from tests.support.function_calls import count_calls
 from tests.unit.lifecycle.driver import task
 
 HOUR = 3600.0
@@ -107,24 +106,8 @@ def test_one_more_that_is_asked_for_costs_the_same_whatever_the_number_of_owners
     for number in range(4000):
         queue.enqueue(task(f"t{number}", owner=f"o{number % 1000}"), number)
     one, many = ([f"t{number}" for number in range(some)] for some in (1, 101))
-    costs = [calls_of(partial(queue_positions, queue, ids, 0.0)) for ids in (one, many)]
+    costs = [count_calls(partial(queue_positions, queue, ids, 0.0)) for ids in (one, many)]
     assert costs[1] - costs[0] < 100 * 50
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    """Counted in function calls, which do not depend on how busy the machine is."""
-    count = 0
-
-    def note(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("shapes", [1, 1000])
@@ -135,7 +118,7 @@ def test_a_page_costs_the_same_in_a_long_queue(shapes: int) -> None:
             owner, cpus = "ann" if number % 2 else "bob", 1 + number % min(shapes, size // 10)
             queue.enqueue(task(f"t{number}", cpus, owner=owner, priority=number % 3), number)
         asked = [f"t{number}" for number in range(0, size, size // 100)]
-        count = calls_of(partial(queue_positions, queue, asked, 0.0))
+        count = count_calls(partial(queue_positions, queue, asked, 0.0))
         assert len(queue_positions(queue, asked, 0.0)) == 100
         return count
 

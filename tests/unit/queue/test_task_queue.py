@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from ray_multicluster_scheduler.scheduler.queue.queue_position import queue_posi
 from ray_multicluster_scheduler.scheduler.queue.shape import EligibilityClass, QueueKey, shape_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
+from tests.support.function_calls import count_calls
 from tests.unit.lifecycle.driver import job, task
 
 HOUR = 3600.0
@@ -376,20 +376,13 @@ def test_taking_one_costs_the_same_in_a_long_queue() -> None:
 
     def calls(size: int) -> int:
         queue = fill(*(task(f"t{number}") for number in range(size)))
-        count = 0
 
-        def note(frame: object, event: str, argument: object) -> None:
-            nonlocal count
-            count += event in ("call", "c_call")
-
-        sys.setprofile(note)
-        try:
+        def take_and_add() -> None:
             for number in range(500):
                 queue.remove(head(queue) or "")
                 queue.enqueue(task(f"x{number}"), size + number)
-        finally:
-            sys.setprofile(None)
-        return count
+
+        return count_calls(take_and_add)
 
     assert calls(50_000) < 1.5 * calls(1000)
 

@@ -134,14 +134,20 @@ async def test_an_item_from_submission_to_its_end(folder: Path) -> None:
     world.end()
 
 
-async def test_nothing_is_sent_or_told_before_it_is_durable_and_then_all_in_order(folder: Path) -> None:
-    disk = WatchedDisk()
+async def on_a_full_disk(folder: Path, disk: WatchedDisk, *task_ids: str) -> World:
+    """A machine that has seen cluster a, and was given these items when nothing could be written any more."""
     world = World(folder, disk)
     world.see("a")
     await eventually(lambda: world.machine.view("a", world.clock.now()).has_snapshot)
     disk.full = True
-    world.submit("t1", "t2")
+    world.submit(*task_ids)
     await eventually(lambda: world.store.write_problem is not None)
+    return world
+
+
+async def test_nothing_is_sent_or_told_before_it_is_durable_and_then_all_in_order(folder: Path) -> None:
+    disk = WatchedDisk()
+    world = await on_a_full_disk(folder, disk, "t1", "t2")
     world.submit("t3")
     world.manager.post(events.CancelRequested("t1", "not wanted", False))
     await eventually(lambda: world.machine.record("t1").ending is not None)
@@ -373,12 +379,7 @@ async def test_what_runs_is_adopted_after_a_restart(folder: Path) -> None:
 
 async def test_after_a_defect_nothing_that_waited_is_sent(folder: Path) -> None:
     disk = WatchedDisk()
-    world = World(folder, disk)
-    world.see("a")
-    await eventually(lambda: world.machine.view("a", world.clock.now()).has_snapshot)
-    disk.full = True
-    world.submit("t")
-    await eventually(lambda: world.store.write_problem is not None)
+    world = await on_a_full_disk(folder, disk, "t")
     world.manager.fail(RuntimeError("a defect"))
     disk.full = False
     await eventually(lambda: world.store.item("t") is not None, timeout=20)

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.http.http_server import 
 from ray_multicluster_scheduler.control_plane.admin_api.http.uvicorn_protocols import HttpLimits
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.client_api.control_plane import until
-from tests.unit.service.service_plane import BLOBS, ServicePlane, a_task
+from tests.unit.service.service_plane import BLOBS, CPUS, ServicePlane, a_task, running
 
 USER = "root-of-tests"
 
@@ -125,6 +125,21 @@ class HttpService:
         """One with a payload."""
         answer: dict[str, Any] = self.post("/api/v1/items", body(a_task(task_id, cpus, **values)))
         return answer
+
+    def item(self, item_id: str) -> Any:
+        """The item as the control plane has it."""
+        found = self.plane.runtime.item(item_id)
+        assert found is not None
+        return found
+
+    def fill(self) -> Any:
+        """Let item t run on all eight CPUs while item u waits; returns t."""
+        self.submit("t", CPUS)
+        item = self.item("t")
+        running(item)
+        self.submit("u", CPUS)
+        until(lambda: self.plane.runtime.call_and_wait(self.plane.runtime.machine.queue_depths))
+        return item
 
     def __enter__(self) -> HttpService:
         return self

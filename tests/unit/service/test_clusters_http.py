@@ -36,12 +36,6 @@ def service(tmp_path: Path) -> Iterator[HttpService]:
         yield service
 
 
-def item(service: HttpService, item_id: str) -> Any:
-    found = service.plane.runtime.item(item_id)
-    assert found is not None
-    return found
-
-
 # ---- one cluster
 
 
@@ -50,7 +44,7 @@ def test_a_cluster_tells_all_that_is_known_of_it(service: HttpService) -> None:
     assert (unknown["state"], unknown["snapshot_at"]) == ("CLUSTER_UNKNOWN", None)
     assert unknown["troubles"][0]["concerns"] == "everything"
     service.submit("t")
-    running(item(service, "t"))
+    running(service.item("t"))
     known = service.get("/api/v1/clusters/mac")
     assert (known["state"], known["in_flight"], known["total"]["CPU"], known["troubles"]) == ("UP", 1, CPUS, [])
     assert known["breaker"] == {"state": "CLOSED", "failures_in_a_row": 0, "half_open_at": None}
@@ -104,10 +98,10 @@ def test_why_a_queue_is_paused_is_in_the_row_of_its_cluster(service: HttpService
 
 def test_drain_waits_until_it_is_empty(service: HttpService) -> None:
     service.submit("t")
-    running(item(service, "t"))
+    running(service.item("t"))
     answer = service.post("/api/v1/clusters/mac/drain", {"timeout": 0.05})
     assert answer == {"drained": False, "items": ["t"]}
-    timer = threading.Timer(0.2, lambda: service.plane.finish(item(service, "t")))
+    timer = threading.Timer(0.2, lambda: service.plane.finish(service.item("t")))
     timer.start()
     assert service.post("/api/v1/clusters/mac/drain", {"timeout": 20}) == {"drained": True, "items": []}
     timer.join()
@@ -117,7 +111,7 @@ def test_drain_waits_until_it_is_empty(service: HttpService) -> None:
 
 def test_who_drains_is_told_when_somebody_opens_it_again(service: HttpService) -> None:
     service.submit("t")
-    running(item(service, "t"))
+    running(service.item("t"))
 
     def open_it() -> None:
         until(lambda: service.get("/api/v1/clusters/mac")["cordoned"])
@@ -141,8 +135,8 @@ def test_clusters_come_change_and_go(service: HttpService) -> None:
     assert (rows["mac"]["weight"], rows["linux"]["tags"]) == (2, ["x86_64"])
     assert service.get("/api/v1/fleet")["clusters"] == ["mac", "linux"]
     service.submit("t", require_tags=["x86_64"])
-    assert running(item(service, "t")).cluster == "linux"
-    service.plane.finish(item(service, "t"))
+    assert running(service.item("t")).cluster == "linux"
+    service.plane.finish(service.item("t"))
     answer = service.post("/api/v1/clusters/apply", {"text": f"clusters:\n- {json.dumps(MAC)}\n"})
     assert (answer["changed"], answer["removed"]) == (["mac"], ["linux"])
     assert service.ask("GET", "/api/v1/clusters/linux")[0] == 404
@@ -151,14 +145,14 @@ def test_clusters_come_change_and_go(service: HttpService) -> None:
 
 def test_what_is_there_keeps_its_cluster(service: HttpService) -> None:
     service.submit("t")
-    running(item(service, "t"))
+    running(service.item("t"))
     for clusters in ([LINUX], [{**MAC, "dashboard": "http://127.0.0.1:10"}]):
         status, answer = service.ask("POST", "/api/v1/clusters/apply", {"clusters": clusters})
         assert (status, "mac: t" in answer["message"], "drain mac" in answer["next_step"]) == (409, True, True)
     now = service.get("/api/v1/clusters/mac")
     assert (now["cordoned"], now["dashboard"]) == (False, CLOSED_PORT)
     assert service.post("/api/v1/clusters/apply", {"clusters": [{**MAC, "tags": ["new"]}]})["changed"] == ["mac"]
-    service.plane.finish(item(service, "t"))
+    service.plane.finish(service.item("t"))
     service.post("/api/v1/clusters/apply", {"clusters": [{**MAC, "dashboard": "http://127.0.0.1:10"}]})
     moved = service.get("/api/v1/clusters/mac")
     assert (moved["cordoned"], moved["dashboard"]) == (False, "http://127.0.0.1:10")
@@ -209,7 +203,7 @@ def test_only_what_says_how_a_cluster_is_reached_ends_its_idle_link(
 def test_a_dry_run_changes_nothing(service: HttpService, tmp_path: Path) -> None:
     path = "/api/v1/clusters/apply?dry_run=true"
     service.submit("t")
-    running(item(service, "t"))
+    running(service.item("t"))
     wanted = {"clusters": [{**LINUX, "name": "sun"}], "settings": {"max_queue": 5}}
     answer = service.post(path, wanted)
     assert (answer["added"], answer["removed"], answer["not_empty"]) == (["sun"], ["mac"], ["mac"])

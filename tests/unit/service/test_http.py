@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,22 +26,16 @@ def service(tmp_path: Path) -> Iterator[HttpService]:
         yield service
 
 
-def item(service: HttpService, item_id: str) -> Any:
-    found = service.plane.runtime.item(item_id)
-    assert found is not None
-    return found
-
-
 # ---- items
 
 
 def test_one_is_submitted_looked_at_and_over(service: HttpService) -> None:
     assert service.submit("t", owner="ann")["id"] == "t"
-    running(item(service, "t"))
+    running(service.item("t"))
     now = service.get("/api/v1/items/t")
     assert (now["state"], now["cluster"], now["attempt"], now["owner"]) == ("RUNNING", "mac", 1, "ann")
     assert service.ask("GET", "/api/v1/items/t/result")[0] == 409
-    service.plane.finish(item(service, "t"), b"pickled")
+    service.plane.finish(service.item("t"), b"pickled")
     over = service.get("/api/v1/items/t")
     assert over["state"] == "SUCCEEDED"
     assert wire.outcome_from_wire(over["outcome"], {}).result.payload == b"pickled"  # type: ignore[union-attr]
@@ -92,7 +85,7 @@ def test_items_are_listed_in_pages_newest_first(service: HttpService) -> None:
 
 def test_cancel(service: HttpService) -> None:
     service.submit("t")
-    held = running(item(service, "t"))
+    held = running(service.item("t"))
     service.post("/api/v1/items/t/cancel", {"reason": "not wanted"})
     until(held.done)
     assert held.state is TaskState.CANCELLED
@@ -103,15 +96,15 @@ def test_cancel(service: HttpService) -> None:
 
 def test_hold_release_and_priority(service: HttpService) -> None:
     service.submit("wide", CPUS)
-    running(item(service, "wide"))
+    running(service.item("wide"))
     service.submit("t", CPUS)
     service.post("/api/v1/items/t/hold", {"reason": "later"})
     assert service.post("/api/v1/items/t/priority", {"priority": 7})["priority"] == 7
     until(lambda: "later" in str(service.get("/api/v1/items/t/explain")))
-    service.plane.finish(item(service, "wide"))
+    service.plane.finish(service.item("wide"))
     assert service.get("/api/v1/items/t")["state"] != "RUNNING"
     service.post("/api/v1/items/t/release")
-    running(item(service, "t"))
+    running(service.item("t"))
     assert service.get("/api/v1/items/t/explain")["priority"] == 7
     for verb, said in (("hold", {}), ("release", {}), ("priority", {"priority": 1})):
         assert service.ask("POST", f"/api/v1/items/never/{verb}", said)[0] == 404
@@ -122,11 +115,11 @@ def test_hold_release_and_priority(service: HttpService) -> None:
 
 def test_wait_tells_ends_until_they_are_heard_and_knows_nobody_after_a_restart(service: HttpService) -> None:
     service.submit("t")
-    running(item(service, "t"))
+    running(service.item("t"))
     ask = {"client": "c", "add": ["t", "never"], "timeout": 10}
     first = service.post("/api/v1/wait", ask)
     assert set(first["problems"]) == {"never"}
-    service.plane.finish(item(service, "t"), b"v")
+    service.plane.finish(service.item("t"), b"v")
     for _ in range(2):
         told = service.post("/api/v1/wait", {"client": "c", "mailbox": first["mailbox"], "timeout": 10})
         assert told["mailbox"] == first["mailbox"]
@@ -142,21 +135,21 @@ def test_wait_tells_ends_until_they_are_heard_and_knows_nobody_after_a_restart(s
 
 def test_what_printed_can_be_read(service: HttpService) -> None:
     service.submit("t")
-    running(item(service, "t"))
+    running(service.item("t"))
     runtime = service.plane.runtime
     runtime.call_and_wait(lambda: runtime.collector.output("mac", "t", 1, "stdout", "hello\n"))
     runtime.call_and_wait(lambda: runtime.collector.output("mac", "t", 1, "stderr", "oh\n"))
     assert service.get("/api/v1/items/t/logs") == b"hello\noh\n"
     assert service.get("/api/v1/items/t/logs?attempt=1&stream=stderr") == b"oh\n"
     assert service.ask("GET", "/api/v1/items/t/logs?attempt=2")[0] == 422
-    service.plane.finish(item(service, "t"))
+    service.plane.finish(service.item("t"))
     assert service.ask("GET", "/api/v1/items/never/logs")[0] == 404
 
 
 def test_output_is_followed_to_the_end(tmp_path: Path) -> None:
     with HttpService(tmp_path / "state") as service:
         service.submit("t")
-        running(held := item(service, "t"))
+        running(held := service.item("t"))
         runtime = service.plane.runtime
         runtime.call_and_wait(lambda: runtime.collector.output("mac", "t", 1, "stdout", "hello\n"))
         runtime.call_soon(lambda: runtime._loop.call_later(0.1, service.plane.finish_soon, "t"))
@@ -166,7 +159,7 @@ def test_output_is_followed_to_the_end(tmp_path: Path) -> None:
 
 def test_what_expired(service: HttpService) -> None:
     service.submit("t")
-    service.plane.finish(running(item(service, "t")), b"v")
+    service.plane.finish(running(service.item("t")), b"v")
     service.plane.store.expire_payloads(math.inf)
     status, answer = service.ask("GET", "/api/v1/items/t/result")
     assert (status, answer["error"]) == (409, "ResultLostError")
@@ -183,7 +176,7 @@ def test_what_expired(service: HttpService) -> None:
 
 def test_a_job_in_rays_words(service: HttpService) -> None:
     service.post("/api/v1/items", body(a_job("j")))
-    running(item(service, "j"))
+    running(service.item("j"))
     assert service.get("/api/v1/jobs/j")["status"] == "RUNNING"
     assert [one["job_id"] for one in service.get("/api/v1/jobs")["jobs"]] == ["j"]
     assert service.ask("GET", "/api/v1/jobs/never")[0] == 404
@@ -236,7 +229,7 @@ def test_cordon_pause_and_drained(service: HttpService) -> None:
     service.submit("t", owner="ann")
     until(lambda: "holiday" in str(service.get("/api/v1/items/t/explain")))
     service.post("/api/v1/queue/owner/ann/resume")
-    running(item(service, "t"))
+    running(service.item("t"))
     for path in ("clusters/moon/cordon", "queue/cluster/moon/pause", "queue/planet/x/pause", "queue/planet/x/resume"):
         assert service.ask("POST", f"/api/v1/{path}", {})[0] == (404 if "moon" in path else 422), path
     assert service.ask("GET", "/api/v1/clusters/moon/drained")[0] == 404
@@ -257,7 +250,7 @@ def test_alive_and_ready(service: HttpService) -> None:
 
 def test_the_value_of_one_can_be_unpickled_by_who_asks(service: HttpService) -> None:
     service.submit("t")
-    service.plane.finish(running(item(service, "t")), pickling.dumps({"a": 1}))
+    service.plane.finish(running(service.item("t")), pickling.dumps({"a": 1}))
     assert pickling.loads(service.get("/api/v1/items/t/result")) == {"a": 1}
 
 

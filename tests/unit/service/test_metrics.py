@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transiti
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
-from tests.unit.service.service_plane import CPUS, running
+from tests.unit.service.service_plane import running
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 SAMPLE = re.compile(r'^[a-z_]+(\{([a-z]+="[^"]*",?)+\})? (-?[0-9.e+-]+|\+Inf)$')
@@ -59,12 +59,7 @@ def figures(service: HttpService) -> dict[str, float]:
 
 
 def test_what_happened_is_counted(service: HttpService) -> None:
-    service.submit("t", CPUS)
-    item = service.plane.runtime.item("t")
-    assert item is not None
-    running(item)
-    service.submit("u", CPUS)
-    until(lambda: service.plane.runtime.call_and_wait(service.plane.runtime.machine.queue_depths))
+    item = service.fill()
     said = figures(service)
     assert said['rmcs_queue_depth{queue="task"}'] == 1
     assert said['rmcs_tasks_total{state="RUNNING"}'] == 1
@@ -159,11 +154,7 @@ def test_one_that_is_lost_is_counted_once() -> None:
 
 
 def test_another_reason_is_no_step_and_begins_no_wait_anew(service: HttpService) -> None:
-    service.submit("t", CPUS)
-    first = service.plane.runtime.item("t")
-    assert first is not None
-    running(first)
-    service.submit("u", CPUS)
+    first = service.fill()
     until(lambda: service.get("/api/v1/items/u")["code"] == "NO_CAPACITY")
     said = figures(service)
     began = time.monotonic()

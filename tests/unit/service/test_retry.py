@@ -27,16 +27,10 @@ def service(tmp_path: Path) -> Iterator[HttpService]:
         yield service
 
 
-def item(service: HttpService, item_id: str) -> Any:
-    found = service.plane.runtime.item(item_id)
-    assert found is not None
-    return found
-
-
 def failed(service: HttpService, item_id: str, **values: Any) -> None:
     service.submit(item_id, **values)
-    running(item(service, item_id))
-    found = item(service, item_id)
+    running(service.item(item_id))
+    found = service.item(item_id)
     service.plane.end(CallResult(item_id, 1, "failed", error_type="ValueError", message="no"))
     until(found.done)
     assert found.state is TaskState.FAILED
@@ -50,7 +44,7 @@ def test_what_failed_runs_again_as_another_item(service: HttpService) -> None:
     answer = service.post("/api/v1/items/t/retry")
     assert answer["repeats"] == "t"
     assert answer["id"] not in ("t", None)
-    again = running(item(service, answer["id"])).task
+    again = running(service.item(answer["id"])).task
     before = service.plane.store.item("t")
     assert before is not None
     assert (again.owner, again.priority, again.function_digest) == ("ann", 3, a_task("t").function_digest)
@@ -62,7 +56,7 @@ def test_both_name_each_other_also_after_a_restart(service: HttpService) -> None
     failed(service, "t")
     assert "repeated_by" not in service.get("/api/v1/items/t")
     again, third = (service.post("/api/v1/items/t/retry", {"id": name})["id"] for name in ("again", "third"))
-    service.plane.finish(running(item(service, third)), b"value")
+    service.plane.finish(running(service.item(third)), b"value")
     for _ in range(2):
         for path in ("", "/explain"):
             for name in (again, third):  # one in progress, one over
@@ -118,10 +112,10 @@ def test_an_id_that_is_none(service: HttpService, made: object) -> None:
 
 def test_what_goes_on_is_not_repeated_and_what_succeeded_only_anyway(service: HttpService) -> None:
     service.submit("t")
-    running(item(service, "t"))
+    running(service.item("t"))
     status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
     assert (status, "is not over" in answer["message"]) == (409, True)
-    service.plane.finish(item(service, "t"), b"pickled")
+    service.plane.finish(service.item("t"), b"pickled")
     status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
     assert (status, "anyway" in answer["next_step"]) == (409, True)
     assert service.post("/api/v1/items/t/retry", {"anyway": True})["repeats"] == "t"
@@ -129,18 +123,18 @@ def test_what_goes_on_is_not_repeated_and_what_succeeded_only_anyway(service: Ht
 
 def test_a_cancelled_job_runs_again(service: HttpService) -> None:
     service.post("/api/v1/items", {"task": a_job("j").to_dict()})
-    found = item(service, "j")
+    found = service.item("j")
     service.post("/api/v1/items/j/cancel")
     until(found.done)
     answer = service.post("/api/v1/items/j/retry")
     assert answer["id"].startswith("job-")
-    assert item(service, answer["id"]).task.job == a_job("j").job
+    assert service.item(answer["id"]).task.job == a_job("j").job
 
 
 def test_after_a_restart_too(service: HttpService) -> None:
     failed(service, "t")
     service.restart()
-    assert running(item(service, service.post("/api/v1/items/t/retry")["id"]))
+    assert running(service.item(service.post("/api/v1/items/t/retry")["id"]))
 
 
 def test_what_was_forgotten_is_refused_with_a_sentence(service: HttpService) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series impo
 from ray_multicluster_scheduler.control_plane.store import Change
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
-from tests.unit.service.service_plane import CPUS, running
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 
@@ -30,19 +28,8 @@ def sample(service: HttpService, minutes: float = 0.0) -> None:
     runtime.call_and_wait(lambda: service.app.state.series.sample(runtime.clock.now() + 60 * minutes))
 
 
-def busy(service: HttpService) -> Any:
-    """Eight CPUs are taken, and one item waits."""
-    service.submit("t", CPUS)
-    item = service.plane.runtime.item("t")
-    assert item is not None
-    running(item)
-    service.submit("u", CPUS)
-    until(lambda: service.plane.runtime.call_and_wait(service.plane.runtime.machine.queue_depths))
-    return item
-
-
 def test_load_and_queue_are_told_by_the_minute(service: HttpService) -> None:
-    busy(service)
+    service.fill()
     sample(service)
     said = service.get("/api/v1/series?hours=0.1")
     assert (said["every_s"], len(said["at"])) == (60, 6)
@@ -73,7 +60,7 @@ def test_nothing_is_written_while_nothing_changes(service: HttpService) -> None:
 def test_it_is_there_after_a_restart_and_the_time_between_is_not_known(service: HttpService) -> None:
     sample(service, -10)  # of an hour that may be another one
     first = int(service.plane.runtime.clock.now()) // 60
-    busy(service)
+    service.fill()
     sample(service)
     until(lambda: read(service.plane.store)[-1].running == 1)
     service.restart()
@@ -83,7 +70,7 @@ def test_it_is_there_after_a_restart_and_the_time_between_is_not_known(service: 
 
 
 def test_old_hours_go(service: HttpService) -> None:
-    item = busy(service)
+    item = service.fill()
     sample(service, 60)
     service.plane.finish(item)
     until(lambda: service.plane.runtime.item("u") is not None)

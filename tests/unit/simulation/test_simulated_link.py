@@ -54,6 +54,11 @@ class LinkHarness:
     def at(self, when: float, handler: Any) -> None:
         self.clock.at(when, lambda _: handler())
 
+    def schedule(self, *calls: tuple[float, Any]) -> None:
+        """Call each handler at its time."""
+        for when, handler in calls:
+            self.at(when, handler)
+
     def output(self, *kinds: type[Any]) -> list[tuple[float, str]]:
         """Time and item id, or type, of the events of these kinds."""
         found = [(at, one) for at, one in self.received if isinstance(one, kinds)]
@@ -193,25 +198,23 @@ class TestOddMoments:
 
     def test_two_cuts_at_once_end_with_the_later_one(self, harness: LinkHarness) -> None:
         harness.send("t", 8)
-        for at, handler in (
+        harness.schedule(
             (5, harness.link.cut),
             (7, harness.link.cut),
             (10, harness.link.end_cut),
             (20, harness.link.end_cut),
-        ):
-            harness.at(at, handler)
+        )
         harness.clock.run()
         assert harness.reported_ends() == [(21.5, "t", "succeeded")]
 
     def test_a_restart_during_a_cut_is_noticed_after_both(self, harness: LinkHarness) -> None:
         harness.send("t", 100)
-        for at, handler in (
+        harness.schedule(
             (5, harness.link.kill),
             (6, harness.link.cut),
             (8, harness.link.restart),
             (12, harness.link.end_cut),
-        ):
-            harness.at(at, handler)
+        )
         harness.clock.run()
         assert harness.ends == [(5, "t", "died")]
         [(at, end)] = [(at, one) for at, one in harness.received if isinstance(one, AttemptFinished)]
@@ -219,13 +222,12 @@ class TestOddMoments:
 
     def test_a_dead_cluster_cannot_die_again(self, harness: LinkHarness) -> None:
         harness.send("t", 100)
-        for at, handler in (
+        harness.schedule(
             (5, harness.link.kill),
             (6, harness.link.kill),
             (10, harness.link.restart),
             (20, harness.link.restart),
-        ):
-            harness.at(at, handler)
+        )
         harness.clock.run()
         assert harness.link.session == 2
 

@@ -10,21 +10,26 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 
 def refuse_queue_verb(verb: str) -> NoReturn:
     """Raises ConfigurationError."""
-    cluster = runtime_context.item().cluster
-    raise ConfigurationError(
-        f"{verb} cannot be used inside of cluster {cluster!r}: what is submitted there waits with Ray.",
-        cluster=cluster,
-        next_step="submit it when it may start; or submit it from outside, where it waits in our queue",
+    _refuse(
+        verb,
+        "what is submitted there waits with Ray",
+        "submit it when it may start; or submit it from outside, where it waits in our queue",
     )
 
 
 def refuse_fleet_verb(verb: str) -> NoReturn:
     """Raises ConfigurationError."""
+    _refuse(
+        verb,
+        "the fleet is looked after from outside",
+        "do it in the program that has the scheduler, or with `rmcs clusters` beside it",
+    )
+
+
+def _refuse(verb: str, reason: str, next_step: str) -> NoReturn:
     cluster = runtime_context.item().cluster
     raise ConfigurationError(
-        f"{verb} cannot be used inside of cluster {cluster!r}: the fleet is looked after from outside.",
-        cluster=cluster,
-        next_step="do it in the program that has the scheduler, or with `rmcs clusters` beside it",
+        f"{verb} cannot be used inside of cluster {cluster!r}: {reason}.", cluster=cluster, next_step=next_step
     )
 
 

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import logging
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
@@ -126,10 +127,8 @@ _PREFLIGHT = [
 ]
 
 
-class OriginGuard:
-    """Protects a service on this machine from web pages: refuses requests with a foreign Host (DNS rebinding) or a
-    foreign Origin, and bodies of the types that a page may send without a preflight (CSRF). Origins listed in
-    ``access`` are let through and get CORS headers."""
+class _Guard(ABC):
+    """Handles HTTP requests and WebSockets; passes on anything else."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
@@ -138,6 +137,18 @@ class OriginGuard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        await self._handle(scope, receive, send)
+
+    @abstractmethod
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+class OriginGuard(_Guard):
+    """Protects a service on this machine from web pages: refuses requests with a foreign Host (DNS rebinding) or a
+    foreign Origin, and bodies of the types that a page may send without a preflight (CSRF). Origins listed in
+    ``access`` are let through and get CORS headers."""
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         denial = self._denial(scope, headers)
         if denial is not None:
@@ -264,17 +275,11 @@ _OTHER_ORIGIN = Denial(
 )
 
 
-class AuthMiddleware:
+class AuthMiddleware(_Guard):
     """Finds the caller by token, ticket or session cookie and puts it into ``scope["caller"]``, or denies the
     request. Open routes are reached without a caller."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app, self._access = app, access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self.caller(scope)
         if isinstance(found, Denial):
             if found.status != 401 or not self._access.is_open(scope["path"]):

@@ -1,0 +1,43 @@
+"""The agent's end of the lines to its workers and actors: a real server that records what it receives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ray_multicluster_scheduler.common.frames import Message
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker_server import WorkerServer
+
+
+@dataclass
+class AgentSide:
+    """The agent's end, and what it heard."""
+
+    server: WorkerServer
+    line: AgentEndpoint
+    heard: list[Message] = field(default_factory=list)
+    lines: list[tuple[tuple[str, int], bool]] = field(default_factory=list)
+    """Lines of actors that opened and ended."""
+    left_s: float = 30.0
+    """What the agent's own lease has left."""
+
+    def of(self, kind: str) -> list[Message]:
+        return [message for message in self.heard if message.kind == kind]
+
+    def text(self) -> str:
+        return "".join(text for message in self.of("output") for _, text in message.head["parts"])
+
+    def disappear(self) -> None:
+        """Refuse new connections and cut off those that are open."""
+        assert self.server._server is not None
+        self.server._server.close()
+        for worker in list(self.server._workers):
+            worker.transport.abort()
+
+
+async def agent_side() -> AgentSide:
+    heard: list[Message] = []
+    lines: list[tuple[tuple[str, int], bool]] = []
+    server = WorkerServer(heard.append, lambda: side.left_s, lambda actor, is_open: lines.append((actor, is_open)))
+    side = AgentSide(server, await server.start("127.0.0.1", 30.0), heard, lines)
+    return side
