@@ -307,7 +307,7 @@ def _read(token_id: str, text: bytes) -> Token | None:
         return None
 
 
-FIRST_TOKEN_NOTE = "made by rmcs up"
+CREATED_BY_UP = "made by rmcs up"
 
 
 def ensure_first_token(tokens: TokenStore, folder: Path, user: str) -> str | None:
@@ -321,8 +321,8 @@ def ensure_first_token(tokens: TokenStore, folder: Path, user: str) -> str | Non
         before = None
     if before is not None and not isinstance(tokens.check(before), TokenRefused):
         return None
-    known = [one for one in tokens.list() if one["note"] == FIRST_TOKEN_NOTE and one["user"] == user]
-    about, text = tokens.create(user, Role, FIRST_TOKEN_NOTE)
+    known = [one for one in tokens.list() if one["note"] == CREATED_BY_UP and one["user"] == user]
+    about, text = tokens.create(user, Role, CREATED_BY_UP)
     try:
         write_private(path, text)
     except OSError as error:
