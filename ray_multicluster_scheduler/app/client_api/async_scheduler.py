@@ -31,7 +31,7 @@ class OpeningEvents:
     """``async for event in scheduler.events()``, ``async with scheduler.events() as events``, and ``events = await
     scheduler.events()``, which raises at once what stands against it. For one reader at a time.
 
-    It begins once: whoever stops waiting for it (a time-out, say) finds it begun the next time, and has missed nothing.
+    The subscription starts once: if a first wait times out, the next one continues it without missing events.
     """
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, EventIterator]]) -> None:
@@ -47,7 +47,7 @@ class OpeningEvents:
         except asyncio.CancelledError:
             raise
         except BaseException:
-            self._beginning = None  # the next time it is asked for anew
+            self._beginning = None  # the next use tries again
             raise
 
     def __await__(self) -> Generator[Any, None, EventIterator]:
@@ -68,7 +68,7 @@ class OpeningEvents:
         self.close()
 
     def close(self) -> None:
-        """No more is wanted. Idempotent."""
+        """End the subscription. Idempotent."""
         self._closed = True
         if self._beginning is not None:
             self._beginning.add_done_callback(_close)

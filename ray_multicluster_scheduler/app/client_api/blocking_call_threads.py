@@ -1,4 +1,4 @@
-"""Where coroutines have blocking calls made: a few threads that come and go, and that no program waits for."""
+"""BlockingCallThreads: a small pool of daemon threads on which coroutines run blocking calls."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 MOST = 8
 LINGER_S = 2.0
-"""How long a thread stays without work."""
+"""How long an idle thread waits before it exits."""
 
 
 class BlockingCallThreads:
-    """What was begun is carried out, also when the coroutine that awaits it is cancelled. Calls carry its context."""
+    """A started call completes even if its coroutine is cancelled. Calls run in the context of the caller."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most, self._threads, self._idle, self._waiting = most, 0, 0, 0
@@ -26,7 +26,7 @@ class BlockingCallThreads:
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """For what is answered soon; the others wait while all threads are busy."""
+        """Run a short call on the pool; it queues while all threads are busy."""
         future, do = _prepared(work, args, kwargs)
         with self._lock:
             self._queue.put(do)
@@ -40,13 +40,13 @@ class BlockingCallThreads:
         return await asyncio.shield(asyncio.wrap_future(future))
 
     async def alone(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """For what may take as long as it likes: on a thread of its own."""
+        """Run a call of any length on its own thread."""
         future, do = _prepared(work, args, kwargs)
         threading.Thread(target=do, name="rmcs-async-long", daemon=True).start()
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def close(self) -> None:
-        """Threads that have nothing to do need not linger; the next call makes new ones."""
+        """Let idle threads exit; the next call starts new ones."""
         with self._lock:
             for _ in range(self._threads):
                 self._queue.put(None)
@@ -66,7 +66,7 @@ class BlockingCallThreads:
                     return
             if do is not None:
                 do()
-            del do  # what it holds is not kept while there is nothing to do
+            del do  # release its references while idle
             with self._lock:
                 self._idle += 1
 
@@ -82,7 +82,7 @@ def _prepared(work: Callable[..., T], args: Any, kwargs: Any) -> tuple[Future[T]
             again = RuntimeError("what was called raised StopIteration")
             again.__cause__ = error
             future.set_exception(again)
-        except BaseException as error:  # noqa: BLE001 - whoever awaits it is to have it
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
             future.set_exception(error)
 
     return future, do

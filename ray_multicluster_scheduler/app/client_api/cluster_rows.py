@@ -1,4 +1,4 @@
-"""What `list_clusters` and `cluster_info` return: plain lists and dicts that show themselves as tables in notebooks."""
+"""The results of `list_clusters` and `cluster_info`: lists and dicts that render as tables in notebooks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ClusterRows(list[dict[str, Any]]):
         super().__init__(ClusterRow(row) for row in rows)
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
-        """As plain data, to be read where this package is not."""
+        """Pickle as plain data, readable without this package."""
         return list, ([dict(row) for row in self],)
 
     def _repr_html_(self) -> str:
@@ -34,14 +34,13 @@ class ClusterRows(list[dict[str, Any]]):
 
 
 def is_of_now(row: Mapping[str, Any]) -> bool:
-    """May what a row says of its nodes be shown as what is there? Of an idle cluster, which is not asked all the time,
-    also what was seen last; its sentence says how long ago that was."""
+    """Are the node figures of a row current? Also true for the last snapshot of an idle cluster, which is polled
+    rarely; its sentence tells the age."""
     return row.get("current") is not False or row.get("state") == STALE_SNAPSHOT
 
 
 def pause_words(row: Mapping[str, Any]) -> str:
-    """That its queue is paused, and why; empty if it is not. A row keeps this apart from what is wrong with a cluster:
-    somebody wanted it."""
+    """Say that the queue is paused, and why; empty if it is not. Rows keep this apart from problems of a cluster."""
     if row.get("paused") is None:
         return ""
     reason = str(row["paused"]).partition("\n")[0]
@@ -49,7 +48,7 @@ def pause_words(row: Mapping[str, Any]) -> str:
 
 
 def why_words(row: Mapping[str, Any]) -> str:
-    """What keeps work away from a cluster: that its queue is paused, and what is wrong with it."""
+    """Say what keeps work away from a cluster: a paused queue and its problems."""
     return "; ".join(filter(None, (pause_words(row), str(row.get("sentence") or ""))))
 
 

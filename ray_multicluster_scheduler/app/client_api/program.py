@@ -1,4 +1,4 @@
-"""The schedulers of this program, and what becomes of them when it forks, is interrupted or ends."""
+"""Registry of the running schedulers of this program; shuts them down at exit, on interrupt and after a fork."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 
 _running: set[UnifiedScheduler] = set()
-"""Those with a control plane. Held here, or one that nobody else holds would take its work along unfinished."""
+"""Schedulers with a control plane. A strong reference, so that an unreferenced one still finishes its work."""
 _interrupted = threading.Event()
 _stopping = threading.Event()
 _exiting = threading.Event()
 
 
 def started(scheduler: UnifiedScheduler) -> None:
-    """It has a control plane now."""
+    """Register a scheduler whose control plane has started."""
     _running.add(scheduler)
 
 
 def ended(scheduler: UnifiedScheduler) -> None:
-    """It has none any more."""
+    """Unregister a scheduler whose control plane has ended."""
     _running.discard(scheduler)
 
 
@@ -75,7 +75,7 @@ def _at_exit() -> None:
         _exiting.set()
 
 
-def _in_the_child_of_a_fork() -> None:
+def _reset_after_fork() -> None:
     for scheduler in _running:
         scheduler._forked()
     _running.clear()
@@ -94,5 +94,5 @@ def _before_threads_end(work: Callable[[], None]) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_the_child_of_a_fork)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 _before_threads_end(_at_exit)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 
-class _OfCall(Handle):
-    """What differs from an item of the brain."""
+class _CallHandle(Handle):
+    """The behaviour that differs from handles of scheduled items."""
 
     __slots__ = ()
     _item: CallPromise
@@ -41,7 +41,7 @@ class _OfCall(Handle):
         return self._runtime.output.text(actor.id, actor.attempt, stream)
 
 
-class ActorCallHandle(_OfCall):
+class ActorCallHandle(_CallHandle):
     """One call of a method."""
 
     __module__ = "ray_multicluster_scheduler"  # as the other handles: inside a cluster, the native one
@@ -59,7 +59,7 @@ class ActorCallHandle(_OfCall):
         return handle_html("ActorCallHandle", self.id, self._item, self._item.name)
 
 
-class CallPartHandle(_OfCall, PartHandle):
+class CallPartHandle(_CallHandle, PartHandle):
     """One of the values of a call with ``num_returns``."""
 
     __slots__ = ()

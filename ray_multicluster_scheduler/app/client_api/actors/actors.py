@@ -22,8 +22,9 @@ from ray_multicluster_scheduler.control_plane.runtime.submission_checks import n
 
 
 class ActorRegistry:
-    """Each living actor has one handle here, so that whoever asks for it gets the same. The name of one that was killed
-    is free at once, though its end takes a while. Safe from any thread."""
+    """The living actors of one control plane, by id and by name, with one handle each. Thread-safe.
+
+    The name of a killed actor is free at once, before its end is confirmed."""
 
     def __init__(self, runtime: ControlPlane) -> None:
         self._runtime = runtime
@@ -117,9 +118,9 @@ class Actors(ABC):
         *,
         wait: bool = False,
     ) -> ActorHandle:
-        """Hand an actor to the brain; returns at once, with lifetime="detached" after a look at the clusters for one of
-        that name, which takes a few seconds at most. With ``wait`` it returns when the actor is ready; the brain ends
-        one that is not within its ``ready_timeout``, which counts from when a cluster took it.
+        """Submit an actor. Returns at once; with lifetime="detached" it first searches the clusters for one of that
+        name, for a few seconds at most. ``wait`` returns when the actor is ready; one that is not ready within its
+        ``ready_timeout``, counted from its dispatch, is ended.
 
         Explicit arguments win over options that the class has. Raises ConfigurationError, TaskSubmissionError; with
         ``wait`` also as :meth:`ActorHandle.ready`.
@@ -157,7 +158,7 @@ class Actors(ABC):
     def _make(
         self, new: NewActorItem, name: str | None, methods: Mapping[str, MethodShape], *, get_if_exists: bool
     ) -> ActorHandle:
-        """Hand it over, unless there is a living one of its name. Raises ConfigurationError."""
+        """Submit the actor unless a living one has its name. Raises ConfigurationError."""
 
     def describe(
         self,
@@ -166,7 +167,7 @@ class Actors(ABC):
         tags: Sequence[str] | None,
         options: Mapping[str, Any],
     ) -> TaskDescription:
-        """Such an actor as the brain would see it; nothing is submitted. Raises ConfigurationError."""
+        """Return the description of such an actor without submitting it. Raises ConfigurationError."""
         remote_class = make_remote_class(cls, {})
         return self._submission.describe(remote_class, (), None, resource_requirements, tags, options).task
 

@@ -1,4 +1,4 @@
-"""get and wait for coroutines: no thread waits, however many handles there are."""
+"""``get`` and ``wait`` as coroutines that block no thread while waiting."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def wait(
     """As :func:`collecting.wait`."""
     timeout = collecting._seconds(timeout)
     many = collecting._checked(handles, "wait")
-    over, rest = collecting.wait(many, num_returns, 0.0)  # it also looks at what was given
+    over, rest = collecting.wait(many, num_returns, 0.0)  # also validates the arguments
     if len(over) == num_returns or not rest:
         return over, rest
     items = [one._item for one in dict.fromkeys(many)]
@@ -54,13 +54,13 @@ async def wait(
 
 
 async def some(promises: Sequence[Promise], enough: int, timeout: float | None, *, or_failure: bool = False) -> None:
-    """Until so many are over, or with ``or_failure`` one of them failed, or the time is over."""
+    """Wait until ``enough`` are done, one has failed (``or_failure``), or the timeout expires."""
     if enough <= 0:
         return
     loop, gate = asyncio.get_running_loop(), asyncio.Event()
 
     def open_gate() -> None:
-        with suppress(RuntimeError):  # whoever awaited it is gone with his loop
+        with suppress(RuntimeError):  # the loop was closed
             loop.call_soon_threadsafe(gate.set)
 
     countdown = Countdown(enough, or_failure, open_gate)

@@ -1,4 +1,4 @@
-"""get and wait over handles of the embedded control plane. However many there are, the caller sleeps once."""
+"""``get`` and ``wait`` over handles. The caller blocks once, however many handles there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ H = TypeVar("H", bound=Handle)
 
 
 def get(handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None) -> Any:
-    """The value of one handle, or the values of many in their order.
+    """Return the value of one handle, or the values of many in order.
 
     Raises the first error as soon as it is known, without waiting for the others; TaskTimeoutError. ``progress`` shows
     a bar meanwhile, where stderr is a terminal, and in notebooks.

@@ -1,1 +1,4 @@
-"""Users' own modules: which of them a function needs, and where they lie."""
+"""Finds the user's own modules that a pickled function needs, so that they can be shipped by value.
+
+Start reading in ``user_modules.py``; imported by ``arguments`` and ``submission``.
+"""

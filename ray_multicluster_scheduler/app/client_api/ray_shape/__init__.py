@@ -1,1 +1,5 @@
-"""Ray's own words: ``@remote``, ``.options()``, ``init`` and the rest, so that programs port by their import."""
+"""The part of the API that mirrors Ray: ``remote``, ``.remote()``, ``.options()``, ``init`` and cluster queries.
+
+Start reading in ``remote.py`` and ``ray_shape.py``. Clusters load these modules too, so they import only the standard
+library and ``common`` at module level.
+"""
