@@ -1,4 +1,7 @@
-"""Which item is this code running for? Set by the worker-side wrapper, read by ``current()``."""
+"""CurrentItem: the item that this process runs. The worker-side wrapper sets it; user code reads it by ``current()``.
+
+In the process of a job's entrypoint, environment variables (``RMCS_TASK_ID``, …) describe the item instead.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 INSIDE_VARIABLE = "RMCS_INSIDE"
-"""Names the cluster in the environment of an agent's job, which Ray gives to every worker of that job."""
+"""Environment variable with the name of the cluster; Ray passes it from the agent's job to all workers of that job."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentItem:
-    """The item that this code belongs to.
+    """The running item and its attempt.
 
     ``fence`` only grows: storage that remembers the highest fence it saw can refuse a late attempt. ``member`` is the
-    position of this one in its gang, from 0, where the item is a gang.
+    position of this member in its gang, from 0; None if the item is no gang.
     """
 
     id: str
@@ -26,12 +29,12 @@ class CurrentItem:
 
     @property
     def part_id(self) -> str:
-        """Its own id, told from the other members' of its gang."""
+        """The id of the item, or of this member of a gang."""
         return self.id if self.member is None else member_id(self.id, self.member)
 
 
 def member_id(gang_id: str, member: int) -> str:
-    """By which one member of a gang is known, where it has to be told from the others."""
+    """The id of one member of a gang."""
     return f"{gang_id}.{member}"
 
 
@@ -39,20 +42,22 @@ _running: CurrentItem | None = None
 
 
 def set_current(item: CurrentItem | None) -> None:
-    """For the worker-side wrapper: a worker process runs one task at a time."""
+    """Set the running item; None at its end. For the worker-side wrapper: a worker process runs one task at a time."""
     global _running  # noqa: PLW0603 - threads that user code starts must see it too
     _running = item
 
 
 def cluster_here(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The cluster that this code runs inside of, or None outside. Known before the item is, and where there is none:
-    in a task that was given to Ray directly, or while a worker still loads what it is to run."""
+    """The cluster that this process belongs to; None outside of a cluster.
+
+    Also known without a current item: in a task submitted to Ray directly, or while a worker still unpickles its task.
+    """
     current = get_current(environ)
     return environ.get(INSIDE_VARIABLE) if current is None else current.cluster
 
 
 def in_environment(environ: Mapping[str, str] = os.environ) -> bool:
-    """Does the environment say it? Then it is a job's, and all of the job's own workers are told the same."""
+    """Whether the environment names the item: this process belongs to a job, whose workers inherit its environment."""
     return "RMCS_TASK_ID" in environ
 
 
@@ -60,7 +65,7 @@ def get_current(environ: Mapping[str, str] = os.environ) -> CurrentItem | None:
     """The running item: set by the wrapper in tasks and actors, by the environment in jobs, else None."""
     if _running is not None:
         return _running
-    if "RMCS_TASK_ID" not in environ:  # asked at every call of a verb, so nothing slower outside of a cluster
+    if "RMCS_TASK_ID" not in environ:  # fast path: every call of a submit verb checks this
         return None
     try:
         return CurrentItem(

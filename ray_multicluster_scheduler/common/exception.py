@@ -1,8 +1,8 @@
-"""Every error this project raises on purpose.
+"""The exceptions that this project raises.
 
 SchedulerError
 ├── ConfigurationError          clusters.yaml, settings or an argument is wrong
-├── NoHealthyClusterError       no cluster that could take the item answers
+├── NoHealthyClusterError       no cluster that could run the item is reachable
 ├── NoFeasibleClusterError      no cluster could ever run it, however long it waits
 ├── TaskSubmissionError         the item could not be prepared, sent or set up
 ├── PolicyEvaluationError       a placement policy raised
@@ -11,18 +11,18 @@ SchedulerError
 ├── WorkerCrashedError          the worker or node died (crash, OOM, kill)
 │   └── ActorDiedError          the actor that was called has ended
 ├── QueueFullError              max_queue is reached
-├── TaskCancelledError          somebody cancelled it
+├── TaskCancelledError          the item was cancelled
 ├── TaskTimeoutError            run_timeout, queue_timeout or a caller's timeout
-├── ResultLostError             it finished, but its value is gone
+├── ResultLostError             the item finished, but its value is lost
 ├── StoreError                  the durable record cannot be read or written
-│   └── StoreFullError          … because there is no room
-├── ServiceUnavailableError     the service does not answer, or not now
-├── UnknownItemError            no item of this id was ever accepted here
-├── NotAllowedError             a service does not let this caller do that
-└── RemoteError                 user code failed with something that cannot be rebuilt here
+│   └── StoreFullError          … because the disk or the quota is full
+├── ServiceUnavailableError     the service cannot be reached, or cannot answer now
+├── UnknownItemError            no item with this id was accepted here
+├── NotAllowedError             the service denies the caller this request
+└── RemoteError                 user code raised an exception that cannot be unpickled here
 
-A user's own exception is not in this tree: it comes back as itself, with
-:class:`RemoteTraceback` as its ``__cause__`` and a note that names the cluster.
+An exception of user code is not in this tree: it is raised again as it is, with :class:`RemoteTraceback` as its
+``__cause__`` and a note that names the cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 
 
 def code_of(error: str) -> str:
-    """UnknownItemError is UNKNOWN_ITEM to programs that are not written in Python."""
+    """The code of an exception class, for REST and scripts: UnknownItemError is UNKNOWN_ITEM."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", error.removesuffix("Error")).upper()
 
 
@@ -42,8 +42,8 @@ SERVICE_HEADER = "Rmcs-Api"
 
 
 class SchedulerError(Exception):
-    """Base of all. ``task_id`` and ``cluster`` say what it happened to, ``next_step`` what to do, and ``code`` what
-    `rmcs explain CODE` tells more of."""
+    """Base class. ``task_id`` and ``cluster`` name what failed, ``next_step`` says what to do. `rmcs explain CODE`
+    explains its ``code``."""
 
     code = "SCHEDULER"
 
@@ -70,7 +70,7 @@ class SchedulerError(Exception):
             return self.message
         text = self.message.rstrip().rstrip(".")
         text = text if text.endswith(("!", "?", ":")) else f"{text}."
-        # Below a table, the advice is about all of it, not about its last line.
+        # After a table the advice begins a new line, because it is not about the last row only.
         return f"{text}{chr(10) if chr(10) in text else ' '}What to do: {self.next_step}"
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -88,15 +88,15 @@ def _rebuild(
 
 
 class ConfigurationError(SchedulerError):
-    """clusters.yaml, settings or an argument is wrong; says where and what was expected."""
+    """clusters.yaml, settings or an argument is wrong; the message names it and what was expected."""
 
 
 class NoHealthyClusterError(SchedulerError):
-    """No cluster that could take the item answers; the message lists each one's reason."""
+    """No cluster that could run the item is reachable; the message lists the reason of each."""
 
 
 class NoFeasibleClusterError(SchedulerError):
-    """No cluster could ever run it; the message holds the table of reasons."""
+    """No cluster could ever run the item; the message has the table of reasons."""
 
 
 class TaskSubmissionError(SchedulerError):
@@ -108,7 +108,7 @@ class PolicyEvaluationError(SchedulerError):
 
 
 class ClusterConnectionError(SchedulerError):
-    """One cluster could not be reached, or would not let us in."""
+    """One cluster could not be reached, or refused the connection."""
 
 
 class ClusterLostError(SchedulerError):
@@ -120,11 +120,11 @@ class WorkerCrashedError(SchedulerError):
 
 
 class ActorDiedError(WorkerCrashedError):
-    """The actor has ended; a call that it may have begun is not repeated."""
+    """The actor has ended; a call that it may have started is not repeated."""
 
 
 class QueueFullError(SchedulerError):
-    """``max_queue`` items wait already."""
+    """``max_queue`` items are waiting already."""
 
 
 class TaskCancelledError(SchedulerError):
@@ -136,7 +136,7 @@ class TaskTimeoutError(SchedulerError, TimeoutError):
 
 
 class ResultLostError(SchedulerError):
-    """The item finished, but its value can no longer be had."""
+    """The item finished, but its value is lost."""
 
 
 class StoreError(SchedulerError):
@@ -144,27 +144,27 @@ class StoreError(SchedulerError):
 
 
 class StoreFullError(StoreError):
-    """There is no room for more; what is there is safe."""
+    """The disk or the quota is full. Everything stored before is intact."""
 
 
 class ServiceUnavailableError(SchedulerError):
-    """The service does not answer, or cannot answer now; the same may be asked again."""
+    """The service cannot be reached, or cannot answer now; the request may be repeated."""
 
 
 class UnknownItemError(SchedulerError, LookupError):
-    """No item of this id was ever accepted by this control plane."""
+    """No item with this id was accepted by this control plane."""
 
 
 class NotAllowedError(SchedulerError, PermissionError):
-    """A service wants a token, another one, or one with another role."""
+    """The token is missing, invalid, or lacks the role or the ownership for this request."""
 
 
 class RemoteError(SchedulerError):
-    """User code failed with something that cannot be rebuilt in this process."""
+    """User code raised an exception that cannot be unpickled in this process."""
 
 
 class RemoteTraceback(Exception):
-    """Carries the traceback text of the other side; shown as the cause of a user's exception."""
+    """The traceback text from the cluster; the cause of a user's exception."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""The wire format between a control plane and its agents, without any I/O.
+"""Codec of the wire protocol between a control plane and its agents: messages to frames and back. Does no I/O.
 
 A *message* is a kind, a JSON head and binary attachments::
 
@@ -9,10 +9,10 @@ A body travels as one or more *frames*, big-endian::
 
     frame = u32 payload length | u32 message id | u8 flags | payload        flags: 1 = last frame of this message
 
-Frames of different messages may interleave, so that a 200 MB value does not hold up a heartbeat: each
-large message in progress gets one chunk in turn, and small ones pass between them. Frames of one message are
-in order. Message ids are chosen by the sender and may be reused once a message is complete.
-The version below is exchanged in the handshake; a change that an older side cannot read raises it.
+Frames of different messages may interleave, so that a 200 MB value does not delay a heartbeat: large messages take
+turns, one chunk each, and small messages go between the chunks. Frames of one message are in order. The sender chooses
+message ids and may reuse an id once its message is complete. The handshake exchanges PROTOCOL_VERSION; increase it with
+every change that an older peer cannot read.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any, TypeAlias
 
 PROTOCOL_VERSION = 3
 OLDEST_PROTOCOL = 2
-"""Of agents that an older version of us started, and that still have its work. 3 has calls of actors that know which
-process of the control plane they come from."""
+"""The oldest version still accepted: agents that an older release started may still run its work. Version 3 adds to
+actor calls which process of the control plane sent them."""
 CHUNK_BYTES = 256 * 1024
 MAX_MESSAGE_BYTES = 4 * 1024**3 - 1
 MAX_HANDSHAKE_BYTES = 64 * 1024
@@ -41,12 +41,12 @@ Blob: TypeAlias = bytes | bytearray | memoryview
 
 
 class FrameError(ValueError):
-    """What came over the wire is not our format."""
+    """Received bytes are not valid in this format, or a message is too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: a kind, a small JSON head, and attachments that are never looked into."""
+    """One message: a kind, a small JSON head, and opaque binary attachments."""
 
     kind: str
     head: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Message:
 
 
 class FrameWriter:
-    """An outbox that cuts messages into frames, fair between large ones."""
+    """Outgoing queue of messages, split into frames; large messages take turns."""
 
     def __init__(self) -> None:
         self._streams: deque[_Stream] = deque()
@@ -62,13 +62,13 @@ class FrameWriter:
         self.pending_bytes = 0
 
     def put(self, message: Message, *, urgent: bool = False) -> bool:
-        """Add a message. True: it is one frame, and only an urgent one can overtake it; larger ones all can.
+        """Queue a message; an ``urgent`` one goes before all others. Raises FrameError if it exceeds the size limit.
 
-        An urgent one is next, before everything that waits. Raises FrameError when it is too large to be sent at all.
+        Returns whether it fits into one frame: then only urgent messages can overtake it.
         """
         stream = _Stream(self._next_id, message)
         if stream.left > MAX_MESSAGE_BYTES:
-            raise FrameError(f"a message of {stream.left} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+            raise FrameError(f"a message of {stream.left} bytes is over the limit of {MAX_MESSAGE_BYTES} bytes")
         self._next_id = (self._next_id + 1) & 0xFFFFFFFF
         self.pending_bytes += stream.left
         if urgent:
@@ -78,7 +78,7 @@ class FrameWriter:
         return stream.left <= CHUNK_BYTES
 
     def take(self, limit: int = CHUNK_BYTES) -> bytes:
-        """The next bytes to send, about ``limit`` of them; empty when there is nothing."""
+        """The next bytes to send, about ``limit`` of them; empty if the queue is empty."""
         out: list[Blob] = []
         size = 0
         while self._streams and size < limit:
@@ -95,7 +95,7 @@ class FrameWriter:
 
 
 class _Stream:
-    """What is still to be sent of one message."""
+    """The unsent part of one message."""
 
     __slots__ = ("_parts", "id", "left")
 
@@ -125,7 +125,7 @@ class _Stream:
 
 
 class FrameReader:
-    """Puts frames together again. Feed it whatever the socket gave."""
+    """Reassembles messages from received bytes, which may be split anywhere."""
 
     def __init__(self, max_message: int = MAX_MESSAGE_BYTES) -> None:
         self.max_message = max_message
@@ -134,22 +134,22 @@ class FrameReader:
         self._partial_bytes = 0
 
     def allow_large_messages(self) -> None:
-        """The handshake is over: the other side is known, and may send what it likes."""
+        """Lift the size limit of the handshake; call it when the peer is authenticated."""
         self.max_message = MAX_MESSAGE_BYTES
 
     def feed(self, data: Blob) -> list[Message]:
-        """Every message that is complete now. Raises FrameError on what is not our format."""
+        """Returns the messages that ``data`` completes. Raises FrameError for an invalid format."""
         self._buffer += data
         messages: list[Message] = []
         position = 0
         while len(self._buffer) - position >= _FRAME.size:
             length, message_id, flags = _FRAME.unpack_from(self._buffer, position)
             if length > CHUNK_BYTES or flags > _LAST:
-                raise FrameError("the other side does not speak this protocol")
+                raise FrameError("the peer does not use this protocol")
             end = position + _FRAME.size + length
             if len(self._buffer) < end:
                 break
-            with memoryview(self._buffer) as whole, whole[position + _FRAME.size : end] as payload:
+            with memoryview(self._buffer) as buffer, buffer[position + _FRAME.size : end] as payload:
                 body = self._body(message_id, payload, flags)
             position = end
             if body is not None:
@@ -187,9 +187,9 @@ def _decode(body: Blob) -> Message:
             blobs.append(bytes(view[position : position + length]))
             position += length
         if position != len(view):
-            raise FrameError("a message's attachments do not fill it")
+            raise FrameError("the lengths of a message's attachments do not add up to its size")
     except FrameError:
         raise
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FrameError(f"a message cannot be read: {error}") from error
+        raise FrameError(f"a message cannot be decoded: {error}") from error
     return Message(kind, head, tuple(blobs))

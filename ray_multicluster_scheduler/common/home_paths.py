@@ -1,4 +1,8 @@
-"""Paths that begin with somebody's home directory, moved to the home directory of another cluster. Pure."""
+"""Rewrites paths below one home directory to the home directory of another cluster. No file access.
+
+Arguments, command lines and environments of items may contain such paths, and users have different home directories on
+their machine and on each cluster.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,11 @@ Changes = list[tuple[str, str]]
 def move_home_paths(
     value: Any, homes: Sequence[str], target: str | None, *, words: bool = False
 ) -> tuple[Any, Changes]:
-    """Move paths under any of ``homes`` to ``target``; also says which, as (old, new), each once.
+    """Rewrite paths below any of ``homes`` to ``target``; return the value and the changes as (old, new), each once.
 
-    Looks at text and paths, and into lists, tuples and the values of dicts. A text counts if it is such a path
-    as a whole; with ``words`` also as a word of it, as in a command line. What holds no such path comes back as
-    the same object.
+    Converts texts and path objects, also inside lists, tuples and the values of dicts. A text must be such a path as a
+    whole; with ``words`` it may also contain paths as words, as a command line does. A value without such paths is
+    returned as the same object.
     """
     if target is None:
         return value, []
@@ -33,7 +37,7 @@ def move_home_paths(
 
 def find_home_paths(value: Any, homes: Sequence[str], limit: int = 20) -> tuple[str, ...]:
     """The paths in ``value`` that begin with one of ``homes``, at most ``limit`` of them."""
-    # A target that nobody has makes every such path a change.
+    # No home is equal to this target, so every such path is a change.
     _, changes = move_home_paths(value, homes, "/\0")
     return tuple(old for old, _ in changes[:limit])
 
@@ -41,28 +45,28 @@ def find_home_paths(value: Any, homes: Sequence[str], limit: int = 20) -> tuple[
 def find_in_arguments(
     args: Sequence[Any], kwargs: Mapping[str, Any], homes: Sequence[str], limit: int = 20
 ) -> tuple[str, ...]:
-    """The same for the arguments of a call. Most of them cannot hold a path, which is seen at once."""
+    """The same for the arguments of a call, with a fast path for those that cannot contain a path."""
     if not any(map(_may_hold_path, args)) and not any(map(_may_hold_path, kwargs.values())):
         return ()
     return find_home_paths((tuple(args), dict(kwargs)), homes, limit)
 
 
 def _may_hold_path(value: object) -> bool:
-    """False for what the mover leaves alone, and for text that is no path."""
+    """Whether it may contain a path; False is certain."""
     if type(value) is str:
         return "/" in value
     return type(value) in _CONTAINERS or isinstance(value, PurePath)
 
 
 class _Mover:
-    """One conversion; remembers what it changed, and where it is, so that a list inside itself ends."""
+    """One conversion; keeps its changes, and the containers being converted, so that cyclic lists end."""
 
     def __init__(self, homes: Sequence[str], target: str, words: bool) -> None:
         self._target = target.rstrip("/")
         self.changes: Changes = []
         self._inside: set[int] = set()
         known = {home.rstrip("/") for home in (*homes, target)} - {""}
-        # The longest first: of nested homes, the innermost is meant. The target itself stays as it is.
+        # The longest first, so that the innermost of nested homes matches. Paths below the target do not change.
         choices = "|".join(re.escape(home) for home in sorted(known, key=len, reverse=True))
         pattern = f"{_BEFORE}({choices}){_AFTER}({_REST})" if words else rf"\A({choices})(?=/|\Z)(.*)\Z"
         self._path = re.compile(pattern, re.DOTALL)

@@ -1,7 +1,7 @@
-"""Which modules a piece of code imports, found without running it.
+"""Finds the modules that code imports, by static analysis of bytecode or source.
 
-Names that are computed at run time (``import_module(f"plugins.{name}")``) cannot be found; those that are written
-out (``import_module("plugins.a")``) are.
+Includes literal names in calls (``import_module("plugins.a")``), but not names that are computed at run time
+(``import_module(f"plugins.{name}")``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _IMPORTERS = frozenset({"import_module", "__import__"})
 
 
 def names_in_code(code: types.CodeType, package: str | None) -> frozenset[str]:
-    """What a function's code imports, inner functions included; ``package`` is where its relative imports start."""
+    """The modules that a function and its inner functions import. ``package`` is the base of relative imports."""
     absolute, relative = _names_in_code(code)
     return absolute | {package} if relative and package else absolute
 
@@ -28,9 +28,9 @@ def names_in_code(code: types.CodeType, package: str | None) -> frozenset[str]:
 def _names_in_code(code: types.CodeType) -> tuple[frozenset[str], bool]:
     names: set[str] = set()
     relative = False
-    # Most functions import nothing: one look at the bytes spares taking them apart.
+    # Most functions import nothing; searching the opcodes is cheaper than disassembling.
     if _IMPORT in code.co_code[::2]:
-        # Each import is preceded by its level (the number of dots) and the names that are taken from the module.
+        # Each import is preceded by its level (the number of dots) and the names imported from the module.
         steps = [step for step in dis.get_instructions(code) if step.opname not in _NO_CODE]
         for before, step in zip(steps, steps[2:], strict=False):
             if step.opcode != _IMPORT:
@@ -50,9 +50,8 @@ def _names_in_code(code: types.CodeType) -> tuple[frozenset[str], bool]:
 
 
 def names_in_source(source: bytes) -> frozenset[str]:
-    """What a file imports by absolute names, anywhere in it. Raises SyntaxError or ValueError if it is no Python.
-
-    Not safe from several threads at once: the warnings of the compiler are silenced while it looks.
+    """The modules that a file imports by absolute name, anywhere in it. Raises SyntaxError or ValueError if it is not
+    valid Python. Not thread-safe: it silences the warnings of the compiler.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -63,13 +62,13 @@ def names_in_source(source: bytes) -> frozenset[str]:
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             names.add(node.module)
-        elif isinstance(node, ast.Call) and (name := _written_out(node)):
+        elif isinstance(node, ast.Call) and (name := _literal_import(node)):
             names.add(name)
     return frozenset(names)
 
 
 def _nodes(tree: ast.Module) -> Iterator[ast.AST]:
-    """All nodes, but for what only type checkers read."""
+    """All nodes, except those below ``if TYPE_CHECKING``."""
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
@@ -80,8 +79,8 @@ def _nodes(tree: ast.Module) -> Iterator[ast.AST]:
             pending.extend(ast.iter_child_nodes(node))
 
 
-def _written_out(call: ast.Call) -> str | None:
-    """The module of ``import_module("name")``."""
+def _literal_import(call: ast.Call) -> str | None:
+    """The module name in a call such as ``import_module("name")``; None for other calls."""
     if _last_name(call.func) not in _IMPORTERS or not call.args:
         return None
     first = call.args[0]

@@ -1,6 +1,6 @@
-"""Logging: silent as a library; text or JSON lines when a command or the service asks for it.
+"""Logging setup: no output by default; ``configure`` makes a command or the service write text or JSON lines.
 
-A line about an item carries what identifies it as extras, which both formats show:
+A record about an item names it in extras, which both formats show:
 
     log.info("placed", extra={"id": task.id, "attempt": 1, "cluster": "mac", "reason": "highest_score"})
 """
@@ -21,150 +21,150 @@ from ray_multicluster_scheduler.common.control_characters import as_json_escapes
 
 ROOT = "ray_multicluster_scheduler"
 EXTRAS = ("id", "attempt", "cluster", "reason")
-"""The extras that both formats know; others are the caller's own business."""
+"""The extras that both formats write; other extras are ignored."""
 ACTION_EXTRAS = ("action", "subject", "user", "token", "details")
-"""Those of a line about what somebody did, for JSON only: in a text they stand in the message."""
+"""Extras of a record about an operator's action. Only JSON lines have them; in text the message contains them."""
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-GATHER_S = 0.05
-"""So long a line may wait for others where lines are gathered."""
+FLUSH_INTERVAL_S = 0.05
+"""The longest time that a buffered line waits to be written."""
 
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of a module (``__name__``), or of a part by a short name, always below our root."""
+    """The logger of a module (``__name__``) or of a short name, always below ROOT."""
     return logging.getLogger(name if name == ROOT or name.startswith(f"{ROOT}.") else f"{ROOT}.{name}")
 
 
 def configure(level: int | str = logging.INFO, *, json: bool = False, stream: TextIO | None = None) -> None:
-    """For commands and the service, never for library code: write our log to ``stream`` (default: stderr).
+    """Write our log to ``stream`` (default: stderr). For commands and the service, never for library code.
 
-    A second call replaces what the first one set up. Raises ValueError for an unknown level.
+    A second call replaces the handler of the first. Raises ValueError for an unknown level.
     """
     root = logging.getLogger(ROOT)
     root.setLevel(level)
-    for old in [handler for handler in root.handlers if isinstance(handler, _OurHandler)]:
+    for old in [handler for handler in root.handlers if isinstance(handler, _BufferedHandler)]:
         root.removeHandler(old)
-    handler = _OurHandler(sys.stderr if stream is None else stream)
+    handler = _BufferedHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter() if json else TextFormatter())
     root.addHandler(handler)
     root.propagate = False  # else a program that configured the root logger would show each line twice
 
 
 def level_now() -> str:
-    """The least that is written, as one of LEVELS."""
+    """The lowest level that is written, as one of LEVELS."""
     least = logging.getLogger(ROOT).getEffectiveLevel()
     return next((name for name in LEVELS if least <= logging.getLevelNamesMapping()[name]), LEVELS[-1])
 
 
 def set_level(level: str) -> None:
-    """From now on, whatever :func:`configure` said. Raises ValueError for what is not one of LEVELS."""
+    """Change the level that :func:`configure` set. Raises ValueError if it is not one of LEVELS."""
     if level not in LEVELS:
         raise ValueError(f"unknown level {level!r}")
     logging.getLogger(ROOT).setLevel(level)
 
 
 def writes_json() -> bool:
-    """Is our log written as JSON lines?"""
-    ours = [one for one in logging.getLogger(ROOT).handlers if isinstance(one, _OurHandler)]
+    """Whether our log is written as JSON lines."""
+    ours = [one for one in logging.getLogger(ROOT).handlers if isinstance(one, _BufferedHandler)]
     return any(isinstance(one.formatter, JsonFormatter) for one in ours)
 
 
 def is_configured() -> bool:
-    """Has somebody asked for our log already?"""
-    return any(isinstance(handler, _OurHandler) for handler in logging.getLogger(ROOT).handlers)
+    """Whether :func:`configure` was called."""
+    return any(isinstance(handler, _BufferedHandler) for handler in logging.getLogger(ROOT).handlers)
 
 
-class _OurHandler(logging.StreamHandler[TextIO]):
-    """Known by its class, so that a second ``configure`` finds it and leaves other people's handlers alone.
+class _BufferedHandler(logging.StreamHandler[TextIO]):
+    """Our handler; its class tells it apart from handlers that the program installed itself.
 
-    While it gathers, lines are written together; one of a warning or worse is written at once, behind those before it.
+    With buffering on, a thread writes lines in batches. A warning or an error flushes the buffer at once.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._gathers = False
+        self._buffering = False
         self._lines: list[str] = []
         self._process = os.getpid()
-        self._some = threading.Event()
-        self._no_more = threading.Event()
+        self._has_lines = threading.Event()
+        self._stopped = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not self._gathers:
+        if not self._buffering:
             super().emit(record)
             return
         try:
             self._lines.append(self.format(record))
         except Exception:  # noqa: BLE001 - as any handler of the standard library does
             self.handleError(record)
-        if os.getpid() != self._process:  # a fork has no thread that writes, and its parent has what was gathered
+        if os.getpid() != self._process:  # a forked child has no writer thread, and its parent writes the buffer
             self._lines = self._lines[-1:]
             self._write()
             return
         if record.levelno >= logging.WARNING:
             self.flush()
-        elif not self._some.is_set():
-            self._some.set()
+        elif not self._has_lines.is_set():
+            self._has_lines.set()
 
-    def gather(self) -> None:
-        """From now on."""
-        self._no_more.clear()
-        self._gathers = True
-        threading.Thread(target=self._write_now_and_then, name="rmcs-log", daemon=True).start()
+    def start_buffering(self) -> None:
+        """Write lines in batches, by a thread."""
+        self._stopped.clear()
+        self._buffering = True
+        threading.Thread(target=self._write_periodically, name="rmcs-log", daemon=True).start()
 
-    def gather_no_more(self) -> None:
-        """What was gathered is written."""
-        self._gathers = False
-        self._no_more.set()
-        self._some.set()
+    def stop_buffering(self) -> None:
+        """Write the buffer and end the thread; later lines are written at once."""
+        self._buffering = False
+        self._stopped.set()
+        self._has_lines.set()
         self.flush()
 
     def flush(self) -> None:
         """Also called at the end of the process."""
-        if os.getpid() == self._process:  # else its parent has them, too
+        if os.getpid() == self._process:  # a forked child would write its parent's lines again
             self._write()
 
     def _write(self) -> None:
-        """Nobody may fail because nobody can be told: what cannot be written is gone, as it is with any handler."""
+        """Write the buffer. Lines that cannot be written are dropped: logging must not make its caller fail."""
         with self.lock or threading.RLock():
             lines, self._lines = self._lines, []
             try:
                 if lines:
                     self.stream.write("\n".join([*lines, ""]))
                 super().flush()
-            except (OSError, ValueError):  # a pipe that nobody reads, a full disk; a stream that was closed
+            except (OSError, ValueError):  # a closed pipe or stream, a full disk
                 return
 
-    def _write_now_and_then(self) -> None:
-        while not self._no_more.is_set():
-            self._some.wait()
-            self._no_more.wait(GATHER_S)
-            self._some.clear()  # before they are written: whoever comes later wakes us again
+    def _write_periodically(self) -> None:
+        while not self._stopped.is_set():
+            self._has_lines.wait()
+            self._stopped.wait(FLUSH_INTERVAL_S)
+            self._has_lines.clear()  # before writing, so that a line added later sets it again
             self.flush()
 
 
 @contextmanager
-def lines_together() -> Iterator[None]:
-    """For a service, which says something of every step of every item: its lines are written many at a time."""
-    ours = [one for one in logging.getLogger(ROOT).handlers if isinstance(one, _OurHandler)]
-    asked = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
+def batched_lines() -> Iterator[None]:
+    """Write lines in batches inside this context: a service logs every step of every item."""
+    ours = [one for one in logging.getLogger(ROOT).handlers if isinstance(one, _BufferedHandler)]
+    saved = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
     caller = logging._srcfile
-    if ours:  # neither of our formats shows who wrote a line, and it is found out anew for each
+    if ours:  # collected for each record, but neither of our formats shows them
         logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-        logging._srcfile = None  # the documented way to say that nobody asks for the calling line
+        logging._srcfile = None  # the documented way to turn off the search for the calling line
     for one in ours:
-        one.gather()
+        one.start_buffering()
     try:
         yield
     finally:
         for one in ours:
-            one.gather_no_more()
-        logging.logThreads, logging.logProcesses, logging.logMultiprocessing = asked
+            one.stop_buffering()
+        logging.logThreads, logging.logProcesses, logging.logMultiprocessing = saved
         logging._srcfile = caller
 
 
 def about_item(item_id: str, attempt: int | None, cluster: str | None, reason: str) -> dict[str, Any]:
-    """The extras of a line about an item."""
+    """The extras of a record about an item."""
     return {"id": item_id, "attempt": attempt, "cluster": cluster, "reason": reason}
 
 
@@ -175,7 +175,7 @@ def extras_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 _second: tuple[int, str] = (0, "1970-01-01T00:00:00")
-"""The last one that was written out: most lines are of the same as the line before."""
+"""The last second that was formatted, cached because consecutive lines mostly share it."""
 
 
 def _utc(created: float) -> str:
@@ -198,14 +198,14 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{self._indented(record)}" if record.exc_info else line
 
     def _indented(self, record: logging.LogRecord) -> str:
-        """What an exception says may have lines that look like ours: none of them begins where ours do."""
+        """The traceback, indented, so that no line of an exception's message can pass for a log line."""
         text = escaped_lines(self.formatException(record.exc_info)) if record.exc_info else ""
         return "\n".join(f"  {line}" for line in text.split("\n"))
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line; what is not JSON is written as text. A line about an item has all of EXTRAS, with null
-    for what it has not, as the cluster of one that waits."""
+    """One JSON object per line; other values are written as text. A line about an item has all of EXTRAS, null where
+    unset, such as the cluster of a waiting item."""
 
     def format(self, record: logging.LogRecord) -> str:
         has = record.__dict__

@@ -1,9 +1,9 @@
-"""Pickles that cross between an interpreter with PyPI's cloudpickle and one with Ray's copy of it.
+"""Pickling between programs, which have PyPI's cloudpickle, and clusters, which have Ray's copy of it.
 
-What our side writes names ``cloudpickle``, which a cluster does not have; what a cluster writes names
-``ray.cloudpickle``, which our side does not have. Both are the same library, so names are mapped when
-reading. Mapping, rather than shipping a second copy, keeps the identity of classes that are sent by value:
-an instance of a class from the caller's ``__main__`` comes back as an instance of that very class.
+A pickle from a program refers to the module ``cloudpickle``, which a cluster lacks; one from a cluster refers to
+``ray.cloudpickle``, which a program lacks. Both are the same library, so ``loads`` maps the module names. Mapping,
+rather than shipping a second copy, keeps the identity of classes that are pickled by value: an instance of a class from
+the caller's ``__main__`` comes back as an instance of that very class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SMALL = 40
 
 
 def _inside_ray() -> bool:
-    """Is this a process of a cluster? There Ray is loaded before any of our code is."""
+    """Whether this is a process of a cluster, where Ray is imported before our code."""
     return "ray" in sys.modules and _RAY in sys.modules
 
 
@@ -40,7 +40,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def dumps(value: object) -> bytes:
-    """Pickle anything that cloudpickle can; functions and classes that are not importable go by value."""
+    """Pickle anything that cloudpickle can; functions and classes that cannot be imported are pickled by value."""
     if _is_small_and_plain(value):
         return pickle.dumps(value, protocol=5)
     writer: Callable[..., bytes] = importlib.import_module(_RAY if _inside_ray() else _LOCAL).dumps
@@ -48,10 +48,10 @@ def dumps(value: object) -> bytes:
 
 
 def dumps_with_modules(value: object, actors: list[Any] | None = None) -> tuple[bytes, set[str]]:
-    """Pickle on our side, and name the modules that the other side must be able to import for it.
+    """Pickle in a program, and return the modules that the cluster must be able to import to load and run it.
 
-    Those are the modules of what goes by name, and those that a function which goes by value imports when it runs.
-    Handles of actors that are met on the way are added to ``actors``.
+    Those are the modules of objects pickled by reference, and those that functions pickled by value import when they
+    run. Handles of actors inside of ``value`` are added to ``actors``.
     """
     if _is_small_and_plain(value):
         return pickle.dumps(value, protocol=5), set()
@@ -62,9 +62,9 @@ def dumps_with_modules(value: object, actors: list[Any] | None = None) -> tuple[
 
 
 def _is_small_and_plain(value: object) -> bool:
-    """Are these the arguments of most tasks: a few numbers and texts? The plain pickler then does the same, sooner."""
+    """Whether it has a few numbers and texts only, as the arguments of most tasks: the plain pickler is faster."""
     pending = [value]
-    for item in pending:  # grows while we look
+    for item in pending:  # grows during the loop
         kind = type(item)
         if kind in _PLAIN:
             continue
@@ -72,7 +72,7 @@ def _is_small_and_plain(value: object) -> bool:
             return False
         if len(pending) + len(item) > _SMALL:  # type: ignore[arg-type]  # one of the three that have a length
             return False
-        pending += item  # type: ignore[arg-type]  # … and can be gone through; of a dict these are the keys
+        pending += item  # type: ignore[arg-type]  # … and can be iterated; of a dict these are the keys
         if kind is dict:
             pending += item.values()  # type: ignore[attr-defined]  # it is a dict
     return True
@@ -80,7 +80,7 @@ def _is_small_and_plain(value: object) -> bool:
 
 @functools.cache
 def _recorder() -> Callable[[io.BytesIO, set[str], list[Any]], pickle.Pickler]:
-    """The class that writes down what goes by name, and the actors that it meets."""
+    """The pickler that records modules of objects pickled by reference, and handles of actors."""
     import cloudpickle  # noqa: PLC0415 - a cluster, which loads this module too, does not have it
 
     class Recorder(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
@@ -93,27 +93,27 @@ def _recorder() -> Callable[[io.BytesIO, set[str], list[Any]], pickle.Pickler]:
             if getattr(type(obj), "_rmcs_actor_handle", False):
                 self._actors.append(obj)
             if reduced is NotImplemented:
-                self._note(_home_of(obj))
+                self._note(_module_of(obj))
             elif isinstance(obj, types.FunctionType):
-                # It goes by value, and with it every import statement that it will come to over there.
+                # Pickled by value: its import statements run in the cluster.
                 self._modules |= names_in_code(obj.__code__, obj.__globals__.get("__package__"))
             return reduced
 
         def _note(self, module: object) -> None:
-            if isinstance(module, str) and module != "__main__":  # which goes by value
+            if isinstance(module, str) and module != "__main__":  # pickled by value
                 self._modules.add(module)
 
     return Recorder
 
 
-def _home_of(obj: Any) -> object:
-    """Where the other side will look for something that cloudpickle does not take apart."""
+def _module_of(obj: Any) -> object:
+    """The module from which the reader imports an object that is pickled by reference."""
     if isinstance(obj, types.ModuleType):
         return obj.__name__
-    # Of an instance: where its class is, unless it says itself that it is a global, as a decorated function does.
+    # An instance is in the module of its class, unless it has its own ``__module__``, as a decorated function does.
     return getattr(obj, "__module__", None) or type(obj).__module__
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
-    """The opposite, for what either side wrote."""
+    """Unpickle what :func:`dumps` wrote in a program or in a cluster."""
     return _Unpickler(io.BytesIO(data)).load()

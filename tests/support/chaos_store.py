@@ -27,9 +27,9 @@ POINTS = (
     "before acknowledge",
     "in start-up",
     "call taken",
-    "before told",
+    "before report",
 )
-MOST_PASSED = {"call taken": 40, "before told": 20}
+MOST_PASSED = {"call taken": 40, "before report": 20}
 """How often such a place is passed before the service dies there, at most; else 6 times."""
 TASKS = 12
 PATIENCE_S = 180.0

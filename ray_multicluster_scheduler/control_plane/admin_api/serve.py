@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from ray_multicluster_scheduler.common.exception import StoreError
-from ray_multicluster_scheduler.common.logging import ROOT, get_logger, lines_together
+from ray_multicluster_scheduler.common.logging import ROOT, batched_lines, get_logger
 from ray_multicluster_scheduler.common.process import reduce_gc
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenStore, ensure_first_token
@@ -58,7 +58,7 @@ def serve(
     listening = listening or listen_address_of(config)
     for name in ("uvicorn.error", "asyncio", "opentelemetry"):
         _forward_log(name)
-    with lines_together(), StateFolder(folder) as state:
+    with batched_lines(), StateFolder(folder) as state:
         listener = listen(listening.host, listening.port)
         with listener:
             store = SqliteStore(
@@ -144,13 +144,13 @@ def _serve(
             say(f"rmcs: {address} is ready; its state is in {state.path} (process {os.getpid()})")
             stop.wait()
             stop.clear()  # first, so that a stop request or a failure from here on is not lost
-            asked = state.stop_request()
-            drain_s = drain_s if asked.drain_s is None else asked.drain_s
+            request = state.stop_request()
+            drain_s = drain_s if request.drain_s is None else request.drain_s
             if drain_s is not None and runtime.failure is None:
                 state.announce(**about, draining=True)
                 _drain(runtime, drain_s, stop, say)
-                asked = StopRequest(
-                    away_s=state.stop_request().away_s or asked.away_s
+                request = StopRequest(
+                    away_s=state.stop_request().away_s or request.away_s
                 )  # a request made while it drained
         finally:
             retention.stop()
@@ -166,7 +166,7 @@ def _serve(
         f"rmcs: stopped; {left} item{'s' if left != 1 else ''} not over"
         + (", which the next start continues" if left else "")
     )
-    return asked.away_s
+    return request.away_s
 
 
 def _park_report(clusters: list[str], away_s: float) -> str:

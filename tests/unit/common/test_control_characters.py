@@ -38,7 +38,7 @@ def test_a_log_has_a_line_for_each_record(as_json: bool) -> None:
             ours.get_logger("x").exception("failed")
     finally:
         root = logging.getLogger(ours.ROOT)
-        root.removeHandler(next(one for one in root.handlers if isinstance(one, ours._OurHandler)))
+        root.removeHandler(next(one for one in root.handlers if isinstance(one, ours._BufferedHandler)))
         root.propagate = True
     text = stream.getvalue()
     assert not set("\x1b\x00\x9b\r\u202e") & set(text)

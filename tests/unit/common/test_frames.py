@@ -122,7 +122,7 @@ def test_pending_bytes_tell_how_much_waits() -> None:
     ],
 )
 def test_another_protocol_is_recognised(garbage: bytes) -> None:
-    with pytest.raises(FrameError, match="does not speak this protocol"):
+    with pytest.raises(FrameError, match="does not use this protocol"):
         FrameReader().feed(garbage)
 
 

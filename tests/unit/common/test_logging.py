@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import pytest
 
 from ray_multicluster_scheduler.common.logging import (
-    GATHER_S,
+    FLUSH_INTERVAL_S,
     ROOT,
+    batched_lines,
     configure,
     get_logger,
     is_configured,
-    lines_together,
 )
 
 
@@ -97,7 +97,7 @@ def test_a_service_writes_its_lines_together_and_a_warning_at_once() -> None:
     stream = _Counting()
     configure(stream=stream)
     log = get_logger("x")
-    with lines_together():
+    with batched_lines():
         for number in range(100):
             log.info("line %d", number)
         assert stream.writes < 50  # the machine may be slow, but not that slow
@@ -108,7 +108,7 @@ def test_a_service_writes_its_lines_together_and_a_warning_at_once() -> None:
         log.info("and on")
         deadline = time.monotonic() + 30
         while "and on" not in stream.getvalue() and time.monotonic() < deadline:
-            time.sleep(GATHER_S / 5)
+            time.sleep(FLUSH_INTERVAL_S / 5)
         assert "and on" in stream.getvalue()
         log.info("the last one")
     assert stream.getvalue().endswith("the last one\n")
@@ -118,9 +118,9 @@ def test_a_service_writes_its_lines_together_and_a_warning_at_once() -> None:
 
 def test_what_was_gathered_is_written_when_the_process_ends() -> None:
     code = (
-        "from ray_multicluster_scheduler.common.logging import configure, get_logger, lines_together\n"
+        "from ray_multicluster_scheduler.common.logging import configure, get_logger, batched_lines\n"
         "configure()\n"
-        "lines_together().__enter__()\n"
+        "batched_lines().__enter__()\n"
         "get_logger('x').info('goodbye')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -145,7 +145,7 @@ class Broken(io.StringIO):
 def test_nobody_fails_because_the_log_cannot_be_written() -> None:
     configure("INFO", stream=Broken())
     log = get_logger("tests.broken")
-    with lines_together():
+    with batched_lines():
         for _ in range(100):
             log.info("nobody reads this")
         log.warning("nor this")

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from ray_multicluster_scheduler.common.logging import EXTRAS, LEVELS, ROOT, configure, level_now, lines_together
+from ray_multicluster_scheduler.common.logging import EXTRAS, LEVELS, ROOT, batched_lines, configure, level_now
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
@@ -37,7 +37,7 @@ def _restore() -> Iterator[None]:
 def test_a_debug_line_appears_after_it_was_asked_for_and_not_before(tmp_path: Path) -> None:
     stream = io.StringIO()
     configure("INFO", stream=stream)
-    with lines_together(), HttpService(tmp_path / "state", auth="token") as service:
+    with batched_lines(), HttpService(tmp_path / "state", auth="token") as service:
         assert service.get(WAY) == {"level": "INFO"}
         service.get("/api/v1/fleet")
         assert service.ask("PUT", WAY, {"level": "DEBUG"}) == (200, {"level": "DEBUG"})
@@ -88,7 +88,7 @@ def test_a_viewer_may_look_and_not_change_it(tmp_path: Path) -> None:
 def test_every_line_of_one_task_and_one_that_fails_is_json_with_its_fields(tmp_path: Path) -> None:
     stream = io.StringIO()
     configure("DEBUG", json=True, stream=stream)
-    with lines_together(), HttpService(tmp_path / "state", auth="token", retry_backoff={"base_s": 0.0}) as service:
+    with batched_lines(), HttpService(tmp_path / "state", auth="token", retry_backoff={"base_s": 0.0}) as service:
         for name in ("good", "bad"):
             service.submit(name, retries=1)
             until(lambda name=name: service.get(f"/api/v1/items/{name}")["state"] == "RUNNING")

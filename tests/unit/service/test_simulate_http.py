@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.exception import QueueFullError, SchedulerError
-from ray_multicluster_scheduler.control_plane.admin_api.routes.simulation import _asked
+from ray_multicluster_scheduler.control_plane.admin_api.routes.simulation import _simulation_request
 from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import SimulationRunner, simulated
 from tests.unit.service.http_service import HttpService
 
@@ -37,7 +37,7 @@ def test_a_small_workload_is_simulated(service: HttpService) -> None:
 
 
 def simulated_here(service: HttpService, said: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(simulated(_asked(said, service.plane.runtime))))
+    found: dict[str, Any] = json.loads(json.dumps(simulated(_simulation_request(said, service.plane.runtime))))
     return found
 
 

@@ -32,7 +32,7 @@ PREFIX = "rmcs"
 _KEYS = "token/"
 _VERSION = 1
 _WRITE_PATIENCE_S = 30.0
-_LOOK_AGAIN_S = 1.5
+_WRITE_POLL_S = 1.5
 """A little longer than it takes the store to try again."""
 _MOST_TEXT = 256
 _MOST_TOKENS = 10_000
@@ -198,8 +198,8 @@ class TokenStore:
     async def written(self, writing: Future[int]) -> None:
         """Wait on a loop. Raises ServiceUnavailableError if it is not durable soon; it may become so later."""
         waiting = asyncio.wrap_future(writing)
-        for _ in range(int(_WRITE_PATIENCE_S / _LOOK_AGAIN_S)):
-            await asyncio.wait([waiting], timeout=_LOOK_AGAIN_S)
+        for _ in range(int(_WRITE_PATIENCE_S / _WRITE_POLL_S)):
+            await asyncio.wait([waiting], timeout=_WRITE_POLL_S)
             if waiting.done():
                 break
             self._check_writable()
@@ -225,8 +225,8 @@ class TokenStore:
         return self._store.write(Change(settings={f"{_KEYS}{token_id}": text}))
 
     def _wait(self, writing: Future[int]) -> None:
-        for _ in range(int(_WRITE_PATIENCE_S / _LOOK_AGAIN_S)):
-            wait([writing], _LOOK_AGAIN_S)
+        for _ in range(int(_WRITE_PATIENCE_S / _WRITE_POLL_S)):
+            wait([writing], _WRITE_POLL_S)
             if writing.done():
                 break
             self._check_writable()

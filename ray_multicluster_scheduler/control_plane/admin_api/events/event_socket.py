@@ -97,17 +97,17 @@ class EventSocket:
             try:
                 self._handle(text)
             except SchedulerError as error:
-                said = {"type": "error", "message": error.message, "next_step": error.next_step}
-                await self._socket.send_text(json.dumps(said))
+                message = {"type": "error", "message": error.message, "next_step": error.next_step}
+                await self._socket.send_text(json.dumps(message))
 
     def _handle(self, text: str) -> None:
         try:
-            said = json.loads(text)
+            message = json.loads(text)
         except (ValueError, RecursionError):
-            said = None
-        match said:
+            message = None
+        match message:
             case {"type": "subscribe"}:
-                self.begin(said)
+                self.begin(message)
                 before, self._sending = self._sending, asyncio.create_task(self._send_events())
                 if before is not None:
                     before.cancel()

@@ -201,7 +201,7 @@ class MailboxRegistry:
             box.active_polls -= 1
             box.polled_at = asyncio.get_running_loop().time()
         if items:
-            crash_point("before told")
+            crash_point("before report")
         return {"mailbox": box.name, "items": items, "problems": problems}
 
     async def _unknown_ids(self, item_ids: Iterable[str]) -> set[str]:

@@ -30,15 +30,15 @@ async def task_output(
 ) -> AsyncIterator[bytes]:
     """Output from the newest attempt on until the item is over; with ``alone`` of that attempt only. Uses no thread,
     since many clients may follow."""
-    attempt, told = max(item.attempt, 1), 0
+    attempt, sent = max(item.attempt, 1), 0
     while still():
         over, newest = item.done() or runtime.closed, max(item.attempt, 1)
         text = runtime.output.text(item.id, attempt)
-        if len(text) > told:
-            yield text[told:].encode()
-            told = len(text)
+        if len(text) > sent:
+            yield text[sent:].encode()
+            sent = len(text)
         elif newest > attempt and not alone:
-            attempt, told = attempt + 1, 0
+            attempt, sent = attempt + 1, 0
         elif over or newest > attempt:
             return
         else:
@@ -62,18 +62,18 @@ async def job_output(
     """Output of all attempts as their clusters return it, or of attempt ``only``. If a cluster stops answering, a
     stream of one attempt ends, and a repeated request gets the error; a stream of all continues when the cluster is
     back."""
-    seen, told = (0 if only is None else only - 1), Counter[int]()
+    seen, sent = (0 if only is None else only - 1), Counter[int]()
     while still():
         over = item.done() or runtime.closed
         attempt = job_logs.started_attempt(runtime, item.id)
         newest = 0 if attempt is None else attempt.number
         if attempt is not None and newest > seen and only in (None, newest):
             try:
-                async for piece in after_first(job_logs.tail(runtime, item.id, attempt), told[newest]):
+                async for piece in after_first(job_logs.tail(runtime, item.id, attempt), sent[newest]):
                     if not still():
                         return
                     yield piece.encode()
-                    told[newest] += len(piece)
+                    sent[newest] += len(piece)
             except ClusterConnectionError as error:
                 if only is not None:
                     return
@@ -97,11 +97,11 @@ async def job_output(
             await asyncio.sleep(POLL_S)
 
 
-async def after_first(pieces: AsyncIterator[str], told: int) -> AsyncIterator[str]:
-    """The text without its first ``told`` characters."""
+async def after_first(pieces: AsyncIterator[str], sent: int) -> AsyncIterator[str]:
+    """The text without its first ``sent`` characters."""
     async for piece in pieces:
-        rest = piece[told:]
-        told -= len(piece) - len(rest)
+        rest = piece[sent:]
+        sent -= len(piece) - len(rest)
         if rest:
             yield rest
 

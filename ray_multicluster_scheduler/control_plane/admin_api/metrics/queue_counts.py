@@ -76,7 +76,7 @@ def owner_rows(
     counts: Iterable[UnfinishedCount], runtime: ServiceRuntime, also: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """On the loop: by name, the owners with unfinished items, limits or a pause, and those in ``also``."""
-    counts, said = list(counts), {row.name: row for row in runtime.machine.owner_rows()}
+    counts, rows = list(counts), {row.name: row for row in runtime.machine.owner_rows()}
     waiting = _sums((one for one in counts if one.state in WAITING), "owner")
     running = _sums((one for one in counts if one.state in ON_A_CLUSTER), "owner")
     return {
@@ -85,10 +85,10 @@ def owner_rows(
             "waiting": waiting.get(name, 0),
             "running": running.get(name, 0),
             "limits": runtime.machine.limits_of(name).model_dump(mode="json"),
-            "changed": name in said and said[name].limits is not None,
-            "paused": said[name].paused if name in said else None,
+            "changed": name in rows and rows[name].limits is not None,
+            "paused": rows[name].paused if name in rows else None,
         }
-        for name in sorted({*waiting, *running, *runtime.machine.limits(), *said, *also})
+        for name in sorted({*waiting, *running, *runtime.machine.limits(), *rows, *also})
     }
 
 

@@ -79,14 +79,14 @@ async def call(request: Request) -> Response:
 
     With ``"first": false`` a call was sent before, and nobody knows whether it arrived; ``mailbox`` is the one that the
     client had then."""
-    said, runtime = await json_of(request, each="calls"), runtime_of(request)
+    body, runtime = await json_of(request, each="calls"), runtime_of(request)
     runtime.check_running()
-    client, entries = said.get("client"), said.get("calls")
+    client, entries = body.get("client"), body.get("calls")
     if not isinstance(client, str) or not client:
         raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
     if not isinstance(entries, list) or len(entries) > MOST_CALLS:
         raise ConfigurationError("calls is no list of at most 10,000.", next_step='send {"calls": [{"id": …}]}')
-    blobs = blobs_of(said)
+    blobs = blobs_of(body)
     caller = caller_of(request)
     box = mailboxes_of(request).box(client, caller.user)
     late: dict[object, MissingBlobs] = {}
@@ -173,14 +173,14 @@ def _wanted(entry: object, box: Mailbox, user: str | None) -> CallRequest:
 @router.post("/calls/{call_id}/cancel", **described(Rule.STEER, items_docs.CANCEL_CALL))
 async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     """Cancel a call: ``{"force": false}``. An answered call is not affected."""
-    said, runtime = await json_of(request), runtime_of(request)
+    body, runtime = await json_of(request), runtime_of(request)
     open_call = runtime.calls.find(call_id)
     caller = caller_of(request)
     if open_call is not None and not caller.may_steer(open_call.actor.item.task.owner) and not caller.sees_all:
         open_call = None  # answered like an unknown call
     if open_call is not None:
         check_steered(request, open_call.actor.item.task.owner, open_call.actor.item.id)
-        runtime.method_calls.cancel(open_call, force=said.get("force") is True)
+        runtime.method_calls.cancel(open_call, force=body.get("force") is True)
         owner = open_call.actor.item.task.owner
         await record_if_others(request, owner, "cancel call", call_id, {"actor": open_call.actor.item.id})
     return {"id": call_id}

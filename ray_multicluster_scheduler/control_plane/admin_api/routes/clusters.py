@@ -92,12 +92,12 @@ async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str,
 @router.post("/api/v1/clusters/{name}/declare-dead", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.DECLARE_DEAD))
 async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     """Declare a cluster dead and settle its attempts now: ``{"reason": "…", "force": false}``."""
-    said, runtime = await json_of(request), runtime_of(request)
-    reason = checked_reason(said.get("reason", ""))
+    body, runtime = await json_of(request), runtime_of(request)
+    reason = checked_reason(body.get("reason", ""))
     check_cluster(request, name)
-    items = await fleet_control.declare_dead(runtime, name, reason, force=said.get("force") is True)
+    items = await fleet_control.declare_dead(runtime, name, reason, force=body.get("force") is True)
     await runtime.until_durable()
-    await record_action(request, "declare dead", name, {"reason": reason, "force": said.get("force") is True})
+    await record_action(request, "declare dead", name, {"reason": reason, "force": body.get("force") is True})
     return {"items": items}
 
 
@@ -129,10 +129,10 @@ async def check(request: Request, name: str) -> Response:
 def _details(request: Request, name: str) -> dict[str, Any]:
     """The details for this caller: the item with a reservation is hidden from those who may not see it."""
     runtime = runtime_of(request)
-    told = cluster_details(runtime, name)
-    if told["kept_for"] is not None:
-        told["kept_for"] = ownership.visible_id(caller_of(request), told["kept_for"], runtime.live_owner)
-    return told
+    details = cluster_details(runtime, name)
+    if details["kept_for"] is not None:
+        details["kept_for"] = ownership.visible_id(caller_of(request), details["kept_for"], runtime.live_owner)
+    return details
 
 
 async def _checked(runtime: ServiceRuntime, name: str, *, by_operator: bool = False) -> Health:
@@ -145,8 +145,8 @@ async def _checked(runtime: ServiceRuntime, name: str, *, by_operator: bool = Fa
 async def drain(request: Request, name: str) -> Response:
     """Close a cluster for new work, and wait until it is empty: ``{"timeout": 25}``, at most 60 s. Repeat the request
     if it is not empty by then."""
-    said, runtime = await json_of(request), runtime_of(request)
-    timeout = seconds(said, "timeout", 25.0, LONGEST_DRAIN_S)
+    body, runtime = await json_of(request), runtime_of(request)
+    timeout = seconds(body, "timeout", 25.0, LONGEST_DRAIN_S)
     check_cluster(request, name)
     fleet_control.cordon(runtime, name, cordoned=True)
     await runtime.until_durable()
@@ -176,14 +176,14 @@ async def apply(request: Request, dry_run: bool = False) -> Response:
     the file again, as SIGHUP does. Clusters that are not named are removed; one that is removed, or moves to another
     address, must be empty. It holds until the next start, which reads the file. With ``dry_run`` nothing is changed:
     the answer is a preview, and ``not_empty`` names those that would have to be drained first."""
-    said, changes = await json_of(request), _changes_of(request)
-    if said:
+    body, changes = await json_of(request), _changes_of(request)
+    if body:
         if not caller_of(request).submits:
             raise NotAllowedError(
                 "A sent cluster configuration can run code: only a token that may run code may send it.",
                 next_step="use a token with the roles admin and submitter; or change the file, and send {}",
             )
-        wanted = await asyncio.to_thread(_config, said, runtime_of(request))
+        wanted = await asyncio.to_thread(_config, body, runtime_of(request))
     else:
         wanted = await changes.read_again()
     if dry_run:
@@ -193,15 +193,15 @@ async def apply(request: Request, dry_run: bool = False) -> Response:
     return JsonResponse(done)
 
 
-def _config(said: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:
+def _config(body: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:
     """Raises ConfigurationError."""
     data: Any
     lines = NO_LINES
-    match said:
+    match body:
         case {"text": str(text), **rest} if not rest:
             data, lines = parse_with_lines(text, _SOURCE)
         case {"clusters": list(), **rest} if not rest or list(rest) == ["settings"]:
-            data = said
+            data = body
         case _:
             raise ConfigurationError(
                 "There are no clusters in it.", next_step='send {"clusters": […]} or {"text": "clusters: …"}'

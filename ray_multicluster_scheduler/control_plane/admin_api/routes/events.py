@@ -70,20 +70,20 @@ async def socket(websocket: WebSocket) -> None:
         line.begin(dict(websocket.query_params))
     except SchedulerError as error:
         line.close()
-        said = problems.problem_of(error)
-        answer = JsonResponse(said, status_code=int(said["status"]), media_type=problems.PROBLEM_JSON)
+        problem = problems.problem_of(error)
+        answer = JsonResponse(problem, status_code=int(problem["status"]), media_type=problems.PROBLEM_JSON)
         await websocket.send_denial_response(answer)
         return
     await line.run()
 
 
-def _number(said: str | None, since: int | None) -> int | None:
-    if said is None or not said.strip():
+def _number(header: str | None, since: int | None) -> int | None:
+    if header is None or not header.strip():
         number = since
-    elif said.strip().isdecimal():
-        number = int(said) if len(said) < MOST_DIGITS else _MOST
+    elif header.strip().isdecimal():
+        number = int(header) if len(header) < MOST_DIGITS else _MOST
     else:
-        raise ConfigurationError(f"Last-Event-ID is {said[:100]!r}.", next_step="give the number of an event")
+        raise ConfigurationError(f"Last-Event-ID is {header[:100]!r}.", next_step="give the number of an event")
     if number is not None and number < 0:
         raise ConfigurationError(f"since is {str(number)[:30]}.", next_step="give the number of an event, 0 or more")
     return None if number is None else min(number, _MOST)

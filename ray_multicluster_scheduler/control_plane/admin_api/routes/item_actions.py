@@ -35,12 +35,12 @@ router = APIRouter()
 @router.post("/api/v1/items/{item_id}/cancel", tags=["items"], **described(Rule.STEER, items_docs.CANCEL))
 async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     """Cancel an item: ``{"reason": "…", "force": false}``. A finished item is not changed; the answer has its state."""
-    said, runtime = await json_of(request), runtime_of(request)
+    body, runtime = await json_of(request), runtime_of(request)
     item = await steerable_item(request, item_id)
     changed = item is not None and not item.done()
     if item is not None and changed:
-        reason = checked_reason(said.get("reason", "")) or "cancelled by the caller"
-        runtime.kill(item, reason, force=said.get("force") is True)
+        reason = checked_reason(body.get("reason", "")) or "cancelled by the caller"
+        runtime.kill(item, reason, force=body.get("force") is True)
         await runtime.until_durable()
         await record_if_others(request, item.task.owner, "cancel", item_id, {"reason": reason})
     return {"id": item_id, "state": EXPIRED if item is None else str(item.state), "changed": changed}
@@ -49,9 +49,9 @@ async def cancel(request: Request, item_id: str) -> dict[str, Any]:
 @router.post("/api/v1/items/{item_id}/hold", tags=["items"], **described(Rule.STEER, items_docs.HOLD))
 async def hold(request: Request, item_id: str) -> dict[str, Any]:
     """Keep an item from starting until it is released. A dispatched attempt continues; the next one is held."""
-    said, runtime = await json_of(request), runtime_of(request)
+    body, runtime = await json_of(request), runtime_of(request)
     item = await _unfinished_item(request, item_id)
-    reason, before = checked_reason(said.get("reason", "")), _held(request, item)
+    reason, before = checked_reason(body.get("reason", "")), _held(request, item)
     runtime.post_user_event(HoldRequested(item_id, reason))
     await runtime.until_durable()
     await record_if_others(request, item.task.owner, "hold", item_id, {"reason": reason})
@@ -73,8 +73,8 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
 @router.post("/api/v1/items/{item_id}/priority", tags=["items"], **described(Rule.STEER, items_docs.PRIORITY))
 async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     """Change the priority of a waiting item: ``{"priority": 5}``."""
-    said, runtime = await json_of(request), runtime_of(request)
-    priority = valid_priority(said.get("priority"))
+    body, runtime = await json_of(request), runtime_of(request)
+    priority = valid_priority(body.get("priority"))
     item = await _unfinished_item(request, item_id)
     if not caller_of(request).steers_all:
         limits = runtime.machine.limits_of(item.task.owner)
@@ -125,16 +125,16 @@ async def retry(request: Request, item_id: str) -> Response:
     with the same code, arguments and wishes; ``anyway`` is for one that succeeded, or was repeated already. Whoever
     names the new one says that it is to be another; a key that was used before is answered with what it made. It is its
     own: no program's end is its end."""
-    said, runtime, key = await json_of(request), runtime_of(request), idempotency_key_of(request)
-    made = said.get("id")
+    body, runtime, key = await json_of(request), runtime_of(request), idempotency_key_of(request)
+    made = body.get("id")
     if made is not None and not is_id(made):
         raise ConfigurationError(f"id is {str(made)[:100]!r}.", next_step=f"give {ID.words}")
     await ownership.check_steered_by(caller_of(request), runtime, item_id)
-    if made is not None or said.get("anyway") is True:
-        return await _repeated(request, item_id, said, made, key)
+    if made is not None or body.get("anyway") is True:
+        return await _repeated(request, item_id, body, made, key)
     async with runtime.retry_locks.of(item_id):  # a concurrent second request sees the first one's retry
         await _check_not_repeated(runtime, item_id, key)
-        return await _repeated(request, item_id, said, None, key)
+        return await _repeated(request, item_id, body, None, key)
 
 
 async def _check_not_repeated(runtime: ServiceRuntime, item_id: str, key: str | None) -> None:
@@ -160,11 +160,11 @@ async def _is_known(runtime: ServiceRuntime, item_id: str, key: str) -> bool:
 
 
 async def _repeated(
-    request: Request, item_id: str, said: dict[str, Any], made: str | None, key: str | None
+    request: Request, item_id: str, body: dict[str, Any], made: str | None, key: str | None
 ) -> JsonResponse:
     runtime, caller = runtime_of(request), caller_of(request)
     before, objects, state = await _over(runtime, item_id)
-    if state is TaskState.SUCCEEDED and said.get("anyway") is not True:
+    if state is TaskState.SUCCEEDED and body.get("anyway") is not True:
         raise SchedulerError(
             f"{item_id} succeeded.",
             task_id=item_id,

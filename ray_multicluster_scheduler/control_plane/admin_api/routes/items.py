@@ -79,10 +79,10 @@ _ROWS_AT_ONCE = 50
 async def submit(request: Request) -> Response:
     """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable.
     Without an id it is given one."""
-    said = await json_of(request)
-    check_fields(said, (*_OF_ONE, *_OF_ALL), "A submission")
-    shared = {key: said[key] for key in _OF_ALL if key in said}
-    entry = {key: value for key, value in said.items() if key not in _OF_ALL}
+    body = await json_of(request)
+    check_fields(body, (*_OF_ONE, *_OF_ALL), "A submission")
+    shared = {key: body[key] for key in _OF_ALL if key in body}
+    entry = {key: value for key, value in body.items() if key not in _OF_ALL}
     (answer,) = await _take(request, {**shared, "items": [entry]}, many=False)
     problem = answer.get("problem")
     if problem is not None:
@@ -94,19 +94,19 @@ async def submit(request: Request) -> Response:
 async def submit_batch(request: Request) -> Response:
     """Submit many: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by itself;
     the answers are in the order of the items, and what was accepted is durable. Those without an id are given one."""
-    said = await json_of(request, each="items")
-    check_fields(said, ("items", *_OF_ALL), "A batch")
-    return JsonResponse({"items": await _take(request, said, many=True)})
+    body = await json_of(request, each="items")
+    check_fields(body, ("items", *_OF_ALL), "A batch")
+    return JsonResponse({"items": await _take(request, body, many=True)})
 
 
-async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[dict[str, Any]]:
-    entries = said.get("items")
+async def _take(request: Request, body: dict[str, Any], *, many: bool) -> list[dict[str, Any]]:
+    entries = body.get("items")
     if not isinstance(entries, list) or len(entries) > MOST_ITEMS:
         raise ConfigurationError("items is no list of at most 10,000.", next_step='send {"items": [{"task": …}]}')
-    client = said.get("client")
+    client = body.get("client")
     if client is not None and not isinstance(client, str):
         raise ConfigurationError(f"client is {str(client)[:100]!r}.", next_step="give the name of a mailbox, or none")
-    blobs, key = blobs_of(said), idempotency_key_of(request)
+    blobs, key = blobs_of(body), idempotency_key_of(request)
     wanted: list[SubmitRequest | SchedulerError] = []
     runtime, caller = runtime_of(request), caller_of(request)
     for number, entry in enumerate(entries):
@@ -121,8 +121,8 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
     if not caller.steers_all:
         answers = [ownership.own_answer(caller, one) for one in answers]
     if key is not None:
-        asked = zip(entries, wanted, answers, strict=True)
-        answers = [_same(entry, one, answer, key) for entry, one, answer in asked]
+        submitted = zip(entries, wanted, answers, strict=True)
+        answers = [_same(entry, one, answer, key) for entry, one, answer in submitted]
     if caller.steers_all:
         await record_submitted(request, answers)
     box = mailboxes_of(request).box(client, caller.user) if client else None
@@ -168,8 +168,8 @@ def _wanted(entry: object, user: str) -> SubmitRequest:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
         raise missing_task_error()
     check_fields(entry, _OF_ONE, "An item")
-    said = with_id(entry["task"])
-    task = item_from({**said, "owner": user} if said.get("owner", "") == "" else said)
+    fields = with_id(entry["task"])
+    task = item_from({**fields, "owner": user} if fields.get("owner", "") == "" else fields)
     if task.kind in ("task", "actor") and not (task.function_digest and task.arguments_digest):
         raise ConfigurationError(
             f"{task.kind} {task.id} has no payload: its code, or its arguments, are not named.",
@@ -200,7 +200,7 @@ async def get(request: Request, item_id: str) -> dict[str, Any]:
 def item_summary(request: Request, item: Item) -> dict[str, Any]:
     """An item for a caller who may see it. Raises NotAllowedError."""
     ownership.check_item_seen(request, item.task.owner, item.id)
-    told = {
+    summary = {
         **_status(caller_of(request), item),
         **_why_now(request, item),
         "kind": item.task.kind,
@@ -208,7 +208,7 @@ def item_summary(request: Request, item: Item) -> dict[str, Any]:
         "owner": item.task.owner,
         **repeats_of(item.task),
     }
-    return told if item.task.actor is None else {**told, "actor": item.task.actor.to_dict()}
+    return summary if item.task.actor is None else {**summary, "actor": item.task.actor.to_dict()}
 
 
 def _why_now(request: Request, item: Item) -> dict[str, str]:
@@ -222,8 +222,8 @@ def _why_now(request: Request, item: Item) -> dict[str, str]:
 
 
 def _status(caller: Caller, item: Promise) -> dict[str, Any]:
-    told = wire.status_to_wire(item)
-    return told if caller.steers_all or ownership.may_read_value(caller, item) else ownership.without_values(told)
+    status = wire.status_to_wire(item)
+    return status if caller.steers_all or ownership.may_read_value(caller, item) else ownership.without_values(status)
 
 
 @router.get("/api/v1/items", tags=["items"], **described(Rule.SEE, items_docs.LIST))
@@ -288,13 +288,13 @@ async def wait(request: Request) -> Response:
     Answers with what is new of the client's items: all that are over, until they are ``heard``, and where the others
     are. ``mailbox`` is what the last answer said; if an answer says another one, all ids are to be named again.
     """
-    said = await json_of(request)
-    client = said.get("client")
+    body = await json_of(request)
+    client = body.get("client")
     if not isinstance(client, str) or not client:
         raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
-    timeout = seconds(said, "timeout", 25.0, LONGEST_WAIT_S)
-    known = said.get("mailbox") if isinstance(said.get("mailbox"), str) else None
-    caller, add, heard = caller_of(request), texts(said, "add", MOST_ITEMS), texts(said, "heard")
+    timeout = seconds(body, "timeout", 25.0, LONGEST_WAIT_S)
+    known = body.get("mailbox") if isinstance(body.get("mailbox"), str) else None
+    caller, add, heard = caller_of(request), texts(body, "add", MOST_ITEMS), texts(body, "heard")
     asking = mailboxes_of(request).ask(
         client,
         known,
@@ -329,14 +329,14 @@ async def result(request: Request, item_id: str) -> Response:
         raise result_lost(item_id)
     if item.outcome is None:
         raise SchedulerError(f"{item_id} is not over: {item.state}.", task_id=item_id, next_step="wait for its end")
-    told = item.outcome.result
-    if told is not None and told.kept is not None:
+    stored = item.outcome.result
+    if stored is not None and stored.kept is not None:
         return Response(await runtime_of(request).kept_values.fetch(item.outcome), media_type=BYTES)
-    if told is None or told.payload is None:
-        if told is not None and told.code == VALUE_FORGOTTEN:
+    if stored is None or stored.payload is None:
+        if stored is not None and stored.code == VALUE_FORGOTTEN:
             raise result_lost(item_id)
         return Response(status_code=204)
-    return Response(told.payload, media_type=BYTES)
+    return Response(stored.payload, media_type=BYTES)
 
 
 @router.get("/api/v1/items/{item_id}/logs", tags=["items"], **described(Rule.SEE, items_docs.LOGS))
@@ -377,8 +377,8 @@ async def logs(
             return StreamingResponse(output_stream.job_output(runtime, item, still, attempt), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.read_all, runtime, item_id))
     if follow and not item.done() and attempt in (None, item.attempt):
-        told = output_stream.task_output(runtime, item, still, alone=attempt is not None)
-        return StreamingResponse(told, media_type="text/plain")
+        pieces = output_stream.task_output(runtime, item, still, alone=attempt is not None)
+        return StreamingResponse(pieces, media_type="text/plain")
     return PlainTextResponse(await runtime.output_of(item, attempt or item.attempt, stream))
 
 

@@ -59,11 +59,11 @@ def with_key(task: TaskDescription, key: str) -> TaskDescription:
     return replace(task, idempotency_key=key)
 
 
-def check_key(asked: TaskDescription, item: Item, key: str, *, named: bool) -> None:
+def check_key(submitted: TaskDescription, item: Item, key: str, *, named: bool) -> None:
     """Raises ConfigurationError if the key was used before, for something else, or for another id than the one that the
     request ``named``."""
-    if item.id == asked.id:
+    if item.id == submitted.id:
         return
-    if named and item.task.idempotency_key == asked.idempotency_key:
-        raise key_conflict(asked.id, item.id, key)
-    check_same_item(asked, item.task, header=True)
+    if named and item.task.idempotency_key == submitted.idempotency_key:
+        raise key_conflict(submitted.id, item.id, key)
+    check_same_item(submitted, item.task, header=True)

@@ -121,8 +121,8 @@ async def _owners(runtime: ServiceRuntime, *also: str) -> dict[str, dict[str, An
 @router.post("/api/v1/queue/{what}/{name:path}/pause", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.PAUSE))
 async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     """Start nothing new on a ``cluster``, or nothing new of an ``owner``."""
-    said, runtime = await json_of(request), runtime_of(request)
-    reason = checked_reason(said.get("reason", ""))
+    body, runtime = await json_of(request), runtime_of(request)
+    reason = checked_reason(body.get("reason", ""))
     before = _paused(request, what, name)
     runtime.post_user_event(QueuePaused("cluster" if what == "cluster" else "owner", name, reason))
     await runtime.until_durable()

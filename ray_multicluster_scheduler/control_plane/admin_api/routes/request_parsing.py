@@ -55,8 +55,8 @@ def check_cluster(request: Request, name: str) -> None:
 
 async def bytes_of(request: Request, most: int = MOST_BYTES) -> bytes:
     """The body. Raises TooLarge as soon as it is known to be too large, by its Content-Length if there is one."""
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said[:30]) > most:
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:30]) > most:
         raise _too_large(most)
     parts: list[bytes] = []
     size = 0
@@ -80,26 +80,26 @@ async def json_of(request: Request, each: str = "") -> dict[str, Any]:
     Invalid entries of the list ``each`` are replaced by their errors instead."""
     body = await bytes_of(request)
     try:
-        said = json.loads(body.decode("utf-8", "surrogatepass") or "{}")
+        data = json.loads(body.decode("utf-8", "surrogatepass") or "{}")
     except RecursionError as error:
         raise ConfigurationError("The body is nested too deeply.", next_step="send it flatter") from error
     except ValueError as error:
         raise ConfigurationError(f"The body is not JSON: {error}.", next_step="send a JSON object") from error
-    if not isinstance(said, dict):
-        raise ConfigurationError(f"The body is a {type(said).__name__}.", next_step="send a JSON object")
+    if not isinstance(data, dict):
+        raise ConfigurationError(f"The body is a {type(data).__name__}.", next_step="send a JSON object")
     if any(one in body for one in _SURROGATES):
-        entries = said.get(each)
+        entries = data.get(each)
         apart = isinstance(entries, list)
-        problem = _text_error({name: value for name, value in said.items() if name != each} if apart else said)
+        problem = _text_error({name: value for name, value in data.items() if name != each} if apart else data)
         if problem is not None:
             raise problem
         if isinstance(entries, list):
-            said[each] = [_text_error(entry) or entry for entry in entries]
-    return said
+            data[each] = [_text_error(entry) or entry for entry in entries]
+    return data
 
 
-def _text_error(said: object) -> ConfigurationError | None:
-    where = find_lone_surrogate(said)
+def _text_error(value: object) -> ConfigurationError | None:
+    where = find_lone_surrogate(value)
     if where is None:
         return None
     return ConfigurationError(
@@ -115,17 +115,17 @@ def check_fields(data: Mapping[str, Any], known: Collection[str], what: str) -> 
             raise ConfigurationError(f"{what} has no field {key[:100]!r}.", next_step=f"use {', '.join(known)}")
 
 
-def blobs_of(said: dict[str, Any]) -> dict[str, bytes]:
+def blobs_of(body: dict[str, Any]) -> dict[str, bytes]:
     """The payloads in the body, by digest. Raises ConfigurationError."""
     try:
-        return wire.bytes_from_wire(said.get("blobs") or {})
+        return wire.bytes_from_wire(body.get("blobs") or {})
     except (ValueError, AttributeError, TypeError) as error:
         raise ConfigurationError(f"blobs cannot be read: {error}.", next_step="send base64 by digest") from error
 
 
-def texts(said: dict[str, Any], key: str, most: int | None = None) -> list[str]:
+def texts(body: dict[str, Any], key: str, most: int | None = None) -> list[str]:
     """A list of texts, at most ``most``. Raises ConfigurationError."""
-    value = said.get(key, [])
+    value = body.get(key, [])
     if most is not None and isinstance(value, list) and len(value) > most:
         raise ConfigurationError(f"{key} has {len(value):,} entries.", next_step=f"give at most {most:,} at once")
     if not isinstance(value, list) or not all(is_text(one) for one in value):
@@ -133,9 +133,9 @@ def texts(said: dict[str, Any], key: str, most: int | None = None) -> list[str]:
     return value
 
 
-def seconds(said: dict[str, Any], key: str, default: float, most: float) -> float:
+def seconds(body: dict[str, Any], key: str, default: float, most: float) -> float:
     """A duration in seconds, cut to ``most``. Raises ConfigurationError."""
-    value = said.get(key, default)
+    value = body.get(key, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step="give seconds, 0 or more")
     return float(min(value, most))
@@ -191,9 +191,9 @@ def is_text(value: object) -> bool:
     return True
 
 
-def find_lone_surrogate(said: object) -> str | None:
+def find_lone_surrogate(document: object) -> str | None:
     """The place of a lone surrogate in the body, at any depth; None if there is none."""
-    left: list[tuple[str, object]] = [("The body", said)]
+    left: list[tuple[str, object]] = [("The body", document)]
     while left:
         where, value = left.pop()
         if isinstance(value, str):

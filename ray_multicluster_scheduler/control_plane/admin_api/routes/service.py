@@ -99,13 +99,13 @@ async def log_level() -> Response:
 @router.put("/api/v1/log-level", tags=["about"], **described(Rule.OPERATE, service_docs.SET_LOG_LEVEL))
 async def set_log_level(request: Request) -> Response:
     """Change the level until the next start of the service."""
-    said = await json_of(request)
-    level, others = said.get("level"), sorted(set(said) - {"level"})
+    body = await json_of(request)
+    level, others = body.get("level"), sorted(set(body) - {"level"})
     if others:
         raise ConfigurationError(f"{others[0][:100]!r} is not known here.", next_step="send level, and nothing else")
     if not isinstance(level, str) or level not in LEVELS:
         raise ConfigurationError(
-            f"level is {str(level)[:100]!r}." if "level" in said else "level is missing.",
+            f"level is {str(level)[:100]!r}." if "level" in body else "level is missing.",
             next_step=f"use one of {', '.join(LEVELS)}",
         )
     before = level_now()

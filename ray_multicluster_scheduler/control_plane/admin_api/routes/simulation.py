@@ -44,10 +44,10 @@ _NOT_HERE = frozenset({"policies"})
 async def plan(request: Request) -> Response:
     """Where an item would go now, and why: ``{"task": {…}}``. Every cluster is asked first; nothing is submitted. What
     would be refused as somebody else's, or for its priority, is refused here, too."""
-    said, runtime, caller = await json_of(request), runtime_of(request), caller_of(request)
-    if not isinstance(said.get("task"), Mapping):
+    body, runtime, caller = await json_of(request), runtime_of(request), caller_of(request)
+    if not isinstance(body.get("task"), Mapping):
         raise missing_task_error()
-    wanted = ownership.with_owner(caller, runtime.machine.limits_of, SubmitRequest(item_from(with_id(said["task"]))))
+    wanted = ownership.with_owner(caller, runtime.machine.limits_of, SubmitRequest(item_from(with_id(body["task"]))))
     await runtime.health.check_all()
     return JsonResponse(runtime.machine.plan(wanted.task, runtime.clock.now()).to_dict())
 
@@ -73,19 +73,19 @@ async def simulate(request: Request) -> Response:
     """Run a made-up workload in virtual time, by the same brain: ``{"synthetic": "items=1000 over=1h", "nodes": {"mac":
     "4x{CPU:16}"}, "settings": {…}, "seed": 0}``. Clusters are this service's, as large as they were last seen unless
     ``nodes`` says otherwise. Nothing is submitted. One at a time, at most 5,000 items and 30 s."""
-    said, runtime = await json_of(request), runtime_of(request)
-    unknown = sorted(set(said) - {"synthetic", "nodes", "settings", "seed"})
+    body, runtime = await json_of(request), runtime_of(request)
+    unknown = sorted(set(body) - {"synthetic", "nodes", "settings", "seed"})
     if unknown:
         raise ConfigurationError(
             f"A simulation has no {unknown[0]!r}.", next_step="use synthetic, nodes, settings, seed"
         )
     runs: SimulationRunner = request.app.state.simulated_runs
-    return JsonResponse(await runs.run(_asked(said, runtime)))
+    return JsonResponse(await runs.run(_simulation_request(body, runtime)))
 
 
-def _asked(said: dict[str, Any], runtime: ServiceRuntime) -> dict[str, Any]:
+def _simulation_request(body: dict[str, Any], runtime: ServiceRuntime) -> dict[str, Any]:
     """Raises ConfigurationError."""
-    synthetic, seed = said.get("synthetic"), said.get("seed", 0)
+    synthetic, seed = body.get("synthetic"), body.get("seed", 0)
     if not isinstance(synthetic, str) or len(synthetic) > 10_000:
         raise ConfigurationError("synthetic is no text.", next_step='for example "items=1000 over=1h run=constant:60"')
     items = Synthetic.parse(synthetic).items
@@ -93,7 +93,7 @@ def _asked(said: dict[str, Any], runtime: ServiceRuntime) -> dict[str, Any]:
         raise ConfigurationError(f"These are {items:,} items.", next_step=f"simulate {MOST_ITEMS:,} at the most here")
     if type(seed) is not int or not 0 <= seed < _MOST_SEED:
         raise ConfigurationError(f"seed is {str(seed)[:100]!r}.", next_step="give a whole number, 0 or more")
-    settings, nodes = _mapping(said, "settings"), _mapping(said, "nodes")
+    settings, nodes = _mapping(body, "settings"), _mapping(body, "nodes")
     if not _NOT_HERE.isdisjoint(settings):
         raise ConfigurationError("policies cannot be given here.", next_step="use `rmcs simulate` for them")
     for name in nodes:
@@ -115,8 +115,8 @@ def _asked(said: dict[str, Any], runtime: ServiceRuntime) -> dict[str, Any]:
     }
 
 
-def _mapping(said: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = said.get(key, {})
+def _mapping(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = body.get(key, {})
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step="send a JSON object")
     return value
@@ -127,7 +127,7 @@ def _size(runtime: ServiceRuntime, name: str) -> str | None:
     snapshot = runtime.machine.registry.latest_snapshot(name)
     if snapshot is None or not snapshot.nodes:
         return None
-    told = [
+    sizes = [
         {what: one.total[what] for what in ("CPU", "GPU", "memory") if one.total.get(what)} for one in snapshot.nodes
     ]
-    return "+".join("{" + ",".join(f"{what}:{amount:.0f}" for what, amount in one.items()) + "}" for one in told)
+    return "+".join("{" + ",".join(f"{what}:{amount:.0f}" for what, amount in one.items()) + "}" for one in sizes)

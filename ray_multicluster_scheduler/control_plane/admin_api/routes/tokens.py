@@ -60,11 +60,11 @@ async def ticket(request: Request) -> Response:
     """A ticket for one web socket, or one stream of events, where a page cannot send a header: ``?ticket=…``. It is
     good for 30 seconds, once."""
     access = access_of(request)
-    said: dict[str, Any] = {
+    ticket: dict[str, Any] = {
         "ticket": access.tickets.make(caller_of(request)),
         "expires_in": _lasts_s(request, access.tickets.lasts_s),
     }
-    return JsonResponse(said, headers={"cache-control": "no-store"})
+    return JsonResponse(ticket, headers={"cache-control": "no-store"})
 
 
 def _lasts_s(request: Request, at_most: float) -> float:
@@ -88,11 +88,11 @@ async def list_tokens(request: Request) -> dict[str, Any]:
 async def create(request: Request) -> dict[str, Any]:
     """Make one: ``{"user": "alice", "roles": ["submitter"], "note": "", "expires_at": seconds since 1970, or null}``.
     The answer has the token itself, once: it is kept nowhere."""
-    store, said = _store(request), await json_of(request)
-    for key in said:
+    store, body = _store(request), await json_of(request)
+    for key in body:
         if key not in ("user", "roles", "note", "expires_at"):
             raise ConfigurationError(f"A token has no {key!r}.", next_step="give user, roles, note and expires_at")
-    user, note, expires_at = said.get("user"), said.get("note", ""), said.get("expires_at")
+    user, note, expires_at = body.get("user"), body.get("note", ""), body.get("expires_at")
     if not isinstance(user, str) or not is_text(user):
         raise ConfigurationError(f"user is {str(user)[:100]!r}.", next_step="name whoever will use the token")
     if "/" in user or user in (".", ".."):
@@ -106,7 +106,7 @@ async def create(request: Request) -> dict[str, Any]:
             f"expires_at is {str(expires_at)[:100]!r}.", next_step="give seconds since 1970, or null for never"
         )
     # Not in a thread: all of them may be busy reading, and a revocation must not wait for them.
-    token, text, writing = store.begin_create(user, roles_of(texts(said, "roles")), note, expires_at)
+    token, text, writing = store.begin_create(user, roles_of(texts(body, "roles")), note, expires_at)
     await store.written(writing)
     about = store.activate(token)
     await record_action(request, "token create", about["id"], {"user": user, "roles": ",".join(about["roles"])})

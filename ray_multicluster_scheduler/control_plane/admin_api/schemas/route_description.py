@@ -60,26 +60,38 @@ def described(rule: Rule, route: RouteDocs) -> dict[str, Any]:
     return options
 
 
-def _content(said: type[ApiModel] | Raw, examples: Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(said, Raw):
-        return {said.media: {"schema": said.schema, "examples": {"example": {"value": said.example}}}}
-    shown = examples or {"example": example_of(said)}
-    schema = {"$ref": REFERENCE.format(model=said.__name__)}
+def _content(content: type[ApiModel] | Raw, examples: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(content, Raw):
+        return {content.media: {"schema": content.schema, "examples": {"example": {"value": content.example}}}}
+    shown = examples or {"example": example_of(content)}
+    schema = {"$ref": REFERENCE.format(model=content.__name__)}
     return {JSON: {"schema": schema, "examples": {name: {"value": value} for name, value in shown.items()}}}
 
 
 def _answers(route: RouteDocs) -> dict[str, Any]:
     answers: dict[str, Any] = {"200": {"description": "Done.", "content": _content(route.answer, {})}}
-    for status, (sentence, said) in route.others.items():
-        answers[str(status)] = {"description": sentence, **({} if said is None else {"content": _content(said, {})})}
+    for status, (sentence, model) in route.others.items():
+        answers[str(status)] = {
+            "description": sentence,
+            **({} if model is None else {"content": _content(model, {})}),
+        }
     return answers
 
 
 def _problem(error: str, status: int, code: str, message: str, next_step: str) -> dict[str, Any]:
-    said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "code": code, "error": error}
-    said.update(detail=f"{message} What to do: {next_step}", message=message, next_step=next_step)
+    problem = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "code": code,
+        "error": error,
+    }
+    body.update(detail=f"{message} What to do: {next_step}", message=message, next_step=next_step)
     return {
-        PROBLEM_JSON: {"schema": {"$ref": REFERENCE.format(model="Problem")}, "examples": {"example": {"value": said}}}
+        PROBLEM_JSON: {
+            "schema": {"$ref": REFERENCE.format(model="Problem")},
+            "examples": {"example": {"value": body}},
+        }
     }
 
 
