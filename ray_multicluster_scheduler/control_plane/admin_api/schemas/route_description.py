@@ -79,7 +79,7 @@ def _answers(route: RouteDocs) -> dict[str, Any]:
 
 
 def _problem(error: str, status: int, code: str, message: str, next_step: str) -> dict[str, Any]:
-    problem = {
+    body = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
