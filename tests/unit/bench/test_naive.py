@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem, ClusterView, NewNode
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from tests.unit.lifecycle.driver import actor, job, task
-from tests.unit.policy.views import node, view
+from tests.unit.policy.views import LOAD_SCORES, node, view
 
 GIB = 1024.0**3
 IDLE = view("idle")
@@ -30,16 +30,7 @@ def codes(item: TaskDescription, cluster: ClusterView, **settings: Any) -> list[
     return list(ask(item, cluster, **settings).rows[0].codes)
 
 
-@pytest.mark.parametrize(
-    ("free", "total", "gib", "weight", "prefer", "raw"),
-    [
-        (15.18, 20, 10.99, 1, False, 12.4),
-        (2.06, 8, 11.14, 1.2, True, 1.2),
-        (3.54, 8, 9.40, 1.2, True, 2.9),
-        (1.01, 8, 9.06, 1.2, True, 0.3),
-        (2.63, 20, 7.49, 1, False, 0.4),
-    ],
-)
+@pytest.mark.parametrize(("free", "total", "gib", "weight", "prefer", "raw"), LOAD_SCORES)
 def test_the_load_score_is_the_one_that_users_know(
     free: float, total: float, gib: float, weight: float, prefer: bool, raw: float
 ) -> None:

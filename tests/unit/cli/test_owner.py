@@ -110,12 +110,3 @@ def test_limits_are_for_admins(
     assert main(["owner", "list"]) == 0
     assert main(["owner", "set", "ann", "--weight", "3"]) == 1
     assert "for a token with the role admin" in capsys.readouterr().err
-
-
-def test_there_is_no_service(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("RMCS_HOME", str(tmp_path))
-    monkeypatch.delenv("RMCS_ADDRESS", raising=False)
-    assert main(["owner", "list"]) == 2
-    assert "No service runs here" in capsys.readouterr().err

@@ -118,12 +118,13 @@ def test_it_is_for_admins(
     assert "for a token with the role admin" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["token", "owner"])
 def test_there_is_no_service(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
 ) -> None:
     monkeypatch.setenv("RMCS_HOME", str(tmp_path))
     monkeypatch.delenv("RMCS_ADDRESS", raising=False)
-    assert main(["token", "list"]) == 2
+    assert main([command, "list"]) == 2
     assert "No service runs here" in capsys.readouterr().err
 
 

@@ -52,19 +52,28 @@ def test_memory_is_bounded_and_the_horizon_is_kept() -> None:
     assert quiet.peak(980, 990) == {"CPU": 3}
 
 
-@given(
+random_usage = given(
     st.lists(st.tuples(st.floats(0, 20), st.integers(0, 9)), min_size=1, max_size=30),
     st.floats(0, 20),
     st.floats(0, 20),
 )
-def test_never_below_the_truth(steps: list[tuple[float, int]], one: float, other: float) -> None:
-    begin, end = sorted((one, other))
+
+
+def recorded(steps: list[tuple[float, int]], begin: float, end: float) -> tuple[UsageHistory, list[int], list[int]]:
+    """A history of these steps; the CPUs of those until ``begin``, and of those from ``begin`` to ``end``."""
     steps = sorted(steps, key=lambda step: step[0])
     history = UsageHistory()
     for at, cpus in steps:
         history.record(at, {"CPU": cpus})
     before = [cpus for at, cpus in steps if at <= begin]
-    truth = max([cpus for at, cpus in steps if begin <= at <= end] + before[-1:], default=0)
+    return history, before, [cpus for at, cpus in steps if begin <= at <= end]
+
+
+@random_usage
+def test_never_below_the_truth(steps: list[tuple[float, int]], one: float, other: float) -> None:
+    begin, end = sorted((one, other))
+    history, before, during = recorded(steps, begin, end)
+    truth = max(during + before[-1:], default=0)
     assert history.peak(begin, end).get("CPU", 0) >= truth
 
 
@@ -90,19 +99,11 @@ def test_a_trough_counts_what_is_backdated_only_from_the_next_moment_on() -> Non
     assert history.trough(21, 22) == {"CPU": 5}
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 20), st.integers(0, 9)), min_size=1, max_size=30),
-    st.floats(0, 20),
-    st.floats(0, 20),
-)
+@random_usage
 def test_a_trough_is_never_above_the_truth(steps: list[tuple[float, int]], one: float, other: float) -> None:
     begin, end = sorted((one, other))
-    steps = sorted(steps, key=lambda step: step[0])
-    history = UsageHistory()
-    for at, cpus in steps:
-        history.record(at, {"CPU": cpus})
-    before = [cpus for at, cpus in steps if at <= begin]
-    truth = min([cpus for at, cpus in steps if begin <= at <= end] + (before[-1:] or [0]))
+    history, before, during = recorded(steps, begin, end)
+    truth = min(during + (before[-1:] or [0]))
     assert history.trough(begin, end).get("CPU", 0) <= truth
 
 

@@ -200,3 +200,16 @@ def prefetched_of_two_owners() -> Driver:
     for name, owner in (("runs", "x"), ("theirs", "y"), ("ours", "x")):
         driver.submit(task(name, function_digest="quick", owner=owner))
     return driver
+
+
+def with_lost_job(refreshes: int) -> Driver:
+    """Job j runs in cluster a, which has not answered so many requests for a snapshot."""
+    driver = Driver(cluster("a"), breaker_failures=100)
+    driver.submit(job("j"))
+    driver.snapshot("a", 4, source="http")
+    driver.start("j")
+    for _ in range(refreshes):
+        driver.fire("refresh:a", after=5)
+        driver.no_answer("a")
+    assert driver.state("j") is TaskState.LOST
+    return driver

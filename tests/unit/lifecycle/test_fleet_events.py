@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Complete, Persist, SetTimer
-from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task
+from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task, with_lost_job
 
 
 def test_a_silent_link_makes_the_cluster_suspect_and_keeps_what_runs() -> None:
@@ -93,14 +93,7 @@ def test_jobs_do_not_depend_on_the_link() -> None:
 
 
 def test_jobs_are_lost_when_their_cluster_does_not_answer_for_long() -> None:
-    driver = Driver(cluster("a"), breaker_failures=100)
-    driver.submit(job("j"))
-    driver.snapshot("a", 4, source="http")
-    driver.start("j")
-    for _ in range(13):
-        driver.fire("refresh:a", after=5)
-        driver.no_answer("a")
-    assert driver.state("j") is TaskState.LOST
+    driver = with_lost_job(refreshes=13)
     driver.fire("refresh:a", after=5)
     driver.snapshot("a", 4, source="http")
     assert driver.state("j") is TaskState.RUNNING

@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapsh
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch, Publish
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import RunTimes
-from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task
+from tests.unit.lifecycle.driver import Driver, actor, cluster, ready, task, with_lost_job
 from tests.unit.lifecycle.test_prefetch import ahead, knowing, taken_back, work
 
 
@@ -23,14 +23,7 @@ def test_a_start_that_is_told_with_the_end_is_kept() -> None:
 
 
 def test_a_cluster_that_is_lost_for_longer_is_told_once() -> None:
-    driver = Driver(cluster("a"), breaker_failures=100)
-    driver.submit(job("j"))
-    driver.snapshot("a", 4, source="http")
-    driver.start("j")
-    for _ in range(14):
-        driver.fire("refresh:a", after=5)
-        driver.no_answer("a")
-    assert driver.state("j") is TaskState.LOST
+    driver = with_lost_job(refreshes=14)
     lost = [one for one in driver.said(Publish, ever=True) if one.transition.state is TaskState.LOST]
     assert len(lost) == 1
 

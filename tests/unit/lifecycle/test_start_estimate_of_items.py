@@ -51,26 +51,26 @@ def test_what_runs_for_longer_than_was_seen_is_not_expected_to_end_all_the_time(
     assert outlook(driver, "t").text == "in about 100 s (between 0 s and 3 min)"
 
 
-def test_those_ahead_are_expected_to_run_as_long_as_others_like_them_already_do() -> None:
-    driver = ready(4, prefetch_ms=0)
+def four_run_and_one_waits(driver: Driver) -> None:
+    """Four calls have run for 20 s, much longer than earlier ones; t waits."""
     seen(driver, 0.001, 0.002, 0.001)
     for name in ("r1", "r2", "r3", "r4"):
         driver.submit(task(name, function_digest="f"))
         driver.start(name)
     driver.submit(task("t", function_digest="f"))
     driver.now += 20
+
+
+def test_those_ahead_are_expected_to_run_as_long_as_others_like_them_already_do() -> None:
+    driver = ready(4, prefetch_ms=0)
+    four_run_and_one_waits(driver)
     assert outlook(driver, "t").text == "in about 10 s (between 0 and 20 s)"
     assert outlook(driver, "t", position=5).text == "in about 40 s (between 0 and 60 s)"
 
 
 def test_what_is_free_above_the_threshold_is_not_given_away_before_something_ends() -> None:
     driver = ready(3, 3, resource_threshold=0.6, prefetch_ms=0)
-    seen(driver, 0.001, 0.002, 0.001)
-    for name in ("r1", "r2", "r3", "r4"):
-        driver.submit(task(name, function_digest="f"))
-        driver.start(name)
-    driver.submit(task("t", function_digest="f"))
-    driver.now += 20
+    four_run_and_one_waits(driver)
     assert driver.machine.record("t").code == "ABOVE_THRESHOLD"
     assert outlook(driver, "t").text == "in about 10 s (between 0 and 20 s)"
     assert outlook(driver, "t", position=4).text == "in about 10 s (between 0 and 20 s)"

@@ -29,7 +29,7 @@ from ray_multicluster_scheduler.scheduler.policy.verdict import (
 )
 from ray_multicluster_scheduler.scheduler.policy.weighted_preference_policy import WeightedPreferencePolicy
 from tests.unit.lifecycle.driver import job, task
-from tests.unit.policy.views import node, view
+from tests.unit.policy.views import LOAD_SCORES, node, view
 
 GIB = 1024.0**3
 
@@ -45,16 +45,7 @@ def chosen(item: TaskDescription, *views: ClusterView, **settings: Any) -> str |
 # ---- scores
 
 
-@pytest.mark.parametrize(
-    ("free", "total", "memory", "weight", "prefer", "raw"),
-    [
-        (15.18, 20, 10.99, 1, False, 12.4),
-        (2.06, 8, 11.14, 1.2, True, 1.2),
-        (3.54, 8, 9.40, 1.2, True, 2.9),
-        (1.01, 8, 9.06, 1.2, True, 0.3),
-        (2.63, 20, 7.49, 1, False, 0.4),
-    ],
-)
+@pytest.mark.parametrize(("free", "total", "memory", "weight", "prefer", "raw"), LOAD_SCORES)
 def test_the_load_score_vectors(
     free: float, total: float, memory: float, weight: float, prefer: bool, raw: float
 ) -> None:

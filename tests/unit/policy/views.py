@@ -9,6 +9,15 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 
 _METADATA = frozenset(ClusterMetadata.__dataclass_fields__)
 
+LOAD_SCORES = [
+    (15.18, 20, 10.99, 1, False, 12.4),
+    (2.06, 8, 11.14, 1.2, True, 1.2),
+    (3.54, 8, 9.40, 1.2, True, 2.9),
+    (1.01, 8, 9.06, 1.2, True, 0.3),
+    (2.63, 20, 7.49, 1, False, 0.4),
+]
+"""Free CPUs, CPUs, GiB of free memory, weight, prefer, and the load score that users know for them."""
+
 
 def node(total: Resources, free: Resources | None = None, *, unknown: bool = False, name: str = "n1") -> NodeView:
     """A node; idle unless told otherwise."""

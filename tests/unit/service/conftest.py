@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorH
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.service.actor_service import ActorService, ready
+from tests.unit.service.http_service import HttpService
 from tests.unit.service.road import Road
 
 
@@ -21,7 +22,7 @@ def service(tmp_path: Path) -> Iterator[ActorService]:
 
 
 @pytest.fixture
-def scheduler(service: ActorService) -> Iterator[UnifiedScheduler]:
+def scheduler(service: ActorService | HttpService) -> Iterator[UnifiedScheduler]:
     scheduler = UnifiedScheduler(address=service.address)
     yield scheduler
     scheduler.shutdown()

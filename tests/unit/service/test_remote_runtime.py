@@ -36,13 +36,6 @@ def service(tmp_path: Path) -> Iterator[HttpService]:
         yield service
 
 
-@pytest.fixture
-def scheduler(service: HttpService) -> Iterator[UnifiedScheduler]:
-    scheduler = UnifiedScheduler(address=service.address)
-    yield scheduler
-    scheduler.shutdown()
-
-
 def add(first: int, second: int = 1) -> int:
     return first + second
 
