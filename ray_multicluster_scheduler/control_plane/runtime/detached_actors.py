@@ -1,4 +1,4 @@
-"""Detached actors that other programs have left on the clusters, by their names."""
+"""Finds detached actors of other programs on the clusters by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 SEARCH_TIMEOUT_S = 3.0
-"""So long the maker of a detached actor waits for clusters to say whether they have one of that name."""
+"""How long the creation of a detached actor waits for clusters to report an actor of the same name."""
 
 
 async def search(
@@ -33,7 +33,7 @@ async def search(
 
 
 def choose_cluster(name: str, clusters: Sequence[str], wanted: str | None = None) -> str:
-    """Where the one is that is meant. Raises ConfigurationError if that cannot be told."""
+    """The cluster of the requested actor. Raises ConfigurationError if it is ambiguous."""
     wanted = wanted or ClusterContextManager.get()
     if wanted is not None and wanted in clusters:
         return wanted
@@ -46,7 +46,7 @@ def choose_cluster(name: str, clusters: Sequence[str], wanted: str | None = None
 
 
 def warn_unreachable(silent: Sequence[str], name: str) -> None:
-    """A detached actor is made although not all clusters said that they have none of that name."""
+    """Log that a detached actor is created although some clusters did not answer the name search."""
     if silent:
         _log.warning(
             "detached actor %r is made, but a cluster that could not be asked may have one of that name: %s",

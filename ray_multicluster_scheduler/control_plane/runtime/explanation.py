@@ -1,4 +1,4 @@
-"""`explain` and the look of the fleet, as plain data that can be printed, stored or sent."""
+"""Explanations of items and calls, and rows of jobs, actors, clusters and nodes, as plain data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ABANDONED = "ABANDONED"
 ANSWERING = frozenset({"UP", DASHBOARD_SILENT, LINK_FAILED})
-"""States of clusters that say what they have, although it may be that not everything can be sent there."""
+"""States of clusters that report their resources, although some kinds of items may not be sent there."""
 _MOST_DIGITS = 9
 _MARKERS = markers("", "", 0, 0)
 
@@ -43,7 +43,7 @@ def explain_item(runtime: Runtime, task_id: str) -> Explanation:
 
 
 def item_explanation(runtime: Runtime, task_id: str) -> Explanation:
-    """The same, on the loop."""
+    """As :func:`explain_item`, on the loop."""
     gang_id = gang_of(runtime, task_id)
     if gang_id is not None:
         gang = item_explanation(runtime, gang_id)
@@ -155,7 +155,7 @@ def _placed(record: TaskRecord) -> SchedulingDecision | None:
 
 
 def _of_actor(record: TaskRecord) -> dict[str, Any]:
-    """What is special about an actor."""
+    """The fields that only actors have."""
     actor = record.task.actor
     if actor is None:
         return {}
@@ -172,7 +172,7 @@ def _of_actor(record: TaskRecord) -> dict[str, Any]:
 
 
 def _of_gang(record: TaskRecord) -> dict[str, Any]:
-    """What is special about a gang."""
+    """The fields that only gangs have."""
     gang = record.task.gang
     if gang is None:
         return {}
@@ -241,7 +241,7 @@ def find_record(runtime: Runtime, task_id: str) -> TaskRecord | None:
 
 
 def unknown_item(task_id: str) -> UnknownItemError:
-    """Nobody here has heard of it."""
+    """The error for an id that was never issued here."""
     return UnknownItemError(
         f"There is no item {task_id!r} here.",
         task_id=task_id,
@@ -251,7 +251,7 @@ def unknown_item(task_id: str) -> UnknownItemError:
 
 
 def job_info(runtime: Runtime, job_id: str) -> dict[str, Any]:
-    """A job's face. Raises UnknownItemError."""
+    """The status document of a job. Raises UnknownItemError."""
     runtime.accepted_item(job_id)
     return runtime.call_and_wait(lambda: job_row(runtime, job_id))
 

@@ -1,4 +1,4 @@
-"""What an operator does to clusters of a running control plane; on its loop."""
+"""Operator actions on clusters: cordon, drain, declare dead, check. They run on the loop of the control plane."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 PROBE_TIMEOUT_S = 3.0
-"""So long a cluster has to answer before it is believed to be dead."""
+"""How long a cluster has to answer before it may be declared dead."""
 
 
 async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bool) -> list[str]:
-    """Settle all that was there; returns the ids of those items. Unless forced, the cluster is asked first.
+    """Give up all items of a cluster; returns their ids. Unless forced, the cluster is probed first.
 
-    Raises ConfigurationError for a name that nobody has, SchedulerError for a cluster that is alive.
+    Raises ConfigurationError for an unknown cluster, SchedulerError for a cluster that is alive.
     """
     runtime.machine.registry.get(cluster)
     if not force:
@@ -40,29 +40,29 @@ async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bo
 
 
 def cordon(runtime: Runtime, cluster: str, *, cordoned: bool) -> list[str]:
-    """Close it for new work, or open it again; returns the ids of what is there. Raises ConfigurationError."""
+    """Close a cluster for new work, or open it again; returns the ids of its items. Raises ConfigurationError."""
     items = items_on(runtime, cluster)
     runtime.post_user_event(CordonChanged(cluster, cordoned))
     return items
 
 
 def is_cordoned(runtime: Runtime, cluster: str) -> bool:
-    """Is it closed for new work? Raises ConfigurationError."""
+    """Whether it is closed for new work. Raises ConfigurationError."""
     return runtime.machine.clusters.is_cordoned(cluster)
 
 
 def is_drained(runtime: Runtime, cluster: str) -> bool | None:
-    """Is nothing of ours there any more? None if it is open for new work. Raises ConfigurationError."""
+    """Whether no items are left there. None if it is open for new work. Raises ConfigurationError."""
     return runtime.machine.clusters.is_drained(cluster)
 
 
 def items_on(runtime: Runtime, cluster: str) -> list[str]:
-    """Ids of the items that have a place there, or were sent ahead. Raises ConfigurationError."""
+    """Ids of the items that are placed or prefetched there. Raises ConfigurationError."""
     return runtime.machine.clusters.items_on(cluster)
 
 
 async def check_now(runtime: Runtime, cluster: str) -> Health:
-    """Ask it, whatever its breaker says, which an answer closes: half open by hand."""
+    """Probe a cluster even if its circuit breaker is open; an answer closes the breaker."""
     health = await runtime.health.check(cluster)
     if health.snapshot is not None:
         runtime.manager.post(ClusterChecked(cluster))
@@ -70,7 +70,7 @@ async def check_now(runtime: Runtime, cluster: str) -> Health:
 
 
 def breaker_is_closed(runtime: Runtime, cluster: str) -> bool:
-    """On the loop: does work go there, for all that failed before?"""
+    """Whether its circuit breaker is closed."""
     return runtime.machine.clusters.health(cluster, runtime.clock.now()).breaker is BreakerState.CLOSED
 
 

@@ -1,4 +1,4 @@
-"""ControlPlane: what handles and schedulers need of whoever drives the work, in this process or in a service."""
+"""ControlPlane: the interface that handles and schedulers use, whether it runs in this process or in a service."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ if TYPE_CHECKING:
 
 
 class Output(Protocol):
-    """What tasks and actors print."""
+    """Access to the output of tasks and actors."""
 
     def text(self, task_id: str, attempt: int, stream: str | None = None) -> str:
         """All that is kept of one attempt's output."""
 
     def follow(self, task_id: str, look: Callable[[], tuple[int, bool]]) -> Iterator[str]:
-        """The output as it comes; ``look`` tells the newest attempt, and whether it is over."""
+        """The output as it comes; ``look`` returns the newest attempt, and whether the item is finished."""
 
 
 class ControlPlane(ABC):
-    """Safe from any thread. Whoever comes after :meth:`close` gets a SchedulerError, but for what is known already."""
+    """Safe from any thread. After the shutdown, calls raise SchedulerError, except reads of what is known already."""
 
     control_plane: str
-    """In the ids of all that is submitted here: nobody else gives such ones."""
+    """Its unique id, which is a part of every item id that it issues."""
     clock: Clock
     payload_cache: PayloadCache
     output: Output
     closed: bool
     settings: Settings
     lives_on: bool = False
-    """Does what was accepted go on after the end of this program?"""
+    """Whether accepted items continue after the end of this program."""
 
     # ---- items
 
     @abstractmethod
     def submit(self, task: TaskDescription, arguments: Arguments | None = None) -> Item:
-        """Hand an item over; returns at once. A repeated id or key is the first item again, and so is one with the
-        content of an item that is neither over nor asked to end."""
+        """Submit an item; returns immediately. A repeated id or key returns the first item, and so does the content of
+        an item that is neither finished nor being cancelled."""
 
     @abstractmethod
     def throttle(self) -> None:
-        """For whoever submits many."""
+        """Slow down a caller that submits many items."""
 
     @abstractmethod
     def item(self, task_id: str) -> Item | None:
-        """The item, while it is in progress here, can be asked for again, or somebody holds its handle."""
+        """The item, if it is unfinished, retained, or referenced by a handle."""
 
     @abstractmethod
     def accepted_item(self, task_id: str) -> Item | None:
-        """The same, once it is accepted or over."""
+        """As :meth:`item`, but waits until it is accepted or finished."""
 
     @abstractmethod
     def check_known(self, task_id: str) -> None:
@@ -69,58 +69,58 @@ class ControlPlane(ABC):
 
     @abstractmethod
     def scheduled_item_id(self, task_id: str) -> str:
-        """The item that is meant: of a gang's member it is the gang."""
+        """The id that the scheduler uses: for a member of a gang, the id of the gang."""
 
     @abstractmethod
     def is_call(self, item_id: str) -> bool:
-        """Is this the id of a call of an actor's method?"""
+        """Whether this is the id of a call of an actor method."""
 
     @abstractmethod
     def calls_of(self, actor: Item) -> CallQueue:
-        """A queue for the calls of this actor: there is to be one for each."""
+        """The queue for the calls of this actor; call it once for each actor."""
 
     @abstractmethod
     def cancel_call(self, call_id: str, *, force: bool) -> None:
-        """Ask for the end of a call; nothing happens to one that was answered."""
+        """Request cancellation of a call; an answered call is not changed."""
 
     @abstractmethod
     def explain_call(self, call: CallPromise) -> dict[str, Any]:
-        """Why it is where it is."""
+        """Explain the state of a call."""
 
     @abstractmethod
     def unfinished(self) -> list[Item]:
-        """What was submitted here and is not over, oldest first."""
+        """Unfinished items that were submitted here, oldest first."""
 
     @abstractmethod
     def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
-        """Ask for its end; nothing happens to what is over."""
+        """Request cancellation; a finished item is not changed."""
 
     @abstractmethod
     def post_user_event(self, event: Event) -> None:
-        """What a user wants: hold, release, another priority, a paused queue, a cordon."""
+        """Post an event that a user requested: hold, release, another priority, a paused queue, a cordon."""
 
     @abstractmethod
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
-        """Run user code once the item is over, on a thread of its own kind."""
+        """Run a user callback once the item is finished, on a callback thread."""
 
     @abstractmethod
     def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
-        """The pickled value of one that was left in its cluster. Raises ResultLostError, and TaskTimeoutError. Blocks:
+        """The pickled value that is kept in a cluster. Raises ResultLostError, and TaskTimeoutError. Blocks:
         not on the loop."""
 
-    # ---- what is known
+    # ---- queries
 
     @abstractmethod
     def explain(self, task_id: str) -> dict[str, Any]:
-        """Why an item is where it is. Raises UnknownItemError."""
+        """Explain the state of an item. Raises UnknownItemError."""
 
     @abstractmethod
     def plan(self, task: TaskDescription) -> SchedulingDecision:
-        """Where it would go now; every cluster is asked first."""
+        """Where it would be placed now, after a check of every cluster."""
 
     @abstractmethod
     def job_info(self, job_id: str) -> dict[str, Any]:
-        """A job's face. Raises UnknownItemError."""
+        """The status document of a job. Raises UnknownItemError."""
 
     @abstractmethod
     def job_rows(self) -> list[dict[str, Any]]:
@@ -140,13 +140,13 @@ class ControlPlane(ABC):
 
     @abstractmethod
     def events(self, wanted: EventFilter, since: int | None) -> EventIterator:
-        """What happens, and what is known of what happened after the event with this number."""
+        """Live events, preceded by the stored ones after number ``since``."""
 
     # ---- the fleet
 
     @abstractmethod
     def limits_of(self, owner: str, *, refresh: bool = False) -> OwnerLimits:
-        """What this owner may have, as far as is known here; ``anew``: as it is now."""
+        """The limits of an owner, possibly cached; ``refresh`` reads the present ones."""
 
     @property
     @abstractmethod
@@ -155,11 +155,11 @@ class ControlPlane(ABC):
 
     @abstractmethod
     def check_cluster(self, name: str) -> None:
-        """Raises ConfigurationError for a cluster that is not there."""
+        """Raises ConfigurationError for an unknown cluster."""
 
     @abstractmethod
     def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
-        """One row per cluster; those to be refreshed are asked first, with None all of them."""
+        """One row per cluster; the clusters to ``refresh`` are checked first (None: all)."""
 
     @abstractmethod
     def node_rows(self, clusters: Sequence[str]) -> list[dict[str, Any]]:
@@ -167,19 +167,19 @@ class ControlPlane(ABC):
 
     @abstractmethod
     def is_drained(self, cluster: str) -> bool | None:
-        """Is nothing of ours there any more? None if it is open for new work."""
+        """Whether no items are left there. None if it is open for new work."""
 
     @abstractmethod
     def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
-        """Settle all that was there; returns the ids of those items."""
+        """Give up all items of a cluster; returns their ids."""
 
     # ---- the end
 
     @property
     @abstractmethod
     def in_forked_child(self) -> bool:
-        """Are we in the child of a fork, where nothing of this runs?"""
+        """Whether this process is a forked child, in which the control plane does not run."""
 
     @abstractmethod
     def shutdown(self, *, drain: bool, interrupted: Callable[[], bool] = lambda: False) -> None:
-        """End it, with ``drain`` after everything is over; see :meth:`UnifiedScheduler.shutdown`."""
+        """Shut down, with ``drain`` after all items have finished; see :meth:`UnifiedScheduler.shutdown`."""

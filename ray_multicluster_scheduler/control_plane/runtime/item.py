@@ -1,4 +1,4 @@
-"""What a handle waits for: something that ends once, and one submitted item as its program sees it."""
+"""Promise: something that finishes once. Item: a submitted task, actor or job as its program sees it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended: the brain's word, and for a task the answer of its last attempt.
+    """How an item ended: the completion by the scheduler and, for a task, the result of its last attempt.
 
-    ``origin`` is how one of its arguments ended, where that is the reason why it never ran.
+    ``origin`` is the outcome of the argument whose failure kept the item from running.
     """
 
     completion: Complete
@@ -31,10 +31,10 @@ class Outcome:
 
 
 class Promise:
-    """Ended once, by one thread; looked at and waited for by any. Nothing is made before somebody waits.
+    """Finished once, by one thread; read and waited for by any. Synchronisation objects are created only for a wait.
 
-    Whoever watches is told on the thread that ended it, outside of any lock, and must not block or raise. What
-    happens because of that is told afterwards, not inside: a chain of any length needs no deeper stack.
+    Watchers are called on the thread that finished it, outside of any lock, and must not block or raise. Promises
+    finished by a watcher are queued, not nested: a chain of any length does not deepen the stack.
     """
 
     __slots__ = ("__weakref__", "_lock", "_watchers", "id", "outcome")
@@ -60,37 +60,37 @@ class Promise:
 
     @property
     def accepted(self) -> bool:
-        """Does the control plane know of it?"""
+        """Whether the control plane has accepted it."""
         return self.outcome is not None
 
     def done(self) -> bool:
         return self.outcome is not None
 
     def ended(self, outcome: Outcome) -> bool:
-        """It is over. False if it was before: only the first end counts."""
+        """Set the outcome. Returns False if there was one already: only the first counts."""
         with self._lock:
             if self.outcome is not None:
                 return False
             self.outcome = outcome
             watchers, self._watchers = self._watchers, None
         if watchers:
-            _tell(self, watchers)
+            _notify(self, watchers)
         return True
 
-    def watch(self, tell: Callable[[Any], object]) -> None:
-        """Call ``tell(self)`` once when it is over, at once if it is; until :meth:`unwatch`."""
+    def watch(self, callback: Callable[[Any], object]) -> None:
+        """Call ``callback(self)`` once when it is finished, immediately if it is; until :meth:`unwatch`."""
         with self._lock:
             if self.outcome is None:
                 if self._watchers is None:
                     self._watchers = []
-                self._watchers.append(tell)
+                self._watchers.append(callback)
                 return
-        _tell(self, (tell,))
+        _notify(self, (callback,))
 
-    def unwatch(self, tell: Callable[[Any], object]) -> None:
-        """Nobody waits there any more."""
+    def unwatch(self, callback: Callable[[Any], object]) -> None:
+        """Remove a callback."""
         with self._lock:
-            self._watchers = _without(self._watchers, tell)
+            self._watchers = _without(self._watchers, callback)
 
     def wait(self, timeout: float | None = None) -> Outcome | None:
         """How it ended; None if it is not over in time."""
@@ -132,32 +132,32 @@ class Item(Promise):
 
     @property
     def scheduled_id(self) -> str:
-        """The id that the brain knows it by: its own, or that of the gang it is a member of."""
+        """The id that the scheduler uses: its own, or that of its gang."""
         return self.id
 
     def moved(self, transition: Transition) -> None:
-        """It took a step."""
+        """Record a transition and call the watchers."""
         self.transition = transition
-        self._tell_step()
+        self._notify_step()
 
     def ended(self, outcome: Outcome) -> bool:
         first = super().ended(outcome)
-        self._tell_step()
+        self._notify_step()
         return first
 
-    def watch_transitions(self, tell: Callable[[Any], object]) -> None:
-        """Call ``tell(self)`` after every later transition and at the end, until :meth:`unwatch_transitions`."""
+    def watch_transitions(self, callback: Callable[[Any], object]) -> None:
+        """Call ``callback(self)`` after every later transition and at the end, until :meth:`unwatch_transitions`."""
         with self._lock:
             if self._step_watchers is None:
                 self._step_watchers = []
-            self._step_watchers.append(tell)
+            self._step_watchers.append(callback)
 
-    def unwatch_transitions(self, tell: Callable[[Any], object]) -> None:
+    def unwatch_transitions(self, callback: Callable[[Any], object]) -> None:
         with self._lock:
-            self._step_watchers = _without(self._step_watchers, tell)
+            self._step_watchers = _without(self._step_watchers, callback)
 
     def wait_accepted(self, timeout: float) -> bool:
-        """Wait until the control plane knows of it."""
+        """Wait until the control plane has accepted it."""
         return self.wait_until(lambda: self.accepted, timeout)
 
     def wait_for_change(self, seen: Transition | None) -> None:
@@ -165,27 +165,27 @@ class Item(Promise):
         self.wait_until(lambda: self.transition is not seen or self.outcome is not None, None)
 
     def wait_until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until something about it holds, which is looked at after each step. False: not in time."""
+        """Wait until a condition holds, which is checked after each transition. Returns False on timeout."""
         if condition():
             return True
         changed = threading.Condition()
 
-        def tell(_: Item) -> None:
+        def callback(_: Item) -> None:
             with changed:
                 changed.notify_all()
 
-        self.watch_transitions(tell)
+        self.watch_transitions(callback)
         try:
             with changed:
                 return changed.wait_for(condition, timeout)
         finally:
-            self.unwatch_transitions(tell)
+            self.unwatch_transitions(callback)
 
-    def _tell_step(self) -> None:
+    def _notify_step(self) -> None:
         if self._step_watchers:
             with self._lock:
                 watchers = list(self._step_watchers or ())
-            _tell(self, watchers)
+            _notify(self, watchers)
 
 
 class MemberItem(Item):
@@ -216,7 +216,7 @@ class MemberItem(Item):
         return self._gang.id
 
     def _follow(self, gang: Item) -> None:
-        with self._following:  # looked at in here: of two threads that tell of it, the later one then tells the newest
+        with self._following:  # read under the lock, so that of two threads the later one publishes the newest state
             step, outcome = gang.transition, gang.outcome
             if outcome is None and step is not None:
                 self.moved(step._replace(task_id=self.id))
@@ -288,23 +288,23 @@ class _Gate:
 
 
 def _without(
-    watchers: list[Callable[[Any], object]] | None, tell: Callable[[Any], object]
+    watchers: list[Callable[[Any], object]] | None, callback: Callable[[Any], object]
 ) -> list[Callable[[Any], object]] | None:
-    return [one for one in watchers if one != tell] if watchers else watchers
+    return [one for one in watchers if one != callback] if watchers else watchers
 
 
-_telling = threading.local()
+_notifying = threading.local()
 
 
-def _tell(promise: Promise, watchers: Iterable[Callable[[Any], object]]) -> None:
-    queue: deque[tuple[Callable[[Any], object], Promise]] | None = getattr(_telling, "queue", None)
-    if queue is not None:  # we are inside of another tell on this thread: it goes on with these afterwards
-        queue.extend((tell, promise) for tell in watchers)
+def _notify(promise: Promise, watchers: Iterable[Callable[[Any], object]]) -> None:
+    queue: deque[tuple[Callable[[Any], object], Promise]] | None = getattr(_notifying, "queue", None)
+    if queue is not None:  # called from a watcher on this thread: the outer loop runs these afterwards
+        queue.extend((callback, promise) for callback in watchers)
         return
-    queue = _telling.queue = deque((tell, promise) for tell in watchers)
+    queue = _notifying.queue = deque((callback, promise) for callback in watchers)
     try:
         while queue:
-            tell, told = queue.popleft()
-            tell(told)
+            callback, finished = queue.popleft()
+            callback(finished)
     finally:
-        _telling.queue = None
+        _notifying.queue = None

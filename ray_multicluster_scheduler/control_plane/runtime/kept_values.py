@@ -1,4 +1,4 @@
-"""KeptValueFetcher: the values that were left in clusters, as their control plane gets at them."""
+"""KeptValueFetcher: fetches and releases the result values that are kept in clusters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class KeptValueFetcher:
-    """On the loop. One that is needed here is brought once, for all that want it, and its cluster has it until then."""
+    """On the loop. Concurrent fetches of one value share one transfer; the cluster keeps the value until it is done."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -24,8 +24,7 @@ class KeptValueFetcher:
         self._bringing: dict[tuple[str, int], asyncio.Future[Outcome]] = {}
 
     def on_ended(self, item: Item, outcome: Outcome) -> Outcome:
-        """An item ends in this way. What it left in its cluster stays as long as somebody can ask for it; if it did not
-        succeed after all, nobody can."""
+        """Release the kept value of a finished item once no handle refers to the item; immediately if it failed."""
         result = outcome.result
         if result is None or result.kept is None:
             return outcome
@@ -53,14 +52,14 @@ class KeptValueFetcher:
             return _payload(here)
 
     async def fetch_value(self, item: Promise, then: OnFetched) -> None:
-        """Let the item have its value here; ``then`` hears what is wrong, if something is."""
+        """Fetch the value into the outcome of the item, then call ``then`` with the error, or None."""
         problem: SchedulerError | None = None
         try:
             if item.outcome is not None and is_in_cluster(item.outcome):
                 item.outcome = await self._brought(item.outcome)
         except SchedulerError as error:
             problem = error
-        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
+        except Exception as error:  # noqa: BLE001 - the callback must be called
             problem = ResultLostError(f"The value of {item.id} cannot be had: {error!r}.", task_id=item.id)
         then(problem)
 
@@ -82,17 +81,17 @@ class KeptValueFetcher:
             self.cluster_values.release_value(outcome.completion.cluster, outcome.result)
         return here
 
-    # ---- where values are kept for longer than the process, it is one of them afterwards
+    # ---- overridden where values outlive the process
 
     _lasting = False
 
     async def _here_by_now(self, outcome: Outcome) -> Outcome | None:
-        """Somebody may have brought it since this outcome was read."""
+        """The outcome with its value, if another call has fetched it meanwhile."""
         item = self._runtime.item(outcome.completion.task_id)
         return None if item is None or is_in_cluster(item.outcome) else item.outcome
 
     async def _keep(self, outcome: Outcome) -> None:
-        """Its cluster may forget it after this."""
+        """Store the value; the cluster may drop it afterwards."""
 
 
 def _payload(outcome: Outcome) -> bytes:

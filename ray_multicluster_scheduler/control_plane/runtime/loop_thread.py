@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, and the ways in from other threads."""
+"""LoopThread runs an event loop on its own thread; CallbackThreads runs user callbacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
@@ -17,63 +18,63 @@ _log = get_logger(__name__)
 
 
 class LoopThread:
-    """Runs from when it is made until :meth:`end_loop`. Nobody who waits for it is left waiting after that."""
+    """Runs from construction until :meth:`end_loop`, which also releases every thread that waits for a result."""
 
     def __init__(self) -> None:
-        # Reentrant, because the garbage collector may end a forgotten follower in the middle of it. Taken by `with` and
+        # Reentrant, because the garbage collector may close an abandoned iterator while it is held. Taken by `with` and
         # nothing around it: Ctrl+C between the two would leave it taken for as long as the interrupt is handled.
         self.gate = threading.RLock()
         self._over = False
         self._process = os.getpid()
-        self._asked: set[Future[Any]] = set()
+        self._pending: set[Future[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="rmcs-control-plane", daemon=True)
         self._thread.start()
 
     @property
     def loop_ended(self) -> bool:
-        """Does nothing run here any more?"""
+        """Whether the loop has ended."""
         return self._over
 
     @property
     def on_loop_thread(self) -> bool:
-        """Does whoever asks run there?"""
+        """Whether the caller runs on the loop thread."""
         return threading.get_ident() == self._thread.ident
 
     @property
     def in_forked_child(self) -> bool:
-        """Are we in the child of a fork, where this thread does not exist?"""
+        """Whether this process is a forked child, in which the loop thread does not exist."""
         return os.getpid() != self._process
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for it; whoever gives up waiting ends it.
+        """Run a coroutine on the loop and wait for it; an interrupted wait cancels it.
 
-        Raises SchedulerError when the scheduler is or gets shut down.
+        Raises SchedulerError if the scheduler is shut down before or during the wait.
         """
         future = self._schedule(work)
-        self._asked.add(future)
+        self._pending.add(future)
         try:
             return future.result()
         except CancelledError:
             raise shut_down_error() from None
         finally:
             future.cancel()
-            self._asked.discard(future)
+            self._pending.discard(future)
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the loop beside all else. Raises SchedulerError when the scheduler is shut down."""
+        """Run a coroutine on the loop and return its future. Raises SchedulerError when the scheduler is shut down."""
         return self._schedule(work)
 
     def call_and_wait(self, function: Callable[[], T]) -> T:
-        """Read what the loop writes: on the loop while there is one, then as it was left."""
+        """Call a function on the loop and return its result; after the loop has ended, call it here."""
         if self.on_loop_thread:
             return function()
         answer: Future[T] = Future()
 
-        def on_the_loop() -> None:  # no coroutine: one that Ctrl+C keeps from the loop would be complained about
+        def on_the_loop() -> None:  # not a coroutine: Ctrl+C before it starts would cause a warning
             try:
                 answer.set_result(function())
-            except Exception as error:  # noqa: BLE001 - it is the answer
+            except Exception as error:  # noqa: BLE001 - raised in the calling thread
                 answer.set_exception(error)
 
         try:
@@ -89,7 +90,7 @@ class LoopThread:
             return function()
 
     def spawn(self, work: Coroutine[Any, Any, object]) -> None:
-        """Let it run on the loop and do not wait; nothing happens after the end, or in the child of a fork."""
+        """Run a coroutine on the loop without waiting; does nothing after the loop has ended and in a forked child."""
         if self.in_forked_child:
             work.close()
             return
@@ -97,10 +98,10 @@ class LoopThread:
             if self._over:
                 work.close()
             else:
-                self._schedule(work).add_done_callback(_say_if_it_failed)
+                self._schedule(work).add_done_callback(_log_failure)
 
     def call_soon(self, work: Callable[..., object], *args: object) -> None:
-        """From any thread: call it on the loop; nothing happens after the end, or in the child of a fork."""
+        """From any thread: call it on the loop; does nothing after the loop has ended and in a forked child."""
         if self.in_forked_child:
             return
         with self.gate:
@@ -108,19 +109,19 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(work, *args)
 
     def check_process(self) -> None:
-        """Before the gate, which in the child of a fork may be held by a thread that is not there. Raises
-        SchedulerError in such a child."""
+        """Raises SchedulerError in a forked child. Call it before taking the gate: in a forked child a thread that no
+        longer exists may hold it."""
         if self.in_forked_child:
             raise shut_down_error("belongs to the process that this one was forked from")
 
     def check_open(self) -> None:
-        """Inside the gate: the loop has not ended, and will not before the gate is left. Raises SchedulerError."""
+        """Raises SchedulerError if the loop has ended. While the caller holds the gate, the loop cannot end."""
         if self._over:
             raise shut_down_error()
 
     def cancel_waiters(self) -> None:
-        """End what other threads wait for in :meth:`run`."""
-        for future in list(self._asked):
+        """Cancel what other threads wait for in :meth:`run`."""
+        for future in list(self._pending):
             future.cancel()
 
     def end_loop(self) -> None:
@@ -149,7 +150,7 @@ class LoopThread:
             self._loop.close()
 
     async def _end_tasks(self) -> None:
-        await asyncio.sleep(0)  # what was handed over last becomes a task
+        await asyncio.sleep(0)  # coroutines scheduled last become tasks
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -159,12 +160,42 @@ class LoopThread:
 
 
 def shut_down_error(why: str = "was shut down") -> SchedulerError:
-    """What everybody gets who comes too late."""
+    """The error for calls after the shutdown."""
     return SchedulerError(
         f"The scheduler {why}.", next_step="make a new UnifiedScheduler, or use this one again after its shutdown()"
     )
 
 
-def _say_if_it_failed(done: Future[Any]) -> None:
+def _log_failure(done: Future[Any]) -> None:
     if not done.cancelled() and (error := done.exception()) is not None:
-        _log.warning("something that nobody waits for failed: %r", error)
+        _log.warning("a background coroutine failed: %r", error)
+
+
+class CallbackThreads:
+    """Thread pool for user callbacks, so that they do not run on the thread that reports the end of an item.
+
+    After :meth:`close`, and in a forked child, each callback runs on a new thread.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="rmcs-callback")
+        self._process = os.getpid()
+
+    def run(self, work: Callable[[], object]) -> None:
+        if os.getpid() == self._process:
+            with suppress(RuntimeError):  # the pool was shut down
+                self._pool.submit(_guarded, work)
+                return
+        threading.Thread(target=_guarded, args=(work,), name="rmcs-callback").start()
+
+    def close(self) -> None:
+        """Finish the callbacks that were accepted, without waiting for them."""
+        self._pool.shutdown(wait=False)
+
+
+def _guarded(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except BaseException as error:  # noqa: BLE001 - user code: reported like an error of any thread; other callbacks run
+        report = (type(error), error, error.__traceback__, threading.current_thread())
+        threading.excepthook(threading.ExceptHookArgs(report))

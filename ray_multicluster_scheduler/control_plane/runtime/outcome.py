@@ -1,4 +1,4 @@
-"""From how an item ended to what its caller gets: the value, or the right exception."""
+"""Converts the outcome of an item to what its caller gets: the value, or an exception."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 _NONE = pickle.dumps(None)
 Fetch: TypeAlias = Callable[[Outcome], bytes]
 VALUE_FORGOTTEN = "VALUE_FORGOTTEN"
-"""The code of a result whose value was kept for a while, and is not any more."""
+"""The code of a result whose value has expired."""
 
 
 def value_of(outcome: Outcome, fetch: Fetch | None = None) -> Any:
-    """The task's value; ``fetch`` brings one that was left in its cluster. Raises what :func:`error_of` says, and
+    """The task's value; ``fetch`` brings one that was left in its cluster. Raises the error of :func:`error_of`, and
     ResultLostError."""
     error = error_of(outcome)
     if error is not None:
@@ -58,7 +58,7 @@ def payload_of(outcome: Outcome, fetch: Fetch | None = None) -> bytes:
 
 
 def error_of(outcome: Outcome) -> BaseException | None:
-    """What the caller is to be given instead of a value, or None if it succeeded."""
+    """The exception for the caller, or None if the item succeeded."""
     done = outcome.completion
     if done.state is TaskState.SUCCEEDED:
         return None
@@ -114,16 +114,16 @@ def _user_error(done: Complete, result: CallResult) -> BaseException:
 
 OnFetched: TypeAlias = Callable[[SchedulerError | None], object]
 FetchValue: TypeAlias = Callable[[Promise, OnFetched], None]
-"""Lets the value of an item come here. Afterwards it has that like any other, or it is told what is wrong."""
+"""Fetches the kept value of an item into its outcome, then calls back with the error, or None."""
 
 
 def is_in_cluster(outcome: Outcome | None) -> bool:
-    """Is its value in a cluster?"""
+    """Whether its value is kept in a cluster."""
     return outcome is not None and outcome.result is not None and outcome.result.kept is not None
 
 
 def with_payload(outcome: Outcome, payload: bytes) -> Outcome:
-    """The same, with its value."""
+    """A copy of the outcome that contains the value."""
     assert outcome.result is not None
     return replace(outcome, result=replace(outcome.result, payload=payload, kept=None, kept_by=None))
 

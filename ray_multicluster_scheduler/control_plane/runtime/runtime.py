@@ -1,4 +1,4 @@
-"""An embedded control plane: the brain, its hands and its loop, on one thread of the user's process."""
+"""Runtime: a control plane embedded in a program; connects scheduler, dispatcher and links on one loop thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import ActorCalls, CallItem
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments, IncompleteItems
 from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
-from ray_multicluster_scheduler.control_plane.runtime.callback_threads import CallbackThreads
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventIterator
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import IdempotencyIndex
@@ -28,7 +27,7 @@ from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPl
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValueFetcher
 from ray_multicluster_scheduler.control_plane.runtime.local_queries import LocalQueryServer
-from ray_multicluster_scheduler.control_plane.runtime.loop_thread import LoopThread, shut_down_error
+from ray_multicluster_scheduler.control_plane.runtime.loop_thread import CallbackThreads, LoopThread, shut_down_error
 from ray_multicluster_scheduler.control_plane.runtime.method_calls import MethodCalls
 from ray_multicluster_scheduler.control_plane.runtime.outcome import OnFetched, value_timeout
 from ray_multicluster_scheduler.control_plane.runtime.persistence import InMemoryPersistence, Persistence
@@ -61,9 +60,9 @@ FLUSH_CHECK_S = 0.5
 
 
 class Runtime(LoopThread, ControlPlane):
-    """Starts its thread when it is made; :meth:`close` ends it. Public methods are safe from any thread.
+    """Starts its thread on construction; :meth:`close` ends it. Public methods are safe from any thread.
 
-    It is used once: ids of its items carry its own control-plane id, and what is over can be read after its end.
+    It is used once: its items carry its own control-plane id, and finished items can be read after its end.
     """
 
     output: OutputStore
@@ -101,10 +100,10 @@ class Runtime(LoopThread, ControlPlane):
     # From any thread ------------------------------------------------------------------------------------
 
     def submit(self, task: TaskDescription, arguments: Arguments | None = None) -> Item:
-        """Hand an item to the brain; returns at once. A repeated id or key is the first item again, and so is one with
-        the content of an item that is neither over nor asked to end.
+        """Post an item to the scheduler; returns immediately. A repeated id or key returns the first item, and so does
+        the content of an item that is neither finished nor being cancelled.
 
-        It is not queued before all its ``arguments`` have values. Raises SchedulerError after the end,
+        The item is not queued before all its ``arguments`` have values. Raises SchedulerError after the end,
         ConfigurationError for an id or key that means something else.
         """
         taken = False
@@ -135,16 +134,16 @@ class Runtime(LoopThread, ControlPlane):
             self.payload_cache.release(digest)
 
     def throttle(self) -> None:
-        """For whoever submits many; holding no lock that something on the loop may want."""
+        """Slow down a caller that submits many items. The caller must hold no lock that the loop may need."""
         if not self.on_loop_thread:
             self.manager.throttle()
 
     def item(self, task_id: str) -> Item | None:
-        """The item, while it is in progress, can be asked for again, or somebody holds its handle."""
+        """The item, if it is unfinished, retained, or referenced by a handle."""
         return self.items.get(task_id)
 
     def accepted_item(self, task_id: str) -> Item | None:
-        """The same, once the brain knows of it, too."""
+        """As :meth:`item`, but waits until the scheduler has accepted it."""
         item = self.item(task_id)
         begun = item is None or item.done() or item.attempt > 0
         if item is not None and not begun and item.wait_accepted(ACCEPT_TIMEOUT_S) and not self.on_loop_thread:
@@ -152,30 +151,30 @@ class Runtime(LoopThread, ControlPlane):
         return item
 
     def record(self, task_id: str) -> TaskRecord | None:
-        """What the machine knows of it, to be read only; None if it was forgotten or is unknown."""
+        """The read-only record in the scheduler; None if it was forgotten or is unknown."""
         try:
             return self.machine.record(task_id)
         except KeyError:
             return None
 
     def unfinished(self) -> list[Item]:
-        """What is not over, oldest first."""
+        """Unfinished items, oldest first."""
         with self._lock:
             return list(self.items.live.values())
 
     def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
-        """Ask for its end; nothing happens to what is over. Raises SchedulerError after the end, and in the child of a
-        fork."""
+        """Request cancellation; a finished item is not changed. Raises SchedulerError after the end and in a forked
+        child."""
         item = self.items.live.get(task_id)
         if item is None or item.task.content_key is None:
             self.post_user_event(CancelRequested(task_id, reason, force))
             return
-        with self._lock:  # the brain must hear of this before it hears of one that is not joined to it any more
+        with self._lock:  # post this before a later submission with the same content
             self.items.stop_matching_content(item.task)
             self.post_user_event(CancelRequested(task_id, reason, force))
 
     def post_user_event(self, event: Event) -> None:
-        """Hand an event of the user's to the brain. Raises SchedulerError after the end, and in the child of a fork."""
+        """Post an event that a user requested. Raises SchedulerError after the end, and in the child of a fork."""
         self.check_process()
         with self.gate:
             self.check_open()
@@ -276,7 +275,7 @@ class Runtime(LoopThread, ControlPlane):
         return self.machine.limits_of(owner)
 
     async def _until_events_handled(self) -> None:
-        """Until the brain has handled what it was told so far, or is told nothing any more."""
+        """Wait until the scheduler has handled all events posted so far, or has stopped."""
         heard = asyncio.Event()
         self.manager.when_durable(heard.set)
         while not heard.is_set() and self.refusal is None:
@@ -310,12 +309,12 @@ class Runtime(LoopThread, ControlPlane):
         self.close()
 
     def refuse(self, why: str = "was shut down") -> None:
-        """From now on nothing new is taken."""
+        """Accept no new items from now on."""
         with self._lock:
             self.refusal = self.refusal or why
 
     def close(self) -> None:
-        """End agents, connections and the thread. What is unfinished is answered. Idempotent."""
+        """End agents, connections and the thread, and complete unfinished items. Idempotent."""
         with self._closing:
             if self.loop_ended:
                 return
@@ -354,7 +353,7 @@ class Runtime(LoopThread, ControlPlane):
         )
         log = self._persistence.log(
             self.machine,
-            lambda deed: self.call_soon(self.manager.run_guarded, deed),
+            lambda call: self.call_soon(self.manager.run_guarded, call),
             lambda error: self.manager.fail(error),  # noqa: PLW0108 - it is made below
         )
         self.manager = TaskLifecycleManager(self.machine, log, self.clock, self)
@@ -431,7 +430,7 @@ class Runtime(LoopThread, ControlPlane):
     def _describe(self, task_id: str) -> TaskDescription:
         return self.machine.record(task_id).task
 
-    # Audience of the lifecycle manager --------------------------------------------------------------------
+    # Callbacks of the lifecycle manager --------------------------------------------------------------------
 
     def transition(self, transition: Transition) -> None:
         item = self.items.live.get(transition.task_id)
@@ -442,7 +441,7 @@ class Runtime(LoopThread, ControlPlane):
                 self.output.wake()
 
     def completed(self, completion: Complete) -> None:
-        """The item is over: its payload goes, its answer stays with whoever holds the handle."""
+        """Complete an item: release its payload; its outcome stays with its handles."""
         item = self.items.live.get(completion.task_id)
         if item is None:
             return
@@ -467,7 +466,7 @@ class Runtime(LoopThread, ControlPlane):
         self._release(item.task)
 
     def _forget(self, task_id: str) -> None:
-        """Retention is over: id and key are free again, here and in the machine."""
+        """Forget a finished item, here and in the scheduler, which frees its id and key."""
         task = self._describe(task_id)
         with self._lock:
             self.machine.forget(task_id)
@@ -483,7 +482,7 @@ class Runtime(LoopThread, ControlPlane):
         self._end_abandoned("SchedulerError", f"the scheduler has a defect and stopped: {error!r}")
 
     def _leave_detached(self) -> None:
-        """Detached actors live on without us."""
+        """Complete running detached actors, which continue without this process."""
         for item in self.unfinished():
             actor = item.task.actor
             if actor is not None and actor.detached and (actor.adopt or item.state is TaskState.RUNNING):
@@ -495,7 +494,7 @@ class Runtime(LoopThread, ControlPlane):
                 self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))
 
     def _end_abandoned(self, kind: str, why: str) -> None:
-        """Nothing is driven any more: answer what is unfinished. The machine is not asked, its word is not to come."""
+        """Complete unfinished items without the scheduler, which has stopped."""
         state = TaskState.CANCELLED if kind == "TaskCancelledError" else TaskState.FAILED
         self.method_calls.end(self.refusal or "was shut down", kind, why)
         for item in self.unfinished():

@@ -1,4 +1,4 @@
-"""Checks of what users ask for, before the scheduler gets it: ids, priorities, dependencies, names, reasons."""
+"""Validates what users submit before the scheduler gets it: ids, priorities, dependencies, names, reasons."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPl
 
 
 def check_submission(runtime: ControlPlane, task: TaskDescription) -> None:
-    """Raises ConfigurationError if its id or the like is no line, if its owner may not ask for such a priority, or if
-    it is to come after an actor."""
+    """Raises ConfigurationError for an identifier with control characters, a priority above the limit of the owner, or
+    a dependency on an actor."""
     check_identifiers(task)
     check_priority(runtime, task)
     if task.after:
-        _refuse_to_wait_for_actors(runtime, task)
+        _refuse_dependencies_on_actors(runtime, task)
 
 
-def _refuse_to_wait_for_actors(runtime: ControlPlane, task: TaskDescription) -> None:
-    """Nothing can wait for the success of an actor: it succeeds only when it leaves by itself, which most never do."""
+def _refuse_dependencies_on_actors(runtime: ControlPlane, task: TaskDescription) -> None:
+    """An item cannot wait for an actor to succeed: most actors never exit by themselves."""
     for one in task.after:
         known = runtime.item(one) or runtime.item(one.rpartition(".")[0])  # the latter for a member of a gang
         if known is not None and known.task.runs_actors:
@@ -32,8 +32,8 @@ def _refuse_to_wait_for_actors(runtime: ControlPlane, task: TaskDescription) -> 
 
 
 def check_priority(runtime: ControlPlane, task: TaskDescription) -> None:
-    """Raises ConfigurationError above the ceiling of its owner. What is known of that may be old: nobody is refused
-    before it was asked for anew."""
+    """Raises ConfigurationError for a priority above the limit of its owner. The limit may be cached, so it is
+    refreshed before a submission is refused."""
     for refresh in (False, True):
         most = runtime.limits_of(task.owner, refresh=refresh).max_priority
         if most is None or task.priority <= most:
@@ -46,7 +46,7 @@ def check_priority(runtime: ControlPlane, task: TaskDescription) -> None:
 
 
 def checked_reason(reason: object) -> str:
-    """The reason given for a hold, pause or cancel, with secrets masked: everybody may read it. Raises
+    """The reason given for a hold, pause or cancel, with secrets masked: every user may read it. Raises
     ConfigurationError if it is not text."""
     if not isinstance(reason, str):
         raise ConfigurationError(f"reason is {reason!r}.", next_step="give text, or leave it out")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ray_multicluster_scheduler.control_plane.runtime.callback_threads import CallbackThreads
+from ray_multicluster_scheduler.control_plane.runtime.loop_thread import CallbackThreads
 from tests.unit.client_api.control_plane import until
 
 pytestmark = pytest.mark.usefixtures("leak_check")
