@@ -74,7 +74,7 @@ def test_what_could_not_be_written_in_time_is_told_as_maybe_accepted_and_it_may_
     assert time.monotonic() - began < 12.0  # it is not waited for a second time at the end
     assert "has not confirmed ghost within 6 s: ghost cannot be written now" in told.value.message
     assert "is full" in told.value.message
-    assert "it may be accepted all the same: look with `rmcs job status ghost`" in str(told.value.next_step)
+    assert "check with `rmcs job status ghost`" in str(told.value.next_step)
     said = capsys.readouterr().err
     assert "was not accepted" not in said
     assert "does not answer" not in said
