@@ -105,7 +105,7 @@ def test_stop_and_ctrl_c(service: RunningService) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert "long goes on" in said
+    assert "rmcs job logs -f long" in said
     assert shell(service, "rmcs job status long").returncode == 101
     assert shell(service, "rmcs job stop long --timeout 60").returncode == 0
     assert shell(service, "rmcs job status long").returncode == 103
