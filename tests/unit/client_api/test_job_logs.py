@@ -101,7 +101,7 @@ def test_whoever_stops_reading_leaves_nothing_open(plane: ControlPlane, monkeypa
         assert piece == "a"
         break
     until(lambda: dashboard.closed == dashboard.open == 1)
-    assert not plane.runtime._asked
+    assert not plane.runtime._pending
 
 
 @pytest.mark.parametrize("error", [ClusterConnectionError("gone"), ValueError("a defect of ours")])

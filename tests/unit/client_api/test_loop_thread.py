@@ -81,7 +81,7 @@ def test_values_and_errors_come_back(loop: LoopThread) -> None:
 def test_the_end_answers_everybody_who_waits(loop: LoopThread) -> None:
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(loop.run, asyncio.sleep(1000)) for _ in range(8)]
-        until(lambda: len(loop._asked) == 8)
+        until(lambda: len(loop._pending) == 8)
         loop.end_loop()
         for one in waiting:
             with pytest.raises(SchedulerError, match="was shut down"):

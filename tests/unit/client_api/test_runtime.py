@@ -175,7 +175,7 @@ class TestTheEnd:
         plane = ControlPlane()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(plane.runtime.run, asyncio.sleep(1000))
-            until(lambda: plane.runtime._asked)
+            until(lambda: plane.runtime._pending)
             plane.runtime.close()
             with pytest.raises(SchedulerError, match="was shut down"):
                 waiting.result(60)
