@@ -73,9 +73,9 @@ def _type_of(hint: Any) -> Any:
         marks = [mark for one in values for mark in _marks_of(one)]
         return Annotated[_type_of(parts[0]), *marks] if marks else _type_of(parts[0])
     if origin is tuple:
-        return list[_type_of(parts[0])]  # type: ignore[misc]  # made at run time
+        return list[_type_of(parts[0])]  # type: ignore[misc]  # a type computed at run time
     if origin is Mapping:
-        return dict[str, _type_of(parts[1])]  # type: ignore[misc]
+        return dict[str, _type_of(parts[1])]  # type: ignore[misc]  # likewise
     if is_dataclass(hint):
         return _model_of(hint)  # type: ignore[arg-type]  # a class
     if parts and origin is not Literal:
@@ -153,7 +153,7 @@ def _refused(error: ValidationError, data: object) -> ConfigurationError:
         field = fields[step]
         if step not in container:  # type: ignore[operator]  # a dict
             return ConfigurationError(f"{what} has no {step}.", next_step=f"give {step} as {field.words}")
-        container = value = container[step]  # type: ignore[index]
+        container = value = container[step]  # type: ignore[index]  # the dict of the check above
         description = next((one for one in (field.type, *get_args(field.type)) if one in _NAMES), None)
     if field is None:
         return ConfigurationError(f"A task is {_shown(data)}.", next_step="send a JSON object")

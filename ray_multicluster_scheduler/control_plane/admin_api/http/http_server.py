@@ -39,7 +39,7 @@ def http_server(
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=functools.partial(LimitedHttpProtocol, limits=limits or HttpLimits()),  # type: ignore[arg-type] # it makes one
+            http=functools.partial(LimitedHttpProtocol, limits=limits or HttpLimits()),  # type: ignore[arg-type] # uvicorn only calls it
             ws=QuietWebSocketProtocol,
             ws_max_size=MESSAGE_BYTES,
             log_config=None,

@@ -49,7 +49,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._times_head = True
         self._refused: tuple[int, str, str] | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as the server has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # narrowed as in uvicorn
         super().connection_made(transport)
         beyond = len(self.connections) - self._limits.connections
         self._over_limit = beyond > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
@@ -95,8 +95,10 @@ class _PlainSchema(GenerateJsonSchema):
 
 def components() -> dict[str, Schema]:
     """The schemas of all models by name: those that validate items, and those of this package."""
-    models = [(one, "validation") for one in (*ITEM_MODELS.values(), *_subclasses(ApiModel))]
-    _, made = models_json_schema(models, ref_template=REFERENCE, schema_generator=_PlainSchema)  # type: ignore[arg-type]
+    models: list[tuple[type[BaseModel], Literal["validation"]]] = [
+        (one, "validation") for one in (*ITEM_MODELS.values(), *_subclasses(ApiModel))
+    ]
+    _, made = models_json_schema(models, ref_template=REFERENCE, schema_generator=_PlainSchema)
     found: dict[str, Schema] = made["$defs"]
     for schema in found.values():
         schema.pop("title", None)
