@@ -6,7 +6,7 @@ Thousands of tests that start processes, cut connections and kill clusters share
 load. If a few fail, they are run once more, alone, after everything else; a test that fails again has failed. Tests
 that pass only then are listed at the end: each is a race in a test or in the product, to be fixed. Nothing is run again
 if more than a few fail, or if options select tests, since such options may also end the run early.
-(docs/decisions/0019-a-second-look-at-a-failed-test.md)
+(docs/decisions/0019-retry-of-failed-tests.md)
 
 Exit code 0, 1 if a test failed, 130 after Ctrl+C, or that of a pytest that could not run.
 """

@@ -25,7 +25,7 @@ OLDEST = (3, 11)
 STAMP = ".rmcs-stamp.json"
 FOLDERS = {"dev": ".venv", "ray": ".venv-ray", "ray-old": ".venv-ray-old"}
 OLD_RAY = "ray[default]>=2.52,<2.53"
-"""About a year old, and the first with auth tokens (docs/decisions/0017-two-versions-of-ray-in-the-tests.md)."""
+"""About a year old, and the first with auth tokens (docs/decisions/0017-two-ray-versions-in-tests.md)."""
 
 
 class SetupError(Exception):
