@@ -54,7 +54,7 @@ def item_explanation(runtime: Runtime, task_id: str) -> Explanation:
         state, code, sentence = _unrecorded(runtime, task_id)
         return Explanation(id=task_id, state=state, code=code, sentence=sentence)
     history = runtime.manager.log.history(task_id)
-    prepared = runtime.dispatcher.prepared.get(task_id)
+    prepared = runtime.preparation.prepared.get(task_id)
     abandoned = _abandoned(runtime, record)
     now = runtime.clock.now()
     code, sentence = current_reason(runtime, record, CurrentWaitReasons(runtime.machine, now))

@@ -14,6 +14,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model.item_fields import KINDS
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control, job_logs, shutdown_report
@@ -46,10 +47,11 @@ from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager impor
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import AttemptPreparation
-from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
+from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import AttemptRunner, BackgroundTasks, Dispatcher
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
+from ray_multicluster_scheduler.scheduler.scheduler_core.link_runner import LinkRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.secret_masker import SecretMasker
 
@@ -378,18 +380,14 @@ class Runtime(LoopThread, ControlPlane):
         monitor = ClusterMonitor(self.links, self.clients, self.clock, self._post)
         self.health = HealthChecker(monitor, lambda: self.config.names)  # as it is then: clusters come and go
         ready, life = self.preparation, self._persistence.life
-        self.jobs = JobRunner(self._describe, self._mask_and_post, self.clients, ready, self.clock, self.control_plane)
-        self.dispatcher = Dispatcher(
-            self._describe,
-            self._mask_and_post,
-            self.payload_cache,
-            self.links,
-            self.jobs,
-            monitor,
-            self.preparation,
-            platform.python_version(),
-            settings.lost_after_s,
+        describe, post, background = self._describe, self._mask_and_post, BackgroundTasks()
+        self.jobs = JobRunner(describe, post, self.clients, ready, self.clock, self.control_plane, background)
+        python, lost_after_s = platform.python_version(), settings.lost_after_s
+        self.link_runner = LinkRunner(
+            describe, post, self.payload_cache, self.links, ready, python, lost_after_s, background
         )
+        runners: dict[str, AttemptRunner] = {**dict.fromkeys(KINDS, self.link_runner), "job": self.jobs}
+        self.dispatcher = Dispatcher(describe, runners, monitor, background)
         self.method_calls = MethodCalls(
             self.control_plane,
             self.links.existing_link,
@@ -414,7 +412,6 @@ class Runtime(LoopThread, ControlPlane):
         try:
             await self.connections.close()
             await self.dispatcher.close()
-            await self.jobs.close()
             await self.links.close()
             await self.clients.close()
             await asyncio.to_thread(self.packages.close)
@@ -472,7 +469,7 @@ class Runtime(LoopThread, ControlPlane):
             self.machine.forget(task_id)
             self.items.forget(task)
         self.manager.log.forget(task_id)
-        self.dispatcher.forget(task_id)
+        self.preparation.prepared.pop(task_id, None)
         self.collector.forget(task_id)
         self.output.forget(task_id)
         self.expired.append(task_id)

@@ -45,6 +45,8 @@ class AttemptPreparation:
         self._submitter_home = submitter_home
         self._clusters: dict[str, ClusterConfig] = {}
         self._in_progress: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        self.prepared: dict[str, PreparedAttempt] = {}
+        """The newest attempt of each item as it was sent, until the item is forgotten."""
 
     def update(self, clusters: Mapping[str, ClusterConfig]) -> None:
         """Use this configuration of clusters from now on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,15 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     Event,
     Started,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import AdoptAttempt, CancelAttempt, Dispatch
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    AdoptAttempt,
+    CancelAttempt,
+    Dispatch,
+    RecallAttempt,
+    StartAttempt,
+)
 from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import AttemptPreparation, PreparedAttempt
+from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import BackgroundTasks
 
 _log = get_logger(__name__)
 POLL_S = 0.5
@@ -86,11 +93,12 @@ class JobRunner:
         preparation: AttemptPreparation,
         clock: Clock,
         control_plane: str,
+        background: BackgroundTasks,
     ) -> None:
         self._describe, self._post, self._clients = describe, post, clients
         self._preparation, self._clock, self._control_plane = preparation, clock, control_plane
         self._lanes: dict[str, _Lane] = {}
-        self._stopping: set[asyncio.Task[None]] = set()
+        self._spawn = background.spawn
         self._submitting: set[tuple[str, int]] = set()
         self._cancelled: set[tuple[str, int]] = set()
 
@@ -98,20 +106,18 @@ class JobRunner:
         """Ray's submission id of an attempt: stable across restarts, different for each attempt."""
         return f"{task_id}-{self._control_plane}-{attempt}"
 
-    def submit(self, order: Dispatch, prepared: dict[str, PreparedAttempt]) -> Coroutine[Any, Any, None]:
-        """Submit one attempt and watch it from then on. Every outcome is posted as an event.
+    def dispatch(self, cluster: str, orders: list[Dispatch]) -> None:
+        for order in orders:
+            self._submitting.add((order.task_id, order.attempt))  # it can be cancelled before _submit begins
+            self._spawn(self._submit(order))
 
-        It can be cancelled from this call on, before the first step of the coroutine.
-        """
-        self._submitting.add((order.task_id, order.attempt))
-        return self._submit(order, prepared)
-
-    async def _submit(self, order: Dispatch, prepared: dict[str, PreparedAttempt]) -> None:
+    async def _submit(self, order: Dispatch) -> None:
+        """Submit one attempt and watch it from then on."""
         key = (order.task_id, order.attempt)
         try:
             task = self._describe(order.task_id)
             made = await self._preparation.job(task, order.cluster, order.attempt, order.fence)
-            prepared[task.id] = made
+            self._preparation.prepared[task.id] = made
             if key in self._cancelled:
                 self._post(AttemptFinished(*key, "cancelled"))
                 return
@@ -139,8 +145,13 @@ class JobRunner:
         if watched.stop_wanted:
             await self._stop(watched)
 
+    def start(self, order: StartAttempt) -> None:
+        """Jobs are never prefetched."""
+
+    def recall(self, order: RecallAttempt) -> None:
+        """Jobs are never prefetched."""
+
     def adopt(self, order: AdoptAttempt) -> None:
-        """Watch a job that the previous process submitted, and that had started."""
         self._watch(_Watched(order, self.ray_id(order.task_id, order.attempt), started=True))
 
     def cancel(self, order: CancelAttempt) -> None:
@@ -153,17 +164,7 @@ class JobRunner:
         watched = lane.jobs.get(key) if lane else None
         if watched is not None:
             watched.stop_wanted = True
-            task = asyncio.get_running_loop().create_task(self._stop(watched))
-            self._stopping.add(task)
-            task.add_done_callback(self._stopping.discard)
-
-    async def close(self) -> None:
-        """Stop watching; the jobs themselves are not touched."""
-        tasks = [lane.watcher for lane in self._lanes.values() if lane.watcher is not None]
-        tasks += self._stopping
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            self._spawn(self._stop(watched))
 
     async def _submit_until_settled(self, order: Dispatch, task: TaskDescription, made: PreparedAttempt) -> bool:
         """Repeat a submit with an unknown outcome, under the same id, until it is known. False: cancelled, and the
@@ -233,7 +234,7 @@ class JobRunner:
         lane = self._lanes.setdefault(watched.order.cluster, _Lane())
         lane.jobs[(watched.order.task_id, watched.order.attempt)] = watched
         if lane.watcher is None or lane.watcher.done():
-            lane.watcher = asyncio.get_running_loop().create_task(self._watch_lane(watched.order.cluster, lane))
+            lane.watcher = self._spawn(self._watch_lane(watched.order.cluster, lane))
 
     async def _watch_lane(self, cluster: str, lane: _Lane) -> None:
         """Poll each watched job of a cluster, twice a second."""

@@ -219,7 +219,7 @@ class TestSubmit:
         """Else nobody understands why it does not find its file."""
         paths = [("/home/ann/train.py", "/Users/ann/train.py"), ("/home/ann/data", "/Users/ann/data")]
         made = PreparedAttempt("mac", 1, {}, "python /Users/ann/train.py /Users/ann/data", paths)
-        service.plane.runtime.dispatcher.prepared["j1"] = made
+        service.plane.runtime.preparation.prepared["j1"] = made
         ending = end_when_it_runs(service, "j1", "failed")
         done = rmcs("job", "submit", "--submission-id", "j1", "--", "python", "/home/ann/train.py", "/home/ann/data")
         ending.join()

@@ -32,7 +32,7 @@ def test_secrets_are_not_told(plane: ControlPlane) -> None:
             "RMCS_ATTEMPT": "1",
         },
     }
-    plane.runtime.dispatcher.prepared["j1"] = PreparedAttempt("mac", 1, given)
+    plane.runtime.preparation.prepared["j1"] = PreparedAttempt("mac", 1, given)
     story = handle.explain()
     assert "s3cret" not in str(story)
     assert story["runtime_env"] == {
@@ -50,7 +50,7 @@ def test_secrets_are_not_told(plane: ControlPlane) -> None:
 def test_an_environment_without_variables_is_told_as_it_is(plane: ControlPlane) -> None:
     handle = plane.job("j1")
     assert handle.explain()["runtime_env"] is None
-    plane.runtime.dispatcher.prepared["j1"] = PreparedAttempt("mac", 1, {"pip": ["numpy"]})
+    plane.runtime.preparation.prepared["j1"] = PreparedAttempt("mac", 1, {"pip": ["numpy"]})
     assert handle.explain()["runtime_env"] == {"pip": ["numpy"]}
 
 

@@ -110,7 +110,7 @@ def test_the_decision_of_one_that_waits_is_fresh(plane: ControlPlane) -> None:
 def test_one_that_was_placed_tells_its_candidates_attempts_and_environment(plane: ControlPlane) -> None:
     handle = plane.task("t1", retries=1)
     converted = (("/home/a/x", "/Users/a/x"),)
-    plane.runtime.dispatcher.prepared["t1"] = PreparedAttempt("mac", 1, {"pip": ["numpy"]}, converted=converted)
+    plane.runtime.preparation.prepared["t1"] = PreparedAttempt("mac", 1, {"pip": ["numpy"]}, converted=converted)
     plane.fail(handle)
     until(lambda: handle.attempt == 2 and handle.state is TaskState.RUNNING)
     story = handle.explain()

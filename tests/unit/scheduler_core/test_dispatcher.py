@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, TaskSubmissionError
-from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
+from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, TaskDescription
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
@@ -21,7 +21,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     StartAttempt,
 )
 from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
-from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
+from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import BackgroundTasks, Dispatcher
+from ray_multicluster_scheduler.scheduler.scheduler_core.link_runner import LinkRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
@@ -56,6 +57,7 @@ class Prepare:
 
     def __init__(self) -> None:
         self.homes = ["/home/alice", "/Users/alice"]
+        self.prepared: dict[str, PreparedAttempt] = {}
         self.slow: set[str] = set()
         self.done = asyncio.Event()
         self.problem: Exception | None = None
@@ -86,8 +88,8 @@ class Hands:
         self.refreshed: list[str] = []
         self.checked: list[str] = []
 
-    async def submit(self, order: Dispatch, prepared: dict[str, PreparedAttempt]) -> None:
-        self.submitted.append(order.task_id)
+    def dispatch(self, cluster: str, orders: list[Dispatch]) -> None:
+        self.submitted += [order.task_id for order in orders]
 
     def cancel(self, order: CancelAttempt) -> None:
         self.cancelled.append(order.task_id)
@@ -111,17 +113,18 @@ class Bench:
         collector = ResultCollector(self.posted.append, OutputStore())
         self.links = Links(lambda cluster: FakeLink(cluster, collector))
         self.items: dict[str, TaskDescription] = {}
-        self.dispatcher = Dispatcher(
-            lambda task_id: self.items[task_id],
+        self.link_runner = LinkRunner(
+            self.items.__getitem__,
             self.posted.append,
             self.payload_cache,
             cast("Any", self.links),
-            cast("Any", self.hands),
-            cast("Any", self.hands),
             cast("Any", self.preparation),
             python,
             lost_after_s=0.05,
+            background=(background := BackgroundTasks()),
         )
+        runners = {**dict.fromkeys(("task", "actor", "gang"), self.link_runner), "job": cast("Any", self.hands)}
+        self.dispatcher = Dispatcher(self.items.__getitem__, runners, cast("Any", self.hands), background)
 
     def order(self, task_id: str, cluster: str = "a", **values: Any) -> Dispatch:
         payload = {
@@ -229,9 +232,7 @@ async def test_an_attempt_that_is_prepared_does_not_hold_up_others(bench: Bench)
     await eventually(lambda: len(bench.sent()) == 2)
     assert bench.links.up["a"].calls[-1].runtime_env == {"pip": ["x"]}
     assert bench.posted == [events.AttemptFinished("t2", 1, "cancelled")]
-    assert bench.dispatcher.prepared["t1"].runtime_env == {"pip": ["x"]}
-    bench.dispatcher.forget("t1")
-    assert "t1" not in bench.dispatcher.prepared
+    assert bench.preparation.prepared["t1"].runtime_env == {"pip": ["x"]}
 
 
 @pytest.mark.parametrize(
@@ -260,6 +261,15 @@ async def test_jobs_and_looks_go_their_own_way(bench: Bench) -> None:
     assert bench.hands.checked == ["b"]
     assert (bench.hands.submitted, bench.hands.cancelled, bench.hands.refreshed) == (["j1"], ["j1"], ["a"])
     assert bench.links.asked == 0, "a program that only submits jobs starts no agent"
+
+
+async def test_items_of_different_kinds_reach_one_cluster_in_one_batch(bench: Bench) -> None:
+    bench.links.open.set()
+    orders = [bench.order("t1"), bench.order("x1"), bench.order("t2")]
+    bench.items["x1"] = replace(bench.items["x1"], kind="actor", actor=ActorDescription("x1"))
+    bench.dispatcher.dispatch(orders)
+    await eventually(lambda: len(bench.sent()) == 3)
+    assert bench.sent() == ["t1", "x1", "t2"]
 
 
 async def test_close_gives_up_what_is_under_way(bench: Bench) -> None:
@@ -369,7 +379,7 @@ async def test_one_that_may_have_been_sent_before_is_asked_for_and_not_refused(b
 async def test_on_a_cluster_whose_agent_is_left_alone_it_is_refused_when_the_lease_is_over(bench: Bench) -> None:
     bench.links.problem = KeyError("gone")
     bench.links.open.set()
-    bench.dispatcher.abandoned_clusters = {"gone"}
+    bench.link_runner.abandoned_clusters = {"gone"}
     bench.dispatcher.dispatch([replace(bench.order("t1", "gone"), again=True), bench.order("t2", "gone")])
 
     def refused() -> list[str]:
@@ -384,6 +394,6 @@ async def test_on_a_cluster_whose_agent_is_left_alone_it_is_refused_when_the_lea
 async def test_where_nothing_can_be_alive_it_is_refused_at_once(bench: Bench) -> None:
     bench.links.problem = ClusterConnectionError("no route", cluster="a")
     bench.links.open.set()
-    bench.dispatcher.orphan_timeout_s = 1000.0
+    bench.link_runner.orphan_timeout_s = 1000.0
     bench.dispatcher.dispatch([replace(bench.order("t1"), again=True)])
     await eventually(lambda: any(isinstance(event, events.DispatchRefused) for event in bench.posted))

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import AdoptAttempt, CancelAttempt, Dispatch
 from ray_multicluster_scheduler.scheduler.scheduler_core import job_runner
 from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
+from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import BackgroundTasks
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
 from tests.support.eventually import eventually
 from tests.support.links import FakeClock
@@ -40,10 +41,9 @@ class Bench:
         self.ready.set()
         self.prepared: dict[str, PreparedAttempt] = {}
         self.clock = FakeClock(50.0)
-        runner = JobRunner(
-            lambda _: self.item, self.posted.append, cast("Any", self), cast("Any", self), self.clock, "cp1"
-        )
-        self.runner = runner
+        self.background = BackgroundTasks()
+        fake = cast("Any", self)
+        self.runner = JobRunner(lambda _: self.item, self.posted.append, fake, fake, self.clock, "cp1", self.background)
 
     def client(self, cluster: str) -> Bench:
         return self
@@ -70,7 +70,8 @@ class Bench:
         self.jobs[submission_id] = {"status": "STOPPED", "message": "stopped by us"}
 
     async def submit(self) -> None:
-        await self.runner.submit(Dispatch("j1", 1, 9, "a"), self.prepared)
+        self.runner.dispatch("a", [Dispatch("j1", 1, 9, "a")])
+        await eventually(lambda: not self.runner._submitting)
 
     def cancel(self) -> None:
         self.runner.cancel(CancelAttempt("j1", 1, "a", False))
@@ -89,7 +90,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     monkeypatch.setattr(job_runner, "_RETRY_S", 0.005)
     made = Bench()
     yield made
-    await made.runner.close()
+    await made.background.close()
 
 
 async def test_a_job_from_submit_to_success(bench: Bench) -> None:
@@ -101,6 +102,15 @@ async def test_a_job_from_submit_to_success(bench: Bench) -> None:
     assert await bench.until_over() == events.AttemptFinished("j1", 1, "succeeded")
     assert bench.posted[1] == events.Started("j1", 1, 50.0)
     assert len(bench.posted) == 3
+
+
+async def test_a_job_is_cancelled_before_its_submission_begins(bench: Bench) -> None:
+    bench.ready.clear()
+    bench.runner.dispatch("a", [Dispatch("j1", 1, 9, "a"), Dispatch("j1", 2, 10, "a")])
+    bench.cancel()
+    bench.ready.set()
+    await eventually(lambda: len(bench.posted) == 2)
+    assert bench.posted == [events.AttemptFinished("j1", 1, "cancelled"), events.DispatchAccepted("j1", 2)]
 
 
 async def test_what_reaches_ray(bench: Bench) -> None:
@@ -275,15 +285,15 @@ async def test_close_stops_watching_and_leaves_jobs_alone(bench: Bench) -> None:
     await bench.submit()
     bench.becomes("RUNNING")
     await eventually(lambda: len(bench.posted) == 2)
-    await bench.runner.close()
+    await bench.background.close()
     assert bench.jobs[RAY_ID]["status"] == "RUNNING"
     assert [one for one in asyncio.all_tasks() if one is not asyncio.current_task()] == []
 
 
 async def test_a_cancel_in_the_turn_that_placed_it_is_not_lost(bench: Bench) -> None:
-    work = bench.runner.submit(Dispatch("j1", 1, 9, "a"), bench.prepared)
+    bench.runner.dispatch("a", [Dispatch("j1", 1, 9, "a")])
     bench.cancel()
-    await work
+    await bench.until_over()
     assert bench.posted == [events.AttemptFinished("j1", 1, "cancelled")]
     assert bench.submits == []
 

@@ -89,7 +89,7 @@ def test_the_canary(service: HttpService, caplog: pytest.LogCaptureFixture) -> N
         until(lambda: service.get("/api/v1/items/t")["state"] == "RUNNING")
         for name in ("t", "j"):
             sent = {**ENV, "env_vars": {**ENV["env_vars"], "RMCS_CLUSTER": "mac"}}  # type: ignore[dict-item]  # it is one
-            runtime.dispatcher.prepared[name] = PreparedAttempt("mac", 1, sent, COMMAND)
+            runtime.preparation.prepared[name] = PreparedAttempt("mac", 1, sent, COMMAND)
         ids = {"task": "t", "job": "j"}
         before = every_answer(service, ids)
         assert MASKED in before

@@ -123,9 +123,9 @@ class ServiceRuntime(Runtime):
         results = await asyncio.to_thread(self._results_without_completion, restored.items)
         await asyncio.to_thread(self._resume_output, restored.items, {result.task_id for _, result in results})
         strangers = [one for one in agents if one.cluster not in self.machine.registry.names()]
-        self.dispatcher.abandoned_clusters = {one.cluster for one in strangers}
+        self.link_runner.abandoned_clusters = {one.cluster for one in strangers}
         longer = [one.away_s + one.lease_excess_s(self.settings.lease_s) for one in strangers]
-        self.dispatcher.orphan_timeout_s += max(longer, default=0.0)
+        self.link_runner.orphan_timeout_s += max(longer, default=0.0)
         self.manager.post(restored)
         self.manager.when_durable(self.event_publisher.changes.reset)
         crash_point("in start-up")
@@ -576,7 +576,6 @@ class ServiceRuntime(Runtime):
         await self.questions.close()
         await self.connections.close()
         await self.dispatcher.close()
-        await self.jobs.close()
         extended = await self.links.park(away_s)
         await self.clients.close()
         await asyncio.to_thread(self.packages.close)
