@@ -94,6 +94,13 @@ class FrameWriter:
         return bool(self._streams)
 
 
+def small_frame(message: Message) -> bytes:
+    """A message that fits into one frame, without a queue: for handshakes and leases."""
+    frames = FrameWriter()
+    frames.put(message)
+    return frames.take()
+
+
 class _Stream:
     """The unsent part of one message."""
 

@@ -31,8 +31,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents.carrier import (
     carrier_endpoint,
     recorded_choice,
 )
-from ray_multicluster_scheduler.scheduler.connection.agents.dial_in_carrier import DialInCarrier
-from ray_multicluster_scheduler.scheduler.connection.agents.job_carrier import JobCarrier
+from ray_multicluster_scheduler.scheduler.connection.agents.job_carrier import DialInCarrier, JobCarrier
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import (
     TlsIdentity,
     identity_from,
@@ -104,7 +103,7 @@ class RayClientPool:
         return self._clusters[cluster]
 
     def carrier(self, cluster: str) -> CarrierChoice | None:
-        """The carrier of the link, or of the next one, and why; None if there is none."""
+        """The carrier of the current or next link, with the reason; None if the cluster has no usable carrier."""
         config = self._clusters[cluster]
         if self.existing_link(cluster) is not None and (choice := self._selector.last_choice(config)) is not None:
             return choice
@@ -124,21 +123,21 @@ class RayClientPool:
         return ConnectorPackageStore(cluster, ask)
 
     def existing_link(self, cluster: str) -> ClusterLink | None:
-        """The link if there is one that takes calls."""
+        """The link of this cluster if it accepts calls, else None."""
         link = self._links.get(cluster)
         return None if link is None or link.closing or link.ended.is_set() else link
 
     def return_wait_s(self, cluster: str) -> float | None:
-        """How much longer the agent of the previous process is waited for; None if there is none."""
+        """Seconds until the agent of the previous process is given up; None if there is none."""
         link = self._links.get(cluster)
         return None if link is None else link.return_wait_s
 
     def starting_since(self, cluster: str) -> float | None:
-        """Since when an agent has been starting there, for which calls wait; None if none is."""
+        """When the start of an agent began for which calls wait; None if no agent is starting."""
         return self._starting_since.get(cluster) if cluster in self._starting else None
 
     def other_control_planes(self, cluster: str) -> tuple[str, ...]:
-        """Those that had agents there when one of ours was last started."""
+        """Other control planes that had agents in the cluster when our last agent was started there."""
         return self._launcher.others.get(cluster, ())
 
     def links(self) -> list[ClusterLink]:
@@ -174,11 +173,12 @@ class RayClientPool:
         await self._close_carriers_and_ports()
 
     async def park(self, away_s: float = 0.0) -> list[str]:
-        """Disconnect and leave the agents to the next process; they dial until their leases end. Unused agents are
-        ended. With ``away_s`` all agents are told that they may live for that much longer instead; returns the clusters
-        whose agents confirmed it."""
+        """Disconnect, and leave the agents to the next process: they reconnect until their leases expire.
+
+        Unused agents are stopped. With ``away_s``, instead, every agent's lease is extended by that time; returns the
+        clusters with agents that confirmed it."""
         await _cancel([*self._starting.values(), *self._background])
-        # First of all: an agent that reconnects would think that we are back.
+        # First: an agent that reconnects would take this process for the next one.
         for port in self._ports.values():
             port.stop_admitting()
         await asyncio.gather(*(carrier.stop_dialing() for carrier in self._carriers.values()))
@@ -198,7 +198,7 @@ class RayClientPool:
         self._ports.clear()
 
     async def _end_unused(self) -> None:
-        """An agent that does not close its connection in time stays recorded, and ends with its lease."""
+        """Stop unused agents. One that does not close its connection in time stays recorded until its lease expires."""
         unused = [link for link in self._links.values() if link.is_unused]
         await asyncio.gather(*(link.close("the control plane stops, and the agent is not needed") for link in unused))
         for link in unused:
@@ -206,7 +206,7 @@ class RayClientPool:
                 self._remove_record(link.agent)
 
     async def _announce_absence(self, away_s: float) -> list[str]:
-        """Recorded before it is announced: the next process must not take agents for dead that have more time."""
+        """Record the extension before announcing it, or the next process could declare living agents dead."""
         recorded = []
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
@@ -216,15 +216,15 @@ class RayClientPool:
                         await self._save_record(replace(record, away_s=max(record.away_s, away_s)))
                         recorded.append(link)
         except TimeoutError:
-            _log.warning("the longer absence of this process cannot be stored, so it is not announced to all agents")
+            _log.warning("the lease extension cannot be stored in time, so it is not announced to all agents")
         confirmed = await asyncio.gather(*(link.announce_absence(away_s) for link in recorded))
         return [link.cluster for link, yes in zip(recorded, confirmed, strict=True) if yes]
 
     async def _start(self, cluster: str) -> AgentLink:
         before = self._links.get(cluster)
         if before is not None:
-            await before.ended.wait()  # only one link per cluster, or their reports would mix
-            self._remove_record(before.agent)  # dead: the next process must not take it for the link
+            await before.ended.wait()  # one link per cluster at a time, or their reports would mix
+            self._remove_record(before.agent)  # the agent is dead: the next process must not restore it
         config = self._clusters[cluster]
         choice = self._selector.choose(config)
         while True:
@@ -269,18 +269,17 @@ class RayClientPool:
             await self._save_record(replace(record, token="", fresh=False, **more))  # nosec B106 # the token was used
         except BaseException:
             admission.revoke(agent)
-            await self._abandon(link, carrier)
-            self._remove_record(agent)
+            await link.close("the launch failed or was cancelled")
+            await self._clean_up_after(link, admission, carrier)
             raise
         self._register(link, admission, carrier)
         return link
 
     async def restore_agents(self, agents: Iterable[AgentRecord], identity: bytes | None) -> None:
-        """Wait for the agents of the previous process where they dial, or dial them.
+        """Wait for the agents of the previous process on their ports, or dial them.
 
-        If a port is taken by another process by now, its agents end by their leases and their calls are lost. An agent
-        that was being started has no calls; it is stopped, and another one is started when needed. All links exist
-        before anything is awaited here.
+        If another process has a port now, its agents end when their leases expire, and their calls are lost. An agent
+        that was still starting has no calls, and is stopped. All links exist before the first await.
         """
         if identity is not None:
             self._identity = identity_from(identity)
@@ -316,7 +315,7 @@ class RayClientPool:
                 self._run_in_background(carrier.stop(record.cluster, record.agent))
 
     async def _end_absence(self, link: AgentLink, record: AgentRecord) -> None:
-        """Once the agent has returned, its lease is the usual one."""
+        """Reset the recorded lease extension once the agent has reconnected."""
         waits = [asyncio.ensure_future(one.wait()) for one in (link.lease_renewed, link.ended)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -327,7 +326,7 @@ class RayClientPool:
             await self._save_record(replace(record, away_s=0.0))
 
     def _new_link(self, cluster: str, agent: str, carrier: Carrier, record: AgentRecord | None = None) -> AgentLink:
-        """``record``: of the previous process. Its lease may be longer than that of the settings."""
+        """``record`` is from the previous process; its lease may be longer than that of the settings."""
         excess_s = 0.0 if record is None else record.lease_excess_s(self._settings.lease_s)
         return AgentLink(
             cluster,
@@ -344,8 +343,8 @@ class RayClientPool:
         )
 
     async def _death_reason(self, carrier: Carrier, cluster: str, agent: str) -> str | None:
-        """If the address of the cluster has changed, its not knowing the agent proves nothing: it may be another
-        cluster. Then the lease decides."""
+        """If the cluster's address has changed, a cluster that does not know the agent may be another one: then the
+        lease decides."""
         reason = await carrier.death_reason(cluster, agent)
         record, config = self._records.get(agent), self._clusters.get(cluster)
         if reason != CLUSTER_RESTARTED or record is None or config is None:
@@ -373,7 +372,7 @@ class RayClientPool:
         task.add_done_callback(self._background.discard)
 
     async def _clean_up_after(self, link: AgentLink, admission: AgentAdmission, carrier: Carrier) -> None:
-        """When the link has ended, its agent must not return; stop it unless it closed its connection when asked."""
+        """Once the link has ended: reject the agent, and stop it unless it closed its connection on request."""
         await link.ended.wait()
         admission.revoke(link.agent)
         if not link.closed_by_agent:
@@ -395,13 +394,6 @@ class RayClientPool:
         if self._identity is None:
             self._identity = make_identity()
         return self._identity
-
-    async def _abandon(self, link: AgentLink, carrier: Carrier) -> None:
-        """A launch failed or was cancelled: leave no agent behind, however far it got."""
-        await link.close("the launch was given up")
-        if not link.closed_by_agent:
-            await carrier.stop(link.cluster, link.agent)
-        await carrier.release(link.agent)
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.common.tls import (
 )
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
-from ray_multicluster_scheduler.scheduler.connection.agents.dial_in_carrier import AgentDialer, DialInCarrier
+from ray_multicluster_scheduler.scheduler.connection.agents.job_carrier import AgentDialer, DialInCarrier
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import connection as listen
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m

@@ -20,7 +20,7 @@ def test_each_step_is_new_once() -> None:
     calls = two_calls()
     assert [calls.mark_accepted(T1) is not None, calls.mark_accepted(T1)] == [True, None]
     assert [calls.mark_started(T1), calls.mark_started(T1)] == [True, False]
-    assert [calls.pop(T1) is not None, calls.pop(T1)] == [True, None]
+    assert [calls.pop(T1, None) is not None, calls.pop(T1, None)] == [True, None]
     assert [calls.mark_accepted(T1), calls.mark_started(T1), calls.get(T1)] == [None, False, None]
 
 

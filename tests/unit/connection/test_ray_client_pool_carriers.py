@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from ray_multicluster_scheduler.control_plane.config import Settings
-from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher, dial_in_carrier
+from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher, job_carrier
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import Admit
@@ -144,7 +144,7 @@ async def test_an_agent_that_can_neither_dial_nor_listen_is_followed_by_ray_clie
 async def test_the_log_of_an_agent_that_is_dialled_is_read_only_until_it_says_where_it_listens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dial_in_carrier, "REACH_S", 0.5)
+    monkeypatch.setattr(job_carrier, "REACH_S", 0.5)
     fleet, _ = fleet_with_two_carriers(carrier="dial_in")
     fleet.dashboard.joins = False
     fleet.dashboard.log = m.listens_line("127.0.0.1", 1, "ab" * 32)

@@ -1,4 +1,4 @@
-"""AgentAddress: where we listen for agents of a cluster, and which address they are given to dial."""
+"""AgentAddress: the address where we listen for the agents of a cluster, and the one that they dial."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AgentAddress:
 
 
 NO_LISTENER = AgentAddress("", 0, "", 0)
-"""For agents that we dial: no port of ours is open for them, or for anything that claims to be one."""
+"""For agents that we dial: no port is open for them."""
 
 
 def agent_address(listen: str, advertise: str, dashboard: str, cluster: str) -> AgentAddress:
@@ -57,7 +57,7 @@ def is_loopback(host: str) -> bool:
 
 def _split(text: str, key: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":") if ":" in text else (text, "", "0")
-    bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))  # the port could not be told apart
+    bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))  # its port is ambiguous
     if not host or bare_ipv6 or not port.isdigit() or int(port) > 65535:
         raise ConfigurationError(f"{key} is {text!r}.", next_step=f"give {key} as host:port, or auto")
     return host.strip("[]"), int(port)

@@ -32,8 +32,8 @@ OnListening = Callable[[m.Listens | None], None]
 
 @dataclass(frozen=True, slots=True)
 class JoinInvitation:
-    """What an agent is given to join: the address to dial, the one-time token, the certificate to trust. With
-    ``listens_for`` it listens at ``port`` (0: any free one) of its machine for the owner of that certificate."""
+    """What an agent needs to join: the address to dial, the one-time token, the certificate to trust. With
+    ``listens_for`` it listens on ``port`` (0: any free one) of its node for the owner of that certificate."""
 
     host: str
     port: int
@@ -54,14 +54,14 @@ class _JobPoller:
     def __init__(self, client: DashboardClient, agent: str, on_listening: OnListening | None) -> None:
         self._client, self._agent, self._on_listening = client, agent, on_listening
         self.info: dict[str, Any] = {}
-        """What is known of the job; empty while nothing is."""
+        """Ray's description of the job; empty until it is known."""
         self._problem: DashboardProblem | None = None
         self._listens: m.Listens | None = None
         self._request: asyncio.Task[None] | None = None
 
     def poll(self) -> DashboardProblem | None:
-        """Start the next request if the last one has ended. Returns the problem of the last one that ended, if any.
-        ``on_listening`` may raise."""
+        """Start the next request if the previous one has ended. Returns the problem of the latest one that ended, or
+        None. ``on_listening`` may raise."""
         if self._request is not None and self._request.done():
             ended, self._request, self._problem = self._request, None, None
             try:
@@ -108,8 +108,8 @@ class AgentLauncher:
         invitation: JoinInvitation,
         on_listening: OnListening | None = None,
     ) -> None:
-        """Submit the agent's job and wait until it has joined. ``on_listening`` is called repeatedly with the address
-        where the agent listens, as its log has it, and may raise. Raises LinkProblem, DashboardProblem."""
+        """Submit the agent's job and wait until the agent has joined. ``on_listening`` is called repeatedly with the
+        address from the agent's log where it listens, and may raise. Raises LinkProblem, DashboardProblem."""
         try:
             await self._submit(client, python, link, invitation)
         except TaskSubmissionError as error:
@@ -153,7 +153,7 @@ class AgentLauncher:
     async def _wait_until_joined(
         self, client: DashboardClient, python: str, link: AgentLink, dialed: str, poller: _JobPoller
     ) -> None:
-        """If this raises, the caller stops the job. A slow dashboard delays nothing."""
+        """If this raises, the caller stops the job."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + JOIN_TIMEOUT_S
         while True:
@@ -188,26 +188,21 @@ class AgentLauncher:
         return from_agent_log(link.cluster, python, dialed, str(info.get("status")), log or message)
 
     async def _warn_about_other_control_planes(self, client: DashboardClient) -> None:
-        """Limits such as capacity and interval hold per control plane, so warn about another one."""
+        """Limits such as capacity and interval apply per control plane, so warn about another one."""
         try:
             jobs = await client.list_jobs()
         except DashboardProblem as problem:
             _log.info("cannot check for agents of other control planes: %s", problem)
             return
-        found = {_control_plane_of(job) for job in jobs if _is_live_agent(job)} - {self._control_plane, ""}
-        self.others[client.name] = tuple(sorted(found)[:_MAX_OTHERS])
+        found = set()
+        for job in jobs:
+            metadata = job.get("metadata") or {}  # not trusted
+            if job.get("status") == "RUNNING" and AGENT_KEY in metadata:
+                found.add(escaped(str(metadata.get(CONTROL_PLANE_KEY) or ""))[:_MAX_NAME_LENGTH])
+        self.others[client.name] = tuple(sorted(found - {self._control_plane, ""})[:_MAX_OTHERS])
         for other in self.others[client.name]:
             _log.warning(
                 "cluster %s also serves another control plane (%s); each of them applies only its own limits",
                 client.name,
                 other,
             )
-
-
-def _control_plane_of(job: dict[str, Any]) -> str:
-    """From the job's metadata, which is not trusted."""
-    return escaped(str((job.get("metadata") or {}).get(CONTROL_PLANE_KEY) or ""))[:_MAX_NAME_LENGTH]
-
-
-def _is_live_agent(job: dict[str, Any]) -> bool:
-    return job.get("status") == "RUNNING" and AGENT_KEY in (job.get("metadata") or {})

@@ -1,7 +1,7 @@
-"""AgentListener: the port where agents dial in, and the handshake by which an agent proves who it is.
+"""AgentListener: the port where agents dial in, and ``AgentAdmission``, the handshake that authenticates an agent.
 
-An agent first proves that it knows its one-time token and gets a secret; on later connections it proves the secret.
-``AgentAdmission`` does the handshake; it is also used for connections that we made to an agent.
+Used by ``RayClientPool``. An agent first proves that it knows its one-time token, and receives a secret; on later
+connections it proves the secret. The handshake is the same for connections that we made to an agent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ray_multicluster_scheduler.common.frames import (
     PROTOCOL_VERSION,
     FrameError,
     FrameReader,
-    FrameWriter,
     Message,
+    small_frame,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
@@ -37,10 +37,10 @@ Admit = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
 
 
 class AdmittingLink(Protocol):
-    """The link that waits for an agent (AgentLink)."""
+    """The link that waits for its agent: AgentLink."""
 
     def welcome(self) -> dict[str, Any]:
-        """The WELCOME message for its agent. Raises PermissionError if the agent is no longer wanted."""
+        """The WELCOME message for the agent. Raises PermissionError if the agent must end."""
 
     def admitted(self, connection: AgentConnection) -> None:
         """The agent is connected; the connection now belongs to the link."""
@@ -48,7 +48,7 @@ class AdmittingLink(Protocol):
 
 @dataclass(slots=True)
 class AgentConnection:
-    """A connection whose other end proved to be our agent."""
+    """A connection to an authenticated agent."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -59,7 +59,7 @@ class AgentConnection:
 
 @dataclass(slots=True)
 class _Credentials:
-    """What an agent must know: the one-time token first, the secret from then on."""
+    """What an agent must prove: the one-time token first, the secret from then on."""
 
     cluster: str
     link: AdmittingLink
@@ -67,22 +67,21 @@ class _Credentials:
     valid_until: float
     secret: str
     first_token: str = ""
-    """The token, also after it was used."""
+    """The token, kept after its use."""
 
 
 class AgentAdmission:
-    """Knows the credentials of the expected agents and does the handshake. It has no port: the caller brings the
-    connection."""
+    """Keeps the credentials of the expected agents and does the handshake, on connections that the caller provides."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._expected: dict[str, _Credentials] = {}
         self._revoked: dict[str, tuple[str, str]] = {}
-        """Secret and token of agents that must not return, to tell them so if they do."""
+        """Secret and token of agents that must end; needed to send a REJECT that they accept."""
         self._in_handshake: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> int:
-        """Begin to admit agents. Returns the number of our port for them: 0, as there is none."""
+        """Begin to admit agents. Returns the number of our port for them: 0, because there is none."""
         return 0
 
     def expect(self, cluster: str, agent: str, link: AdmittingLink) -> tuple[str, str]:
@@ -108,7 +107,7 @@ class AgentAdmission:
         """Do the handshake and give the connection to its link; False if it was rejected."""
         self._in_handshake.add(writer)
         try:
-            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):  # in this task: nothing stops it after the welcome
+            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):  # in this task: no timeout can follow WELCOME
                 admitted, link = await self._handshake(reader, writer)
         except (OSError, FrameError, TimeoutError, PermissionError) as error:
             _log.warning("a connection to the agent port was rejected: %s", error)
@@ -126,32 +125,33 @@ class AgentAdmission:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[AgentConnection, AdmittingLink]:
         nonce = secrets.token_hex(16)
-        _write(writer, Message(m.CHALLENGE, {"protocol": PROTOCOL_VERSION, "nonce": nonce}))
+        writer.write(small_frame(Message(m.CHALLENGE, {"protocol": PROTOCOL_VERSION, "nonce": nonce})))
         frames = FrameReader(MAX_HANDSHAKE_BYTES)
         inbox: list[Message] = []
         while not inbox:
             data = await reader.read(65536)
             if not data:
-                raise ConnectionResetError("it closed before it said who it is")
+                raise ConnectionResetError("it was closed before HELLO")
             inbox += frames.feed(data)
         hello = inbox.pop(0)
         try:
             known, key = self._check(hello, nonce)
             welcome = known.link.welcome()
         except PermissionError as error:
-            _write(writer, Message(m.REJECT, {"sentence": str(error), "proof": self._proof_for(hello.head, nonce)}))
+            rejection = {"sentence": str(error), "proof": self._proof_for(hello.head, nonce)}
+            writer.write(small_frame(Message(m.REJECT, rejection)))
             await writer.drain()
             raise
         answer = {**welcome, "proof": m.proof(key, "control-plane", str(hello.head.get("nonce")))}
         if not hello.head.get("resume"):
             answer["secret"] = known.secret
-        _write(writer, Message(m.WELCOME, answer))
+        writer.write(small_frame(Message(m.WELCOME, answer)))
         frames.allow_large_messages()
         return AgentConnection(reader, writer, frames, hello.head, inbox), known.link
 
     def _proof_for(self, head: dict[str, Any], nonce: str) -> str | None:
-        """Our proof in a REJECT: an agent ends only if the rejection is ours. None if the other end has not proved to
-        be our agent, or is unknown."""
+        """Our proof in a REJECT, without which an agent does not end. None if the other end is unknown, or has not
+        proved to be our agent."""
         agent = str(head.get("agent"))
         known = self._expected.get(agent)
         secret, token = self._revoked.get(agent, ("", "")) if known is None else (known.secret, known.first_token)
@@ -183,7 +183,7 @@ class AgentAdmission:
 
 
 class AgentListener(AgentAdmission):
-    """A port of ours, opened when first needed, for the agents of all clusters that dial it."""
+    """A port for the agents of all clusters that dial it, opened when first needed."""
 
     def __init__(self, host: str, port: int, clock: Clock, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(clock)
@@ -195,18 +195,15 @@ class AgentListener(AgentAdmission):
         """Open the port if it is not open yet; returns its number. Raises ConfigurationError."""
         async with self._starting:  # several clusters may share the port
             if self._server is None:
-                self._server = await self._listen()
+                try:
+                    self._server = await asyncio.start_server(self._serve, self._host, self._port, ssl=self._tls)
+                except OSError as error:
+                    raise ConfigurationError(
+                        f"cannot listen for agents on {self._host}:{self._port}: {error.strerror or error}.",
+                        next_step="give another agent_listen (host:port), or auto",
+                    ) from error
             port: int = self._server.sockets[0].getsockname()[1]
             return port
-
-    async def _listen(self) -> asyncio.Server:
-        try:
-            return await asyncio.start_server(self._serve, self._host, self._port, ssl=self._tls)
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen for agents on {self._host}:{self._port}: {error.strerror or error}.",
-                next_step="give another agent_listen (host:port), or auto",
-            ) from error
 
     def stop_admitting(self) -> None:
         """Close the port; connections of links stay."""
@@ -225,9 +222,3 @@ class AgentListener(AgentAdmission):
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self.admit(reader, writer)
-
-
-def _write(writer: asyncio.StreamWriter, message: Message) -> None:
-    frames = FrameWriter()
-    frames.put(message)
-    writer.write(frames.take())

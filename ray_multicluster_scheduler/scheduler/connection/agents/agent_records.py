@@ -11,12 +11,11 @@ from typing import Any, Protocol, Self
 class AgentRecord:
     """An agent that may be alive.
 
-    It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts only our key. A ``fresh`` agent has not joined
-    yet: it has a one-time ``token`` and no calls. It was announced an absence of ``away_s``. It keeps the ``lease_s``
-    that it got when it joined (0: not recorded). ``carrier`` started it, for the reason ``why``, in the Ray session
-    ``session`` ("": not recorded). An agent that we dial ``listens`` at these addresses, accepts our key ``identity``,
-    and has a certificate with this ``fingerprint``. ``reached_at`` was the address of its cluster; another address may
-    belong to another cluster ("": not recorded).
+    It dials ``host:port`` and has ``secret``; with ``tls`` it trusts only our key. A ``fresh`` agent has not joined
+    yet: it has a one-time ``token`` and no calls. Its lease is ``lease_s`` (0: not recorded), extended by ``away_s``.
+    ``carrier`` started it, for the reason ``why``, in the Ray session ``session`` ("": not recorded). An agent that we
+    dial ``listens`` at these addresses, accepts our key ``identity``, and has a certificate with this ``fingerprint``.
+    ``reached_at`` was the address of its cluster ("": not recorded); another address may belong to another cluster.
     """
 
     cluster: str
@@ -38,11 +37,11 @@ class AgentRecord:
     why: str = ""
 
     def lease_excess_s(self, lease_s: float) -> float:
-        """By how much its lease is longer than this one."""
+        """The seconds by which its lease is longer than ``lease_s``."""
         return max(0.0, self.lease_s - lease_s)
 
     def sequence(self) -> tuple[int, ...]:
-        """The numbers at the end of its name, which grow: of the process that started it, and its own."""
+        """The growing numbers at the end of its name: of the process that started it, and of the agent."""
         return tuple(int(part) for part in self.agent.rsplit("-", 2)[1:] if part.isdecimal())
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,8 +58,8 @@ class AgentRecordStore(Protocol):
     """Stores the records. Used on one loop."""
 
     async def save(self, agent: AgentRecord) -> None:
-        """Durable when it returns, which must be before the agent gets calls. Otherwise the next process would not know
-        of them and could give them to another agent."""
+        """Durable when it returns, which must be before the agent gets calls: otherwise the next process could give
+        the same calls to another agent."""
 
     def remove(self, agent: str) -> None:
         """The agent is dead."""

@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.connection.links.link_problem import L
 
 CarrierName = Literal["agent", "dial_in", "ray_client"]
 _NO_CONNECTION = frozenset({"AGENT_CANNOT_DIAL", "AGENT_CANNOT_LISTEN", "AGENT_UNREACHABLE"})
-"""Codes of agents that were started but have no connection to us; with another carrier they may."""
+"""Codes of agents that started but cannot connect to us; another carrier may connect them."""
 CARRIER_RETRY_S = 600.0
 """A carrier that failed is tried again after this time, when the next agent is started."""
 
@@ -39,14 +39,14 @@ class Carrier:
         raise NotImplementedError
 
     def restore(self, agent: AgentRecord, port: int, admit: Admit) -> None:
-        """An agent of the previous process may return: to this port of ours, or by ``admit`` if we dial it."""
+        """Expect an agent of the previous process: on this port of ours, or by ``admit`` if we dial it."""
 
     def record_fields(self, agent: str) -> Mapping[str, Any]:
         """Further fields of AgentRecord for an agent that has joined."""
         return {}
 
     async def death_reason(self, cluster: str, agent: str) -> str | None:
-        """Why the agent and all its calls are known to be dead; None if that is not known."""
+        """Why the agent and all its calls are dead; None if that is not known."""
         raise NotImplementedError
 
     async def stop(self, cluster: str, agent: str) -> None:
@@ -54,26 +54,18 @@ class Carrier:
         raise NotImplementedError
 
     async def stop_dialing(self) -> None:
-        """Dial no agent from now on, even if its connection ends; keep the connections. Our ports are closed."""
+        """Dial no agent any more, even if its connection ends; keep the connections. Our ports are closed."""
 
     async def release(self, agent: str) -> None:
-        """Free our resources for this agent; the agent itself is not told."""
+        """Free our resources for this agent, without a message to it."""
 
     async def close(self) -> None:
         """Free our resources for all agents."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
-    """Why a carrier failed, and when."""
-
-    problem: LinkProblem
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
 class CarrierChoice:
-    """A carrier, and the reason for it, for people."""
+    """A carrier, and the reason for the choice, as shown to users."""
 
     carrier: CarrierName
     why: str
@@ -118,32 +110,32 @@ class CarrierSelector:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._failed: dict[str, tuple[ClusterConfig, dict[CarrierName, _Failed]]] = {}
+        self._failed: dict[str, tuple[ClusterConfig, dict[CarrierName, tuple[LinkProblem, float]]]] = {}
         self._last: dict[str, tuple[ClusterConfig, CarrierChoice]] = {}
 
     def record_link(self, config: ClusterConfig, choice: CarrierChoice) -> None:
-        """A link was made by this choice."""
+        """Record that a link was made with this carrier."""
         self._last[config.name] = (config, choice)
 
     def last_choice(self, config: ClusterConfig) -> CarrierChoice | None:
-        """The choice of the last link; None without one, or if the cluster is reached differently since then."""
+        """The choice of the last link; None without a link, or if the cluster's address has changed since."""
         used_with, choice = self._last.get(config.name, (None, None))
         return choice if used_with is not None and config.reached_like(used_with) else None
 
     def retain(self, clusters: Collection[str]) -> None:
-        """Forget all other clusters: one that gets such a name later is another cluster."""
+        """Forget all other clusters: their names may be given to new clusters later."""
         for by_name in (self._failed, self._last):
             for name in by_name.keys() - clusters:
                 del by_name[name]
 
     def choose(self, config: ClusterConfig) -> CarrierChoice:
         """The first carrier that has not failed. Raises LinkProblem."""
-        failed = self._recent_problems(config)
+        failed = self._recent_failures(config)
         why: list[str] = []
         for option in carrier_options(config):
             if option.carrier not in failed:
                 return replace(option, why=_join_sentences(why) or option.why)
-            why.append(failed[option.carrier].message)
+            why.append(failed[option.carrier][0].message)
         raise AssertionError("the failure of the last carrier is not recorded")
 
     def choose_after(self, config: ClusterConfig, carrier: CarrierName, problem: LinkProblem) -> CarrierChoice:
@@ -151,33 +143,32 @@ class CarrierSelector:
 
         Raises LinkProblem: this problem, after those of the carriers tried before.
         """
-        earlier = self._recent_problems(config)
-        failed = {**earlier, carrier: problem}
+        earlier = self._recent_failures(config)
+        failed = {**earlier, carrier: (problem, self._clock.now())}
         if problem.code in _NO_CONNECTION and any(one.carrier not in failed for one in carrier_options(config)):
-            recorded_with, recorded = self._failed.get(config.name, (config, {}))
-            recent = {name: one for name, one in recorded.items() if recorded_with == config and name in earlier}
-            self._failed[config.name] = (config, {**recent, carrier: _Failed(problem, self._clock.now())})
+            self._failed[config.name] = (config, failed)
             return self.choose(config)
         self._failed.pop(config.name, None)
         if not earlier:
             raise problem
         raise LinkProblem(
-            _join_sentences([one.message for one in failed.values()]),
+            _join_sentences([one.message for one, _ in failed.values()]),
             code=problem.code,
             permanent=problem.permanent,
             cluster=config.name,
             next_step=problem.next_step,
         )
 
-    def _recent_problems(self, config: ClusterConfig) -> dict[CarrierName, LinkProblem]:
+    def _recent_failures(self, config: ClusterConfig) -> dict[CarrierName, tuple[LinkProblem, float]]:
+        """Why and when carriers failed with this configuration."""
         recorded_with, failed = self._failed.get(config.name, (None, {}))
         if recorded_with != config:
             return {}
         since = self._clock.now() - CARRIER_RETRY_S
-        return {name: one.problem for name, one in failed.items() if one.at > since}
+        return {name: (problem, at) for name, (problem, at) in failed.items() if at > since}
 
 
 def _join_sentences(texts: Sequence[str]) -> str:
-    """The first one stays as it is, because it may follow a word of the reader; the others get a capital letter."""
+    """Join sentences. Only later ones get a capital letter, because the first may follow a word of the caller's."""
     ended = [one if one.endswith((".", "!", "?")) else f"{one}." for one in texts]
     return " ".join([*ended[:1], *(one[:1].upper() + one[1:] for one in ended[1:])])

@@ -1,7 +1,7 @@
 """AgentLink: the ClusterLink to one agent, over the connection that the agent made to us or that we made to it.
 
-Reads and writes messages, sends heartbeats, and decides when an agent that is disconnected is dead. ``CallTracker`` and
-``RemoteValues`` handle the messages about calls and values.
+Created by ``RayClientPool``. Reads and writes messages, sends heartbeats, and decides when a disconnected agent is
+dead. ``CallTracker`` and ``RemoteValues`` handle the messages about calls and values.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _CLOSED = "the link to the cluster is closed"
 class AgentLink:
     """The link to one agent of one cluster.
 
-    ``death_reason`` asks the carrier why the agent is known to be dead, if it is. That and the end of the lease are the
-    only two ways to know that an attempt behind a broken connection is dead. ``stop_agent`` stops the agent's job if
-    possible; it is called before calls are declared dead by the lease alone.
+    ``death_reason`` asks the carrier why the agent is dead, if that is known. Only that and the end of the lease prove
+    that an attempt behind a broken connection is dead. ``stop_agent`` stops the agent's job if possible; it is called
+    before calls are declared dead by the lease alone.
 
-    ``inherited``: the previous process started the agent and gave it calls; the link waits for its return from now on.
-    Results of methods that nobody asked for are kept until ``orphan_ttl_s`` after it returned. The previous process
-    announced an absence of ``away_s``, so the agent may live for that much longer.
+    ``inherited``: the previous process started the agent and gave it calls; the link waits for it to reconnect. Results
+    of methods that are not adopted are kept until ``orphan_ttl_s`` after it reconnected. The previous process extended
+    its lease by ``away_s``.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class AgentLink:
         self._orphan_ttl_s, self._away_s = orphan_ttl_s, away_s
         self._announced_s: float | None = None
         self._absence_acknowledged, self.lease_renewed = asyncio.Event(), asyncio.Event()
-        """``lease_renewed``: the agent sent a PING after it was admitted, so it knows that it was."""
+        """``lease_renewed``: the agent sent a PING after it was admitted, so it has received WELCOME."""
         self._last_contact = self._lease_renewed_at = time.monotonic()
         self._last_snapshot: ResourceSnapshot | None = None
         self._idle_writer: asyncio.StreamWriter | None = None
-        """The connection's writer while there is nothing to write: a small message is then written at once."""
+        """The connection's writer while the outbox is empty: a small message is then written at once."""
         self._pongs: dict[float, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: asyncio.Task[None] | None = None
@@ -98,7 +98,7 @@ class AgentLink:
 
     @property
     def is_unused(self) -> bool:
-        """Whether the agent is connected and has nothing that this process or the next one may need."""
+        """Whether the agent is connected, without calls or values that this process or the next one may need."""
         in_use = self.closing or len(self._calls) or len(self._values) or self._calls.expects_orphans
         return self.connected and not in_use
 
@@ -176,7 +176,7 @@ class AgentLink:
         await self.park()
 
     async def announce_absence(self, away_s: float) -> bool:
-        """Tell the agent that this process stops and the next one starts within ``away_s``. True: it confirmed."""
+        """Extend the agent's lease by ``away_s``, until the next process starts. True: it confirmed."""
         self.closing, self._announced_s = True, away_s
         self._send(m.AWAY, {"seconds": away_s}, urgent=True)
         try:
@@ -187,7 +187,7 @@ class AgentLink:
         return True
 
     async def park(self) -> None:
-        """Disconnect and report nothing: the agent and its calls are left to the next process."""
+        """Disconnect without reports: the agent and its calls are left to the next process."""
         self.closing = True
         for task in list(self._tasks):
             task.cancel()
@@ -219,7 +219,7 @@ class AgentLink:
 
     def admitted(self, connection: AgentConnection) -> None:
         """The agent has a connection, its first or a new one."""
-        if self.ended.is_set() or self._declared_dead:  # since it was welcomed; it is rejected when it dials again
+        if self.ended.is_set() or self._declared_dead:  # since WELCOME; it is rejected when it dials again
             connection.writer.transport.abort()
             return
         if self._serving is not None:
@@ -231,7 +231,7 @@ class AgentLink:
     async def _serve(self, connection: AgentConnection, first: bool) -> None:
         self._outbox = outbox = FrameWriter()
         self._disconnected.clear()
-        self._idle_writer = None  # that of the connection which this one replaces
+        self._idle_writer = None  # of the connection that this one replaces
         self._last_contact = time.monotonic()
         if not self.joined.done():
             self.joined.set_result(self.info)
@@ -252,13 +252,13 @@ class AgentLink:
             done, _ = await asyncio.wait(children, return_when=asyncio.FIRST_COMPLETED)
             for child in done:
                 child.result()
-        except Exception as error:  # noqa: BLE001 - whatever broke it, pending calls must be watched
+        except Exception as error:  # noqa: BLE001 - after any error the pending calls must be watched
             reason = str(error) or type(error).__name__
         finally:
             for child in children:
                 child.cancel()
             await asyncio.gather(*children, return_exceptions=True)
-            connection.writer.transport.abort()  # nothing in a buffer may still arrive
+            connection.writer.transport.abort()  # drops buffered bytes, which must not arrive any more
             if self._outbox is outbox:
                 self._outbox = None
                 self._disconnected.set()
@@ -319,7 +319,7 @@ class AgentLink:
                 await asyncio.sleep(min(1.0, self._heartbeat_s))
 
     async def _try_to_stop_agent(self) -> None:
-        """The lease is over; should the agent's clock be wrong, stopping its job ends its calls."""
+        """The lease has expired; if the agent's clock is wrong, stopping its job ends its calls."""
         if self._stop_agent is None:
             return
         try:
@@ -331,12 +331,12 @@ class AgentLink:
     async def _ask_death_reason(self) -> str | None:
         try:
             return await self._death_reason()
-        except Exception:  # noqa: BLE001 - the end of the lease must be noticed all the same
+        except Exception:  # noqa: BLE001 - the link must go on to check the lease
             _log.exception("cannot find out whether agent %s of cluster %s has ended", self.agent, self.cluster)
             return None
 
     def _end(self, sentence: str, *, restarted: bool = False) -> None:
-        """Nothing runs behind this link any more."""
+        """All calls behind this link have ended: report the pending ones as lost."""
         if self.ended.is_set():
             return
         self.ended.set()
@@ -404,16 +404,13 @@ class AgentLink:
 
 def link_info(cluster: str, hello: dict[str, Any]) -> LinkInfo:
     """Decode what the agent reports about itself in HELLO."""
+    carrier = hello.get("carrier")
+    texts = ("ray_version", "python_version", "session_id", "os", "arch", "job_id")
     return LinkInfo(
         cluster=cluster,
-        carrier=carrier if (carrier := hello.get("carrier")) in ("dial_in", "ray_client") else "agent",
+        carrier=carrier if carrier in ("dial_in", "ray_client") else "agent",
         protocol=int(hello["protocol"]),
-        ray_version=str(hello["ray_version"]),
-        python_version=str(hello["python_version"]),
-        session_id=str(hello["session_id"]),
-        os=str(hello["os"]),
-        arch=str(hello["arch"]),
-        job_id=str(hello["job_id"]),
+        **{name: str(hello[name]) for name in texts},
     )
 
 

@@ -78,11 +78,11 @@ class CallSender:
             self._try(batch)
 
     def send_cancelled(self, call: Call) -> None:
-        """Send only the number of a cancelled method call: later calls of the actor would wait for it."""
+        """Send only the number of a cancelled method call, because later calls of the actor wait for it."""
         self._put(m.CALLS, {"calls": [{**_bare_entry(call), "cancelled": True}]}, ())
 
     def _arrived(self, key: CallKey) -> list[SharedKey]:
-        """Returns what this call carried, which is no longer in transit."""
+        """Return the blobs that this call carried, which are no longer in transit."""
         carried = self._carried_by.pop(key, [])
         for shared in carried:
             if self._in_transit.get(shared) == key:
@@ -90,7 +90,7 @@ class CallSender:
         return carried
 
     def _carrier_of(self, call: Call) -> CallKey | None:
-        """The call in transit that carries a large blob which this one needs."""
+        """The call in transit that carries a large blob which this call needs, if any."""
         for shared, blob in shared_blobs(call):
             if shared not in self._known and len(blob) > _RESEND_BYTES and shared in self._in_transit:
                 return self._in_transit[shared]
@@ -107,7 +107,7 @@ class CallSender:
             if len(batch) > 1:
                 for call in batch:
                     self._try([call])
-            elif batch[0].method is not None:  # its number must arrive, so the agent answers it
+            elif batch[0].method is not None:  # later calls wait for its number, so the agent answers it
                 self._put(m.CALLS, {"calls": [{**_bare_entry(batch[0]), "refused": m.not_sendable_text(error)}]}, ())
             else:
                 self._refuse((batch[0].task_id, batch[0].attempt), error)
@@ -124,7 +124,7 @@ class CallSender:
             self._carried_by.setdefault(key, []).append(shared)
 
     def _add_known(self, arrived: Iterable[SharedKey]) -> None:
-        """Whatever is evicted here is sent once more; the agent asks for whatever it dropped itself."""
+        """A blob that is evicted here is sent once more; the agent asks for one that its own cache has dropped."""
         for shared in arrived:
             self._known[shared] = None
         while len(self._known) > _MAX_KNOWN:
@@ -197,7 +197,8 @@ def call_entry(call: Call, blobs: Attachments) -> dict[str, Any]:
     if call.short:
         entry["short"] = True
     if call.actor is not None:
-        entry["actor"] = _actor_entry(call.actor)
+        entry["actor"] = {name: getattr(call.actor, name) for name in NewActor.__slots__}
+        entry["actor"]["placement"] = dict(call.actor.placement)
     if call.method is not None:
         entry |= _method_entry(call.method)
     return entry
@@ -226,18 +227,6 @@ def _gang_entry(gang: NewGang, blobs: Attachments, key: CallKey) -> dict[str, An
 def _method_entry(method: MethodCall) -> dict[str, Any]:
     entry: dict[str, Any] = {"method": [method.actor_id, method.actor_attempt, method.method, method.number]}
     return {**entry, "life": method.life} if method.life else entry
-
-
-def _actor_entry(actor: NewActor) -> dict[str, Any]:
-    return {
-        "ray_name": actor.ray_name,
-        "placement": dict(actor.placement),
-        "detached": actor.detached,
-        "adopt": actor.adopt,
-        "max_restarts": actor.max_restarts,
-        "max_concurrency": actor.max_concurrency,
-        "asynchronous": actor.asynchronous,
-    }
 
 
 def _bare_entry(call: Call) -> dict[str, Any]:

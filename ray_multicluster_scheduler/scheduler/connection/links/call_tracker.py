@@ -1,5 +1,5 @@
-"""CallTracker: the calls of one link, across all its connections: sends and re-sends them, repeats requests about them,
-reports each event once to the LinkListener, and acknowledges results when they are durable."""
+"""CallTracker: the calls of one ``AgentLink``, across all its connections: sends and re-sends them, repeats requests
+about them, reports each event once to the LinkListener, and acknowledges results when they are durable."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Send(Protocol):
 
 
 class CallTracker:
-    """Keeps the guarantees of ClusterLink about calls. A call that cannot be sent now is sent when the agent returns
+    """Keeps the guarantees of ClusterLink about calls. A call that cannot be sent now is sent when the agent reconnects
     and reports that it lacks it. ``inherited``: the agent belonged to the previous process, so results of its method
-    calls may arrive before they are asked for; they are kept until :meth:`drop_orphaned_results`."""
+    calls may arrive before they are adopted; they are kept until :meth:`drop_orphaned_results`."""
 
     def __init__(
         self, cluster: str, listener: LinkListener, send: Send, values: RemoteValues, *, inherited: bool = False
@@ -45,18 +45,18 @@ class CallTracker:
         self._waiting_for_actor: dict[CallKey, list[Call]] = {}
         self._protocol = PROTOCOL_VERSION
         self._undelivered: set[CallKey] = set()
-        """Method calls whose results were reported, and have not reached their callers."""
+        """Method calls with reported results that their callers do not have yet."""
         self._undurable = 0
         """Messages with results that were reported and are not durable yet."""
 
     def __len__(self) -> int:
-        """How much the agent still has for us: pending calls, and results that only it has for certain."""
+        """The number of pending calls, and of results that may still be lost without the agent."""
         orphans = 0 if self._orphans is None else len(self._orphans)
         return len(self._pending) + len(self._undelivered) + self._undurable + orphans
 
     @property
     def expects_orphans(self) -> bool:
-        """Whether the agent may have calls of the previous process that we do not know of yet."""
+        """Whether the agent may have calls of the previous process that were not adopted yet."""
         return self._orphans is not None
 
     # Requests of the control plane ------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class CallTracker:
             self._finished([orphan.entry], [orphan.payload])
 
     def drop_orphaned_results(self) -> None:
-        """Drop the results that nobody has asked for, and all later ones."""
+        """Drop the results that were not adopted, and all later ones."""
         keys = [] if self._orphans is None else self._orphans.clear()
         self._orphans = None
         if keys:
@@ -124,7 +124,7 @@ class CallTracker:
         self._sender = CallSender(self._send, self._refuse)
         self._waiting_for_actor.clear()
         if again:
-            calls = self._pending.items()
+            calls = list(self._pending.items())
             self._send(m.RESUME, {"keys": [key for key, pending in calls if not pending.inherited]})
             inherited = [key for key, pending in calls if pending.inherited]
             if inherited:
@@ -192,7 +192,7 @@ class CallTracker:
         for entry, payload in zip(entries, blobs, strict=True):
             key = (entry["id"], entry["attempt"])
             pending = self._pending.get(key)
-            if key in self._undelivered:  # a repeat
+            if key in self._undelivered:  # sent again
                 continue
             if pending is None and self._orphans is not None and entry.get("method"):
                 acknowledged += self._orphans.add(key, entry, payload)
@@ -208,7 +208,7 @@ class CallTracker:
             self._output(owner, entry.get("parts", ()))
             if entry.get("dropped"):
                 self._listener.dropped(self._cluster, owner[0], owner[1], int(entry["dropped"]))
-            self._pending.pop(key)
+            self._pending.pop(key, None)
             self._listener.finished(self._cluster, result)
         if acknowledged:
             self._undurable += 1
@@ -229,7 +229,7 @@ class CallTracker:
         return held
 
     def _send_again(self, keys: list[CallKey]) -> None:
-        """The agent lacks these calls or something that they need: send them again unless they were cancelled."""
+        """The agent lacks these calls, or functions or objects of theirs: send them again unless cancelled."""
         again = []
         for key in keys:
             pending = self._pending.get(key)
@@ -257,39 +257,36 @@ class CallTracker:
         for call in calls:
             if call.method is not None:
                 if call.method.life > 1 and self._protocol < _PROTOCOL_WITH_LIVES:
-                    self._refuse_old_agent((call.task_id, call.attempt))
+                    text = (
+                        f"the agent of cluster {self._cluster!r} has an older version (protocol {self._protocol}) that "
+                        "takes no calls from a service that was restarted; create the actor again"
+                    )
+                    self._fail((call.task_id, call.attempt), "TaskSubmissionError", "OLDER_AGENT", text)
                     continue
                 actor = (call.method.actor_id, call.method.actor_attempt)
                 creation = self._pending.get(actor)
-                if creation is not None and creation.call is not None:  # it could overtake the creation of its actor
+                if creation is not None and creation.call is not None:  # the call could overtake this creation
                     self._waiting_for_actor.setdefault(actor, []).append(call)
                     continue
             ready.append(call)
         self._sender.send(ready)
 
     def _send_methods_of(self, actor: CallKey) -> None:
-        """The creation of this actor arrived, or never will: send its method calls."""
+        """The creation of this actor arrived, or has ended without a start: send its method calls."""
         waiting = self._waiting_for_actor.pop(actor, None)
         if waiting and self._sender is not None:
             self._sender.send(waiting)
 
     def _refuse(self, key: CallKey, error: Exception) -> None:
         """Report a call that cannot be encoded, for this or any other cluster."""
-        pending = self._pending.get(key)
-        if pending is not None:
-            text = m.not_sendable_text(error)
-            self._finish(key, pending.failed(key, FailureClass.PERMANENT, type(error).__name__, m.NOT_SENDABLE, text))
+        self._fail(key, type(error).__name__, m.NOT_SENDABLE, m.not_sendable_text(error))
 
-    def _refuse_old_agent(self, key: CallKey) -> None:
+    def _fail(self, key: CallKey, error_type: str, code: str, text: str) -> None:
         pending = self._pending.get(key)
         if pending is not None:
-            text = (
-                f"the agent of cluster {self._cluster!r} has an older version (protocol {self._protocol}) that takes "
-                "no calls from a service that was restarted; create the actor again"
-            )
-            self._finish(key, pending.failed(key, FailureClass.PERMANENT, "TaskSubmissionError", "OLDER_AGENT", text))
+            self._finish(key, pending.failed(key, FailureClass.PERMANENT, error_type, code, text))
 
     def _finish(self, key: CallKey, result: CallResult) -> None:
-        self._pending.pop(key)
+        self._pending.pop(key, None)
         self._listener.finished(self._cluster, result)
         self._send_methods_of(key)

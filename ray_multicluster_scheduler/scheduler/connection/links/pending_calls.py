@@ -1,7 +1,6 @@
-"""Calls of one link that wait for their result, and the results that are made on our side of the connection.
+"""PendingCalls: the calls of one link until their results arrive; used by ``CallTracker``.
 
-``PendingCalls`` holds each call until its one result; ``OrphanedResults`` holds results of the previous process that
-nobody has asked for yet.
+``OrphanedResults`` holds results of calls of the previous process until they are adopted.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ _MAX_ORPHAN_BYTES = 256 * 1024 * 1024
 
 @dataclass(slots=True)
 class PendingCall:
-    """A call without a result. ``call`` is kept until it was accepted.
+    """A call without a result; ``call`` is kept until the agent has accepted it.
 
-    A request may overtake a large call or be lost with a connection, so it is recorded and repeated.
+    Requests (cancel, start, recall) may overtake a large call or be lost with a connection, so they are repeated.
     """
 
     call: Call | None
@@ -38,10 +37,8 @@ class PendingCall:
     inherited: bool = False
     """A method call sent by the previous process: only the agent knows whether it arrived."""
 
-    def failed(
-        self, key: CallKey, failure: FailureClass, error_type: str, code: str, message: str, **more: Any
-    ) -> CallResult:
-        return self._result(key, "failed", failure=failure, error_type=error_type, code=code, message=message, **more)
+    def failed(self, key: CallKey, failure: FailureClass, error_type: str, code: str, message: str) -> CallResult:
+        return self._result(key, "failed", failure=failure, error_type=error_type, code=code, message=message)
 
     def lost(self, key: CallKey, sentence: str, *, restarted: bool = False) -> CallResult:
         """The result of a call that died with its link; "cancelled" if cancellation was requested."""
@@ -81,76 +78,57 @@ class PendingCall:
         return CallResult(*key, status, actor_id=None if self.actor is None else self.actor[0], **fields)
 
 
-class PendingCalls:
+class PendingCalls(dict[CallKey, PendingCall]):
     """The calls that were given to a link and have no result yet."""
-
-    def __init__(self) -> None:
-        self._calls: dict[CallKey, PendingCall] = {}
 
     def add(self, call: Call) -> None:
         actor = owner = None
         if call.method is not None:
             actor = (call.method.actor_id, call.method.actor_attempt)
             owner = (call.method.gang_id or call.method.actor_id, call.method.actor_attempt)
-        self._calls[call.task_id, call.attempt] = PendingCall(call, actor, owner)
+        self[call.task_id, call.attempt] = PendingCall(call, actor, owner)
 
     def adopt(self, key: CallKey) -> None:
         """Add a call that the agent has, and has started."""
-        self._calls.setdefault(key, PendingCall(None, started=True))
+        self.setdefault(key, PendingCall(None, started=True))
 
     def adopt_method(self, key: CallKey, actor: CallKey, output_owner: CallKey) -> None:
         """Add a method call that the agent may have."""
-        self._calls.setdefault(key, PendingCall(None, actor, output_owner, started=True, inherited=True))
-
-    def get(self, key: CallKey) -> PendingCall | None:
-        return self._calls.get(key)
+        self.setdefault(key, PendingCall(None, actor, output_owner, started=True, inherited=True))
 
     def mark_accepted(self, key: CallKey) -> PendingCall | None:
         """The agent has the call. Returns it the first time, else None."""
-        pending = self._calls.get(key)
+        pending = self.get(key)
         if pending is None or pending.call is None:
             return None
         pending.call = None
         return pending
 
     def mark_started(self, key: CallKey) -> bool:
-        """The call was seen to run. True the first time; never for a method."""
-        pending = self._calls.get(key)
+        """The call runs. True the first time; always False for a method."""
+        pending = self.get(key)
         if pending is None or pending.started or pending.actor is not None:
             return False
         pending.started = True
         return True
 
-    def pop(self, key: CallKey) -> PendingCall | None:
-        """Remove a call that has its result. None if it had one before."""
-        return self._calls.pop(key, None)
-
     def pop_all(self) -> list[tuple[CallKey, PendingCall]]:
-        calls = list(self._calls.items())
-        self._calls.clear()
+        calls = list(self.items())
+        self.clear()
         return calls
-
-    def items(self) -> list[tuple[CallKey, PendingCall]]:
-        return list(self._calls.items())
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._calls
-
-    def __len__(self) -> int:
-        return len(self._calls)
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanedResult:
-    """One entry of FINISHED with its attachment, which is None if there was no room: then only the agent has it."""
+    """One entry of FINISHED with its attachment; None if there was no room, so that only the agent has it."""
 
     entry: dict[str, Any]
     payload: bytes | None
 
 
 class OrphanedResults:
-    """Results of the previous process that nobody has asked for yet. None is acknowledged, so that the agent repeats
-    them to the next process if this one ends."""
+    """Results of the previous process that were not adopted yet. They are not acknowledged, so the agent sends them to
+    the next process if this one ends."""
 
     def __init__(self, max_results: int = _MAX_ORPHANS, max_bytes: int = _MAX_ORPHAN_BYTES) -> None:
         self._max_results, self._max_bytes = max_results, max_bytes

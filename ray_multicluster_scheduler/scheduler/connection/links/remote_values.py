@@ -1,11 +1,11 @@
-"""RemoteValues: the values that the agent of one link keeps in its cluster, and how they are fetched and deleted."""
+"""RemoteValues: fetches and deletes the values that the agent of one ``AgentLink`` keeps in its cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ResultLostError
 from ray_multicluster_scheduler.common.frames import Message
@@ -13,16 +13,11 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link import message
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallKey
 
 
-class Send(Protocol):
-    """Puts a message into the outbox. Does nothing without a connection."""
-
-    def __call__(self, kind: str, head: dict[str, Any]) -> object: ...
-
-
 class RemoteValues:
-    """Lives on the loop. Open fetches and unconfirmed releases are repeated on each new connection."""
+    """Lives on the loop. Open fetches and unconfirmed releases are repeated on each new connection. ``send`` puts a
+    message into the outbox, and does nothing without a connection."""
 
-    def __init__(self, cluster: str, agent: str, send: Send) -> None:
+    def __init__(self, cluster: str, agent: str, send: Callable[[str, dict[str, Any]], object]) -> None:
         self._cluster, self.agent, self._send = cluster, agent, send
         self._kept_since: dict[CallKey, float] = {}
         self._released: set[CallKey] = set()
@@ -61,7 +56,7 @@ class RemoteValues:
             self.release(key)
 
     def connected(self) -> None:
-        """Repeat on a new connection what was not answered."""
+        """Repeat unanswered requests on a new connection."""
         if self._released:
             self._send(m.RELEASE, {"keys": list(self._released)})
         if self._fetches:
@@ -82,7 +77,7 @@ class RemoteValues:
         return True
 
     def fail_all(self, reason: str) -> None:
-        """The agent is gone, and with it all values that it kept."""
+        """The agent has ended, and all values that it kept are lost."""
         self._lost_reason = reason
         for key in list(self._fetches):
             self._fail(key, reason)
@@ -104,7 +99,7 @@ class RemoteValues:
         for future in self._pop_waiting(key):
             future.set_exception(value_lost(key[0], self._cluster, reason))
 
-    def _pop_waiting(self, key: CallKey) -> Iterable[asyncio.Future[bytes]]:
+    def _pop_waiting(self, key: CallKey) -> list[asyncio.Future[bytes]]:
         return [future for future in self._fetches.pop(key, ()) if not future.done()]
 
 
