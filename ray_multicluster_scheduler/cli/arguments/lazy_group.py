@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -20,16 +20,18 @@ _PLAIN_TYPES = (str, int, float)
 
 
 class LazyCommand(NamedTuple):
-    """Module and name of a command (a function or a Typer), and its line in the list of commands."""
+    """Module and name of a command (a function or a Typer), its line in the list of commands, and settings of Click."""
 
     module: str
     name: str
     help: str
+    context_settings: Mapping[str, Any] = {}
 
 
 class LazyGroup(TyperGroup):
-    """Lists ``lazy_commands`` without importing them."""
+    """Lists ``lazy_commands`` without importing them. ``prefix``: the words before their names, with a space."""
 
+    prefix: ClassVar[str] = ""
     lazy_commands: ClassVar[Mapping[str, LazyCommand]] = {}
 
     def __init__(self, *, commands: Any = None, **attributes: Any) -> None:
@@ -46,33 +48,41 @@ class LazyGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, command, rest
-        lazy = self.lazy_commands.get(name)
-        return name, _prepared(command, name) if lazy is None else load_command(name, lazy), rest
+        words, lazy = f"{self.prefix}{name}", self.lazy_commands.get(name)
+        return name, _prepared(command, words) if lazy is None else load_command(words, lazy), rest
 
 
 def load_all(group: LazyGroup) -> TyperGroup:
     """A copy of the group with all commands imported."""
     full = TyperGroup(name=group.name, help=group.help, params=group.params, rich_markup_mode=None)
-    full.commands = {**group.commands, **{name: load_command(name, one) for name, one in group.lazy_commands.items()}}
+    full.commands = {**group.commands, **_load_lazy(group)}
+    for below in full.commands.values():
+        if isinstance(below, LazyGroup):
+            below.commands.update(_load_lazy(below))
     return full
 
 
-def load_command(name: str, lazy: LazyCommand) -> Any:
-    """Import one command."""
+def _load_lazy(group: LazyGroup) -> dict[str, Any]:
+    return {name: load_command(f"{group.prefix}{name}", one) for name, one in group.lazy_commands.items()}
+
+
+def load_command(words: str, lazy: LazyCommand) -> Any:
+    """Import one command; ``words`` are its name, behind that of its group."""
+    name = words.rpartition(" ")[2]
     found = getattr(import_module(f"ray_multicluster_scheduler.cli.commands.{lazy.module}"), lazy.name)
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         group.name = name
-        return _prepared(group, name)
+        return _prepared(group, words)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name)(found)
-    return _prepared(typer.main.get_command(single), name)
+    single.command(name, context_settings=dict(lazy.context_settings))(found)
+    return _prepared(typer.main.get_command(single), words)
 
 
-def _prepared(command: Any, name: str) -> Any:
+def _prepared(command: Any, words: str) -> Any:
     """The same command, with its examples and with lazy conversion of its options and of those below it."""
     _use_lazy_conversion(command)
-    return with_examples(command, name)
+    return with_examples(command, words)
 
 
 def _use_lazy_conversion(command: Any) -> None:
@@ -113,6 +123,8 @@ class _LazyConverter:
 
     def _single(self, value: Any) -> Any:
         """None: only Typer's converter knows."""
+        if get_origin(self._kind) is Literal:
+            return value if value in get_args(self._kind) else None
         if not isinstance(self._kind, type):
             return None
         if issubclass(self._kind, Enum):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ray_multicluster_scheduler.cli import exit_codes
-from ray_multicluster_scheduler.cli.arguments.options import (
-    Config,
+from ray_multicluster_scheduler.cli.arguments.item_options import (
     Cpus,
     Gpus,
     Memory,
@@ -18,29 +16,21 @@ from ray_multicluster_scheduler.cli.arguments.options import (
     RequiredTags,
     Resources,
     Tags,
+    field_option,
     requested_resources,
 )
+from ray_multicluster_scheduler.cli.arguments.options import Config
 from ray_multicluster_scheduler.cli.layout.lines import FoldedText, text_table
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit
 from ray_multicluster_scheduler.cli.service.client import Address, api_path, connect, find_address
+from ray_multicluster_scheduler.common.model.task_description import Fallback
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.common.model import SchedulingDecision
 
 
-class Kind(StrEnum):
-    task = "task"
-    actor = "actor"
-    job = "job"
-
-
-class Fallback(StrEnum):
-    any = "any"
-    wait = "wait"
-
-
 def plan(
-    kind: Annotated[Kind, typer.Option("--kind", help="The kind of item.")] = Kind.task,
+    kind: Annotated[Literal["task", "actor", "job"], typer.Option("--kind", help="The kind of item.")] = "task",
     cpus: Cpus = None,
     gpus: Gpus = None,
     memory: Memory = None,
@@ -48,9 +38,7 @@ def plan(
     tag: Tags = None,
     require_tag: RequiredTags = None,
     preferred_cluster: PreferredCluster = None,
-    fallback: Annotated[
-        Fallback, typer.Option("--fallback", help="If that cluster cannot take it now: any other one, or wait for it.")
-    ] = Fallback.any,
+    fallback: Annotated[Fallback, field_option("fallback", "--fallback")] = "any",
     config: Config = None,
     output: Output = Format.table,
     address: Address = None,
@@ -68,11 +56,11 @@ def plan(
     with UnifiedScheduler(config=config, address=address) as scheduler:
         decision = scheduler.plan(
             amounts or None,
-            kind=kind.value,
+            kind=kind,
             tags=tag or None,
             require_tags=require_tag or None,
             preferred_cluster=preferred_cluster,
-            fallback=fallback.value,
+            fallback=fallback,
         )
     emit(decision.to_dict(), output, lambda: plan_text(decision))
     if decision.code == "QUEUE_FULL" or fails_at_once(decision_rows(decision)):

@@ -7,9 +7,8 @@ import os
 import signal
 import time
 from collections import Counter
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -27,11 +26,6 @@ _ANSWER_S = 2.0
 _UNKNOWN = "what is not over cannot be seen from here"
 
 
-class Auth(StrEnum):
-    token = "token"  # nosec B105 # the name of a way to ask, no token
-    none = "none"
-
-
 def up(
     config: Config = None,
     state: StateFolder = None,
@@ -47,7 +41,9 @@ def up(
             "--drain", min=0, help="When it is stopped, wait at most so many seconds for items that are not over."
         ),
     ] = None,
-    auth: Annotated[Auth | None, typer.Option("--auth", help="`none` needs no token; on this machine only.")] = None,
+    auth: Annotated[
+        Literal["token", "none"] | None, typer.Option("--auth", help="`none` needs no token; on this machine only.")
+    ] = None,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Its certificate, in PEM.")] = None,
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", help="Its private key, in PEM, without a password.")
@@ -83,9 +79,7 @@ def up(
     serve(
         found,
         state or rmcs_home(),
-        listen_address_of(
-            found, host=host, port=port, auth=auth and str(auth), cert=tls_cert, key=tls_key, allow_hosts=allow_host
-        ),
+        listen_address_of(found, host=host, port=port, auth=auth, cert=tls_cert, key=tls_key, allow_hosts=allow_host),
         drain_s=drain,
         moved=moved or (),
         say=get_logger(__name__).info if writes_json() else to_stderr,

@@ -87,7 +87,7 @@ class TestEach:
 def section_of(option: Any) -> str:
     """An example, such as NAME=4x{CPU:16}, is said first where it says more than words."""
     said = str(option.help or "")
-    return said[:1].upper() + said[1:] if said.startswith(("none", "viewer")) else said
+    return said[:1].upper() + said[1:] if said.startswith(("none", "viewer", "any:")) else said
 
 
 @pytest.mark.parametrize(

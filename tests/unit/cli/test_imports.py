@@ -6,13 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
 
-from ray_multicluster_scheduler.cli import app as cli_app
-from ray_multicluster_scheduler.cli.arguments.lazy_group import load_command
+from tests.unit.cli.commands import all_commands
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
@@ -83,12 +81,7 @@ def test_plain_words_in_a_pipe_need_no_rich(words: str) -> None:
     assert not [name for name in loaded if name.partition(".")[0] == "rich" or name.endswith(".text_table")]
 
 
-def options(command: Any) -> list[Any]:
-    own = list(command.get_params(typer.Context(command)))
-    return own + [one for below in getattr(command, "commands", {}).values() for one in options(below)]
-
-
-ALL = [(name, one) for name, lazy in cli_app.Root.lazy_commands.items() for one in options(load_command(name, lazy))]
+ALL = [(name, one) for name, command in all_commands().items() for one in command.get_params(typer.Context(command))]
 
 
 def test_a_quick_option_means_what_typer_makes_of_it() -> None:

@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 import typer
 
-from ray_multicluster_scheduler.cli.app import Root
 from ray_multicluster_scheduler.cli.arguments import options
-from ray_multicluster_scheduler.cli.arguments.lazy_group import load_command
 from ray_multicluster_scheduler.cli.commands import job as job_command
 from ray_multicluster_scheduler.cli.service.client import Service, connect
 from ray_multicluster_scheduler.cli.service.item_wait import interruptible
@@ -26,6 +24,7 @@ from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
+from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.client_api.control_plane import until
@@ -117,8 +116,7 @@ def end_when_it_is_followed(service: HttpService, job_id: str) -> threading.Thre
 
 @pytest.mark.parametrize("command", RAYS)
 def test_it_has_every_flag_of_ray_job(command: str) -> None:
-    group = load_command("job", Root.lazy_commands["job"])
-    known = {name for one in group.commands[command].params for name in one.opts}
+    known = {name for one in all_commands()[f"job {command}"].params for name in one.opts}
     assert {f"--{name}" for name in RAYS[command].split()} <= known
 
 
@@ -280,7 +278,7 @@ class TestSubmit:
             (["--verify", "false"], "certificate"),
             (["--headers", '{"Cookie": "x"}'], "only header"),
             (["--resource", "tpu"], "NAME=AMOUNT"),
-            (["--priority", "9999999"], "it is too high; give one from -1000000 to 1000000"),
+            (["--priority", "9999999"], "'--priority': expected less than or equal to 1000000."),
             (["--name", ""], "--name: it is empty; give a value"),
             (["--submission-id", ""], "--submission-id: it is empty; give a value"),
             (["--working-dir", " "], "--working-dir: it is empty; give a value"),
