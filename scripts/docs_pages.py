@@ -148,11 +148,12 @@ def _with_heading(module: Any, *models: type[BaseModel]) -> Iterator[str]:
 
 
 def _table(model: type[BaseModel], module: str) -> str:
-    told = griffe.load(f"{CONFIG}.{module}")[model.__name__]
+    members = griffe.load(f"{CONFIG}.{module}")[model.__name__].members
     rows = ["| key | type | default | |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
-        said = told.members[name].docstring
-        cells = (f"`{name}`", _type(field), _default(field), _plain(said.value if said else ""))
+        docstring = members[name].docstring
+        words = docstring.value if docstring else field.description or ""
+        cells = (f"`{name}`", _type(field), _default(field), _plain(words))
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
 

@@ -34,9 +34,7 @@ ConfigArgument: TypeAlias = "str | Path | FleetConfig | Sequence[ClusterConfig |
 
 
 def load_config(
-    argument: ConfigArgument = None,
-    environ: Mapping[str, str] = os.environ,
-    cwd: Path | None = None,
+    argument: ConfigArgument = None, environ: Mapping[str, str] = os.environ, cwd: Path | None = None
 ) -> FleetConfig:
     """Argument → ``$RMCS_CONFIG`` → ``$RMCS_CLUSTERS`` → the usual files. Raises ConfigurationError.
 

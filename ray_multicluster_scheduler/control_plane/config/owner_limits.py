@@ -13,12 +13,6 @@ from ray_multicluster_scheduler.control_plane.config.settings import MOST_OF_AN_
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
 
 _KNOWN = tuple(OwnerLimits.model_fields)
-_MOST = {
-    "max_queued": MOST_OF_AN_OWNER,
-    "max_running": MOST_OF_AN_OWNER,
-    "max_gpus": MOST_OF_AN_OWNER,
-    "max_priority": MOST_PRIORITY,
-}
 
 
 def owner_limits_from(values: Mapping[str, Any]) -> OwnerLimits:
@@ -44,10 +38,8 @@ def owner_limits_from(values: Mapping[str, Any]) -> OwnerLimits:
 def stored_owner_limits(values: Mapping[str, Any]) -> OwnerLimits:
     """Limits from the store. Values beyond a bound, written by a version without bounds, are cut to it; limits that
     only a later version knows are dropped."""
-    known = {name: _bounded(name, value) for name, value in values.items() if name in _KNOWN}
+    known = {name: value for name, value in values.items() if name in _KNOWN and value is not None}
+    for name in known.keys() - {"weight"}:
+        most = MOST_PRIORITY if name == "max_priority" else MOST_OF_AN_OWNER
+        known[name] = max(-most, min(known[name], most))
     return OwnerLimits.model_validate(known)
-
-
-def _bounded(name: str, value: Any) -> Any:
-    most = _MOST.get(name)
-    return value if most is None or value is None else max(-most, min(value, most))

@@ -18,6 +18,9 @@ Count = Annotated[int, Field(ge=0)]
 MOST_OF_AN_OWNER = 10**9
 """The largest limit of an owner; use none instead of more."""
 LimitedCount = Annotated[int, Field(ge=0, le=MOST_OF_AN_OWNER)]
+Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
+LimitedAmount = Annotated[float, Field(ge=0, le=MOST_OF_AN_OWNER, allow_inf_nan=False)]
+LimitedPriority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
 
 LEASE_MARGIN_S = 10.0
 """A cluster is lost at least so much later than the lease ends, because clocks and queues differ."""
@@ -45,13 +48,6 @@ def _collector(value: str) -> str:
     )
 
 
-def _weighable(value: float) -> float:
-    if 1e-6 <= value <= 1e6:
-        return value
-    raise ValueError(f"expected a weight between 0.000001 and 1000000, got {value!r}")
-
-
-Weight = Annotated[float, Field(gt=0), AfterValidator(_weighable)]
 AttributePath = Annotated[str, AfterValidator(_attribute_path)]
 Origin = Annotated[str, AfterValidator(_origin)]
 CollectorAddress = Annotated[str, AfterValidator(_collector)]
@@ -81,14 +77,13 @@ class RetryBackoff(Strict):
 
 
 class OwnerLimits(Strict):
-    """The share of one owner at equal priority, the most that may wait or run of it, and its highest allowed priority.
-    None: no limit."""
+    """The limits of one owner; None: no limit. The REST schemas are generated from these fields."""
 
-    weight: Weight = 1.0
-    max_queued: LimitedCount | None = None
-    max_running: LimitedCount | None = None
-    max_gpus: Annotated[float, Field(ge=0, le=MOST_OF_AN_OWNER, allow_inf_nan=False)] | None = None
-    max_priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None
+    weight: Weight = Field(default=1.0, description="Its share at equal priority.")
+    max_queued: LimitedCount | None = Field(default=None, description="So many may wait; more are refused.")
+    max_running: LimitedCount | None = Field(default=None, description="So many may be on clusters.")
+    max_gpus: LimitedAmount | None = Field(default=None, description="So many it may hold on clusters.")
+    max_priority: LimitedPriority | None = Field(default=None, description="The highest priority that it may ask for.")
 
 
 NO_LIMITS = OwnerLimits()

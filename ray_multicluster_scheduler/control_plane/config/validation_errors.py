@@ -56,11 +56,7 @@ class ConfigProblem(NamedTuple):
 
 
 def config_error(
-    source: str,
-    found: Sequence[ConfigProblem],
-    *,
-    cluster: str | None = None,
-    lines: LineIndex = NO_LINES,
+    source: str, found: Sequence[ConfigProblem], *, cluster: str | None = None, lines: LineIndex = NO_LINES
 ) -> ConfigurationError:
     """One error for all problems and all duplicate keys, in the order of their lines; text of users is escaped."""
     everything = [*found, *(ConfigProblem(*one) for one in lines.duplicates)]

@@ -76,12 +76,7 @@ class SqliteStore:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        most_blob_bytes: int = 2 * 2**30,
-        quota_bytes: int = 100 * 2**30,
-        vfs: str | None = None,
+        self, folder: Path, *, most_blob_bytes: int = 2 * 2**30, quota_bytes: int = 100 * 2**30, vfs: str | None = None
     ) -> None:
         self.path = folder / DATABASE
         try:

@@ -88,10 +88,7 @@ class StateFolder:
             return StopRequest()
         ours = document if isinstance(document, dict) and document.get("pid") == os.getpid() else {}
         drain, away = ours.get("drain_s"), ours.get("away_s")
-        return StopRequest(
-            float(drain) if _is_duration(drain) else None,
-            float(away) if _is_duration(away) else 0.0,
-        )
+        return StopRequest(float(drain) if _is_duration(drain) else None, float(away) if _is_duration(away) else 0.0)
 
     def release(self) -> None:
         """Release the lock. Idempotent."""

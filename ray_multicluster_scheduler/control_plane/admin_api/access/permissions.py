@@ -169,8 +169,7 @@ def is_still_valid(request: HTTPConnection) -> bool:
 
 def no_longer_valid() -> NotLetInError:
     return NotLetInError(
-        "The token was revoked, or has expired, or the session is over.",
-        next_step="use another one, or log in again",
+        "The token was revoked, or has expired, or the session is over.", next_step="use another one, or log in again"
     )
 
 
@@ -190,6 +189,5 @@ def check_steered(request: HTTPConnection, owner: str, what: str) -> None:
 
 def _not_yours(caller: Caller, what: str) -> NotAllowedError:
     return NotAllowedError(
-        f"{what} is not {caller.user}'s.",
-        next_step="use a token of its owner, or one with the role operator",
+        f"{what} is not {caller.user}'s.", next_step="use a token of its owner, or one with the role operator"
     )

@@ -244,8 +244,7 @@ class TokenStore:
         if error is not None or not writing.done():
             why = f" {error}" if error is not None else ""
             raise ServiceUnavailableError(
-                f"The request is in force, but cannot be written now.{why}",
-                next_step="repeat it when the disk works",
+                f"The request is in force, but cannot be written now.{why}", next_step="repeat it when the disk works"
             )
 
 

@@ -113,8 +113,7 @@ class EventSocket:
                     before.cancel()
             case _:
                 raise ConfigurationError(
-                    f"{text[:100]!r} is not a known message.",
-                    next_step='send ping, or {"type": "subscribe"}',
+                    f"{text[:100]!r} is not a known message.", next_step='send ping, or {"type": "subscribe"}'
                 )
 
     async def _send_events(self) -> None:

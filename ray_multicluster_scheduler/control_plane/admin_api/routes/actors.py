@@ -52,7 +52,7 @@ async def list_actors(request: Request, after: str | None = None, limit: int | N
 
 @router.get("/actor", **described(Rule.SEE, items_docs.ACTOR))
 async def get_actor(request: Request, name: str, cluster: str | None = None) -> Response:
-    """A living actor by its name: one of this service, or a detached one on any cluster, or on this one."""
+    """A living actor by its name: one of this service, or a detached one on ``cluster``, by default on any."""
     runtime = runtime_of(request)
     if cluster is not None:
         runtime.check_cluster(cluster)
@@ -64,7 +64,7 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
     if living is None and not caller.steers_all:  # the owner of a detached actor on a cluster is unknown
         raise UnknownItemError(
             f"No living actor {name!r} of this service is known.",
-            next_step="make it with name=…; one that another control plane left is for a token with the role operator",
+            next_step="create it with name=…; an actor of another control plane requires a token with the role operator",
         )
     return JsonResponse(
         item_summary(request, living if living is not None else await runtime.actor_names.find(name, cluster))
@@ -74,18 +74,17 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
 @router.post("/calls", **described(Rule.SUBMIT, items_docs.CALL))
 async def call(request: Request) -> Response:
     """Call methods: ``{"client": "any name", "calls": [{"id", "actor", "method", "arguments": digest, "objects": […]}],
-    "blobs": {digest: base64}}``, in the order in which they are to run. Answers and errors come to the client's mailbox
-    (``/api/v1/wait``). Calls are not written down: each is passed on at most once.
+    "blobs": {digest: base64}}``, in the order of execution. Answers and errors are delivered to the client's mailbox
+    (``/api/v1/wait``). Calls are not stored: each is sent to its actor at most once.
 
-    With ``"first": false`` a call was sent before, and nobody knows whether it arrived; ``mailbox`` is the one that the
-    client had then."""
+    ``"first": false`` repeats a call that may have arrived before; ``mailbox`` is the one that the client had then."""
     body, runtime = await json_of(request, each="calls"), runtime_of(request)
     runtime.check_running()
     client, entries = body.get("client"), body.get("calls")
     if not isinstance(client, str) or not client:
-        raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
+        raise ConfigurationError("client is missing.", next_step="give a name that no other client has")
     if not isinstance(entries, list) or len(entries) > MOST_CALLS:
-        raise ConfigurationError("calls is no list of at most 10,000.", next_step='send {"calls": [{"id": …}]}')
+        raise ConfigurationError("calls is not a list of at most 10,000.", next_step='send {"calls": [{"id": …}]}')
     blobs = blobs_of(body)
     caller = caller_of(request)
     box = mailboxes_of(request).box(client, caller.user)
@@ -96,14 +95,9 @@ async def call(request: Request) -> Response:
 
 
 async def _take(
-    request: Request,
-    box: Mailbox,
-    entry: object,
-    blobs: Mapping[str, bytes],
-    late: dict[object, MissingBlobs],
+    request: Request, box: Mailbox, entry: object, blobs: Mapping[str, bytes], late: dict[object, MissingBlobs]
 ) -> dict[str, Any]:
-    """``late`` has the actors with a call that is repeated when its arguments are uploaded: no later call may
-    overtake."""
+    """``late`` has the actors with a call that waits for an upload of its arguments: no later call may overtake it."""
     runtime, caller = runtime_of(request), caller_of(request)
     try:
         wanted = _wanted(entry, box, None if caller.steers_all else caller.user)
@@ -188,18 +182,18 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
 
 @router.get("/calls/{call_id}/explain", **described(Rule.SEE, items_docs.EXPLAIN_CALL))
 async def explain_call(request: Request, call_id: str) -> Response:
-    """Why a call is not answered yet."""
+    """Why a call has no answer yet."""
     open_call = runtime_of(request).calls.find(call_id)
     if open_call is None or not caller_of(request).may_see(open_call.actor.item.task.owner):
-        raise UnknownItemError(f"{call_id!r} is no call that waits for its answer.", task_id=call_id)
+        raise UnknownItemError(f"There is no unanswered call {call_id!r}.", task_id=call_id)
     return JsonResponse(explanation.call_explanation(open_call))
 
 
 @router.get("/calls/{call_id}/result", **described(Rule.STEER, items_docs.CALL_RESULT))
 async def call_result(request: Request, call_id: str, client: str) -> Response:
-    """The pickled value of one that was answered, or the pickled exception of user code, until its client has it."""
+    """The pickled value of an answered call, or the pickled exception of user code, until its client has received it."""
     known = mailboxes_of(request).box(client, caller_of(request).user).find(call_id)
     outcome = known.outcome if isinstance(known, CallItem) else None
     if outcome is None or outcome.result is None or outcome.result.payload is None:
-        raise UnknownItemError(f"There is no answer to {call_id!r} here.", task_id=call_id)
+        raise UnknownItemError(f"There is no answer to the call {call_id!r}.", task_id=call_id)
     return Response(outcome.result.payload, media_type="application/octet-stream")

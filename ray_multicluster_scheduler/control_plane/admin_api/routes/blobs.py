@@ -54,7 +54,7 @@ async def put(request: Request, digest: str) -> dict[str, Any]:
     data = await bytes_of(request, runtime.config.settings.max_payload_bytes)
     found = await asyncio.to_thread(digest_of, data)
     if found != digest:
-        raise ConfigurationError(f"The payload is called {digest}, and is {found}.", next_step="send it again")
+        raise ConfigurationError(f"The digest of the payload is {found}, not {digest}.", next_step="send it again")
     user = caller_of(request).user
     await asyncio.to_thread(partial(runtime.store.put_blob, data, user=user))
     runtime.payload_ownership.note(user, [digest])
@@ -63,8 +63,8 @@ async def put(request: Request, digest: str) -> dict[str, Any]:
 
 @router.get("/api/v1/blobs/{digest}", tags=["blobs"], **described(Rule.SUBMIT, service_docs.GET_BLOB))
 async def get(request: Request, digest: str) -> Response:
-    """The payload as it was put. Whoever does not steer everybody's work gets what was put with the same user's token,
-    and what an item of that user has."""
+    """The payload as it was uploaded. Without the role operator or admin: only payloads that the same user uploaded, or
+    that an item of this user has."""
     runtime, caller = runtime_of(request), caller_of(request)
     if not await runtime.payload_ownership.may_use(None if caller.steers_all else caller.user, digest):
         raise _missing_payload(digest)  # the same error whether it exists for others or not
@@ -78,10 +78,10 @@ async def get(request: Request, digest: str) -> Response:
 
 
 def _missing_payload(digest: str) -> UnknownItemError:
-    return UnknownItemError(f"There is no payload {digest} here (any more).")
+    return UnknownItemError(f"There is no payload {digest}, or it was deleted.")
 
 
 def result_lost(item_id: str) -> ResultLostError:
     return ResultLostError(
-        f"The value of {item_id} was forgotten.", task_id=item_id, next_step="fetch values sooner, or keep them longer"
+        f"The value of {item_id} was deleted.", task_id=item_id, next_step="fetch values sooner, or keep them longer"
     )

@@ -11,10 +11,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, NotA
 from ray_multicluster_scheduler.control_plane.admin_api.access import ownership
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import cluster_shown
-from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import (
-    Rule,
-    caller_of,
-)
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
     check_cluster,
@@ -38,7 +35,7 @@ router = APIRouter()
 LONGEST_DRAIN_S = 60.0
 POLL_S = 0.1
 MOST_CLUSTERS = 1000
-_SOURCE = "what was sent"
+_SOURCE = "the request body"
 
 
 @router.get("/api/v1/clusters", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.CLUSTERS))
@@ -113,8 +110,8 @@ async def cluster(request: Request, name: str, refresh: bool = True) -> Response
 
 @router.post("/api/v1/clusters/{name}/check", tags=["clusters"], **described(Rule.KNOWN, fleet_docs.CHECK))
 async def check(request: Request, name: str) -> Response:
-    """Take a snapshot now, regardless of the circuit breaker; jobs and links that had given the cluster up try again.
-    An answer to an operator's check closes the breaker."""
+    """Take a snapshot now, regardless of the circuit breaker; stopped links and jobs are retried. If the cluster answers
+    an operator's check, the breaker closes."""
     runtime = runtime_of(request)
     check_cluster(request, name)
     closed_before = fleet_control.breaker_is_closed(runtime, name)
@@ -162,7 +159,7 @@ async def _drained(runtime: ServiceRuntime, name: str, deadline: float) -> bool:
             raise SchedulerError(
                 f"Cluster {name!r} was not drained: it was opened for new work again.",
                 cluster=name,
-                next_step="drain it again, if nothing should go there",
+                next_step="drain it again, if it should get no work",
             )
         if asyncio.get_running_loop().time() >= deadline or runtime.closed:
             return False
@@ -180,7 +177,7 @@ async def apply(request: Request, dry_run: bool = False) -> Response:
     if body:
         if not caller_of(request).submits:
             raise NotAllowedError(
-                "A sent cluster configuration can run code: only a token that may run code may send it.",
+                "A cluster configuration can run code, so only a token that may run code may send one.",
                 next_step="use a token with the roles admin and submitter; or change the file, and send {}",
             )
         wanted = await asyncio.to_thread(_config, body, runtime_of(request))
@@ -204,16 +201,18 @@ def _config(body: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:
             data = body
         case _:
             raise ConfigurationError(
-                "There are no clusters in it.", next_step='send {"clusters": […]} or {"text": "clusters: …"}'
+                "The request has no clusters.", next_step='send {"clusters": […]} or {"text": "clusters: …"}'
             )
     whole = isinstance(data, dict) and "settings" in data
     config = config_from(data, _SOURCE, runtime.config.base_dir, lines=lines)
     if len(config.clusters) > MOST_CLUSTERS:
-        raise ConfigurationError(f"These are {len(config.clusters):,} clusters.", next_step="send 1,000 at the most")
+        raise ConfigurationError(
+            f"The configuration has {len(config.clusters):,} clusters.", next_step="send at most 1,000"
+        )
     for one in config.clusters:
         if one.auth_token is not None and not one.auth_token.get_secret_value().strip("*•"):
             raise ConfigurationError(
-                f"The auth_token of {one.name} is covered, as it was shown.",
+                f"The auth_token of {one.name} is masked, as the service displays it.",
                 cluster=one.name,
                 next_step="give the token itself, or ${NAME}",
             )

@@ -1,4 +1,4 @@
-"""What happens, as it happens: one answer that does not end, or a WebSocket."""
+"""Routes of live events: a stream of server-sent events, and a WebSocket."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ async def events(
     snapshot: bool = False,
     ticket: str | None = None,
 ) -> Response:
-    """Server-sent events: each has its number as ``id`` and one JSON object as ``data``. All that was told after
-    ``since`` (or the header Last-Event-ID) comes first; with ``snapshot`` how everything is now. Several words are
-    separated by commas. An ``id`` without ``data`` says that there is nothing more up to that number; lines that begin
-    with a colon only say that all is well. A page that cannot send a header comes with a ``ticket``."""
-    del ticket  # it was used at the door
+    """Server-sent events: each has its number as ``id`` and one JSON object as ``data``. The stream begins with the
+    events after ``since`` (or the header Last-Event-ID), or with a ``snapshot`` of the present state. Several values of
+    a filter are separated by commas. An ``id`` without ``data``: no more events match up to that number. Lines that
+    begin with a colon are heartbeats. A page that cannot send a header uses a ``ticket``."""
+    del ticket  # AuthMiddleware used it
     wanted = EventFilter.parse(
         {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
     )
@@ -63,7 +63,7 @@ async def events(
 @router.websocket("/ws")
 @needs_of_socket(Rule.SEE)
 async def socket(websocket: WebSocket) -> None:
-    """The same over a WebSocket; see :class:`EventSocket`."""
+    """The same events over a WebSocket; see :class:`EventSocket`."""
     runtime = websocket.app.state.runtime
     line = EventSocket(websocket, runtime, visible_owner(websocket))
     try:

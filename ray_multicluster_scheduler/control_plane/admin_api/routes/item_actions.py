@@ -121,10 +121,10 @@ def _held(request: Request, item: Item) -> str | None:
 
 @router.post("/api/v1/items/{item_id}/retry", tags=["items"], **described(Rule.SUBMIT, items_docs.RETRY))
 async def retry(request: Request, item_id: str) -> Response:
-    """Submit what failed or was cancelled once more: ``{"id": "of the new one", "anyway": false}``. It is another item,
-    with the same code, arguments and wishes; ``anyway`` is for one that succeeded, or was repeated already. Whoever
-    names the new one says that it is to be another; a key that was used before is answered with what it made. It is its
-    own: no program's end is its end."""
+    """Submit a failed or cancelled item again, as a new item: ``{"id": "of the new item", "anyway": false}``. It has the
+    same code, arguments and options, and does not end with the program that submitted the first. ``anyway`` permits it
+    for an item that succeeded or was retried already, as does an ``id``. A repeated Idempotency-Key returns the item
+    that the key made first."""
     body, runtime, key = await json_of(request), runtime_of(request), idempotency_key_of(request)
     made = body.get("id")
     if made is not None and not is_id(made):
@@ -147,9 +147,9 @@ async def _check_not_repeated(runtime: ServiceRuntime, item_id: str, key: str | 
         return
     newest = await runtime.find_item(again[-1])
     raise SchedulerError(
-        f"{item_id} was repeated already, as {again[-1]}, which is {'EXPIRED' if newest is None else newest.state}.",
+        f"{item_id} was retried already, as {again[-1]}, which is {'EXPIRED' if newest is None else newest.state}.",
         task_id=item_id,
-        next_step='look at that one; or say that this one is to run once more all the same: --anyway, {"anyway": true}',
+        next_step='inspect that item, or retry this one all the same with --anyway, {"anyway": true}',
     )
 
 
@@ -168,7 +168,7 @@ async def _repeated(
         raise SchedulerError(
             f"{item_id} succeeded.",
             task_id=item_id,
-            next_step='say that it is to run once more all the same: --anyway, {"anyway": true}',
+            next_step='retry it all the same with --anyway, {"anyway": true}',
         )
     if made == item_id:
         raise ConfigurationError(
@@ -183,7 +183,7 @@ async def _repeated(
         answer = ownership.own_answer(caller, answer)
     if isinstance(answer, MissingBlobs):
         raise ResultLostError(
-            f"{item_id} cannot be repeated: its code or its arguments were forgotten.",
+            f"{item_id} cannot be retried: its code or its arguments were deleted.",
             task_id=item_id,
             next_step="submit it again from the program that made it, or keep payloads longer (keep_payloads_s)",
         )
@@ -209,7 +209,7 @@ async def _over(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription,
     stored = None if item is None else await asyncio.to_thread(runtime.store.item, item_id)
     if item is None or stored is None:
         raise ResultLostError(
-            f"{item_id} ended long ago and was forgotten.", task_id=item_id, next_step="submit it again"
+            f"{item_id} ended long ago and was deleted (EXPIRED).", task_id=item_id, next_step="submit it again"
         )
     if item.outcome is None:
         raise SchedulerError(
@@ -218,9 +218,9 @@ async def _over(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription,
     task, objects = decode_task(stored, runtime.store.cipher)
     if task.actor is not None and task.actor.adopt:
         raise SchedulerError(
-            f"{item_id} was made by another control plane, and only found here.",
+            f"{item_id} was created by another control plane, and cannot be retried by this one.",
             task_id=item_id,
-            next_step="make it again by a program",
+            next_step="create it again from a program",
         )
     return task, objects, item.outcome.completion.state
 
@@ -234,8 +234,8 @@ def _again(task: TaskDescription, item_id: str, key: str | None) -> TaskDescript
 
 @router.delete("/api/v1/items/{item_id}", tags=["items"], **described(Rule.STEER, items_docs.FORGET))
 async def forget(request: Request, item_id: str) -> Response:
-    """Forget what is over: its history, output and values. From then on its id answers EXPIRED, and stays taken. What
-    Ray keeps of a job is not touched."""
+    """Delete the history, output and values of an item that is over. Its id then answers EXPIRED, and stays in use. What
+    Ray keeps of a job is not deleted."""
     runtime = runtime_of(request)
     await ownership.check_steered_by(caller_of(request), runtime, item_id)
     item = await runtime.find_item(item_id)
@@ -244,9 +244,9 @@ async def forget(request: Request, item_id: str) -> Response:
         if not item.done():
             raise _not_now(item_id, f"it is {item.state}", "cancel it first")
         if item_id in needed:
-            raise _not_now(item_id, "others that are not over need its value", "ask again when they are")
+            raise _not_now(item_id, "unfinished items need its value", "repeat it when they are over")
         if not await asyncio.to_thread(runtime.store.forget, item_id, needed):
-            raise _not_now(item_id, "something of it is still to be done", "ask again in a moment")
+            raise _not_now(item_id, "an attempt of it is still being cleaned up", "repeat it in a moment")
         runtime.forget_ended(item_id)
         await record_if_others(request, item.task.owner, "forget", item_id)
     return JsonResponse({"id": item_id, "state": EXPIRED})

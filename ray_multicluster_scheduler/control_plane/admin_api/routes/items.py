@@ -78,7 +78,7 @@ _ROWS_AT_ONCE = 50
 @router.post("/api/v1/items", tags=["items"], **described(Rule.SUBMIT, items_docs.SUBMIT))
 async def submit(request: Request) -> Response:
     """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable.
-    Without an id it is given one."""
+    An item without an id gets one."""
     body = await json_of(request)
     check_fields(body, (*_OF_ONE, *_OF_ALL), "A submission")
     shared = {key: body[key] for key in _OF_ALL if key in body}
@@ -93,7 +93,7 @@ async def submit(request: Request) -> Response:
 @router.post("/api/v1/items/batch", tags=["items"], **described(Rule.SUBMIT, items_docs.SUBMIT_BATCH))
 async def submit_batch(request: Request) -> Response:
     """Submit many: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by itself;
-    the answers are in the order of the items, and what was accepted is durable. Those without an id are given one."""
+    the answers are in the order of the items, and accepted items are durable. Items without an id get one."""
     body = await json_of(request, each="items")
     check_fields(body, ("items", *_OF_ALL), "A batch")
     return JsonResponse({"items": await _take(request, body, many=True)})
@@ -102,7 +102,7 @@ async def submit_batch(request: Request) -> Response:
 async def _take(request: Request, body: dict[str, Any], *, many: bool) -> list[dict[str, Any]]:
     entries = body.get("items")
     if not isinstance(entries, list) or len(entries) > MOST_ITEMS:
-        raise ConfigurationError("items is no list of at most 10,000.", next_step='send {"items": [{"task": …}]}')
+        raise ConfigurationError("items is not a list of at most 10,000.", next_step='send {"items": [{"task": …}]}')
     client = body.get("client")
     if client is not None and not isinstance(client, str):
         raise ConfigurationError(f"client is {str(client)[:100]!r}.", next_step="give the name of a mailbox, or none")
@@ -172,18 +172,17 @@ def _wanted(entry: object, user: str) -> SubmitRequest:
     task = item_from({**fields, "owner": user} if fields.get("owner", "") == "" else fields)
     if task.kind in ("task", "actor") and not (task.function_digest and task.arguments_digest):
         raise ConfigurationError(
-            f"{task.kind} {task.id} has no payload: its code, or its arguments, are not named.",
+            f"{task.kind} {task.id} has no payload: function_digest or arguments_digest is missing.",
             task_id=task.id,
-            next_step="give function_digest and arguments_digest, and both pickled in blobs, as the Python library "
-            "does; a job needs none",
+            next_step="give both, and the pickled data in blobs, as the Python library does; a job needs none",
         )
     objects = tuple(texts(dict(entry), "objects"))
     values = [one for one in objects if not one.startswith(ACTOR)]
     if task.gang is not None and sum(one.objects for one in task.gang.members) != len(values):
         raise ConfigurationError(
-            f"gang {task.id} is given {len(values)} values, and its members name another number of them.",
+            f"gang {task.id} has {len(values)} objects, but its members use another number of them.",
             task_id=task.id,
-            next_step="name one object for each that a member has",
+            next_step="give one object for each that a member uses",
         )
     return SubmitRequest(task, objects, entry.get("get_if_exists") is True)
 
@@ -285,13 +284,13 @@ def _row(stored: StoredItem) -> dict[str, Any]:
 async def wait(request: Request) -> Response:
     """Long poll: ``{"client": "any name", "mailbox": …, "add": [ids], "heard": [ids], "timeout": 25}``.
 
-    Answers with what is new of the client's items: all that are over, until they are ``heard``, and where the others
-    are. ``mailbox`` is what the last answer said; if an answer says another one, all ids are to be named again.
+    Answers with changes of the client's items. Ended items are repeated until the client acknowledges them in
+    ``heard``. ``mailbox`` is the one of the last answer; if an answer has another one, add all ids again.
     """
     body = await json_of(request)
     client = body.get("client")
     if not isinstance(client, str) or not client:
-        raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
+        raise ConfigurationError("client is missing.", next_step="give a name that no other client has")
     timeout = seconds(body, "timeout", 25.0, LONGEST_WAIT_S)
     known = body.get("mailbox") if isinstance(body.get("mailbox"), str) else None
     caller, add, heard = caller_of(request), texts(body, "add", MOST_ITEMS), texts(body, "heard")
@@ -318,7 +317,7 @@ async def explain(request: Request, item_id: str) -> Response:
 
 @router.get("/api/v1/items/{item_id}/result", tags=["items"], **described(Rule.STEER, items_docs.RESULT))
 async def result(request: Request, item_id: str) -> Response:
-    """The pickled value of one that succeeded, or the pickled exception of user code."""
+    """The pickled value of an item that succeeded, or the pickled exception of user code."""
     runtime = runtime_of(request)
     await ownership.check_steered_by(caller_of(request), runtime, item_id)
     large = await large_value(runtime, item_id)
@@ -343,8 +342,8 @@ async def result(request: Request, item_id: str) -> Response:
 async def logs(
     request: Request, item_id: str, attempt: int | None = None, stream: str | None = None, follow: bool = False
 ) -> Response:
-    """What an attempt printed, the newest one by default; with ``follow`` as it comes, until the item is over, or with
-    ``attempt`` too until that one is: whoever is cut off knows then what it has heard of which."""
+    """The output of an attempt, by default of the newest. ``follow`` streams it until the item is over; with ``attempt``
+    until that attempt is over, so that a client that was disconnected can resume."""
     runtime = runtime_of(request)
     item = await runtime.find_item(item_id)
     if item is None:
@@ -353,7 +352,7 @@ async def logs(
     if attempt is not None and not 0 < attempt <= item.attempt:
         had = "none yet" if not item.attempt else f"attempts 1 to {item.attempt}"
         raise ConfigurationError(
-            f"attempt is {str(attempt)[:30]}, and {item_id} has had {had}.", next_step="give one of them, or none"
+            f"attempt is {str(attempt)[:30]}, but {item_id} had {had}.", next_step="give one of them, or none"
         )
     if stream not in (None, "stdout", "stderr"):
         raise ConfigurationError(f"stream is {str(stream)[:100]!r}.", next_step="use stdout or stderr, or give none")

@@ -30,7 +30,7 @@ def with_id(task: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def missing_task_error() -> ConfigurationError:
     return ConfigurationError(
-        "There is no task in it.", next_step='send {"task": {"kind": "job", "name": …, "job": {"entrypoint": …}}}'
+        "The request has no task.", next_step='send {"task": {"kind": "job", "name": …, "job": {"entrypoint": …}}}'
     )
 
 
@@ -48,13 +48,13 @@ def idempotency_key_of(request: Request) -> str | None:
 
 
 def with_key(task: TaskDescription, key: str) -> TaskDescription:
-    """Raises ConfigurationError if it says another key itself."""
+    """Raises ConfigurationError if the task already has another key."""
     if task.idempotency_key is not None and task.idempotency_key != key:
         raise ConfigurationError(
-            f"{task.kind} {task.id} has the idempotency_key {task.idempotency_key!r}, and the header Idempotency-Key "
-            f"says {key!r}.",
+            f"{task.kind} {task.id} has the idempotency_key {task.idempotency_key!r}, but the header Idempotency-Key "
+            f"is {key!r}.",
             task_id=task.id,
-            next_step="give one of them, or the same twice",
+            next_step="give only one of them, or the same in both",
         )
     return replace(task, idempotency_key=key)
 

@@ -10,11 +10,7 @@ from fastapi import APIRouter, Request, Response
 from ray_multicluster_scheduler.common.control_characters import check_identifier
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
-from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import (
-    Rule,
-    caller_of,
-    check_seen,
-)
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of, check_seen
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.metrics import queue_counts
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
@@ -62,22 +58,22 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
 
 @router.get("/api/v1/owners", tags=["queue"], **described(Rule.SEE, items_docs.OWNERS))
 async def owners(request: Request) -> Response:
-    """Owners with unfinished items or limits: how much they have, and how much they may have."""
+    """Owners with unfinished items or limits: their numbers of items, and their limits."""
     caller, rows = caller_of(request), await _owners(runtime_of(request))
     return JsonResponse({"owners": [row for name, row in rows.items() if caller.may_see(name)]})
 
 
 @router.get("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.SEE, items_docs.OWNER))
 async def one_owner(request: Request, owner: str) -> Response:
-    """One owner, also one whose items are all over."""
+    """One owner, even if all its items are over."""
     check_seen(request, owner, f"what {owner} has")
     runtime = runtime_of(request)
     row = (await _owners(runtime)).get(owner)
     if row is None and (await asyncio.to_thread(runtime.store.items, Query(owner=owner, limit=1))).items:
-        row = (await _owners(runtime, owner))[owner]  # all that it had is over
+        row = (await _owners(runtime, owner))[owner]
     if row is None:
         raise UnknownItemError(
-            f"{owner!r} has had nothing here that is remembered, and no limits.",
+            f"The owner {owner!r} is unknown: it has no stored items and no limits.",
             next_step="see `rmcs owner list` (GET /api/v1/owners)",
         )
     return JsonResponse(row)
@@ -85,8 +81,7 @@ async def one_owner(request: Request, owner: str) -> Response:
 
 @router.put("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, items_docs.SET_LIMITS))
 async def set_limits(request: Request, owner: str) -> Response:
-    """Set all limits of an owner, durably: a limit that is not named gets its default. Running items are not
-    affected."""
+    """Set all limits of an owner, durably; limits that are not given get their defaults. Running items continue."""
     limits = owner_limits_from(await json_of(request))
     return await _limited(request, owner, limits)
 
@@ -120,7 +115,7 @@ async def _owners(runtime: ServiceRuntime, *also: str) -> dict[str, dict[str, An
 
 @router.post("/api/v1/queue/{what}/{name:path}/pause", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.PAUSE))
 async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
-    """Start nothing new on a ``cluster``, or nothing new of an ``owner``."""
+    """Pause a queue: start no new items on a ``cluster``, or of an ``owner``."""
     body, runtime = await json_of(request), runtime_of(request)
     reason = checked_reason(body.get("reason", ""))
     before = _paused(request, what, name)
@@ -152,4 +147,4 @@ def _paused(request: Request, what: str, name: str) -> str | None:
             if paused is None:  # a paused odd name can still be resumed
                 check_identifier("owner", name)
             return paused
-    raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")
+    raise ConfigurationError(f"There is no queue of {what!r}.", next_step="name a cluster or an owner")

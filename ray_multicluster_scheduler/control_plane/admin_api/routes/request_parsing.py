@@ -70,8 +70,8 @@ async def bytes_of(request: Request, most: int = MOST_BYTES) -> bytes:
 
 def _too_large(most: int) -> TooLarge:
     return TooLarge(
-        f"What was sent is larger than {most:,} bytes.",
-        next_step="send less at once; large payloads go one by one to /api/v1/blobs",
+        f"The body is larger than {most:,} bytes.",
+        next_step="send smaller requests; upload large payloads one by one to /api/v1/blobs",
     )
 
 
@@ -82,7 +82,7 @@ async def json_of(request: Request, each: str = "") -> dict[str, Any]:
     try:
         data = json.loads(body.decode("utf-8", "surrogatepass") or "{}")
     except RecursionError as error:
-        raise ConfigurationError("The body is nested too deeply.", next_step="send it flatter") from error
+        raise ConfigurationError("The body is nested too deeply.", next_step="send fewer levels") from error
     except ValueError as error:
         raise ConfigurationError(f"The body is not JSON: {error}.", next_step="send a JSON object") from error
     if not isinstance(data, dict):
@@ -157,7 +157,7 @@ def cursor_of(number: int | None) -> str | None:
 def rows_at_most(limit: int) -> int:
     """The page size. Raises ConfigurationError if it is less than one."""
     if limit < 1:
-        raise ConfigurationError(f"limit is {str(limit)[:30]}.", next_step=f"give 1 to {MOST_ROWS:,}, or nothing")
+        raise ConfigurationError(f"limit is {str(limit)[:30]}.", next_step=f"give 1 to {MOST_ROWS:,}, or leave it out")
     return min(limit, MOST_ROWS)
 
 
@@ -170,7 +170,7 @@ def page_of(
         begin = next((at for at, row in enumerate(rows, start=1) if row["id"] == after), 0)
         if not begin:
             raise ConfigurationError(
-                f"There is no row {after[:100]!r} any more.", next_step="begin with the first page"
+                f"The row {after[:100]!r} does not exist any more.", next_step="begin with the first page"
             )
     if limit is None:
         return rows[begin:], None

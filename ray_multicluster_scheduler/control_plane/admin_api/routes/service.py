@@ -18,17 +18,10 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction 
     for_owner,
     settings_shown,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import (
-    Rule,
-    caller_of,
-    visible_owner,
-)
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of, visible_owner
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import KEPT_HOURS, LoadSeries, table
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
-    json_of,
-    runtime_of,
-)
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import JSON, described
 
@@ -102,7 +95,7 @@ async def set_log_level(request: Request) -> Response:
     body = await json_of(request)
     level, others = body.get("level"), sorted(set(body) - {"level"})
     if others:
-        raise ConfigurationError(f"{others[0][:100]!r} is not known here.", next_step="send level, and nothing else")
+        raise ConfigurationError(f"A log level has no field {others[0][:100]!r}.", next_step="send level only")
     if not isinstance(level, str) or level not in LEVELS:
         raise ConfigurationError(
             f"level is {str(level)[:100]!r}." if "level" in body else "level is missing.",
@@ -133,7 +126,7 @@ async def series(request: Request, hours: float = 1.0) -> Response:
     """Load of every cluster and queue length, by minute for the last ``hours``. It survives restarts; times when no
     service ran are null."""
     if not (math.isfinite(hours) and 0 < hours <= KEPT_HOURS):
-        raise ConfigurationError(f"hours is {hours}.", next_step=f"give more than 0, and {KEPT_HOURS} at the most")
+        raise ConfigurationError(f"hours is {hours}.", next_step=f"give more than 0, and at most {KEPT_HOURS}")
     kept: LoadSeries = request.app.state.series
     columns = kept.columns(hours)
     return Response(await asyncio.to_thread(lambda: json.dumps(table(*columns)).encode()), media_type=JSON)

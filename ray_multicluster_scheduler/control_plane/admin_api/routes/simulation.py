@@ -21,10 +21,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import missing_task_error, with_id
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
-    json_of,
-    runtime_of,
-)
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import MOST_ITEMS, SimulationRunner
@@ -37,13 +34,13 @@ from ray_multicluster_scheduler.simulation.workloads.workload import Item
 router = APIRouter()
 _MOST_SEED = 2**53
 _NOT_HERE = frozenset({"policies"})
-"""Settings that name code to be loaded: that is for whoever starts the service."""
+"""Settings that name code to load: only the operator who starts the service may set them."""
 
 
 @router.post("/api/v1/plan", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.PLAN))
 async def plan(request: Request) -> Response:
-    """Where an item would go now, and why: ``{"task": {…}}``. Every cluster is asked first; nothing is submitted. What
-    would be refused as somebody else's, or for its priority, is refused here, too."""
+    """Where an item would be placed now, and why: ``{"task": {…}}``. Checks all clusters first, and submits nothing.
+    An owner or a priority that the caller may not use is refused as in a submission."""
     body, runtime, caller = await json_of(request), runtime_of(request), caller_of(request)
     if not isinstance(body.get("task"), Mapping):
         raise missing_task_error()
@@ -54,13 +51,13 @@ async def plan(request: Request) -> Response:
 
 @router.get("/api/v1/trace", tags=["fleet"], **described(Rule.SEE, fleet_docs.TRACE))
 async def trace(request: Request) -> Response:
-    """What has run, as a CSV trace for `rmcs simulate`."""
+    """Past work as a CSV trace for `rmcs simulate`."""
     pages = history_trace(runtime_of(request).store, visible_owner(request))
     return StreamingResponse(_lines(pages, partial(is_still_valid, request)), media_type="text/csv")
 
 
 async def _lines(pages: Iterator[list[Item]], still: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Page by page, as fast as they are read; only the first one has the names of the columns."""
+    """The header of the table is sent once, before the first page."""
     head = True
     while still() and (page := await asyncio.to_thread(next, pages, None)) is not None:
         text = trace_text(page)
@@ -70,14 +67,14 @@ async def _lines(pages: Iterator[list[Item]], still: Callable[[], bool]) -> Asyn
 
 @router.post("/api/v1/simulate", tags=["fleet"], **described(Rule.STEER, fleet_docs.SIMULATE))
 async def simulate(request: Request) -> Response:
-    """Run a made-up workload in virtual time, by the same brain: ``{"synthetic": "items=1000 over=1h", "nodes": {"mac":
-    "4x{CPU:16}"}, "settings": {…}, "seed": 0}``. Clusters are this service's, as large as they were last seen unless
-    ``nodes`` says otherwise. Nothing is submitted. One at a time, at most 5,000 items and 30 s."""
+    """Simulate a synthetic workload in virtual time with the same scheduler: ``{"synthetic": "items=1000 over=1h",
+    "nodes": {"mac": "4x{CPU:16}"}, "settings": {…}, "seed": 0}``. The clusters are this service's, in their last known
+    size unless ``nodes`` gives another. Submits nothing. One simulation at a time, at most 5,000 items and 30 s."""
     body, runtime = await json_of(request), runtime_of(request)
     unknown = sorted(set(body) - {"synthetic", "nodes", "settings", "seed"})
     if unknown:
         raise ConfigurationError(
-            f"A simulation has no {unknown[0]!r}.", next_step="use synthetic, nodes, settings, seed"
+            f"A simulation has no parameter {unknown[0]!r}.", next_step="use synthetic, nodes, settings, seed"
         )
     runs: SimulationRunner = request.app.state.simulated_runs
     return JsonResponse(await runs.run(_simulation_request(body, runtime)))
@@ -87,15 +84,21 @@ def _simulation_request(body: dict[str, Any], runtime: ServiceRuntime) -> dict[s
     """Raises ConfigurationError."""
     synthetic, seed = body.get("synthetic"), body.get("seed", 0)
     if not isinstance(synthetic, str) or len(synthetic) > 10_000:
-        raise ConfigurationError("synthetic is no text.", next_step='for example "items=1000 over=1h run=constant:60"')
+        raise ConfigurationError(
+            "synthetic is not a text.", next_step='for example "items=1000 over=1h run=constant:60"'
+        )
     items = Synthetic.parse(synthetic).items
     if items is not None and items > MOST_ITEMS:
-        raise ConfigurationError(f"These are {items:,} items.", next_step=f"simulate {MOST_ITEMS:,} at the most here")
+        raise ConfigurationError(
+            f"The workload has {items:,} items.", next_step=f"simulate at most {MOST_ITEMS:,} in the service"
+        )
     if type(seed) is not int or not 0 <= seed < _MOST_SEED:
         raise ConfigurationError(f"seed is {str(seed)[:100]!r}.", next_step="give a whole number, 0 or more")
     settings, nodes = _mapping(body, "settings"), _mapping(body, "nodes")
     if not _NOT_HERE.isdisjoint(settings):
-        raise ConfigurationError("policies cannot be given here.", next_step="use `rmcs simulate` for them")
+        raise ConfigurationError(
+            "A simulation in the service cannot load custom policies.", next_step="use `rmcs simulate` for them"
+        )
     for name in nodes:
         runtime.check_cluster(name)
     known = {one.name: _size(runtime, one.name) for one in runtime.config.clusters}
@@ -123,7 +126,7 @@ def _mapping(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _size(runtime: ServiceRuntime, name: str) -> str | None:
-    """Its nodes as they were last seen; None if that was never."""
+    """The nodes of the last snapshot; None if there is none."""
     snapshot = runtime.machine.registry.latest_snapshot(name)
     if snapshot is None or not snapshot.nodes:
         return None

@@ -13,12 +13,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.audit import reco
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenStore, roles_of
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
-    access_of,
-    is_text,
-    json_of,
-    texts,
-)
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import access_of, is_text, json_of, texts
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 
@@ -27,12 +22,12 @@ router = APIRouter()
 
 @router.post("/api/v1/session", tags=["login"], **described(Rule.KNOWN, service_docs.LOG_IN))
 async def log_in(request: Request) -> Response:
-    """Begin a session: asked with ``Authorization: Bearer``, answered with a cookie that only the browser itself can
-    read. It ends after twelve hours, with its token, with ``DELETE``, or with the service."""
+    """Begin a browser session: send ``Authorization: Bearer``; the answer sets a cookie that scripts cannot read. The
+    session ends after twelve hours, when its token becomes invalid, with ``DELETE``, or when the service stops."""
     access = access_of(request)
     if access.tokens is not None and "authorization" not in request.headers:
         raise NotAllowedError(
-            "A session begins with a token.", next_step="send Authorization: Bearer, with the token to log in with"
+            "A session requires a token.", next_step="send Authorization: Bearer, with the token to log in with"
         )
     caller = caller_of(request)
     lasts_s = _lasts_s(request, access.sessions.lasts_s)
@@ -57,8 +52,8 @@ async def log_out(request: Request) -> Response:
 
 @router.post("/api/v1/ticket", tags=["login"], **described(Rule.KNOWN, service_docs.TICKET))
 async def ticket(request: Request) -> Response:
-    """A ticket for one web socket, or one stream of events, where a page cannot send a header: ``?ticket=…``. It is
-    good for 30 seconds, once."""
+    """Make a ticket for one WebSocket or one event stream, for pages that cannot send a header: ``?ticket=…``. It is
+    valid once, for 30 seconds."""
     access = access_of(request)
     ticket: dict[str, Any] = {
         "ticket": access.tickets.make(caller_of(request)),
@@ -80,24 +75,25 @@ def _secure(request: Request) -> bool:
 
 @router.get("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, service_docs.LIST_TOKENS))
 async def list_tokens(request: Request) -> dict[str, Any]:
-    """All of them, oldest first, also those that have expired; never what one needs to use them."""
+    """All tokens, oldest first, including expired ones; without their secret texts."""
     return {"tokens": _store(request).list()}
 
 
 @router.post("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, service_docs.CREATE_TOKEN))
 async def create(request: Request) -> dict[str, Any]:
-    """Make one: ``{"user": "alice", "roles": ["submitter"], "note": "", "expires_at": seconds since 1970, or null}``.
-    The answer has the token itself, once: it is kept nowhere."""
+    """Create a token: ``{"user": "alice", "roles": ["submitter"], "note": "", "expires_at": seconds since 1970, or
+    null}``. The answer has its secret text, this once: only a hash is stored."""
     store, body = _store(request), await json_of(request)
     for key in body:
         if key not in ("user", "roles", "note", "expires_at"):
             raise ConfigurationError(f"A token has no {key!r}.", next_step="give user, roles, note and expires_at")
     user, note, expires_at = body.get("user"), body.get("note", ""), body.get("expires_at")
     if not isinstance(user, str) or not is_text(user):
-        raise ConfigurationError(f"user is {str(user)[:100]!r}.", next_step="name whoever will use the token")
+        raise ConfigurationError(f"user is {str(user)[:100]!r}.", next_step="give the name of the user of the token")
     if "/" in user or user in (".", ".."):
         raise ConfigurationError(
-            f"user is {user[:100]!r}, which no address can name.", next_step="use a name without /, other than . and .."
+            f"user is {user[:100]!r}, which cannot be part of a URL.",
+            next_step="use a name without /, other than . and ..",
         )
     if not isinstance(note, str) or not is_text(note):
         raise ConfigurationError(f"note is {str(note)[:100]!r}.", next_step="give a text")
@@ -116,7 +112,7 @@ async def create(request: Request) -> dict[str, Any]:
 @router.delete("/api/v1/tokens/{token_id}", tags=["tokens"], **described(Rule.ADMINISTER, service_docs.REVOKE_TOKEN))
 async def revoke(request: Request, token_id: str, force: bool = False) -> dict[str, Any]:
     """Make a token invalid at once, and end its streams. The last token of an admin needs ``force``. Answered when it
-    is durable; if it cannot be written now, it is in force all the same, and can be repeated."""
+    is durable; if it cannot be written now, the token is invalid all the same, and the request can be repeated."""
     store = _store(request)
     about, writing = store.begin_revoke(token_id, force=force)
     await record_action(request, "token revoke", token_id, {"of": about["user"]})
@@ -128,6 +124,6 @@ def _store(request: Request) -> TokenStore:
     store = access_of(request).tokens
     if store is None:
         raise ConfigurationError(
-            "This service asks nobody for a token (auth: none).", next_step="start it with --auth token"
+            "This service requires no tokens (auth: none).", next_step="start it with --auth token"
         )
     return store

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import pickle
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, create_model
 
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.model import TaskState
@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_descriptio
     RouteDocs,
 )
 from ray_multicluster_scheduler.control_plane.config.item_models import TaskModel
-from ray_multicluster_scheduler.control_plane.config.settings import MOST_OF_AN_OWNER
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 
 NEXT_PAGE = "Ask with it for the next page; null: this is the last one."
 _REASON = "Why, for those who ask."
@@ -354,6 +354,13 @@ CALL_RESULT = RouteDocs("The answer to a call", Raw("(pickled bytes)", BYTES, BY
 # ---- the queue and its owners
 
 
+_LIMIT_TYPES = get_type_hints(OwnerLimits, include_extras=True)
+_LIMITS: dict[str, Any] = {
+    name: (_LIMIT_TYPES[name], optional(one.description or "", 10 if name == "max_running" else one.default))
+    for name, one in OwnerLimits.model_fields.items()
+}
+
+
 class Lane(ApiModel):
     queue: str = required("task or job", "job")
     cluster: str | None = required("Preferred; null: any.", None)
@@ -388,22 +395,18 @@ class Queue(ApiModel):
     after: str | None = required(NEXT_PAGE)
 
 
-class Limits(ApiModel):
-    """null: no limit. A limit that is not given is as it is by default: none, and weight 1."""
-
-    weight: float = optional("Its share at equal priority.", 1, ge=1e-6, le=1e6)
-    max_queued: int | None = optional("So many may wait; more are refused.", None, ge=0, le=MOST_OF_AN_OWNER)
-    max_running: int | None = optional("So many may be on clusters.", 10, ge=0, le=MOST_OF_AN_OWNER)
-    max_gpus: float | None = optional("So many it may hold on clusters.", None, ge=0, le=MOST_OF_AN_OWNER)
-    max_priority: int | None = optional(
-        "The highest priority that it may ask for.", None, ge=-MOST_PRIORITY, le=MOST_PRIORITY
-    )
+Limits: Any = create_model(
+    "Limits",
+    __base__=ApiModel,
+    __doc__="null: no limit. A limit that is not given has its default: none, and weight 1.",
+    **_LIMITS,
+)
 
 
-class LimitsInForce(Limits):
+class LimitsInForce(Limits):  # type: ignore[misc]  # made at run time
     """null: no limit."""
 
-    model_config = ConfigDict(json_schema_extra={"required": list(Limits.model_fields)})
+    model_config = ConfigDict(json_schema_extra={"required": list(OwnerLimits.model_fields)})
 
 
 class Owner(ApiModel):

@@ -10,12 +10,7 @@ from typing import Any
 from fastapi import Response
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, needs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import (
-    REFERENCE,
-    ApiModel,
-    Schema,
-    example_of,
-)
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import REFERENCE, ApiModel, Schema, example_of
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
@@ -71,27 +66,15 @@ def _content(content: type[ApiModel] | Raw, examples: Mapping[str, Any]) -> dict
 def _answers(route: RouteDocs) -> dict[str, Any]:
     answers: dict[str, Any] = {"200": {"description": "Done.", "content": _content(route.answer, {})}}
     for status, (sentence, model) in route.others.items():
-        answers[str(status)] = {
-            "description": sentence,
-            **({} if model is None else {"content": _content(model, {})}),
-        }
+        answers[str(status)] = {"description": sentence, **({} if model is None else {"content": _content(model, {})})}
     return answers
 
 
 def _problem(error: str, status: int, code: str, message: str, next_step: str) -> dict[str, Any]:
-    body = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "code": code,
-        "error": error,
-    }
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "code": code, "error": error}
     body.update(detail=f"{message} What to do: {next_step}", message=message, next_step=next_step)
     return {
-        PROBLEM_JSON: {
-            "schema": {"$ref": REFERENCE.format(model="Problem")},
-            "examples": {"example": {"value": body}},
-        }
+        PROBLEM_JSON: {"schema": {"$ref": REFERENCE.format(model="Problem")}, "examples": {"example": {"value": body}}}
     }
 
 
