@@ -218,7 +218,10 @@ def test_our_other_variables_do_not_disturb(tmp_path: Path) -> None:
             "settings: {owners: {ann: {weigth: 2}}}\n" + ONE % "a",
             ["settings.owners.ann.weigth", "did you mean 'weight'?"],
         ),
-        ("settings: {owners: {ann: {weight: 0}}}\n" + ONE % "a", ["settings.owners.ann.weight", "greater than 0"]),
+        (
+            "settings: {owners: {ann: {weight: 0}}}\n" + ONE % "a",
+            ["settings.owners.ann.weight", "greater than or equal to"],
+        ),
         ("settings: {owners: {ann: {max_queued: -1}}}\n" + ONE % "a", ["settings.owners.ann.max_queued", "-1"]),
         (
             "settings: {owners: {ann: {max_running: 1000000001, max_priority: 1000001}}}\n" + ONE % "a",

@@ -66,7 +66,7 @@ def test_a_debug_line_appears_after_it_was_asked_for_and_not_before(tmp_path: Pa
         ({"level": "debug"}, "level is 'debug'."),
         ({"level": 10}, "level is '10'."),
         ({}, "level is missing."),
-        ({"level": "INFO", "for": 5}, "'for' is not known here."),
+        ({"level": "INFO", "for": 5}, "A log level has no field 'for'."),
     ],
 )
 def test_a_wrong_word_is_refused_with_those_that_are_right(tmp_path: Path, said: dict[str, Any], sentence: str) -> None:

@@ -19,7 +19,7 @@ def test_a_gang_whose_members_name_values_that_were_not_given_is_refused(tmp_pat
     with HttpService(tmp_path / "state") as service:
         status, told = service.ask("POST", "/api/v1/items", said)
         assert (status, told["error"]) == (422, "ConfigurationError")
-        assert "is given 0 values" in told["message"]
+        assert "has 0 objects" in told["message"]
         assert service.submit("t")["id"] == "t"
 
 

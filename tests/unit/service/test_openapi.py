@@ -22,9 +22,8 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.http import app
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import ID
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import ID, PAYLOAD
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.items import NIGHTLY
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.parameters import PAYLOAD
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import JSON, PROBLEM_JSON
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService

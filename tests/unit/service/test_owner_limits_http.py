@@ -132,7 +132,7 @@ def test_an_operator_may_not(service: HttpService) -> None:
         ({"max_gpus": 1e10}, "max_gpus is '10000000000.0': it should be less than or equal to 1000000000."),
         ({"max_priority": 10**20}, f"max_priority is '{10**20}': it should be less than or equal to 1000000."),
         ({"max_priority": -1000001}, "max_priority is '-1000001': it should be greater than or equal to -1000000."),
-        ({"weight": 0}, "weight is '0': it should be greater than 0."),
+        ({"weight": 0}, "weight is '0': it should be greater than or equal to 0.000001."),
         ({"weight": None}, "weight is 'None': it should be a valid number."),
         ({"weight": 1e-9}, "weight is '1e-09': it should be greater than or equal to 0.000001."),
         ({"weight": float("inf")}, "weight is 'inf': it should be less than or equal to 1000000"),

@@ -206,7 +206,7 @@ def test_who_is_before_ones_own_is_counted_and_not_named(service: Tokens) -> Non
     whole = service.get(explain)["queue"]
     assert told["queue"]["position"] == whole["position"]
     assert "wide-alice" in str(whole)
-    assert {one["id"] for one in told["queue"]["ahead"]} == {"somebody else's item"}
+    assert {one["id"] for one in told["queue"]["ahead"]} == {"another owner's item"}
     assert "alice" not in str(told)
     mine = service.ask("GET", "/api/v1/items/wide-alice-2/explain", token=service.alice)[1]
     assert mine["queue"]["ahead"] == [] or mine["queue"]["ahead"][0]["id"] == "wide-alice"
@@ -224,7 +224,7 @@ def test_whom_room_is_kept_for_is_told_to_those_who_may_know(service: Tokens) ->
         ]
     finally:
         state.wide_reservation = None
-    assert said == ["alice-t", "somebody else's item", "alice-t"]
+    assert said == ["alice-t", "another owner's item", "alice-t"]
 
 
 def test_viewers_see_everything_but_values(service: Tokens) -> None:
@@ -340,7 +340,7 @@ def test_payloads_of_others_are_not_read(service: Tokens) -> None:
     assert service.ask("GET", path, token=service.bob) == (200, code), "he has put it"
     assert service.ask("GET", path)[0] == 200
     status, said = service.ask("GET", path, token=service.alice)
-    assert (status, said["message"]) == (404, f"There is no payload {digest} here (any more).")
+    assert (status, said["message"]) == (404, f"There is no payload {digest}, or it was deleted.")
     assert (
         service.send(service.bob, a_task("coded", 0, runtime_env={"working_dir": f"rmcs://{digest}/x.zip"}))[0] == 200
     )

@@ -73,7 +73,7 @@ def test_the_same_failure_is_not_repeated_twice_by_mistake(service: HttpService)
     for _ in range(2):
         status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
         assert (status, answer["task_id"]) == (409, "t")
-        assert answer["message"].startswith(f"t was repeated already, as {again}, which is ")
+        assert answer["message"].startswith(f"t was retried already, as {again}, which is ")
         assert "anyway" in answer["next_step"]
         service.restart()
     named = service.post("/api/v1/items/t/retry", {"id": "third"})["id"]
@@ -205,7 +205,7 @@ def test_a_key_for_something_else_is_refused(service: HttpService) -> None:
     status, answer = keyed(service, "/api/v1/items", {"task": other}, "monday")
     assert (status, "was used for" in answer["message"]) == (422, True)
     status, answer = keyed(service, "/api/v1/items", {"task": {**JOB, "idempotency_key": "mine"}}, "monday")
-    assert (status, "says 'monday'" in answer["message"]) == (422, True)
+    assert (status, "is 'monday'" in answer["message"]) == (422, True)
     assert keyed(service, "/api/v1/items", {"task": {**JOB, "idempotency_key": "monday"}}, "monday")[0] == 200
     assert keyed(service, "/api/v1/items", {"task": JOB}, "x" * 256)[0] == 422
 
@@ -222,7 +222,7 @@ def test_a_retry_with_a_key_happens_once(service: HttpService) -> None:
     first = keyed(service, "/api/v1/items/t/retry", {}, "again")[1]["id"]
     assert keyed(service, "/api/v1/items/t/retry", {}, "again")[1]["id"] == first
     status, answer = keyed(service, "/api/v1/items/t/retry", {}, "and again")
-    assert (status, answer["message"].startswith(f"t was repeated already, as {first}, ")) == (409, True)
+    assert (status, answer["message"].startswith(f"t was retried already, as {first}, ")) == (409, True)
     second = keyed(service, "/api/v1/items/t/retry", {"anyway": True}, "and again")[1]["id"]
     assert service.get("/api/v1/items/t")["repeated_by"] == [first, second]
     service.restart()

@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
     SubmitRequest,
 )
 
-HIDDEN_ID = "somebody else's item"
+HIDDEN_ID = "another owner's item"
 LimitsOf: TypeAlias = Callable[[str], OwnerLimits]
 """The limits of an owner in force."""
 

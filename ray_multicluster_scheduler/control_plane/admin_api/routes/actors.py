@@ -64,7 +64,7 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
     if living is None and not caller.steers_all:  # the owner of a detached actor on a cluster is unknown
         raise UnknownItemError(
             f"No living actor {name!r} of this service is known.",
-            next_step="create it with name=…; an actor of another control plane requires a token with the role operator",
+            next_step="create it with name=…; actors of other control planes require a token with the role operator",
         )
     return JsonResponse(
         item_summary(request, living if living is not None else await runtime.actor_names.find(name, cluster))
@@ -191,7 +191,8 @@ async def explain_call(request: Request, call_id: str) -> Response:
 
 @router.get("/calls/{call_id}/result", **described(Rule.STEER, items_docs.CALL_RESULT))
 async def call_result(request: Request, call_id: str, client: str) -> Response:
-    """The pickled value of an answered call, or the pickled exception of user code, until its client has received it."""
+    """The pickled value of an answered call, or the pickled exception of user code, until its client has received
+    it."""
     known = mailboxes_of(request).box(client, caller_of(request).user).find(call_id)
     outcome = known.outcome if isinstance(known, CallItem) else None
     if outcome is None or outcome.result is None or outcome.result.payload is None:

@@ -110,8 +110,8 @@ async def cluster(request: Request, name: str, refresh: bool = True) -> Response
 
 @router.post("/api/v1/clusters/{name}/check", tags=["clusters"], **described(Rule.KNOWN, fleet_docs.CHECK))
 async def check(request: Request, name: str) -> Response:
-    """Take a snapshot now, regardless of the circuit breaker; stopped links and jobs are retried. If the cluster answers
-    an operator's check, the breaker closes."""
+    """Take a snapshot now, regardless of the circuit breaker; stopped links and jobs are retried. If the cluster
+    answers an operator's check, the breaker closes."""
     runtime = runtime_of(request)
     check_cluster(request, name)
     closed_before = fleet_control.breaker_is_closed(runtime, name)

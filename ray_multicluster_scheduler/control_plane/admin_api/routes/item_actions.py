@@ -121,9 +121,9 @@ def _held(request: Request, item: Item) -> str | None:
 
 @router.post("/api/v1/items/{item_id}/retry", tags=["items"], **described(Rule.SUBMIT, items_docs.RETRY))
 async def retry(request: Request, item_id: str) -> Response:
-    """Submit a failed or cancelled item again, as a new item: ``{"id": "of the new item", "anyway": false}``. It has the
-    same code, arguments and options, and does not end with the program that submitted the first. ``anyway`` permits it
-    for an item that succeeded or was retried already, as does an ``id``. A repeated Idempotency-Key returns the item
+    """Submit a failed or cancelled item again, as a new item: ``{"id": "of the new item", "anyway": false}``. It has
+    the same code, arguments and options, and does not end with the program that submitted the first. ``anyway`` permits
+    it for an item that succeeded or was retried already, as does an ``id``. A repeated Idempotency-Key returns the item
     that the key made first."""
     body, runtime, key = await json_of(request), runtime_of(request), idempotency_key_of(request)
     made = body.get("id")
@@ -183,7 +183,7 @@ async def _repeated(
         answer = ownership.own_answer(caller, answer)
     if isinstance(answer, MissingBlobs):
         raise ResultLostError(
-            f"{item_id} cannot be retried: its code or its arguments were deleted.",
+            f"{item_id} cannot be retried: its code or its arguments were forgotten.",
             task_id=item_id,
             next_step="submit it again from the program that made it, or keep payloads longer (keep_payloads_s)",
         )
@@ -209,7 +209,7 @@ async def _over(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription,
     stored = None if item is None else await asyncio.to_thread(runtime.store.item, item_id)
     if item is None or stored is None:
         raise ResultLostError(
-            f"{item_id} ended long ago and was deleted (EXPIRED).", task_id=item_id, next_step="submit it again"
+            f"{item_id} ended long ago and was forgotten.", task_id=item_id, next_step="submit it again"
         )
     if item.outcome is None:
         raise SchedulerError(
@@ -234,8 +234,8 @@ def _again(task: TaskDescription, item_id: str, key: str | None) -> TaskDescript
 
 @router.delete("/api/v1/items/{item_id}", tags=["items"], **described(Rule.STEER, items_docs.FORGET))
 async def forget(request: Request, item_id: str) -> Response:
-    """Delete the history, output and values of an item that is over. Its id then answers EXPIRED, and stays in use. What
-    Ray keeps of a job is not deleted."""
+    """Delete the history, output and values of an item that is over. Its id then answers EXPIRED, and stays in use.
+    What Ray keeps of a job is not deleted."""
     runtime = runtime_of(request)
     await ownership.check_steered_by(caller_of(request), runtime, item_id)
     item = await runtime.find_item(item_id)

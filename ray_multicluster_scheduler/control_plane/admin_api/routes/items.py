@@ -342,8 +342,8 @@ async def result(request: Request, item_id: str) -> Response:
 async def logs(
     request: Request, item_id: str, attempt: int | None = None, stream: str | None = None, follow: bool = False
 ) -> Response:
-    """The output of an attempt, by default of the newest. ``follow`` streams it until the item is over; with ``attempt``
-    until that attempt is over, so that a client that was disconnected can resume."""
+    """The output of an attempt, by default of the newest. ``follow`` streams it until the item is over; with
+    ``attempt`` until that attempt is over, so that a client that was disconnected can resume."""
     runtime = runtime_of(request)
     item = await runtime.find_item(item_id)
     if item is None:

@@ -1,4 +1,4 @@
-"""ApiModel: the base of the models that document requests and answers; their JSON Schema and examples."""
+"""ApiModel: base class of the models of requests and answers; generates their JSON Schemas and examples."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ Schema: TypeAlias = dict[str, Any]
 Base64: TypeAlias = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"})]
 REFERENCE = "#/components/schemas/{model}"
 ID = "nightly-2026-11-15"
+PAYLOAD = b"hello"
+"""What the examples upload as a payload."""
 _EXAMPLES: dict[str, Any] = {
     "id": ID,
     "kind": "job",
@@ -28,7 +30,7 @@ _EXAMPLES: dict[str, Any] = {
     "changed": True,
     "after": None,
 }
-"""Examples of fields that mean the same in every model."""
+"""Examples of fields with the same meaning in every model."""
 
 
 class ApiModel(BaseModel):
@@ -56,7 +58,7 @@ def _field(made: dict[str, Any], doc: str, example: Any, bounds: dict[str, Any])
 
 
 def example_of(model: type[BaseModel]) -> dict[str, Any]:
-    """An object of a model: its required fields, and the others that have an example."""
+    """An example object: the required fields of the model, and optional ones that have an example."""
     made: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         key = field.alias or name
@@ -81,7 +83,7 @@ def _example_of_type(hint: Any, name: str = "") -> Any:
 
 
 class _PlainSchema(GenerateJsonSchema):
-    """JSON Schema without titles, which repeat the names, and without null as the default of what is not given."""
+    """JSON Schema without titles, which repeat the names, and without null as a default."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -94,7 +96,7 @@ class _PlainSchema(GenerateJsonSchema):
 
 
 def components() -> dict[str, Schema]:
-    """The schemas of all models by name: those that validate items, and those of this package."""
+    """The schemas of the item models and of all subclasses of ApiModel, by name."""
     models: list[tuple[type[BaseModel], Literal["validation"]]] = [
         (one, "validation") for one in (*ITEM_MODELS.values(), *_subclasses(ApiModel))
     ]

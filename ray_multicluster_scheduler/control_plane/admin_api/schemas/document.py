@@ -1,9 +1,9 @@
-"""The OpenAPI document of a service: what FastAPI knows of the routes, and our schemas and words."""
+"""DocumentedApp: a FastAPI app whose OpenAPI document has our schemas, examples and descriptions of parameters."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -11,48 +11,82 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import RULE, Rule
 from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import COOKIE
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import components
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.parameters import PARAMETERS
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import PAYLOAD, components
 
 _ABOUT = """One control plane above many Ray clusters. Submit tasks, actors, jobs and gangs; see where they are and why.
 
-Whoever may ask for a route stands there as `x-rule`. Every refusal is an RFC 9457 problem document with `code`,
-`message` and `next_step`. Times are seconds since 1970. Values are pickled by the program that made them; the service
-never looks inside: functions and arguments are pickled by the Python library, and jobs are what other programs submit.
+`x-rule` of each route names the callers who may use it. Every error is an RFC 9457 problem document with `code`,
+`message` and `next_step`. Times are seconds since 1970. The service never unpickles values: the Python library pickles
+functions and arguments; programs in other languages submit jobs.
 
-`/api/v1/ws` is a WebSocket with the same events and parameters as `/api/v1/events`, which this document cannot show;
-docs/events.md does. A page that can send no header opens both with a `ticket` of `POST /api/v1/ticket`."""
+`/api/v1/ws` is a WebSocket with the same events and parameters as `/api/v1/events`. OpenAPI cannot describe it; see
+docs/events.md. A page that cannot send a header opens both with a `ticket` from `POST /api/v1/ticket`."""
 _SCHEMES: dict[str, dict[str, str]] = {
     "bearer": {
         "type": "http",
         "scheme": "bearer",
-        "description": "A token of `rmcs token create`. A service with auth: none wants none.",
+        "description": "A token of `rmcs token create`. A service with auth: none requires none.",
     },
     "session": {
         "type": "apiKey",
         "in": "cookie",
         "name": COOKIE,
-        "description": "What a browser has after `POST /api/v1/login`, for pages of this service itself.",
+        "description": "The session cookie of `POST /api/v1/session`, for pages of this service itself.",
     },
 }
 
+PARAMETERS: Mapping[str, tuple[str, Any]] = {
+    "item_id": ("The id of an item.", "nightly-2026-11-15"),
+    "job_id": ("The id of a job.", "nightly-2026-11-15"),
+    "call_id": ("The id of a call of an actor's method.", "call-1"),
+    "digest": ("The BLAKE2b hash (16 bytes, as hexadecimal digits) of a payload.", digest_of(PAYLOAD)),
+    "name": ("The name of the cluster, actor, owner or item.", "mac"),
+    "what": ("cluster or owner: the kind of queue.", "cluster"),
+    "state": ("Only items in one of these states, separated by commas.", "QUEUED,RUNNING"),
+    "kind": ("Only items of this kind: task, actor, job or gang.", "job"),
+    "owner": ("Only items of this owner.", "ann"),
+    "begins": ("Only items with ids that begin with this text.", "nightly"),
+    "since": ("Only items submitted at this time or later, in seconds since 1970.", 0.0),
+    "until": ("Only items submitted before this time, in seconds since 1970.", 4000000000.0),
+    "hours": ("The number of hours up to now, at most 24.", 1),
+    "cluster": ("Only what is on this cluster, or was on it last.", "mac"),
+    "after": ("The cursor from the previous page.", "9"),
+    "limit": ("The number of rows, at most 1,000.", 100),
+    "refresh": ("Check the clusters first.", False),
+    "attempt": ("The number of the attempt; by default the newest.", 1),
+    "stream": ("Only stdout, or only stderr.", "stdout"),
+    "follow": ("Stream new output until the item is over; with `attempt` until that attempt is over.", False),
+    "dry_run": ("Return a preview, without changes.", False),
+    "token_id": ("The id of a token, which is not secret.", "k3v9x2ab"),
+    "force": ("Revoke even the last token of an admin.", False),
+    "types": (
+        "Any of transition, decision, cluster, action (these four by default) and telemetry, separated by commas.",
+        "transition,decision",
+    ),
+    "id": ("Only events of these items, separated by commas.", "nightly-2026-11-15"),
+    "snapshot": ("Begin with a snapshot of the present state.", False),
+    "ticket": ("A ticket of POST /api/v1/ticket, for a page that cannot send a header.", ""),
+    "/api/v1/owners/{owner} owner": ("The name of the owner.", "ann"),
+    "/api/v1/events since": ("Begin with the events after this number.", 0),
+    "client": ("The name of the client of the mailbox.", "me"),
+}
+"""Description and example of each parameter, by its name, or by path and name where that means something else."""
+
 
 class DocumentedApp(FastAPI):
-    """Its document is made when it is first asked for.
-
-    ``own_routes`` are those of the routers that it was given, themselves: FastAPI keeps routers, and does not say what
-    is in them.
-    """
+    """Its OpenAPI document is made at the first request for it."""
 
     @functools.cached_property
     def own_routes(self) -> list[BaseRoute]:
+        """The routes of all included routers; FastAPI itself may keep only the routers."""
         return []
 
     @property
     def documented_routes(self) -> list[APIRoute]:
-        """All but web sockets, of which OpenAPI knows nothing."""
+        """All but WebSockets, which OpenAPI cannot describe."""
         return [route for route in self.own_routes if isinstance(route, APIRoute)]
 
     def include_router(self, router: APIRouter, **options: Any) -> None:
@@ -66,9 +100,10 @@ class DocumentedApp(FastAPI):
             parts.setdefault("schemas", {}).update(components())
             parts["securitySchemes"] = _SCHEMES
             for route in self.documented_routes:
-                _put_back(made, route)
+                _restore_nulls(made, route)
             for path, operation in _operations(made):
-                operation["description"] = _plain(operation.get("description", ""))
+                # Docstrings are reStructuredText, the document is Markdown.
+                operation["description"] = operation.get("description", "").replace("``", "`")
                 operation["security"] = [] if operation.get(RULE) == Rule.OPEN else [{name: []} for name in _SCHEMES]
                 for parameter in operation.get("parameters", ()):
                     _explain(path, parameter)
@@ -76,8 +111,8 @@ class DocumentedApp(FastAPI):
         return self.openapi_schema
 
 
-def _put_back(document: dict[str, Any], route: APIRoute) -> None:
-    """FastAPI leaves out all that is null, also from examples, where it says something."""
+def _restore_nulls(document: dict[str, Any], route: APIRoute) -> None:
+    """FastAPI drops every null from the document, also from examples, where it is data."""
     extra = route.openapi_extra or {}
     for method in route.methods or ():
         operation = document["paths"][route.path_format][method.lower()]
@@ -95,8 +130,3 @@ def _explain(path: str, parameter: dict[str, Any]) -> None:
     known = PARAMETERS.get(f"{path} {parameter['name']}") or PARAMETERS.get(parameter["name"])
     if known is not None and "description" not in parameter:
         parameter["description"], parameter["example"] = known
-
-
-def _plain(docstring: str) -> str:
-    """Docstrings are reStructuredText, the document is Markdown."""
-    return docstring.replace("``", "`")

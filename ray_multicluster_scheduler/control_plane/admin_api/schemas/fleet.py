@@ -1,4 +1,4 @@
-"""What the routes of clusters and of the fleet take and answer."""
+"""Models of the routes of clusters and of the fleet."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from ray_multicluster_scheduler.control_plane.config.item_models import TaskMode
 
 
 class Cluster(ApiModel):
-    """A cluster; null where something is not known."""
+    """A cluster; null stands for an unknown value."""
 
     name: str = required(example="mac")
-    state: str = required("UP, or a code for what is wrong with it.", "UP")
-    sentence: str = required("What is wrong with it; a paused queue is not, see `paused`.")
+    state: str = required("UP, or the code of its problem.", "UP")
+    sentence: str = required("The problem; a paused queue is none, see `paused`.")
     cordoned: bool = required("Closed for new work.", False)
-    items: int = required("How many of our items are there.")
-    paused: str | None = optional("Why its queue is paused, maybe empty; null: it is not.", None)
-    stale: bool = optional("No trouble is known, and nothing new either: ask with refresh=true.")
+    items: int = required("Number of our items on the cluster.")
+    paused: str | None = optional("The reason of the pause of its queue, maybe empty; null: not paused.", None)
+    stale: bool = optional("No problem is known, but the data is old: use refresh=true.")
     carrier: str | None = optional(
-        "How it is reached now: agent, dial_in, ray_client, or http for jobs alone.", "agent"
+        "The carrier in use: agent, dial_in, ray_client, or http if only jobs can run.", "agent"
     )
     tasks_by: str | None = optional(
-        "How tasks and actors get there, and why that way.", "agent: it has a dashboard, by which an agent is started"
+        "The carrier of tasks and actors, and the reason for it.",
+        "agent: it has a dashboard, by which an agent is started",
     )
-    other_control_planes: list[str] = optional("Those that had agents there when ours was last started.", [])
+    other_control_planes: list[str] = optional("Other control planes with agents there when ours was last started.", [])
     tags: list[str] = optional(example=["macos", "arm64"])
     prefer: bool = optional(example=True)
     weight: float = optional(example=1.2)
     dashboard: str | None = optional(example="http://192.168.5.2:8265")
     head_address: str | None = optional(example="192.168.5.2:32546")
-    current: bool = optional("The data of its nodes are of now; else they are as of `snapshot_at`.", True)
+    current: bool = optional("The data of its nodes is current; else it is of `snapshot_at`.", True)
     snapshot_at: float | None = optional(example=1794700800.0)
     nodes: int | None = optional(example=1)
     total: dict[str, float] | None = optional(example={"CPU": 8.0})
@@ -57,19 +58,19 @@ class Trouble(ApiModel):
 
 
 class ClusterDetails(Cluster):
-    drained: bool | None = required("Closed and empty; null: it is open.")
+    drained: bool | None = required("Closed for new work and empty; null: it is open.")
     config: dict[str, Any] = required(
         "Its entry in clusters.yaml, without secrets.", {"name": "mac", "dashboard": "http://192.168.5.2:8265"}
     )
     breaker: Breaker = required()
     troubles: list[Trouble] = required(example=[])
-    notes: list[str] = required("What is worth knowing, and is no trouble.")
-    link: str = required("Of tasks and actors: none, up or down.", "up")
+    notes: list[str] = required("Remarks that are no problems.")
+    link: str = required("The link for tasks and actors: none, up or down.", "up")
     in_flight: int = required()
-    ahead: int = required("Sent before there is a place for it.", 0)
+    ahead: int = required("Prefetched: sent before a slot is free.", 0)
     running_jobs: int = required()
     ready_actors: int = required(example=0)
-    kept_for: str | None = required("The item that room is kept for; its id for those who may know it.")
+    kept_for: str | None = required("The item with a reservation; its id if the caller may see it.")
     next_submission_at: float | None = required()
     heard_at: float | None = required(example=1794700800.0)
 
@@ -94,25 +95,25 @@ class Drained(ApiModel):
 
 
 class ItemsThere(ApiModel):
-    items: list[str] = required("Ids of the items there.", [ID])
+    items: list[str] = required("Ids of the items on the cluster.", [ID])
 
 
 class Cordoned(ItemsThere):
-    changed: bool = required("false: it was so already.")
+    changed: bool = required("false: it already was in this state.")
 
 
 class DeclareDead(Reason):
-    force: bool = optional("Although it answers.")
+    force: bool = optional("Even if the cluster answers.")
 
 
 class Checked(ApiModel):
     answered: bool = required()
-    reason: str = required("Why it did not.")
+    reason: str = required("Why it did not answer.")
     cluster: ClusterDetails = required()
 
 
 class Drain(ApiModel):
-    timeout: float = optional("Seconds to wait, 60 at the most.", 0, ge=0)
+    timeout: float = optional("Seconds to wait, at most 60.", 0, ge=0)
 
 
 class DrainState(ItemsThere):
@@ -121,8 +122,8 @@ class DrainState(ItemsThere):
 
 class Apply(ApiModel):
     clusters: list[dict[str, Any]] = optional("As in clusters.yaml.")
-    settings: dict[str, Any] = optional("Only compared: they change with the next start.")
-    text: str = optional("Or the text of a clusters.yaml.")
+    settings: dict[str, Any] = optional("Compared only: settings change at the next start.")
+    text: str = optional("The text of a clusters.yaml, instead of `clusters`.")
 
 
 class Applied(ApiModel):
@@ -130,12 +131,12 @@ class Applied(ApiModel):
     changed: list[str] = required(example=["mac"])
     removed: list[str] = required()
     unchanged: list[str] = required()
-    not_applied: list[str] = required("Settings that differ: they hold from the next start on.")
-    not_empty: list[str] = required("In a dry run: those that have to be drained first.")
+    not_applied: list[str] = required("Settings that differ; they apply at the next start.")
+    not_empty: list[str] = required("In a dry run: clusters to drain first.")
 
 
 class Paused(ApiModel):
-    changed: bool = required("false: it was so already.")
+    changed: bool = required("false: it already was in this state.")
     cluster: str = optional(example="mac")
     owner: str = optional()
 
@@ -151,12 +152,10 @@ class Placement(ApiModel):
 
 class Simulate(ApiModel):
     synthetic: str = required(
-        "A made-up workload, as of `rmcs simulate --synthetic`.", "items=50 over=10min run=constant:30"
+        "A synthetic workload, as for `rmcs simulate --synthetic`.", "items=50 over=10min run=constant:30"
     )
-    nodes: dict[str, str] = optional(
-        "How large clusters are, by name; else as they were last seen.", {"mac": "2x{CPU:8}"}
-    )
-    settings: dict[str, Any] = optional("Instead of those that are in force.")
+    nodes: dict[str, str] = optional("Sizes of clusters by name; by default the last known ones.", {"mac": "2x{CPU:8}"})
+    settings: dict[str, Any] = optional("Replacements for the settings in force.")
     seed: int = optional("Same seed, same run.", 1, ge=0)
 
 
@@ -164,12 +163,12 @@ _MAC = {"name": "mac", "dashboard": "http://127.0.0.1:9", "weight": 1.2}
 CLUSTERS = RouteDocs("All clusters", Clusters)
 CLUSTER = RouteDocs("One cluster", ClusterDetails)
 NODES = RouteDocs("The nodes of all clusters", Nodes)
-DRAINED = RouteDocs("Whether no item of ours is left on a closed cluster", Drained)
+DRAINED = RouteDocs("Whether a closed cluster is empty", Drained)
 CORDON = RouteDocs("Close a cluster for new work", Cordoned)
 UNCORDON = RouteDocs("Open a cluster for new work", Cordoned)
-DECLARE_DEAD = RouteDocs("Settle what was on a cluster that is dead", ItemsThere, DeclareDead)
+DECLARE_DEAD = RouteDocs("Declare a cluster dead and settle its items", ItemsThere, DeclareDead)
 CHECK = RouteDocs("Check a cluster now", Checked)
-DRAIN = RouteDocs("Close a cluster for new work, and wait until it is empty", DrainState, Drain)
+DRAIN = RouteDocs("Drain a cluster: close it, and wait until it is empty", DrainState, Drain)
 APPLY = RouteDocs(
     "Add, change and remove clusters",
     Applied,
@@ -179,16 +178,16 @@ APPLY = RouteDocs(
         "text": {"text": "clusters:\n- {name: mac, dashboard: 'http://127.0.0.1:9', weight: 1.2}\n"},
     },
 )
-PAUSE = RouteDocs("Start nothing new on a cluster, or of an owner", Paused, Reason)
+PAUSE = RouteDocs("Pause the queue of a cluster or an owner", Paused, Reason)
 RESUME = RouteDocs("Resume a paused queue", Paused)
-PLAN = RouteDocs("Where an item would go now, and why", Placement, Plan)
+PLAN = RouteDocs("Where an item would be placed now, and why", Placement, Plan)
 TRACE = RouteDocs("Past work, as a trace for simulations", Raw("submit,shape,run\n0.0,CPU=1,61.5\n", "text/csv"))
 SIMULATE = RouteDocs(
     "Simulate a workload",
     Raw(
         {"items": 50},
         "application/json",
-        {"type": "object", "description": "The figures of the run, as of `rmcs simulate -o json`."},
+        {"type": "object", "description": "The results, as of `rmcs simulate -o json`."},
     ),
     Simulate,
 )

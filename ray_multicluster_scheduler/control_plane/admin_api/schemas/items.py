@@ -1,4 +1,4 @@
-"""What the routes of items, jobs, actors, calls and the queue take and answer."""
+"""Models of the routes of items, jobs, actors, calls and the queue."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_descriptio
 from ray_multicluster_scheduler.control_plane.config.item_models import TaskModel
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 
-NEXT_PAGE = "Ask with it for the next page; null: this is the last one."
-_REASON = "Why, for those who ask."
+NEXT_PAGE = "The cursor of the next page; null: this is the last page."
 _CODE, _CLASS = pickle.dumps(len, protocol=4), pickle.dumps(dict, protocol=4)
 _ARGUMENTS = pickle.dumps((("hello",), {}), protocol=4)
 _UNNAMED: dict[str, Any] = {"kind": "job", "name": "nightly", "job": {"entrypoint": "python train.py"}}
@@ -50,17 +49,17 @@ class Problem(ApiModel):
     """An RFC 9457 problem document, with fields of our own."""
 
     type: str = required()
-    title: str = required("The words for that status in HTTP.")
+    title: str = required("The phrase of the HTTP status.")
     status: int = required("The HTTP status.")
     detail: str = required("What happened, and what to do.")
-    code: str = required("A code for programs, such as UNKNOWN_ITEM.")
+    code: str = required("The error code, such as UNKNOWN_ITEM.")
     error: str = required("The class of the Python error, such as UnknownItemError.")
     message: str = required("What happened.")
     next_step: str | None = optional("What to do.")
-    task_id: str | None = optional("To which item.")
-    cluster: str | None = optional("On which cluster.")
-    missing: list[str] = optional("Digests of payloads that are not here.")
-    id: str = optional("Of a defect: its id in the log.")
+    task_id: str | None = optional("The item concerned.")
+    cluster: str | None = optional("The cluster concerned.")
+    missing: list[str] = optional("Digests of missing payloads.")
+    id: str = optional("Of a defect: the id of its log entry.")
 
 
 class Refused(ApiModel):
@@ -72,15 +71,13 @@ class Refused(ApiModel):
 
 class Entry(ApiModel):
     task: TaskModel = required()
-    objects: list[str] = optional(
-        "Ids of the items whose values are among its arguments, in their order; behind them the actors."
-    )
-    get_if_exists: bool = optional("A living actor of the same name is taken instead.")
+    objects: list[str] = optional("Ids of the items with values among its arguments, in their order; then the actors.")
+    get_if_exists: bool = optional("Use a living actor of the same name instead.")
 
 
 class _Shared(ApiModel):
-    blobs: dict[str, Base64] = optional("Payloads that are not here yet, by their digests.")
-    client: str = optional("The mailbox that is to have its changes (`/api/v1/wait`).")
+    blobs: dict[str, Base64] = optional("Payloads that the service does not have yet, by digest.")
+    client: str = optional("The mailbox that receives its changes (`/api/v1/wait`).")
 
 
 class Submission(Entry, _Shared):
@@ -106,19 +103,19 @@ class Status(ApiModel):
     """An item as it is now."""
 
     id: str = required()
-    state: TaskState | Literal["EXPIRED"] = required("EXPIRED if it ended long ago and was forgotten.")
+    state: TaskState | Literal["EXPIRED"] = required("EXPIRED if it ended long ago and was deleted.")
     kind: Kind = optional(example="job")
     name: str = optional(example="nightly")
     owner: str = optional(example="ann")
-    attempt: int = optional("How often it was tried; 0 before the first time.", 1)
+    attempt: int = optional("The number of the newest attempt; 0 before the first.", 1)
     cluster: str | None = optional(example="mac")
-    number: int = optional("Of its last step.", 4)
-    at: float = optional("When that was, in seconds since 1970.", 1794700800.0)
-    code: str = optional("Why it is in this state, for programs.", "STARTED")
-    sentence: str = optional("The same for people.", "runs on mac")
-    outcome: dict[str, Any] = optional("How it ended, if it has.")
+    number: int = optional("The number of its last step.", 4)
+    at: float = optional("The time of that step, in seconds since 1970.", 1794700800.0)
+    code: str = optional("The reason of its state, as a code.", "STARTED")
+    sentence: str = optional("The reason as a sentence.", "runs on mac")
+    outcome: dict[str, Any] = optional("The outcome, if it is over.")
     actor: dict[str, Any] = optional()
-    repeats: str = optional("The item that it is a retry of.")
+    repeats: str = optional("The item that it retries.")
     repeated_by: list[str] = optional("Its newest retries, oldest first.")
 
 
@@ -145,27 +142,27 @@ class ItemPage(ApiModel):
 
 class Wait(ApiModel):
     client: str = required("A name that no other client has.", "me", min_length=1)
-    mailbox: str | None = optional("As in the last answer.")
-    add: list[str] = optional("Items whose changes are wanted.", [ID])
-    heard: list[str] = optional("Items whose end arrived.")
-    timeout: float = optional("Seconds, 60 at the most.", 1, ge=0)
+    mailbox: str | None = optional("The mailbox of the last answer.")
+    add: list[str] = optional("Ids of items to watch.", [ID])
+    heard: list[str] = optional("Ids of items with an acknowledged end.")
+    timeout: float = optional("Seconds, at most 60.", 1, ge=0)
 
 
 class Changes(ApiModel):
-    mailbox: str = required("If it is another one than in the last answer, name all items again.", "b1")
+    mailbox: str = required("If it differs from the last answer, add all items again.", "b1")
     items: list[Status] = required()
-    problems: dict[str, dict[str, Any]] = required("By id: items that cannot be reported, and why.")
+    problems: dict[str, dict[str, Any]] = required("Errors by id of items that cannot be reported.")
 
 
 class Explanation(ApiModel):
     id: str = required()
     state: str = required(example="QUEUED")
-    code: str = required("Why, for programs.", "WAITING")
-    sentence: str = required("Why, for people.", "waits for mac, which is full")
-    unblocked_by: str | None = optional("What would let it go on.", "something ends on mac")
-    queue: dict[str, Any] | None = optional("Its position, and what is before it.")
+    code: str = required("The reason, as a code.", "WAITING")
+    sentence: str = required("The reason as a sentence.", "waits for mac, which is full")
+    unblocked_by: str | None = optional("What it waits for.", "something ends on mac")
+    queue: dict[str, Any] | None = optional("Its position, and the items before it.")
     estimate: dict[str, Any] | None = optional("When it may start.")
-    decision: dict[str, Any] | None = optional("The judgement on each cluster.")
+    decision: dict[str, Any] | None = optional("The decision, with a verdict on each cluster.")
     attempts: list[dict[str, Any]] = optional()
     history: list[dict[str, Any]] = optional("Every step, oldest first.")
 
@@ -193,24 +190,24 @@ SUBMIT_BATCH = RouteDocs(
 GET = RouteDocs("One item", Status)
 LIST = RouteDocs("Many items, newest first, in pages", ItemPage)
 WAIT = RouteDocs("Changes of many items, as a long poll", Changes, Wait)
-EXPLAIN = RouteDocs("Why it is where it is", Explanation)
+EXPLAIN = RouteDocs("Why an item is in its state", Explanation)
 RESULT = RouteDocs(
-    "Its value",
+    "The value of an item",
     Raw("(pickled bytes)", BYTES, BYTES_SCHEMA),
-    others={204: ("It succeeded and has no value, as a job.", None)},
+    others={204: ("It succeeded and has no value, such as a job.", None)},
 )
-LOGS = RouteDocs("Its output", Raw("epoch 1: loss 0.7\n", "text/plain"))
+LOGS = RouteDocs("The output of an item", Raw("epoch 1: loss 0.7\n", "text/plain"))
 
 
 # ---- items: change
 
 
 class Reason(ApiModel):
-    reason: str = optional(_REASON, "the disk is full")
+    reason: str = optional("The reason, shown to users.", "the disk is full")
 
 
 class Cancel(Reason):
-    force: bool = optional("Without the polite interrupt.")
+    force: bool = optional("Kill it without an interrupt first.")
 
 
 class Cancelled(ApiModel):
@@ -223,9 +220,9 @@ class Changed(ApiModel):
     """Items that are over are not changed: that is answered 409."""
 
     id: str = required()
-    state: str = required("In which it is now.", "QUEUED")
-    held: bool = required("It is held: neither it nor its next attempt starts.")
-    changed: bool = required("false: it was so already.")
+    state: str = required("The present state.", "QUEUED")
+    held: bool = required("It is held: no attempt of it starts.")
+    changed: bool = required("false: it already was in this state.")
 
 
 class Prioritised(Changed):
@@ -244,28 +241,28 @@ class Forgotten(ApiModel):
 
 
 class Retry(ApiModel):
-    id: str = optional("Of the new item; made if there is none.", f"{ID}-again", min_length=1, max_length=256)
-    anyway: bool = optional("Also one that succeeded, or was repeated already.", True)
+    id: str = optional("The id of the new item; generated if absent.", f"{ID}-again", min_length=1, max_length=256)
+    anyway: bool = optional("Retry an item even if it succeeded, or was retried already.", True)
 
 
 class Retried(Accepted):
-    id: str = required("Of the new item.", f"{ID}-again")
-    repeats: str = required("Of the old one.", ID)
+    id: str = required("The id of the new item.", f"{ID}-again")
+    repeats: str = required("The id of the retried item.", ID)
 
 
 CANCEL = RouteDocs("Cancel an item", Cancelled, Cancel)
-HOLD = RouteDocs("Keep an item from starting", Changed, Reason)
-RELEASE = RouteDocs("Let an item start again", Changed)
-PRIORITY = RouteDocs("Change its priority", Prioritised, Priority)
-FORGET = RouteDocs("Forget an item that is over", Forgotten)
-RETRY = RouteDocs("Submit an item that is over once more", Retried, Retry, headers=[IDEMPOTENCY_KEY])
+HOLD = RouteDocs("Hold an item", Changed, Reason)
+RELEASE = RouteDocs("Release a held item", Changed)
+PRIORITY = RouteDocs("Change the priority of an item", Prioritised, Priority)
+FORGET = RouteDocs("Delete an item that is over", Forgotten)
+RETRY = RouteDocs("Retry an item that is over, as a new item", Retried, Retry, headers=[IDEMPOTENCY_KEY])
 
 
 # ---- jobs
 
 
 class JobInfo(ApiModel):
-    """A job in Ray's words."""
+    """A job in the form of Ray's Jobs API."""
 
     job_id: str = required(example=ID)
     status: str = required(example="RUNNING")
@@ -285,8 +282,8 @@ class JobPage(ApiModel):
     after: str | None = required(NEXT_PAGE)
 
 
-JOBS = RouteDocs("Jobs that are remembered, newest first, in pages", JobPage)
-JOB = RouteDocs("A job in Ray's words", JobInfo)
+JOBS = RouteDocs("Stored jobs, newest first, in pages", JobPage)
+JOB = RouteDocs("A job in the form of Ray's Jobs API", JobInfo)
 
 
 # ---- actors and calls of their methods
@@ -309,20 +306,20 @@ class ActorPage(ApiModel):
 
 
 class Call(ApiModel):
-    id: str = required("Of the call, made by its program.", "call-1")
+    id: str = required("The id of the call, chosen by its program.", "call-1")
     actor: str = required("The id of the actor.", "actor-7c1d")
     method: str = required(example="add")
     arguments: str = optional("The digest of the pickled (args, kwargs).", "5d41402a")
     objects: list[str] = optional()
     paths: bool = optional()
-    first: bool = optional("false: it was sent before, and it is not known whether it arrived.")
-    mailbox: str = optional("The mailbox that the client had then.")
+    first: bool = optional("false: it was sent before, and may have arrived.")
+    mailbox: str = optional("The mailbox of the client at that time.")
 
 
 class Calls(ApiModel):
-    client: str = required("The mailbox that the answers go to.", "me", min_length=1)
+    client: str = required("The client with the mailbox for the answers.", "me", min_length=1)
     calls: list[Call] = required(max_length=10_000)
-    blobs: dict[str, Base64] = optional("Payloads that are not here yet, by their digests.")
+    blobs: dict[str, Base64] = optional("Payloads that the service does not have yet, by digest.")
 
 
 class CallId(ApiModel):
@@ -343,11 +340,11 @@ class CallExplanation(CallId):
     sentence: str = required(example="was sent to mac")
 
 
-ACTORS = RouteDocs("Actors that are not over, or ended lately", ActorPage)
+ACTORS = RouteDocs("Living and recently ended actors", ActorPage)
 ACTOR = RouteDocs("A living actor by its name", Status)
 CALL = RouteDocs("Call methods of actors", CallsTaken, Calls)
 CANCEL_CALL = RouteDocs("Cancel a call", CallId, CancelCall)
-EXPLAIN_CALL = RouteDocs("Why a call is not answered yet", CallExplanation)
+EXPLAIN_CALL = RouteDocs("Why a call has no answer yet", CallExplanation)
 CALL_RESULT = RouteDocs("The answer to a call", Raw("(pickled bytes)", BYTES, BYTES_SCHEMA))
 
 
@@ -363,7 +360,7 @@ _LIMITS: dict[str, Any] = {
 
 class Lane(ApiModel):
     queue: str = required("task or job", "job")
-    cluster: str | None = required("Preferred; null: any.", None)
+    cluster: str | None = required("The preferred cluster; null: any.", None)
     waiting: int = required()
 
 
@@ -375,22 +372,26 @@ class Waiting(ApiModel):
     priority: int = required(example=0)
     state: str = required(example="QUEUED")
     submitted_at: float = required()
-    waiting_since: float = required("Since its submission, or since its last attempt that ran was over.", 1794700790.0)
-    position: int | None = required("In the queue; 1 is next. null: it is not in the queue, as if it is held.", 1)
-    code: str = required("Why it waits, for programs.", "NO_CAPACITY")
-    sentence: str = required("The same for people.", "mac: 1 CPU is not free on any one node")
+    waiting_since: float = required(
+        "The time of its submission, or of the end of its last attempt that ran.", 1794700790.0
+    )
+    position: int | None = required(
+        "The position in the queue; 1 is next. null: not in the queue, for example held.", 1
+    )
+    code: str = required("The reason, as a code.", "NO_CAPACITY")
+    sentence: str = required("The reason as a sentence.", "mac: 1 CPU is not free on any one node")
     held: bool = required("It is held, and does not start.", False)
 
 
 class Queue(ApiModel):
-    depth: int = required("How many wait.")
+    depth: int = required("Number of waiting items.")
     states: dict[str, int] = required(example={"QUEUED": 1})
     kinds: dict[str, int] = required(example={"job": 1})
     owners: dict[str, int] = required(example={"ann": 1})
     on_clusters: dict[str, int] = required(
-        "How many wait no more, by state: DISPATCHING, RUNNING and LOST, where there are any.", {"RUNNING": 2}
+        "Number of items on clusters by state: DISPATCHING, RUNNING, LOST; without zeros.", {"RUNNING": 2}
     )
-    lanes: list[Lane] = required("Of all owners, as the scheduler has them; empty where one owner is asked for.")
+    lanes: list[Lane] = required("The queues of the scheduler, of all owners; empty in an answer for one owner.")
     waiting: list[Waiting] = required()
     after: str | None = required(NEXT_PAGE)
 
@@ -412,18 +413,18 @@ class LimitsInForce(Limits):  # type: ignore[misc]  # made at run time
 class Owner(ApiModel):
     owner: str = required()
     waiting: int = required()
-    running: int = required("On a cluster, or on the way there.", 2)
+    running: int = required("Dispatched or running.", 2)
     limits: LimitsInForce = required()
-    changed: bool = required("The limits were changed, and hold instead of those in the settings.", False)
-    paused: str | None = required("Why its queue is paused; null: it is not.")
+    changed: bool = required("The limits were changed, and replace those of the settings.", False)
+    paused: str | None = required("The reason of the pause of its queue; null: not paused.")
 
 
 class Owners(ApiModel):
     owners: list[Owner] = required()
 
 
-QUEUE = RouteDocs("What waits, and why", Queue)
-OWNERS = RouteDocs("Owners: what they have, and may have", Owners)
+QUEUE = RouteDocs("Waiting items, and why they wait", Queue)
+OWNERS = RouteDocs("Owners, their numbers of items and their limits", Owners)
 OWNER = RouteDocs("One owner", Owner)
 SET_LIMITS = RouteDocs("Change the limits of an owner", Owner, Limits)
-RESET_LIMITS = RouteDocs("Take the limits of the settings again", Owner)
+RESET_LIMITS = RouteDocs("Reset the limits of an owner to the settings", Owner)

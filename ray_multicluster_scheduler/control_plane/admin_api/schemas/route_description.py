@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import Response
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, needs
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import PROBLEM_JSON, problem
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import REFERENCE, ApiModel, Schema, example_of
 
 JSON = "application/json"
-PROBLEM_JSON = "application/problem+json"
 BYTES = "application/octet-stream"
 BYTES_SCHEMA: Schema = {"type": "string", "format": "binary"}
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A body or an answer that no model describes: text, bytes, any object."""
+    """A body or an answer without a model: text, bytes, any object."""
 
     example: Any
     media: str
@@ -29,8 +28,8 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class RouteDocs:
-    """What the document says of a route. ``examples`` are bodies by name, else one is made from the model; ``others``
-    are answers beside 200, by status, with a sentence; ``headers`` those that the route reads."""
+    """The OpenAPI description of a route. ``examples`` are bodies by name; without them one is made from the model.
+    ``others`` are answers other than 200 by status, with a sentence. ``headers`` are those that the route reads."""
 
     summary: str
     answer: type[ApiModel] | Raw
@@ -71,16 +70,13 @@ def _answers(route: RouteDocs) -> dict[str, Any]:
 
 
 def _problem(error: str, status: int, code: str, message: str, next_step: str) -> dict[str, Any]:
-    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "code": code, "error": error}
-    body.update(detail=f"{message} What to do: {next_step}", message=message, next_step=next_step)
-    return {
-        PROBLEM_JSON: {"schema": {"$ref": REFERENCE.format(model="Problem")}, "examples": {"example": {"value": body}}}
-    }
+    body = problem(status, code, error, message, next_step)
+    return _content(Raw(body, PROBLEM_JSON, {"$ref": REFERENCE.format(model="Problem")}), {})
 
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {
-        "description": "It was refused: why, and what to do.",
+        "description": "The request was refused: the reason, and what to do.",
         "content": _problem(
             "UnknownItemError",
             404,
@@ -90,7 +86,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         ),
     },
     "5XX": {
-        "description": "It cannot be done now: why, and what to do.",
+        "description": "The request cannot be served now: the reason, and what to do.",
         "content": _problem(
             "ServiceUnavailableError",
             503,
@@ -105,7 +101,7 @@ IDEMPOTENCY_KEY: Mapping[str, Any] = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "A name of your own for this request. The same again is answered with what came of the first.",
+    "description": "A key that the client chooses. A repeated request with this key gets the result of the first.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     "example": "nightly-of-monday",
 }

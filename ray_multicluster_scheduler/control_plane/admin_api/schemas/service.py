@@ -1,4 +1,4 @@
-"""What the routes of the service itself take and answer: probes, settings, load, events, payloads, tokens."""
+"""Models of the routes of the service itself: probes, settings, load, events, payloads, tokens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.logging import LEVELS
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import ApiModel, optional, required
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.parameters import PAYLOAD
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import PAYLOAD, ApiModel, optional, required
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import (
     BYTES,
     BYTES_SCHEMA,
@@ -31,7 +30,7 @@ class NotReady(ApiModel):
 
 class SettingsInForce(ApiModel):
     settings: dict[str, Any] = required(example={"retries": 0})
-    source: str = required("Where they came from.", "clusters.yaml")
+    source: str = required("The file or variable that they were read from.", "clusters.yaml")
     clusters: list[dict[str, Any]] = required("Without secrets.", [{"name": "mac", "auth": None}])
 
 
@@ -41,7 +40,7 @@ class Fleet(ApiModel):
     settings: dict[str, Any] = required()
     clusters: list[str] = required(example=["mac"])
     homes: list[str] = required(example=["/home/ann"])
-    not_ready: str | None = required("Why it takes nothing new, as in `is draining …`; null: it does.")
+    not_ready: str | None = required("Why it accepts no new work, as in `is draining …`; null: it does.")
 
 
 class LogLevel(ApiModel):
@@ -49,7 +48,7 @@ class LogLevel(ApiModel):
 
 
 class ClusterLoad(ApiModel):
-    """Items there, items sent ahead, 1 if it took work, and the part of its resources that was taken."""
+    """Items on the cluster, prefetched items, 1 if it accepted work, and the used share of its resources."""
 
     items: Column = required(example=[None, 8])
     ahead: Column = required(example=[None, 0])
@@ -62,7 +61,9 @@ class ClusterLoad(ApiModel):
 class Series(ApiModel):
     every_s: int = required(example=60)
     at: list[float] = required("Seconds since 1970.", [1794700740, 1794700800])
-    queues: dict[str, Column] = required("How many waited, by queue: task and job.", {"task": [0, 3], "job": [0, 1]})
+    queues: dict[str, Column] = required(
+        "Number of waiting items by queue: task and job.", {"task": [0, 3], "job": [0, 1]}
+    )
     running: Column = required(example=[None, 8])
     clusters: dict[str, ClusterLoad] = required("By cluster.")
 
@@ -73,7 +74,7 @@ class Stored(ApiModel):
 
 
 class Token(ApiModel):
-    id: str = required("For listing and revoking; no secret.", "k3v9x2ab")
+    id: str = required("For listing and revoking; not secret.", "k3v9x2ab")
     user: str = required()
     roles: list[str] = required("viewer, submitter, operator or admin", ["submitter"])
     note: str = required(example="her laptop")
@@ -86,7 +87,7 @@ class Tokens(ApiModel):
 
 
 class NewToken(Token):
-    token: str = required("Shown once, and kept nowhere.", "rmcs_k3v9x2ab_…")
+    token: str = required("The secret text, shown once and not stored.", "rmcs_k3v9x2ab_…")
 
 
 class CreateToken(ApiModel):
@@ -103,25 +104,25 @@ class Session(ApiModel):
 
 
 class Ended(ApiModel):
-    ended: bool = required("There was one.")
+    ended: bool = required("Whether there was a session.")
 
 
 class Ticket(ApiModel):
-    ticket: str = required("For ?ticket=, once.", "0pAq…")
+    ticket: str = required("The value of ?ticket=, valid once.", "0pAq…")
     expires_in: float = required("Seconds.", 30.0)
 
 
-HEALTH = RouteDocs("It answers", Health)
-READY = RouteDocs("It can accept work", Health, others={503: ("It cannot, and why.", NotReady)})
+HEALTH = RouteDocs("Check that the process answers", Health)
+READY = RouteDocs("Check that it accepts work", Health, others={503: ("It does not; the reason.", NotReady)})
 OPENAPI = RouteDocs("This document", Raw({"openapi": "3.1.0", "info": {}, "paths": {}}, JSON, {"type": "object"}))
-SETTINGS = RouteDocs("The settings that are in force", SettingsInForce)
-FLEET = RouteDocs("What a client has to know to submit", Fleet)
-LOG_LEVEL = RouteDocs("How much is written to the log", LogLevel)
-SET_LOG_LEVEL = RouteDocs("Write more, or less, to the log", LogLevel, LogLevel)
+SETTINGS = RouteDocs("The settings in force", SettingsInForce)
+FLEET = RouteDocs("What a client needs to submit", Fleet)
+LOG_LEVEL = RouteDocs("The log level", LogLevel)
+SET_LOG_LEVEL = RouteDocs("Set the log level", LogLevel, LogLevel)
 SERIES = RouteDocs("Load and queues over time", Series)
-METRICS = RouteDocs("Figures for Prometheus", Raw("# TYPE rmcs_queue_depth gauge\nrmcs_queue_depth 3\n", "text/plain"))
+METRICS = RouteDocs("Metrics for Prometheus", Raw("# TYPE rmcs_queue_depth gauge\nrmcs_queue_depth 3\n", "text/plain"))
 EVENTS = RouteDocs(
-    "Events, as they happen",
+    "Live events",
     Raw(
         "id: 17\n"
         'data: {"number":17,"type":"transition","at":1794700800.0,"id":"nightly-1","kind":"job","name":"nightly",'
@@ -134,17 +135,17 @@ EVENTS = RouteDocs(
             "name": "Last-Event-ID",
             "in": "header",
             "required": False,
-            "description": "The number of the last event that you have; as since, and before it.",
+            "description": "The number of the last event that the client has; takes precedence over since.",
             "schema": {"type": "string", "pattern": "^[0-9]*$"},
             "example": "17",
         },
     ),
 )
-PUT_BLOB = RouteDocs("Keep a payload", Stored, _PAYLOAD)
+PUT_BLOB = RouteDocs("Store a payload", Stored, _PAYLOAD)
 GET_BLOB = RouteDocs("A payload", _PAYLOAD)
 LIST_TOKENS = RouteDocs("All tokens, without their secrets", Tokens)
-CREATE_TOKEN = RouteDocs("Make a token", NewToken, CreateToken)
+CREATE_TOKEN = RouteDocs("Create a token", NewToken, CreateToken)
 REVOKE_TOKEN = RouteDocs("Revoke a token", Token)
-LOG_IN = RouteDocs("Begin a session of a browser", Session)
-LOG_OUT = RouteDocs("End the session", Ended)
-TICKET = RouteDocs("A ticket for one stream of events or one web socket", Ticket)
+LOG_IN = RouteDocs("Begin a browser session", Session)
+LOG_OUT = RouteDocs("End the browser session", Ended)
+TICKET = RouteDocs("Make a ticket for one event stream or WebSocket", Ticket)
