@@ -138,8 +138,11 @@ def _signature(method: ast.FunctionDef, *, with_self: bool) -> str:
     return f"({text}) -> {ast.unparse(method.returns) if method.returns else 'None'}"
 
 
-def _docstring(method: ast.FunctionDef, indent: str) -> str:
+def _docstring(method: ast.FunctionDef, indent: str, *, summary: bool = False) -> str:
+    """Its docstring, or only the first paragraph as a ``summary``."""
     text = re.sub(r":(?:meth|class):`(?:UnifiedScheduler\.)?(\w+)`", r"`\1`", ast.get_docstring(method) or "")
+    if summary:
+        text = text.partition("\n\n")[0]
     return f'"""{text}{chr(10) if chr(10) * 2 in text else ""}"""'.replace("\n", f"\n{indent}").replace(
         f"\n{indent}\n", "\n\n"
     )
@@ -156,7 +159,7 @@ def verbs_text(methods: Methods) -> str:
         *overloads, method = methods.named(name)
         parts += [f"@overload\ndef {name}{_signature(one, with_self=False)}: ..." for one in overloads]
         body = f"{_returns(method)}active_scheduler().{name}({_call(method)})"
-        if overloads:  # which of them it is, only the caller knows
+        if overloads:  # only the caller knows which one applies
             body = (
                 f"call: Callable[..., {ast.unparse(method.returns or ast.Constant(None))}] = active_scheduler().{name}"
             )
@@ -164,8 +167,7 @@ def verbs_text(methods: Methods) -> str:
         parts.append(f"def {name}{_signature(method, with_self=False)}:\n    {_docstring(method, '    ')}\n    {body}")
     text = "\n\n\n".join(parts) + "\n"
     head = VERBS_HEAD.replace("import TYPE_CHECKING\n", "import TYPE_CHECKING, overload\n")
-    exported = f"\n__all__ = {sorted(VERBS)!r}\n\n\n"
-    return head + methods.imports_for(text.replace("@overload", ""), head) + exported + text
+    return head + methods.imports_for(text.replace("@overload", ""), head) + "\n\n" + text
 
 
 def async_text(methods: Methods) -> str:
@@ -176,10 +178,10 @@ def async_text(methods: Methods) -> str:
         parts += [f"    @overload\n    async def {name}{_signature(one, with_self=True)}: ..." for one in overloads]
         call = ", ".join(filter(None, (f"self._scheduler.{name}", _call(method))))
         body = f"{_returns(method)}await self._threads.{run}({call})"
-        if overloads:  # which of them it is, only the caller knows
+        if overloads:  # only the caller knows which one applies
             body = f"method: Callable[..., Any] = self._scheduler.{name}\n"
             body += f"        return await self._threads.{run}(method, {_call(method)})"
-        doc = _docstring(method, "        ")
+        doc = _docstring(method, "        ", summary=True)
         parts.append(f"    async def {name}{_signature(method, with_self=True)}:\n        {doc}\n        {body}")
     text = ASYNC_CLASS + "\n\n".join(parts) + "\n"
     head = ASYNC_HEAD.replace("import TYPE_CHECKING\n", "import TYPE_CHECKING, overload\n")

@@ -124,7 +124,7 @@ class TestHandlesAsArguments:
             other.result(30)
 
     def test_deeper_ones_are_refused(self) -> None:
-        with pytest.raises(TaskSubmissionError, match="inside of something else"):
+        with pytest.raises(TaskSubmissionError, match="inside another object"):
             adder().remote([adder().remote(1)])
 
 

@@ -50,19 +50,11 @@ class AsyncVerbs:
         return await self._threads.call(self._scheduler.cluster_info, name)
 
     async def cordon(self, cluster: str) -> None:
-        """Close a cluster for new work until `uncordon`; prefetched items are recalled, running ones go on.
-
-        Raises ConfigurationError for an unknown cluster, as the next methods do.
-        """
+        """Close a cluster for new work until `uncordon`; prefetched items are recalled, running ones go on."""
         await self._threads.call(self._scheduler.cordon, cluster)
 
     async def declare_dead(self, cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
-        """Declare that a cluster is dead: settle its items now instead of after ``lost_after_s``; returns their ids.
-
-        Items that may run again go elsewhere; others (a job without ``retry_lost``) fail with ClusterLostError. The
-        cluster takes no work before it answers again; superseded attempts that still run there are then cancelled.
-        Raises SchedulerError for a cluster that answers, unless ``force``; ConfigurationError for an unknown one.
-        """
+        """Declare that a cluster is dead: settle its items now instead of after ``lost_after_s``; returns their ids."""
         return await self._threads.call(self._scheduler.declare_dead, cluster, reason, force=force)
 
     async def drain(self, cluster: str, timeout: float | None = None) -> bool:
@@ -138,27 +130,17 @@ class AsyncVerbs:
         return await self._threads.call(self._scheduler.owner_limits, owner)
 
     async def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
-        """Start nothing new on a cluster, or of an owner, until `resume_queue`; running items go on.
-
-        Raises ConfigurationError for an unknown cluster, or when not exactly one of the two is named.
-        """
+        """Start nothing new on a cluster, or of an owner, until `resume_queue`; running items go on."""
         await self._threads.call(self._scheduler.pause_queue, cluster, owner, reason)
 
     async def plan(
         self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **options: Any
     ) -> SchedulingDecision:
-        """Where a task, an actor or a job (``kind``) would be placed now, and why; nothing is submitted.
-
-        Queries every cluster first. The decision prints itself as a table. Raises ConfigurationError.
-        """
+        """Where a task, an actor or a job (``kind``) would be placed now, and why; nothing is submitted."""
         return await self._threads.call(self._scheduler.plan, resource_requirements, kind=kind, **options)
 
     async def put(self, value: object) -> ObjectHandle:
-        """Store a value for tasks and actors: pickled once, shipped once to each cluster that needs it.
-
-        Paths under a home directory are converted in plain arguments only, not in such a value. Raises
-        TaskSubmissionError if it cannot be pickled.
-        """
+        """Store a value for tasks and actors: pickled once, shipped once to each cluster that needs it."""
         return await self._threads.call(self._scheduler.put, value)
 
     async def release(self, item: ItemRef) -> None:
@@ -226,12 +208,7 @@ class AsyncVerbs:
         tags: Sequence[str] | None = None,
         **options: Unpack[GangOptions],
     ) -> list[Any]:
-        """Start all ``members`` together on one cluster, in one placement group, or none of them.
-
-        Functions: waits for all and returns their values in order; the first failure ends the others and is raised.
-        Classes: waits until all actors are ready and returns their handles; when one ends, all end. Raises
-        SchedulerError.
-        """
+        """Start all ``members`` together on one cluster, in one placement group, or none of them."""
         return await self._threads.alone(self._scheduler.submit_gang, members, strategy=strategy, tags=tags, **options)
 
     async def submit_gang_async(
@@ -309,10 +286,7 @@ class AsyncVerbs:
         return await self._threads.call(self._scheduler.unfinished)
 
     async def use_runtime_env(self, runtime_env: Mapping[str, Any]) -> None:
-        """Set a runtime_env for all later submissions, merged between the cluster's and the item's own.
-
-        Raises ConfigurationError; also after the first submission.
-        """
+        """Set a runtime_env for all later submissions, merged between the cluster's and the item's own."""
         await self._threads.call(self._scheduler.use_runtime_env, runtime_env)
 
     async def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:

@@ -36,45 +36,6 @@ if TYPE_CHECKING:
 
     Words: TypeAlias = str | Iterable[str] | None
 
-__all__ = [
-    "cluster_info",
-    "cordon",
-    "declare_dead",
-    "drain",
-    "events",
-    "explain",
-    "fleet_resources",
-    "get_actor",
-    "get_job_info",
-    "get_job_logs",
-    "get_job_status",
-    "hold",
-    "list_actors",
-    "list_clusters",
-    "list_jobs",
-    "on_event",
-    "owner_limits",
-    "pause_queue",
-    "plan",
-    "put",
-    "release",
-    "reset_owner_limits",
-    "resume_queue",
-    "set_owner_limits",
-    "set_priority",
-    "stop_job",
-    "submit_actor",
-    "submit_actor_async",
-    "submit_gang",
-    "submit_gang_async",
-    "submit_job",
-    "submit_job_async",
-    "submit_task",
-    "submit_task_async",
-    "uncordon",
-    "wait_for_all_jobs",
-]
-
 
 def submit_task(
     fn: Callable[..., Any],

@@ -157,7 +157,7 @@ class TestReady:
         until(lambda: all(actor.state.terminal for actor in (killed, left, dead)))
         with pytest.raises(TaskCancelledError, match="it was killed"):
             killed.ready()
-        with pytest.raises(ActorDiedError, match="has left by itself"):
+        with pytest.raises(ActorDiedError, match=left.id):
             left.ready()
         with pytest.raises(ActorDiedError, match="the worker died"):
             dead.ready()

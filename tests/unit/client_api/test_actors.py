@@ -74,7 +74,7 @@ class TestWhatIsDescribed:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
-            ({"retries": 1}, "retries means nothing for an actor"),
+            ({"retries": 1}, "retries"),
             ({"max_retries": 1}, "max_restarts"),
             ({"crash_retries": -1}, "crash_retries is -1"),
             ({"dedup": "content"}, "get_if_exists=True"),

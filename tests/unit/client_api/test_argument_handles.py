@@ -84,7 +84,7 @@ class TestTakenOut:
     def test_deeper_they_are_refused_with_what_to_do(self, plane: ControlPlane) -> None:
         one = plane.task("t1")
         for args in (([one],), ({"a": one},), ((put(plane, 1),),), (lambda: one,)):
-            with pytest.raises(TaskSubmissionError, match="inside of something else") as caught:
+            with pytest.raises(TaskSubmissionError) as caught:
                 prepare_arguments(args, {}, "f")
             assert "f(*handles)" in str(caught.value)
 

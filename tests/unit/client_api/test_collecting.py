@@ -114,7 +114,7 @@ def test_the_time_is_for_all_of_them_together() -> None:
     with ControlPlane() as plane:
         many = [plane.task(f"t{number}") for number in range(8)]
         began = time.monotonic()
-        with pytest.raises(TaskTimeoutError, match="t0 is not over"):
+        with pytest.raises(TaskTimeoutError, match="t0 "):
             get(many, timeout=2)
         assert time.monotonic() - began < 14
 
@@ -143,5 +143,5 @@ def test_a_time_out_of_many_tells_the_time_that_was_given() -> None:
     with ControlPlane() as plane:
         first, second = plane.task("t1"), plane.task("t2")
         plane.finish(first)
-        with pytest.raises(TaskTimeoutError, match=r"t2 is not over after 0\.05 s; it is RUNNING: "):
+        with pytest.raises(TaskTimeoutError, match=r"t2 .*0\.05 s; it is RUNNING: "):
             get([first, second], timeout=0.05)

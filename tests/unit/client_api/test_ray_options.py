@@ -45,7 +45,7 @@ def test_what_they_mean(given: dict[str, Any], ours: dict[str, Any]) -> None:
     [
         ({"num_cpu": 1}, "no option 'num_cpu'", "did you mean num_cpus"),
         ({"max_restarts": 1}, "no option 'max_restarts'", "max_retries"),
-        ({"scheduling_strategy": "SPREAD"}, "scheduling_strategy='SPREAD' has no meaning above", "tags"),
+        ({"scheduling_strategy": "SPREAD"}, "scheduling_strategy='SPREAD'", "tags"),
         ({"accelerator_type": "A100"}, "accelerator_type='A100'", "require_tags"),
         ({"label_selector": {"a": "b"}}, "label_selector", "require_tags"),
         ({"max_calls": 1}, "max_calls=1", "leave it out"),

@@ -1,18 +1,16 @@
-"""Calls of actor methods: ``actor.method.remote(x)`` and the handles that it returns."""
+"""ActorMethod (``actor.method.remote(x)``) and the handles that it returns, in the program outside clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape, RemoteMethod
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepare_arguments
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, PartHandle, handle_html
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
-from ray_multicluster_scheduler.common.several_returns import check_num_returns
 from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
-from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallQueue
@@ -20,23 +18,23 @@ if TYPE_CHECKING:
 
 
 class _CallHandle(Handle):
-    """The behaviour that differs from handles of scheduled items."""
+    """Base of the handles of calls, which are not scheduled items."""
 
     __slots__ = ()
     _item: CallPromise
 
     def cancel(self, *, force: bool = False) -> None:
-        """One that has not been sent yet never is; of one that was, Ray is asked (a method that runs goes on unless it
-        is a coroutine)."""
+        """Cancel it: an unsent call is dropped, for a sent one Ray is asked. A running method continues unless it is a
+        coroutine."""
         if not self.done():
             self._runtime.cancel_call(self._item.id, force=force)
 
     def explain(self) -> dict[str, Any]:
-        """Which actor it is for, where that is, how many calls are before it, and why it waits."""
+        """Return its actor, the actor's cluster, the number of calls before it, and why it waits."""
         return self._runtime.explain_call(self._item)
 
     def logs(self, *, stream: str | None = None) -> str:
-        """What the actor printed: output of methods is not told apart."""
+        """Return the output of the actor; it is not separated by calls."""
         actor = self._item.actor.item
         return self._runtime.output.text(actor.id, actor.attempt, stream)
 
@@ -47,9 +45,6 @@ class ActorCallHandle(_CallHandle):
     __module__ = "ray_multicluster_scheduler"  # as the other handles: inside a cluster, the native one
 
     __slots__ = ()
-
-    def __init__(self, call: CallPromise, runtime: ControlPlane) -> None:
-        super().__init__(call, runtime)
 
     def __repr__(self) -> str:
         where = f" on {self.cluster!r}" if self.cluster else ""
@@ -65,10 +60,10 @@ class CallPartHandle(_CallHandle, PartHandle):
     __slots__ = ()
 
 
-class ActorMethod:
-    """Safe from any thread. Calls of one thread are run in the order it made them."""
+class ActorMethod(RemoteMethod):
+    """Thread-safe. Calls of one thread are run in the order it made them."""
 
-    __slots__ = ("_calls", "_name", "_own", "_runtime", "_shape")
+    __slots__ = ("_calls", "_name", "_runtime", "_shape")
 
     def __init__(
         self,
@@ -78,7 +73,6 @@ class ActorMethod:
         shape: MethodShape,
         own: Callable[..., Any] | None = None,
     ) -> None:
-        """``own`` is what the handle itself has under this name: it is still there to be called without ``.remote``."""
         self._calls, self._runtime, self._name, self._shape, self._own = calls, runtime, name, shape, own
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,22 +94,9 @@ class ActorMethod:
             return handle
         return CallPartHandle.split(handle, shape.num_returns) if shape.num_returns else None
 
-    def options(self, *, num_returns: int | None = None, **unknown: Any) -> ActorMethod:
-        """The same method with another number of values. Raises ConfigurationError."""
-        if unknown:
-            raise ConfigurationError(
-                f"A call of a method has no option {next(iter(unknown))!r}.", next_step="known options: num_returns"
-            )
-        if num_returns is None:
-            return self
-        check_num_returns(num_returns)
+    def _returning(self, num_returns: int) -> ActorMethod:
         shape = MethodShape(num_returns, self._shape.streams)
         return ActorMethod(self._calls, self._runtime, self._name, shape, self._own)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._own is not None:
-            return self._own(*args, **kwargs)
-        raise TypeError(f"{self!r} is a method of an actor, which runs elsewhere: call it with .remote(…)")
 
     def __repr__(self) -> str:
         return f"<ActorMethod {self._calls.item.task.name}.{self._name} of {self._calls.item.id}>"

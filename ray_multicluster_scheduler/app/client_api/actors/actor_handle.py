@@ -1,17 +1,17 @@
-"""ActorHandle: an actor on some cluster, as the program that made or found it holds it."""
+"""ActorHandle: the handle of an actor in the program that created or found it."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from types import FunctionType
-from typing import Any, Generic, NoReturn, Self, TypeVar, overload
+from typing import Any, NoReturn, Self
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorMethod
 from ray_multicluster_scheduler.app.client_api.actors.actor_reference import remember, restore
-from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import HandleAttribute, MethodShape
 from ray_multicluster_scheduler.app.client_api.handles.handle import handle_html
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
@@ -26,33 +26,16 @@ from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPl
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of
 
-T = TypeVar("T")
-
-
-class _Fact(Generic[T]):
-    """A read-only attribute that gives way to a method of the user's class with the same name."""
-
-    def __init__(self, read: Callable[[ActorHandle], T]) -> None:
-        self._read = read
-        self.__doc__ = read.__doc__
-
-    @overload
-    def __get__(self, handle: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, handle: ActorHandle, owner: type) -> T: ...
-    def __get__(self, handle: ActorHandle | None, owner: type) -> Self | T:
-        return self if handle is None else self._read(handle)
-
 
 class ActorHandle:
     """``actor.method.remote(x)`` calls a method. Safe from any thread; ``await actor`` waits until it is ready.
 
-    A method of the user's class hides an attribute of this class with the same name: then ``actor.kill.remote()`` is
-    the user's and ``actor.kill()`` still this one, and ``actor.explain()`` tells the state, cluster and so on that are
-    hidden. ``actor.method(name)`` gives any method, also ``__len__`` and the like.
+    A method of the user's class hides an attribute of this class with the same name: then ``actor.kill.remote()`` calls
+    the user's method, ``actor.kill()`` still this one, and ``actor.explain()`` returns hidden attributes.
+    ``actor.method(name)`` returns any method, also ``__len__``.
 
-    The actor does not end with its handles: one that is not detached lives until it is killed, leaves by itself or
-    dies, or its program ends.
+    The actor does not end with its handles: unless detached it lives until it is killed, exits or dies, or its program
+    ends.
     """
 
     __module__ = "ray_multicluster_scheduler"  # pickled by its public name: inside a cluster, the native handle
@@ -64,41 +47,42 @@ class ActorHandle:
     _rmcs_methods: Mapping[str, MethodShape]
 
     def __init__(self, calls: CallQueue, runtime: ControlPlane, methods: Mapping[str, MethodShape]) -> None:
-        """``methods`` is empty for an actor that was found: then any name may be one."""
+        """``methods`` is empty for an actor that was found by name: its methods are unknown, so any name is
+        accepted."""
         for name, shape in methods.items():
             own = vars(ActorHandle).get(name)
             bound = own.__get__(self) if isinstance(own, FunctionType) else None
             self.__dict__[name] = ActorMethod(calls, runtime, name, shape, bound)
         self.__dict__.update(_item=calls.item, _rmcs_calls=calls, _rmcs_runtime=runtime, _rmcs_methods=methods)
 
-    @_Fact
+    @HandleAttribute
     def id(self) -> str:
-        """One id from submission to the end."""
+        """The id, the same from submission to the end."""
         return self._item.id
 
-    @_Fact
+    @HandleAttribute
     def name(self) -> str | None:
-        """The name that it was given, by which `get_actor` finds it."""
+        """The name for `get_actor`, if it was given one."""
         return _description(self).public_name
 
-    @_Fact
+    @HandleAttribute
     def state(self) -> TaskState:
-        """RUNNING from when it is ready until its end."""
+        """RUNNING from when it is ready until it ends."""
         return self._item.state
 
-    @_Fact
+    @HandleAttribute
     def cluster(self) -> str | None:
-        """Where it is, or was last; None before it was placed."""
+        """The current or last cluster; None before it was placed."""
         return self._item.cluster
 
-    @_Fact
+    @HandleAttribute
     def attempt(self) -> int:
-        """1 for the first, one more for each restart; 0 before it was placed."""
+        """1 plus the number of restarts; 0 before it was placed."""
         return self._item.attempt
 
     def ready(self, timeout: float | None = None) -> Self:
-        """Wait until it takes calls. Raises what its constructor raised, a SchedulerError if it is over for another
-        reason, TaskTimeoutError when it is not ready after ``timeout`` seconds (it goes on)."""
+        """Wait until it takes calls. Raises the constructor's exception, a SchedulerError if it ended for another
+        reason, TaskTimeoutError when it is not ready after ``timeout`` seconds (it continues to start)."""
         item = self._item
         _check_process(self)
         if not item.wait_until(lambda: _serves_or_over(item), timeout):
@@ -113,29 +97,29 @@ class ActorHandle:
         return self
 
     def kill(self, *, no_restart: bool = True) -> None:
-        """End it now, without a restart. Calls that it has not answered fail, and its name is free at once. Nothing
-        happens to one that is over."""
+        """End it now, without a restart. Unanswered calls fail, and its name is free at once. No effect on an ended
+        actor."""
         if not no_restart:
             raise ConfigurationError(
-                "no_restart=False is not there: a killed actor stays dead.", next_step="kill it and make a new one"
+                "no_restart=False is not supported: a killed actor stays dead.", next_step="kill it and make a new one"
             )
         if self._item.outcome is None:
             self._rmcs_calls.no_more()
             self._rmcs_runtime.cancel(self._item.scheduled_id, "it was killed", force=True)
 
     def explain(self) -> dict[str, Any]:
-        """Why it is where it is: state, reason, decision table, history, and how many calls are on their way."""
+        """Return state, reason, decision table, history, and the numbers of waiting and unanswered calls."""
         story = self._rmcs_runtime.explain(self._item.id)
         calls = self._rmcs_calls
         story.update(calls_waiting=len(calls.waiting), calls_unanswered=calls.unanswered)
         return story
 
     def logs(self, *, stream: str | None = None) -> str:
-        """What it printed since it was last (re)started; ``stream`` is "stdout", "stderr", or None for both."""
+        """Return its output since the last (re)start; ``stream`` is "stdout", "stderr", or None for both."""
         return self._rmcs_runtime.output.text(self._item.scheduled_id, self._item.attempt, stream)
 
     def follow_logs(self) -> Iterator[str]:
-        """Its output as it comes, over restarts, until it is over."""
+        """Iterate over its output, across restarts, until it ends."""
         item = self._item
         if item.outcome is None:
             _refuse_in_another_process(self)
@@ -144,7 +128,7 @@ class ActorHandle:
         )
 
     def method(self, name: str) -> ActorMethod:
-        """A method by its name, whatever the name is. Raises AttributeError for one that its class does not have."""
+        """Return a method by its name. Raises AttributeError if its class does not have it."""
         known = self.__dict__.get(name)
         if isinstance(known, ActorMethod):
             return known
@@ -156,7 +140,7 @@ class ActorHandle:
         return ActorMethod(self._rmcs_calls, self._rmcs_runtime, name, MethodShape())
 
     def __getattr__(self, name: str) -> ActorMethod:
-        # Comes only for what is not there. Python and notebooks look for names of their own at everything.
+        # Called for missing names only. Python and notebooks look up special names on every object.
         if name.startswith("_") or "_rmcs_calls" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return ActorHandle.method(self, name)
@@ -170,18 +154,18 @@ class ActorHandle:
         _check_process(self)
         item, loop, moved = self._item, asyncio.get_running_loop(), asyncio.Event()
 
-        def tell(_: Item) -> None:
-            with suppress(RuntimeError):  # whoever awaited it is gone with his loop
+        def on_transition(_: Item) -> None:
+            with suppress(RuntimeError):  # the awaiting loop was closed
                 loop.call_soon_threadsafe(moved.set)
 
-        item.watch_transitions(tell)
+        item.watch_transitions(on_transition)
         try:
             while not _serves_or_over(item):
                 moved.clear()
                 if not _serves_or_over(item):  # it may have moved in between
                     yield from moved.wait().__await__()
         finally:
-            item.unwatch_transitions(tell)
+            item.unwatch_transitions(on_transition)
         _raise_if_over(item)
         return self
 
@@ -202,7 +186,8 @@ class ActorHandle:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A reference: inside its cluster it becomes a handle that uses Ray, in this program the handle itself."""
+        """Pickle as a reference: inside its cluster it becomes a handle that uses Ray, in this program the handle
+        itself."""
         name, cluster = _description(self).ray_name, self._item.cluster
         remember(name, cluster, self)
         return restore, (name, cluster, {name: shape.num_returns for name, shape in self._rmcs_methods.items()})
@@ -213,10 +198,10 @@ def _serves_or_over(item: Item) -> bool:
 
 
 def _raise_if_over(item: Item) -> None:
-    """Else it was ready a moment ago, even if it is being restarted by now."""
+    """Raise the error of an ended actor; one that is restarting was ready a moment ago."""
     if item.outcome is not None:
         raise error_of(item.outcome) or ActorDiedError(
-            f"{item.id} has left by itself.", task_id=item.id, cluster=item.cluster, next_step="make a new one"
+            f"{item.id} has exited.", task_id=item.id, cluster=item.cluster, next_step="make a new one"
         )
 
 

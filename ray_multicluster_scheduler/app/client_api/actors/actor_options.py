@@ -1,6 +1,6 @@
-"""Options of actors: ours, and Ray's told in our own words.
+"""Translates the options of ``@remote`` classes, Ray's and ours, to options of ``submit_actor``.
 
-Light to import: a decorated class of a user's module is loaded inside a cluster, too.
+Light to import: decorated classes of users' modules are also loaded inside clusters.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from ray_multicluster_scheduler.app.client_api.options import option_names, refu
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import with_amounts, without_defaults
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
-_CONSTRUCTOR = "an error of the constructor is told at once; catch it and submit again"
+_CONSTRUCTOR = "an error of the constructor is raised at once; catch it and submit again"
 _NAMED = "give it a name, with get_if_exists=True"
-_RESTARTS = "use max_restarts: how often it is made anew after it died"
+_RESTARTS = "use max_restarts, the number of restarts after it died"
 NOT_FOR_ACTORS = {
     "retries": _CONSTRUCTOR,
     "retry_on": _CONSTRUCTOR,
@@ -23,7 +23,7 @@ NOT_FOR_ACTORS = {
     "idempotency_key": _NAMED,
     "max_retries": _RESTARTS,
     "retry_exceptions": _CONSTRUCTOR,
-    "num_returns": "say it at the method, @method(num_returns=2), or at the call, actor.f.options(num_returns=2)",
+    "num_returns": "set it on the method, @method(num_returns=2), or on the call, actor.f.options(num_returns=2)",
 }
 _RAY_AMOUNTS = frozenset({"resources", "num_cpus", "num_gpus", "memory"})
 _RAY_DEFAULT_ONLY: Mapping[str, tuple[tuple[object, ...], str]] = {
@@ -36,25 +36,27 @@ _RAY_DEFAULT_ONLY: Mapping[str, tuple[tuple[object, ...], str]] = {
 
 
 def actor_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``submit_actor_async`` takes as keywords, for the options of ``@remote``. Raises ConfigurationError."""
+    """Return the keywords for ``submit_actor_async``. Raises ConfigurationError."""
     rest = dict(given)
     for key, (harmless, next_step) in _RAY_DEFAULT_ONLY.items():
         if key in rest and not any(rest[key] == value for value in harmless):
-            raise ConfigurationError(f"{key}={rest[key]!r} is not there for actors.", next_step=next_step)
+            raise ConfigurationError(f"{key}={rest[key]!r} is not supported for actors.", next_step=next_step)
         rest.pop(key, None)
     rest = without_defaults(rest)
     if rest.get("lifetime") == "non_detached":
-        del rest["lifetime"]  # Ray's word for what ours are anyway
+        del rest["lifetime"]  # Ray's name of the default
     rest = without_task_options(rest)
     refuse_unknown(rest, option_names("actor") | _RAY_AMOUNTS)
     return with_amounts(rest)
 
 
 def without_task_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises ConfigurationError for an option that means nothing for an actor, and says which one is meant."""
+    """Remove options that do not apply to actors. Raises ConfigurationError, with the one to use, if they are set."""
     for key, instead in NOT_FOR_ACTORS.items():
         if options.get(key) is not None:
-            raise ConfigurationError(f"{key} means nothing for an actor.", next_step=instead)
+            raise ConfigurationError(f"{key} does not apply to actors.", next_step=instead)
     if options.get("dedup") == "content":
-        raise ConfigurationError('dedup="content" means nothing for an actor: each is one.', next_step=_NAMED)
+        raise ConfigurationError(
+            'dedup="content" does not apply to actors: equal actors are not joined.', next_step=_NAMED
+        )
     return {key: value for key, value in options.items() if key not in NOT_FOR_ACTORS}

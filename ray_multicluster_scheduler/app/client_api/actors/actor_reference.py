@@ -1,6 +1,6 @@
-"""How the handle of an actor travels: into a cluster as a reference, and back into its program as itself.
+"""Pickling of actor handles: a reference that is restored inside a cluster, or back in its own program.
 
-Standard library only: it is loaded where the reference arrives.
+Standard library only: it is loaded where the reference is unpickled.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _known: weakref.WeakValueDictionary[tuple[str, str | None], Any] = weakref.WeakV
 
 
 def remember(ray_name: str, cluster: str | None, handle: Any) -> None:
-    """This handle was sent away: should the reference come back, it is the handle again."""
+    """Register a handle that is pickled, so that its reference is restored to the same handle."""
     _known[ray_name, cluster] = _known[ray_name, None] = handle
 
 
 def restore(ray_name: str, cluster: str | None, methods: Mapping[str, int]) -> Any:
-    """What a pickled handle becomes: the handle itself in its own program, one that uses Ray inside a cluster.
+    """Restore a pickled handle: the handle itself in its own program, one that uses Ray inside a cluster.
 
-    ``methods`` maps names to their num_returns; empty means that they are not known. Raises UnknownItemError elsewhere.
+    ``methods`` maps names to their num_returns; empty if they are unknown. Raises UnknownItemError elsewhere.
     """
     known = [handle for place in (cluster, None) if (handle := _known.get((ray_name, place))) is not None]
     if known:
-        # A name may have been given again after its actor was over.
+        # A name may have been reused after its actor ended.
         return next((handle for handle in known if handle._item.outcome is None), known[0])
     if not execution_context.inside():
         raise UnknownItemError(

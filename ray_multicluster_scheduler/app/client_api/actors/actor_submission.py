@@ -1,4 +1,4 @@
-"""From what a user's program gives to the description of an actor: checked, pickled, with an id."""
+"""ActorSubmission: builds the description of an actor from a program's arguments: validated, pickled, with an id."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import Pa
 
 @dataclass(frozen=True, slots=True)
 class NewActorItem:
-    """An actor that nothing is wrong with; its payload is not in the payload cache yet."""
+    """A validated actor, whose payload is not in the payload cache yet."""
 
     task: TaskDescription
     payload: bytes
     arguments: Arguments
 
     def shelved(self, payload_cache: PayloadCache) -> TaskDescription:
-        """The description as the brain takes it, with its payload in the payload cache."""
+        """Store the payload in the payload cache; returns the description with its digests."""
         return replace(
             self.task,
             function_digest=payload_cache.put(self.payload),
@@ -43,7 +43,7 @@ class NewActorItem:
 
 
 class ActorSubmission:
-    """Makes descriptions of actors for one control plane. Safe from any thread."""
+    """Builds descriptions of actors for one control plane. Thread-safe."""
 
     def __init__(self, settings: Settings, clock: Clock, homes: Sequence[str], new_id: Callable[[str], str]) -> None:
         self._settings, self._clock, self._homes, self._new_id = settings, clock, homes, new_id
@@ -57,7 +57,7 @@ class ActorSubmission:
         tags: Sequence[str] | None,
         options: Mapping[str, Any],
     ) -> NewActorItem:
-        """Raises ConfigurationError for a wrong argument, TaskSubmissionError for what cannot be pickled."""
+        """Raises ConfigurationError for a wrong argument, TaskSubmissionError for a value that cannot be pickled."""
         name = cls.__qualname__
         positional, named = check_arguments(args, kwargs, name)
         options = without_task_options(options)
@@ -85,7 +85,7 @@ class ActorSubmission:
         return NewActorItem(task, payload, arguments)
 
     def adopt(self, name: str, cluster: str) -> NewActorItem:
-        """A detached actor that another program left behind on this cluster."""
+        """Describe a detached actor of another program, which runs on this cluster."""
         fields = common_fields({"preferred_cluster": cluster, "fallback": "wait"}, "actor", self._settings, ())
         task = TaskDescription(
             id=self._new_id("actor"),
@@ -101,7 +101,7 @@ class ActorSubmission:
 def _actor(
     actor_id: str, needs: Mapping[str, float], given: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> ActorDescription:
-    """As in Ray, one that says nothing of CPUs needs one free to be placed, and holds none."""
+    """As in Ray, an actor without a CPU amount needs one free CPU to be placed, and holds none."""
     name = options.get("name")
     if options.get("get_if_exists") and name is None:
         raise ConfigurationError("get_if_exists is given, but no name.", next_step="give the actor a name, too")

@@ -1,4 +1,4 @@
-"""Submits and finds the actors of one control plane, and keeps the registry of its living ones."""
+"""Actors: submits and finds the actors of one control plane, and keeps the registry of its living ones."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ActorRegistry:
     def add(
         self, submit: Callable[[], Item], name: str | None, methods: Mapping[str, MethodShape], *, get_if_exists: bool
     ) -> ActorHandle:
-        """Submit an actor under a name that no other living one has; with ``get_if_exists`` the one that has it is
-        returned instead. Raises ConfigurationError, and what ``submit`` raises."""
+        """Submit an actor. If a living one has its name: return that with ``get_if_exists``, else raise
+        ConfigurationError. Raises what ``submit`` raises."""
         with self._lock:
             there = self._living(name)
             if there is not None and get_if_exists:
@@ -52,21 +52,16 @@ class ActorRegistry:
         return handle
 
     def named(self, name: str) -> ActorHandle | None:
-        """The living actor of this name."""
+        """Return the living actor of this name."""
         with self._lock:
             return self._living(name)
 
     def find(self, actor_id: str) -> ActorHandle | None:
-        """The living actor of this id."""
+        """Return the living actor of this id."""
         return self._by_id.get(actor_id)
 
-    def living(self) -> list[ActorHandle]:
-        """Oldest first."""
-        with self._lock:
-            return list(self._by_id.values())
-
     def dying(self, name: str) -> set[str | None]:
-        """Where detached actors of this name were killed and are not over yet: Ray may still tell of them there."""
+        """Return the clusters where killed actors of this name have not ended yet: Ray may still list them."""
         with self._lock:
             return {
                 one._item.cluster
@@ -75,7 +70,7 @@ class ActorRegistry:
             }
 
     def unknown(self, name: str, elsewhere: str = "") -> UnknownItemError:
-        """There is no living actor of this name; ``elsewhere`` tells what else was looked at."""
+        """Return the error for an unknown name; ``elsewhere`` names the other places that were searched."""
         with self._lock:
             names = sorted(known for known in self._id_of_name if self._living(known) is not None)
         close = difflib.get_close_matches(name, names, 1)
@@ -101,7 +96,7 @@ class ActorRegistry:
 
 
 class Actors(ABC):
-    """Safe from any thread."""
+    """Submits and finds actors. Subclasses: embedded and remote. Thread-safe."""
 
     def __init__(self, runtime: ControlPlane, submission: ActorSubmission) -> None:
         self._runtime, self._submission = runtime, submission
@@ -122,21 +117,9 @@ class Actors(ABC):
         name, for a few seconds at most. ``wait`` returns when the actor is ready; one that is not ready within its
         ``ready_timeout``, counted from its dispatch, is ended.
 
-        Explicit arguments win over options that the class has. Raises ConfigurationError, TaskSubmissionError; with
+        Arguments take precedence over options of the class. Raises ConfigurationError, TaskSubmissionError; with
         ``wait`` also as :meth:`ActorHandle.ready`.
         """
-        handle = self._submit(cls, args, kwargs, resource_requirements, tags, options)
-        return ActorHandle.ready(handle) if wait else handle
-
-    def _submit(
-        self,
-        cls: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        resource_requirements: Mapping[str, Any] | None,
-        tags: Sequence[str] | None,
-        options: Mapping[str, Any],
-    ) -> ActorHandle:
         remote_class = make_remote_class(cls, {})
         own = dict(remote_class.submit_options)
         needs, labels = own.pop("resource_requirements", None), own.pop("tags", None)
@@ -152,7 +135,8 @@ class Actors(ABC):
         actor = new.task.actor
         name = None if actor is None else actor.public_name
         methods, get_if_exists = methods_of(remote_class.cls), bool(options.get("get_if_exists"))
-        return self._make(new, name, methods, get_if_exists=get_if_exists)
+        handle = self._make(new, name, methods, get_if_exists=get_if_exists)
+        return ActorHandle.ready(handle) if wait else handle
 
     @abstractmethod
     def _make(
@@ -172,25 +156,22 @@ class Actors(ABC):
         return self._submission.describe(remote_class, (), None, resource_requirements, tags, options).task
 
     def get(self, name: str) -> ActorHandle:
-        """A living actor by its name: this program's, or a detached one on any cluster. Raises UnknownItemError."""
+        """Return a living actor by its name: of this program, or detached on any cluster. Raises UnknownItemError."""
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"{name!r} is not the name of an actor.", next_step="give its name as text")
-        known = self._registry.named(name)
-        if known is not None:
-            return known
-        return self._search(name)
+        return self._registry.named(name) or self._search(name)
 
     @abstractmethod
     def _search(self, name: str) -> ActorHandle:
-        """A living actor that this program has no handle of yet. Raises UnknownItemError."""
+        """Find a living actor that this program has no handle of yet. Raises UnknownItemError."""
 
     def find(self, actor_id: str) -> ActorHandle | None:
-        """A living actor by its id."""
+        """Return a living actor by its id."""
         return self._registry.find(actor_id)
 
 
 class EmbeddedActors(Actors):
-    """Safe from any thread."""
+    """The actors of a control plane in this process. Thread-safe."""
 
     def __init__(self, runtime: Runtime, submission: ActorSubmission) -> None:
         super().__init__(runtime, submission)

@@ -1,4 +1,4 @@
-"""Arguments of a task, an actor or a method: pickled, with handles taken out and replaced by their place."""
+"""Prepares the arguments of a task, an actor or a method call: pickles them, with placeholders instead of handles."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
 
 def source_names(arguments: Arguments) -> list[str]:
-    """What identifies the values that are not in ``data``: the digest of what was ``put``, the item of all others."""
+    """Return a name for each value that is not in ``data``: the digest of an object from ``put``, else the item id."""
     return [one.digest if isinstance(one, ObjectHandle) else one._item.id for one in arguments.sources]
 
 
 def runtime_env_for(arguments: Arguments, given: Mapping[str, Any], modules: Iterable[str] = ()) -> dict[str, Any]:
-    """The caller's runtime_env, with the user's modules that the values need, and ``modules``.
+    """Add the user's modules that the values need, and ``modules``, to the caller's runtime_env.
 
-    What the result of another task needs is not known before it exists, so that task's own modules are added.
+    The modules that the result of another task needs are not known yet, so that task's own modules are added.
     """
     needed = {*arguments.modules, *modules}
     env = with_users_modules(given, needed) if needed else dict(given)
     if not arguments.sources or ("py_modules" in given and not given["py_modules"]):
-        return env  # nothing to be added, or the caller asked for nothing
+        return env
     present = env.get("py_modules", [])
     more = [place for source in arguments.sources for place in _py_modules(source) if place not in present]
     return {**env, "py_modules": [*present, *dict.fromkeys(more)]} if more else env
@@ -42,11 +42,8 @@ def prepare_arguments(
     *,
     num_returns: int = 1,
 ) -> Arguments:
-    """Take the handles out and pickle the rest. ``captured`` are actors that the code itself holds; ``num_returns`` is
-    told to the method of an actor.
-
-    Raises TaskSubmissionError for what cannot be pickled.
-    """
+    """Replace handles by placeholders and pickle the rest. ``captured``: actors that the code refers to;
+    ``num_returns``: passed to an actor's method. Raises TaskSubmissionError for a value that cannot be pickled."""
     sources: list[Handle] = []
     if any(isinstance(value, Handle) for value in args) or any(isinstance(value, Handle) for value in kwargs.values()):
         places: dict[str, int] = {}
@@ -74,7 +71,7 @@ def prepare_arguments(
 
 
 def check_arguments(args: object, kwargs: object, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Are these a sequence and a mapping? Raises ConfigurationError."""
+    """Check that these are a sequence and a mapping. Raises ConfigurationError."""
     if type(args) is tuple and type(kwargs) is dict:
         return args, kwargs
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
@@ -90,12 +87,13 @@ def check_arguments(args: object, kwargs: object, name: str) -> tuple[tuple[Any,
 
 
 def pickled(value: object, what: str) -> tuple[bytes, set[str], tuple[Any, ...]]:
-    """The value, the modules that it needs, and the handles of actors in it. Raises TaskSubmissionError."""
+    """Pickle a value; also returns the modules that it needs and the actor handles in it. Raises
+    TaskSubmissionError."""
     actors: list[Any] = []
     try:
         data, modules = pickling.dumps_with_modules(value, actors)
     except SchedulerError:
-        raise  # it says itself what to do
+        raise
     except Exception as error:
         raise TaskSubmissionError(
             f"{what} cannot be pickled: {type(error).__name__}: {error}.",
@@ -105,7 +103,7 @@ def pickled(value: object, what: str) -> tuple[bytes, set[str], tuple[Any, ...]]
 
 
 def one_of_each(actors: Sequence[Any]) -> tuple[Any, ...]:
-    """Several handles of one actor count once."""
+    """Remove further handles of the same actor."""
     return tuple({actor._item.id: actor for actor in actors}.values()) if len(actors) > 1 else tuple(actors)
 
 
@@ -115,8 +113,8 @@ def _pickled_arguments(
     actors: list[Any] = []
     try:
         data, modules = pickling.dumps_with_modules((args, kwargs, *more), actors)
-    except Exception:  # noqa: BLE001 - told again below, with the name of the argument
-        # Find the one that is to blame; if each can be pickled by itself, blame all of them.
+    except Exception:  # noqa: BLE001 - raised again below, with the name of the argument
+        # Find the argument at fault; if each can be pickled separately, name all of them.
         for place, value in [*enumerate(args), *kwargs.items()]:
             pickled(value, f"argument {place!r} of {name}, a {type(value).__qualname__},")
         return pickled((args, kwargs), f"the arguments of {name}, taken together,")

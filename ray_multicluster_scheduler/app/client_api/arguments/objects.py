@@ -1,4 +1,4 @@
-"""put: a value that is pickled once, kept by us, and shipped once to each cluster that needs it."""
+"""ObjectHandle, the result of `put`: a value that is pickled once and shipped once to each cluster that needs it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _numbers = itertools.count(1)
 
 
 class ObjectHandle(Handle):
-    """A value that is there already. Each :meth:`result` is a copy of its own.
+    """A stored value. Each :meth:`result` is a new copy.
 
-    The value lives as long as this handle, or something unfinished that was given it as an argument.
+    The value is kept as long as this handle, or an unfinished item that has it as an argument.
     """
 
     __module__ = "ray_multicluster_scheduler"  # pickled by its public name: inside a cluster, the native handle
@@ -30,7 +30,7 @@ class ObjectHandle(Handle):
     __slots__ = ("actors", "digest", "modules")
 
     def __init__(self, data: bytes, modules: set[str], actors: tuple[Any, ...], runtime: ControlPlane) -> None:
-        """``modules`` and ``actors`` are what whoever loads it needs."""
+        """``modules`` and ``actors`` are needed to unpickle it."""
         promise = Promise(f"object-{runtime.control_plane}-{next(_numbers)}")
         done = Complete(promise.id, TaskState.SUCCEEDED, 0, None, message="it was put")
         promise.ended(Outcome(done, CallResult(promise.id, 0, "succeeded", data)))
@@ -41,10 +41,10 @@ class ObjectHandle(Handle):
         return self.digest, payload_of(outcome)
 
     def cancel(self, *, force: bool = False) -> None:
-        """There is nothing to be ended."""
+        """No effect: the value exists already."""
 
     def explain(self) -> dict[str, Any]:
-        """It is a value, and that is all there is to say."""
+        """Return id and state."""
         return {"id": self.id, "kind": "object", "state": str(self.state), "code": "PUT", "sentence": "it was put"}
 
     def __repr__(self) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.executor.chunk_call import run_rows
 from ray_multicluster_scheduler.app.client_api.options import common_fields, option_names, refuse_unknown
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_function
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
@@ -103,20 +103,11 @@ class ChunkCalls:
 
 def _check_function(fn: object, name: str) -> None:
     """Reject an unusable function before anything is sent, rather than once per call."""
-    if not callable(fn):
-        raise ConfigurationError(
-            f"map expects a function, not {fn!r} ({type(fn).__name__}).",
-            next_step="pass the function first, then its inputs: map(f, items)",
-        )
-    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise ConfigurationError(
-            f"{name} is a generator or async function, which map does not support.",
-            next_step="return a list, or wrap it: def run(x): return asyncio.run(f(x))",
-        )
+    check_function(fn, name, verb="map", usage="pass the function first, then its inputs: map(f, items)")
     try:
         pickling.dumps(fn)
     except SchedulerError:
-        raise  # it has its own next step
+        raise
     except Exception as error:
         raise TaskSubmissionError(
             f"the function {name} cannot be pickled: {type(error).__name__}: {error}.",

@@ -1,4 +1,4 @@
-"""From what a user's program gives to the description of a gang: checked, pickled, with an id."""
+"""GangSubmission: builds the description of a gang from a program's arguments: validated, pickled, with an id."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import Pa
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One member, ready to be sent. ``methods`` are those of an actor's class."""
+    """A validated and pickled member. ``methods``: those of an actor's class."""
 
     description: MemberDescription
     function: PickledFunction
@@ -54,14 +54,14 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class NewGangItem:
-    """A gang that nothing is wrong with; its payload is not in the payload cache yet."""
+    """A validated gang, whose payload is not in the payload cache yet."""
 
     task: TaskDescription
     parts: Sequence[_Part]
     arguments: Arguments
 
     def shelved(self, payload_cache: PayloadCache) -> TaskDescription:
-        """The description as the brain takes it, with its payload in the payload cache."""
+        """Store the payload in the payload cache; returns the description."""
         for part in self.parts:
             payload_cache.hold(part.description.function_digest, part.function.data)
             payload_cache.hold(part.description.arguments_digest, part.arguments.data)
@@ -69,7 +69,7 @@ class NewGangItem:
 
 
 class GangSubmission:
-    """Makes descriptions of gangs for one control plane. Safe from any thread."""
+    """Builds descriptions of gangs for one control plane. Thread-safe."""
 
     def __init__(self, settings: Settings, clock: Clock, homes: Sequence[str], new_id: Callable[[str], str]) -> None:
         self._settings, self._clock, self._homes, self._new_id = settings, clock, homes, new_id
@@ -77,19 +77,19 @@ class GangSubmission:
     def describe(
         self, members: Iterable[Any], strategy: Any, tags: Sequence[str] | None, options: Mapping[str, Any]
     ) -> NewGangItem:
-        """Raises ConfigurationError for a wrong argument, TaskSubmissionError for what cannot be pickled."""
+        """Raises ConfigurationError for a wrong argument, TaskSubmissionError for a value that cannot be pickled."""
         given = _check_members(members)
         of = _kind_of(given)
         if "resource_requirements" in options:
             raise ConfigurationError(
-                "resource_requirements is each member's own, not the gang's.",
+                "resource_requirements belongs to each member, not to the gang.",
                 next_step='write member(f, resource_requirements={"CPU": 2})',
             )
         if of == "actor":
             _refuse_keys(options)
             options = without_task_options(options)
         elif "ready_timeout" in options:
-            raise ConfigurationError("ready_timeout means nothing for tasks.", next_step="use run_timeout")
+            raise ConfigurationError("ready_timeout does not apply to tasks.", next_step="use run_timeout")
         fields = common_fields(options, "gang", self._settings, tags)
         parts = [self._actor(one) if of == "actor" else self._task(one) for one in given]
         described = tuple(part.description for part in parts)
@@ -162,11 +162,10 @@ class GangSubmission:
 
 
 def _refuse_keys(options: Mapping[str, Any]) -> None:
-    """A single actor would be found again by its name; members have none."""
     given = [key for key in ("idempotency_key", "dedup") if options.get(key) not in (None, "none")]
     if given:
         raise ConfigurationError(
-            f"{given[0]} means nothing for a gang of actors: each call makes a new one.",
+            f"{given[0]} does not apply to a gang of actors: each call makes a new one.",
             next_step="keep the handles that the first call returned",
         )
 
@@ -191,13 +190,12 @@ def _kind_of(members: Sequence[GangMember]) -> Literal["task", "actor"]:
 
 
 def _refuse_own_options(name: str, options: Mapping[str, Any]) -> None:
-    """All members have one fate, so what decides it is said once."""
+    """Refuse options of a member except its resources: all others apply to the gang. Raises ConfigurationError."""
     own = sorted(options.keys() - {"resource_requirements"})
     if own:
         raise ConfigurationError(
-            f"{name} has the option{'s' if len(own) > 1 else ''} {', '.join(own)} of its own, "
-            "which one member of a gang cannot have.",
-            next_step="give such options to submit_gang, for all members; only resources are each one's own",
+            f"{name} has the option{'s' if len(own) > 1 else ''} {', '.join(own)}, which gang members cannot have.",
+            next_step="give such options to submit_gang, for all members; only resources are per member",
         )
 
 
@@ -207,7 +205,7 @@ def _name_of(parts: Sequence[_Part]) -> str:
 
 
 def _together(all_arguments: Sequence[Arguments]) -> Arguments:
-    """What is to be waited for and sent along, for all members; the values of each stay in its own order."""
+    """Combine the modules, value sources and actors of all members' arguments."""
     return Arguments(
         b"",
         frozenset(module for one in all_arguments for module in one.modules),
@@ -217,7 +215,7 @@ def _together(all_arguments: Sequence[Arguments]) -> Arguments:
 
 
 def handles_of(gang: Item, runtime: ControlPlane, methods: Sequence[Mapping[str, MethodShape]]) -> list[ActorHandle]:
-    """One for each member, in their order."""
+    """Return one actor handle per member, in order."""
     described = gang.task.gang
     members = () if described is None else described.members
     items = [MemberItem(gang, index, member) for index, member in enumerate(members)]

@@ -65,7 +65,7 @@ async def some(promises: Sequence[Promise], enough: int, timeout: float | None, 
 
     countdown = Countdown(enough, or_failure, open_gate)
     for promise in promises:
-        promise.watch(countdown)  # tells at once of one that is over
+        promise.watch(countdown)  # called at once for a finished one
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):

@@ -1,4 +1,4 @@
-"""``get`` and ``wait`` over handles. The caller blocks once, however many handles there are."""
+"""``get`` and ``wait`` over handles, called by the verbs and the schedulers. The caller blocks once for all handles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def get(handles: Handle | Sequence[Handle], timeout: float | None = None, *, pro
     items = [one._item for one in many]
     with counted(progress, "get", items):
         wait_for(items, len(many), timeout, or_failure=True)
-    for one in many:  # a failure may have ended the wait before all are over
+    for one in many:  # a failure may have ended the wait early
         if one._item.outcome is not None and not one._item.outcome.succeeded:
             one.result(0)
     late = next((one for one in many if not one.done()), None)
@@ -43,9 +43,9 @@ def get(handles: Handle | Sequence[Handle], timeout: float | None = None, *, pro
 def wait(
     handles: Sequence[H], num_returns: int = 1, timeout: float | None = None, *, progress: bool | None = None
 ) -> tuple[list[H], list[H]]:
-    """Wait until ``num_returns`` of them are over, or the time is; returns (over, the rest), in their order.
+    """Wait until ``num_returns`` have ended, or the timeout; returns (ended, the rest), each in the given order.
 
-    As in Ray, no more than ``num_returns`` are in the first list, even if more are over. ``progress`` is that of `get`.
+    As in Ray, the first list has at most ``num_returns``, even if more have ended. ``progress`` as in `get`.
     """
     many = _checked(handles, "wait")
     unique = list(dict.fromkeys(many))
@@ -88,7 +88,5 @@ def _seconds(timeout: object) -> float | None:
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise ConfigurationError(
-            f"timeout is {timeout!r}.", next_step="give seconds, or None to wait as long as it takes"
-        )
+        raise ConfigurationError(f"timeout is {timeout!r}.", next_step="give seconds, or None to wait without limit")
     return float(timeout)

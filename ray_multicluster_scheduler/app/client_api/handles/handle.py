@@ -1,4 +1,4 @@
-"""TaskHandle and JobHandle: what the async verbs return."""
+"""TaskHandle, JobHandle and their base Handle: the results of the async verbs, in the program outside clusters."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """An item in progress or over. Safe from any thread; awaitable.
+    """An item in progress or ended. Thread-safe; awaitable.
 
-    Given as an argument of a task, an actor or a method it stands for its value, which that one waits for. It stays
-    with the control plane that took the item: after that one's end it tells what was known, and starts nothing. The
-    item does not end with it: one whose handles were all dropped goes on. A copy of a handle is the handle itself.
+    As an argument of a task, an actor or a method it stands for its value, for which that one waits. It belongs to the
+    control plane that took the item, and after its shutdown reports the last known state. The item continues when all
+    its handles are dropped. A copy of a handle is the handle itself.
     """
 
     __slots__ = ("__weakref__", "_item", "_runtime")
 
     part: int | None = None
-    """Which part of the item's value it stands for, if not for all of it."""
+    """The index of the part of the item's value that it stands for; None for the whole value."""
 
     def __init__(self, item: Promise, runtime: ControlPlane) -> None:
         self._item = item
@@ -50,7 +50,7 @@ class Handle:
 
     @property
     def id(self) -> str:
-        """One id from submission to the end."""
+        """The id, the same from submission to the end."""
         return self._item.id
 
     @property
@@ -64,54 +64,54 @@ class Handle:
 
     @property
     def cluster(self) -> str | None:
-        """Where it is, or was last; None before it was placed."""
+        """The current or last cluster; None before it was placed."""
         return self._item.cluster
 
     @property
     def attempt(self) -> int:
-        """1 for the first; 0 before it was placed."""
+        """The number of the attempt, from 1; 0 before it was placed."""
         return self._item.attempt
 
     def done(self) -> bool:
-        """Is it over, one way or another?"""
+        """Has it succeeded, failed or been cancelled?"""
         return self._item.outcome is not None
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the end and return the value. Raises the user's exception, or a SchedulerError;
-        TaskTimeoutError when it is not over after ``timeout`` seconds (it goes on)."""
+        TaskTimeoutError when it has not ended after ``timeout`` seconds (it continues)."""
         until = None if timeout is None else time.monotonic() + timeout
         return self._value(self._wait(timeout), until)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the end and return what :meth:`result` would raise, but for what it raises if a value that was left
-        in its cluster is lost. Raises TaskTimeoutError."""
+        """Wait for the end and return what :meth:`result` would raise, except for a lost value that was kept in its
+        cluster. Raises TaskTimeoutError."""
         return error_of(self._wait(timeout))
 
     def cancel(self, *, force: bool = False) -> None:
-        """Ask for its end, in whatever state it is; an item that is over stays as it is."""
+        """Cancel it, in any state; no effect on an ended item."""
         if not self.done():
             self._runtime.cancel(self._item.id, "cancelled by the caller", force=force)
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Call ``callback(handle)`` when it is over, on a thread of its own kind; at once if it is over."""
-        self._check_that_it_can_end()
+        """Call ``callback(handle)`` on a callback thread when it has ended, or now if it has."""
+        self._check_can_end()
         self._runtime.when_done(self._item, lambda: callback(self))
 
     def explain(self) -> dict[str, Any]:
-        """Why it is where it is: state, reason, decision table, history."""
+        """Return state, reason, decision table and history."""
         return self._runtime.explain(self._item.id)
 
     def _value(self, outcome: Outcome, until: float | None = None) -> Any:
         return value_of(outcome, lambda away: self._fetched(away, until))
 
     def _fetched(self, outcome: Outcome, until: float | None) -> bytes:
-        """One that was left in its cluster."""
+        """Fetch a value that was kept in its cluster."""
         self._check_process()
         left = None if until is None else max(until - time.monotonic(), 0.0)
         return self._runtime.kept_value(outcome, left)
 
     def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
-        """A name, and the pickled value of the whole item, for whoever takes it as an argument."""
+        """Return name and pickled value of the whole item, for its use as an argument."""
         return f"{RESULT}{self._item.id}", payload_of(outcome)
 
     def _wait(self, timeout: float | None) -> Outcome:
@@ -123,7 +123,7 @@ class Handle:
             raise self._still_going(timeout)
         return outcome
 
-    def _check_that_it_can_end(self) -> None:
+    def _check_can_end(self) -> None:
         if not self.done():
             self._check_process()
 
@@ -138,10 +138,10 @@ class Handle:
     def _still_going(self, timeout: float | None) -> TaskTimeoutError:
         try:
             story = self.explain()  # state and reason of one moment
-        except SchedulerError as error:  # whoever knows does not answer
-            story = {"state": str(self.state), "cluster": self.cluster, "sentence": f"as last heard; {error.message}"}
+        except SchedulerError as error:  # the service does not answer
+            story = {"state": str(self.state), "cluster": self.cluster, "sentence": f"last known; {error.message}"}
         return TaskTimeoutError(
-            f"{self.id} is not over after {timeout:g} s; it is {story['state']}: {story.get('sentence') or ''}",
+            f"{self.id} has not ended after {timeout:g} s; it is {story['state']}: {story.get('sentence') or ''}",
             task_id=self.id,
             cluster=story.get("cluster"),
             next_step="wait longer, or cancel it",
@@ -153,15 +153,15 @@ class Handle:
             loop = asyncio.get_running_loop()
             over = asyncio.Event()
 
-            def tell(_: Promise) -> None:
-                with suppress(RuntimeError):  # whoever awaited it is gone with his loop
+            def on_done(_: Promise) -> None:
+                with suppress(RuntimeError):  # the awaiting loop was closed
                     loop.call_soon_threadsafe(over.set)
 
-            self._item.watch(tell)
+            self._item.watch(on_done)
             try:
                 yield from over.wait().__await__()
             finally:
-                self._item.unwatch(tell)
+                self._item.unwatch(on_done)
         if is_in_cluster(self._item.outcome):
             return (yield from asyncio.to_thread(self.result).__await__())
         return self.result()
@@ -183,51 +183,51 @@ class Handle:
 
     def __reduce__(self) -> NoReturn:
         raise TaskSubmissionError(
-            f"The handle of {self.id} is inside of something else (a list, a closure, another object), so it cannot be "
-            "replaced by its value; and it means nothing in another process.",
+            f"The handle of {self.id} is inside another object (a list, a closure), so it cannot be replaced by its "
+            "value; and a handle cannot be used in another process.",
             task_id=self.id,
-            next_step="give it as an argument of its own, f(a, b) or f(*handles) instead of f([a, b]), "
+            next_step="pass it as a separate argument, f(a, b) or f(*handles) instead of f([a, b]), "
             "or wait for its result and pass that",
         )
 
 
 class QueuedHandle(Handle):
-    """An item that waits in a queue of ours until it is placed."""
+    """Base of the handles of items that wait in a queue of the control plane."""
 
     __slots__ = ()
 
     def hold(self, reason: str = "") -> None:
-        """Let it not start before :meth:`release`; what was sent to a cluster already goes on."""
+        """Keep it from starting until :meth:`release`; an attempt that was already sent continues."""
         self._runtime.post_user_event(HoldRequested(item_id_of(self, "hold"), checked_reason(reason)))
 
     def release(self) -> None:
-        """The end of :meth:`hold`."""
+        """Undo :meth:`hold`."""
         self._runtime.post_user_event(ReleaseRequested(item_id_of(self, "release")))
 
     def set_priority(self, priority: int) -> None:
-        """From now on it waits with this priority; higher numbers go first."""
+        """Change the priority with which it waits; higher numbers go first."""
         self._runtime.post_user_event(PriorityChanged(item_id_of(self, "set_priority"), valid_priority(priority)))
 
 
 class TaskHandle(QueuedHandle):
-    """A task."""
+    """The handle of a task."""
 
     __module__ = "ray_multicluster_scheduler"  # pickled by its public name: inside a cluster, the native handle
 
     __slots__ = ()
 
     def logs(self, *, stream: str | None = None) -> str:
-        """What the newest attempt printed; ``stream`` is "stdout", "stderr", or None for both in order."""
+        """Return the output of the newest attempt; ``stream`` is "stdout", "stderr", or None for both in order."""
         return self._runtime.output.text(self._item.id, self.attempt, stream)
 
     def follow_logs(self) -> Iterator[str]:
-        """Its output as it comes, from the newest attempt on, until it is over."""
-        self._check_that_it_can_end()
+        """Iterate over its output, from the newest attempt on, until it ends."""
+        self._check_can_end()
         return self._runtime.output.follow(self._item.id, lambda: (max(self.attempt, 1), self.done()))
 
 
 class PartHandle(TaskHandle):
-    """One of the values of an item with ``num_returns``. All its parts begin, end and are cancelled together."""
+    """One of the values of an item with ``num_returns``. The parts start, end and are cancelled together."""
 
     __slots__ = ("_of", "part")
 
@@ -239,12 +239,12 @@ class PartHandle(TaskHandle):
 
     @classmethod
     def split(cls, handle: Handle, number: int) -> list[PartHandle]:
-        """The parts of an item that returns ``number`` values."""
+        """Return the parts of an item that returns ``number`` values."""
         return [cls(handle._item, handle._runtime, part, number) for part in range(number)]
 
     @property
     def id(self) -> str:
-        """The item's, and which part of it."""
+        """The item's id and the index of the part."""
         return f"{self._item.id}.{self.part}"
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -263,20 +263,19 @@ class PartHandle(TaskHandle):
 
 
 class JobHandle(QueuedHandle):
-    """A Ray job; its value is its last status word."""
+    """The handle of a Ray job; its value is its last status word."""
 
     __module__ = "ray_multicluster_scheduler"  # pickled by its public name: inside a cluster, the native handle
 
     __slots__ = ()
 
     def logs(self) -> str:
-        """Output of its newest attempt, as the cluster has it. Raises ClusterConnectionError; SchedulerError after
-        the scheduler's end."""
+        """Return the output of its newest attempt. Raises ClusterConnectionError; SchedulerError after shutdown."""
         return self._runtime.job_log(self.id)
 
     def follow_logs(self) -> Iterator[str]:
-        """Its output as it comes, over all attempts, until it is over."""
-        self._check_that_it_can_end()
+        """Iterate over its output, across attempts, until it ends."""
+        self._check_can_end()
         return self._runtime.follow_job_log(self.id)
 
     def _value(self, outcome: Outcome, until: float | None = None) -> Any:
@@ -287,11 +286,11 @@ class JobHandle(QueuedHandle):
 
     def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
         data = pickle.dumps(str(outcome.completion.state))
-        return digest_of(data), data  # not by its id, which may be given again
+        return digest_of(data), data  # not by its id, which may be reused
 
 
 def handle_html(kind: str, item_id: str, item: Promise, name: str | None = None) -> str:
-    """``kind`` is the word for it, ``name`` its name if its item does not have the right one."""
+    """Render a handle for notebooks; ``name`` replaces the name of its item."""
     outcome, transition = item.outcome, item.transition if isinstance(item, Item) else None
     why = outcome.completion.message if outcome is not None else transition.sentence if transition is not None else None
     named = name or (item.task.name if isinstance(item, Item) else None)

@@ -1,6 +1,6 @@
-"""A progress bar for whoever waits: counted where things end, drawn by a thread of its own, on stderr.
+"""Progress bars of `get`, `wait` and `map`: counted where items end, drawn on stderr by a separate thread.
 
-Standard library only, until a bar is really drawn: executors are also used inside clusters.
+Standard library only until a bar is drawn, since executors are also used inside clusters.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
@@ -20,19 +20,11 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 DRAW_S = 0.1
 LAST_WORD_S = 1.0
-"""So long the last picture is waited for: a terminal that takes nothing more holds nobody up."""
-
-
-class Bar(Protocol):
-    """What draws. Used by one thread."""
-
-    def show(self, finished: int, failed: int) -> None: ...
-
-    def end(self) -> None: ...
+"""How long :meth:`Progress.close` waits for the last drawing: a blocked terminal must not block the program."""
 
 
 class Progress:
-    """Counts what is over; ``failed`` are among the finished. Safe from any thread, and never waits for the screen."""
+    """Counts finished items, ``failed`` ones among them. Thread-safe; counting never waits for the terminal."""
 
     def __init__(self, what: str, total: int | None) -> None:
         self._what, self._total = what, total
@@ -43,17 +35,17 @@ class Progress:
         self._thread.start()
 
     def count(self, finished: int, failed: int) -> None:
-        """So many more are over."""
+        """Add to the counts."""
         with self._lock:
             self.finished += finished
             self.failed += failed
 
     def stop(self) -> None:
-        """The last picture will be drawn soon; takes no lock and waits for nothing."""
+        """Request the last drawing. Takes no lock and does not wait."""
         self._over.set()
 
     def close(self) -> None:
-        """The same, and see it drawn."""
+        """Request the last drawing and wait for it."""
         self.stop()
         self._thread.join(LAST_WORD_S)
 
@@ -65,16 +57,16 @@ class Progress:
                 bar.show(*self._counts())
             bar.show(*self._counts())
             bar.end()
-        except Exception:  # noqa: BLE001 - whatever a screen does wrong, the work goes on
+        except Exception:  # noqa: BLE001 - an error of the terminal must not stop the work
             _log.debug("the progress bar could not be drawn", exc_info=True)
 
     def _counts(self) -> tuple[int, int]:
-        """More may be over than were waited for."""
+        # More may have finished than were waited for.
         return self.finished if self._total is None else min(self.finished, self._total), self.failed
 
 
 def begin(wanted: object, what: str, total: int | None) -> Progress | None:
-    """None where nobody wants it, or nobody would see it. Raises ConfigurationError."""
+    """Start a progress bar; None if it is not wanted or stderr is not visible. Raises ConfigurationError."""
     if wanted is None or wanted is False:
         return None
     if wanted is not True:
@@ -91,7 +83,7 @@ def is_seen() -> bool:
 
 
 def in_notebook() -> bool:
-    """Nothing is imported to find out."""
+    """Does this run in a notebook? Imports nothing."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return hasattr(shell, "kernel")
@@ -101,36 +93,31 @@ def in_notebook() -> bool:
 def counted(
     wanted: object, what: str, promises: Iterable[Promise], total: int | None = None, *, see_it_drawn: bool = True
 ) -> Iterator[None]:
-    """While they are waited for, show how many are over, of ``total`` or of all. Whoever must not wait at all does not
-    see the last picture drawn. Raises ConfigurationError."""
+    """Show the progress of ``promises`` while the block waits for them. ``see_it_drawn``: wait for the last drawing.
+    Raises ConfigurationError."""
     unique = list({id(one): one for one in promises}.values()) if wanted else []
     progress = begin(wanted, what, len(unique) if total is None else total)
     if progress is None:
         yield
         return
-    tell = _Teller(progress)
+
+    def count(promise: Promise) -> None:
+        progress.count(1, 0 if promise.outcome is None or promise.outcome.succeeded else 1)
+
     try:
         for one in unique:
-            one.watch(tell)  # tells at once of one that is over
+            one.watch(count)  # called at once for a finished one
         yield
     finally:
         for one in unique:
             if one.outcome is None:
-                one.unwatch(tell)
+                one.unwatch(count)
         (progress.close if see_it_drawn else progress.stop)()
 
 
-class _Teller:
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def __call__(self, promise: Promise) -> None:
-        self._progress.count(1, 0 if promise.outcome is None or promise.outcome.succeeded else 1)
-
-
-def _bar(what: str, total: int | None) -> Bar:
+def _bar(what: str, total: int | None) -> _TqdmBar | _RichBar:
     try:
-        from tqdm.auto import tqdm  # noqa: PLC0415 - only if somebody has installed it, and wants a bar
+        from tqdm.auto import tqdm  # noqa: PLC0415 - optional, and only for a bar
     except ImportError:
         return _RichBar(what, total)
     return _TqdmBar(tqdm(total=total, desc=what, file=sys.stderr, unit="", leave=True))
@@ -151,10 +138,10 @@ class _TqdmBar:
 
 class _RichBar:
     def __init__(self, what: str, total: int | None) -> None:
-        from rich import progress  # noqa: PLC0415 - not there inside of a cluster
-        from rich.console import Console  # noqa: PLC0415 - not there inside of a cluster
+        from rich import progress  # noqa: PLC0415 - not installed in clusters
+        from rich.console import Console  # noqa: PLC0415 - not installed in clusters
 
-        self._picture = progress.Progress(
+        self._progress = progress.Progress(
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),
             progress.MofNCompleteColumn(),
@@ -162,15 +149,15 @@ class _RichBar:
             progress.TextColumn("{task.fields[failed]}", style="red"),
             console=Console(stderr=True),
             auto_refresh=False,
-            redirect_stdout=False,  # what the program prints stays where it prints it
+            redirect_stdout=False,  # leave the program's output alone
             redirect_stderr=False,
         )
-        self._task = self._picture.add_task(what, total=total, failed="")
-        self._picture.start()
+        self._task = self._progress.add_task(what, total=total, failed="")
+        self._progress.start()
 
     def show(self, finished: int, failed: int) -> None:
         words = f"{failed} failed" if failed else ""
-        self._picture.update(self._task, completed=finished, failed=words, refresh=True)
+        self._progress.update(self._task, completed=finished, failed=words, refresh=True)
 
     def end(self) -> None:
-        self._picture.stop()
+        self._progress.stop()

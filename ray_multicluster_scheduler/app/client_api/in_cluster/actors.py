@@ -1,4 +1,4 @@
-"""Actors inside a cluster: Ray's own actors behind our handles, and proxies of actors that were made outside."""
+"""Actor handles inside a cluster: of Ray's own actors, and proxies of actors that programs created outside."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from types import FunctionType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Self
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_reference import restore
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import HandleAttribute, RemoteMethod
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
 from ray_multicluster_scheduler.app.client_api.in_cluster.errors import take_init_error, translate
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import (
@@ -27,57 +28,26 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
 from ray_multicluster_scheduler.common.model.states import TaskState
-from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
-T = TypeVar("T")
 _DEATH_TIMEOUT_S = 5.0  # for a kill to take effect; on a node that does not answer it may take longer
 
 
-class _HandleAttribute(Generic[T]):
-    """A read-only attribute, which a method of the user's class with the same name hides."""
-
-    def __init__(self, read: Callable[[NativeActorHandle], T]) -> None:
-        self._read = read
-        self.__doc__ = read.__doc__
-
-    @overload
-    def __get__(self, handle: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, handle: NativeActorHandle, owner: type) -> T: ...
-    def __get__(self, handle: NativeActorHandle | None, owner: type) -> Self | T:
-        return self if handle is None else self._read(handle)
-
-
-class NativeMethod:
+class NativeMethod(RemoteMethod):
     """A method of an actor: ``actor.method.remote(x)``."""
 
-    __slots__ = ("_actor", "_name", "_options", "_own")
+    __slots__ = ("_actor", "_name", "_options")
 
     def __init__(
         self, actor: NativeActorHandle, name: str, options: Mapping[str, Any], own: Callable[..., Any] | None = None
     ) -> None:
-        """``own`` is the handle's own method of this name, which is called without ``.remote``."""
         self._actor, self._name, self._options, self._own = actor, name, options, own
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call it; returns a handle, several for ``num_returns`` above 1, None for 0."""
         return self._actor._rmcs_call(self._name, args, kwargs, self._options)
 
-    def options(self, *, num_returns: int | None = None, **unknown: Any) -> NativeMethod:
-        """The same method with another number of return values. Raises ConfigurationError."""
-        if unknown:
-            raise ConfigurationError(
-                f"A call of a method has no option {next(iter(unknown))!r}.", next_step="known options: num_returns"
-            )
-        if num_returns is None:
-            return self
-        check_num_returns(num_returns)
+    def _returning(self, num_returns: int) -> NativeMethod:
         return NativeMethod(self._actor, self._name, {"num_returns": num_returns}, self._own)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._own is not None:
-            return self._own(*args, **kwargs)
-        raise TypeError(f"{self!r} is a method of an actor, which runs elsewhere: call it with .remote(…)")
 
     def __repr__(self) -> str:
         return f"<NativeMethod {self._name} of {self._actor!r}>"
@@ -97,32 +67,32 @@ class NativeActorHandle:
         for method in methods:
             self.__dict__[method] = self.method(method)
 
-    @_HandleAttribute
+    @HandleAttribute
     def id(self) -> str:
         """Ray's id of the actor."""
-        return str(self._actor._actor_id.hex())
+        return self._id()
 
-    @_HandleAttribute
+    @HandleAttribute
     def name(self) -> str:
-        """The name that it was given, or its class's."""
+        """The name that it was given, or that of its class."""
         return self._name
 
-    @_HandleAttribute
+    @HandleAttribute
     def accepted(self) -> bool:
         """True: Ray accepted it at once."""
         return True
 
-    @_HandleAttribute
+    @HandleAttribute
     def cluster(self) -> str:
         """The cluster that this code runs on."""
         return self._parent.cluster
 
-    @_HandleAttribute
+    @HandleAttribute
     def attempt(self) -> int:
         """Always 1: restarts by Ray do not count."""
         return 1
 
-    @_HandleAttribute
+    @HandleAttribute
     def state(self) -> TaskState:
         """RUNNING if it answers at once; DISPATCHING while it starts or is busy; FAILED when it is dead."""
         try:
@@ -150,7 +120,7 @@ class NativeActorHandle:
                 f"{self!r} is not ready after {timeout:g} s.",
                 task_id=self._id(),
                 cluster=self._parent.cluster,
-                next_step="see whether the cluster has room for what it asks for, or wait longer (ready_timeout)",
+                next_step="check that the cluster has the resources it requests, or wait longer (ready_timeout)",
             ) from None
         except ray.exceptions.RayError as error:
             ours = self._translated(error)
@@ -186,7 +156,7 @@ class NativeActorHandle:
         return asyncio.to_thread(NativeActorHandle.ready, self).__await__()
 
     def __getattr__(self, name: str) -> NativeMethod:
-        # Called only for missing names. Python and notebooks look up special names on every object.
+        # Called for missing names only. Python and notebooks look up special names on every object.
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return NativeActorHandle.method(self, name)

@@ -1,13 +1,12 @@
 """Turns a user's function or class into what Ray calls: wrapped where needed, with its options, cached.
 
-The wrapper tells a child, in the child's worker, which item it belongs to. Functions of a job need none: their
-environment, which Ray gives to all workers of the job, says it. A worker that runs a task serves many items, so there
-the item travels with the call.
+The wrapper sets, in the child's worker, the item that the child belongs to. Functions of a job need no wrapper: Ray
+gives the job's environment, which names the item, to all its workers. A worker that runs a task serves many items, so
+there the item travels with the call.
 """
 
 from __future__ import annotations
 
-import inspect
 import threading
 import types
 from collections import OrderedDict
@@ -18,6 +17,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import methods_of
 from ray_multicluster_scheduler.app.client_api.in_cluster import errors, options, runtime_context
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_function
 from ray_multicluster_scheduler.common import current_item
 from ray_multicluster_scheduler.common.current_item import CurrentItem, in_environment
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
@@ -31,12 +31,12 @@ _NAMES = ("__name__", "__qualname__", "__module__", "__doc__")
 
 
 def parent_fields(item: CurrentItem) -> ParentFields:
-    """The first argument of a wrapped function or class."""
+    """Return the first argument of a wrapped function or class."""
     return item.id, item.attempt, item.fence, item.cluster
 
 
 def wrap_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, with its parent item as a new first argument."""
+    """Wrap a function so that its parent item is a new first argument."""
 
     def child(parent: ParentFields, /, *args: Any, **kwargs: Any) -> Any:
         before = current_item.get_current()
@@ -53,13 +53,13 @@ def wrap_function(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_class(cls: Any) -> type:
-    """The same class, with its parent item as a new first argument of the constructor. Raises TypeError for a class
-    that cannot be subclassed."""
+    """Subclass a class so that its parent item is a new first argument of the constructor. Raises TypeError if it
+    cannot be subclassed."""
 
     constructor: Any = cls.__init__
 
     def construct(self: Any, parent: ParentFields, /, *args: Any, **kwargs: Any) -> None:
-        current_item.set_current(CurrentItem(*parent))  # for good: an actor has its own process
+        current_item.set_current(CurrentItem(*parent))  # never reset: an actor has its own process
         try:
             constructor(self, *args, **kwargs)
         except Exception as error:
@@ -106,18 +106,15 @@ DETACHED_NAMESPACE = "rmcs-inside"
 
 
 def own_namespace() -> str | None:
-    """Ray namespace of other named actors of this item. A job has its own anyway; actors of tasks would get into the
-    agent's, among the actors of others."""
+    """Ray namespace of the other named actors of this item; None in a job, which has its own. Actors of tasks would
+    otherwise share the agent's namespace."""
     return None if in_environment() else f"{DETACHED_NAMESPACE}-{runtime_context.item().id}"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteCallable:
-    """Ray's object, ready for ``.remote()``.
-
-    ``takes_parent``: its first argument is the parent item. ``methods``: of a class, the number of return values of
-    each.
-    """
+    """Ray's object, ready for ``.remote()``. ``takes_parent``: its first argument is the parent item. ``methods``: of a
+    class, the number of return values of each method."""
 
     target: Any
     name: str
@@ -138,7 +135,7 @@ class RemoteCallables:
     def of_function(
         self, fn: Any, needs: Mapping[str, Any] | None, given: Mapping[str, Any], cluster: str
     ) -> RemoteCallable:
-        """Of a function, a remote function of ours or Ray's. Raises ConfigurationError, TaskSubmissionError."""
+        """Accepts a plain function and a remote one, ours or Ray's. Raises ConfigurationError, TaskSubmissionError."""
         own = dict(getattr(fn, "submit_options", {}))
         merged = {**own, **given}
         options.check_place(merged, cluster)
@@ -151,7 +148,7 @@ class RemoteCallables:
     def of_class(
         self, cls: Any, needs: Mapping[str, Any] | None, given: Mapping[str, Any], cluster: str
     ) -> RemoteCallable:
-        """The same for a class."""
+        """As :meth:`of_function`, for a class."""
         merged = {**getattr(cls, "submit_options", {}), **given}
         options.check_place(merged, cluster)
         if needs is not None:
@@ -183,7 +180,7 @@ class RemoteCallables:
         )
 
     def _base(self, plain: Any, ray_options: Mapping[str, Any], wrapped: Callable[[], Any]) -> Any:
-        """Ray's object without options of ours, cached: Ray pickles and sends each new one again."""
+        """Return Ray's object without our options, cached, since Ray pickles and sends each new one."""
 
         def make() -> Any:
             ray = runtime_context.connected_ray()
@@ -219,26 +216,9 @@ def _plain_function(fn: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
     plain = getattr(fn, "function", fn) if hasattr(fn, "submit_options") else fn
     ray_options: dict[str, Any] = {}
     if isinstance(plain, runtime_context.connected_ray().remote_function.RemoteFunction):
-        plain, ray_options = (
-            plain._function,
-            {key: value for key, value in plain._default_options.items() if value is not None},
-        )
-    if not callable(plain):
-        raise ConfigurationError(
-            f"submit_task was given {fn!r} ({type(fn).__name__}), which is not a function.",
-            next_step="pass the function itself: submit_task(f, args=(1, 2)), not submit_task(f(1, 2))",
-        )
-    shown = getattr(plain, "__qualname__", type(plain).__qualname__)
-    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
-        raise ConfigurationError(
-            f"{shown} is a generator; a handle has one value.",
-            next_step="return a list, or submit one task per piece",
-        )
-    if inspect.iscoroutinefunction(plain):
-        raise ConfigurationError(
-            f"{shown} is an async function; a Ray task is a plain one.",
-            next_step="wrap it: def run(): return asyncio.run(f())",
-        )
+        ray_options = {key: value for key, value in plain._default_options.items() if value is not None}
+        plain = plain._function
+    check_function(plain)
     return plain, ray_options
 
 
@@ -270,9 +250,9 @@ def _to_function(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def submission_error(name: str, cluster: str, error: Exception) -> TaskSubmissionError:
-    """The exception for what Ray refused."""
+    """Return the exception for a submission that Ray refused."""
     return TaskSubmissionError(
         f"Ray refused {name} on cluster {cluster!r}: {type(error).__name__}: {error}.",
         cluster=cluster,
-        next_step="correct what it complains about; open files, locks and connections cannot be passed",
+        next_step="fix the cause that Ray names; open files, locks and connections cannot be passed",
     )

@@ -1,12 +1,12 @@
-"""Plain functions whose pickle cannot have changed since the last time, so that it need not be made again.
+"""FunctionPickleCache: caches the pickles of plain functions that cannot have changed since they were pickled.
 
-A function goes by value with all that it refers to; in general only pickling it again tells whether that is still the
-same. But most small functions refer to nothing, or to modules and constants only: then a look at a few identities
-tells, which costs a hundredth of the pickling.
+A function is pickled by value with everything that it refers to, which may change at any time. But most small functions
+refer only to modules and constants: comparing their identities costs a hundredth of pickling.
 """
 
 from __future__ import annotations
 
+import operator
 import sys
 import types
 import weakref
@@ -20,18 +20,18 @@ _MISSING = object()
 
 
 class FunctionPickleCache(Generic[T]):
-    """What was made of functions, for as long as they are there and surely the same. Safe from any thread."""
+    """Caches a value per function while the function lives and is unchanged. Thread-safe."""
 
     def __init__(self) -> None:
         self._kept: weakref.WeakKeyDictionary[Any, tuple[list[object], T]] = weakref.WeakKeyDictionary()
 
     def get(self, function: Callable[..., Any], make: Callable[[], T]) -> T:
-        """What ``make`` gave for this function before, or gives now."""
+        """Return the cached value for this function, or the result of ``make``."""
         if not isinstance(function, types.FunctionType) or not _goes_by_value(function):
             return make()
         kept = self._kept.get(function)
-        now = list(_all_it_refers_to(function))
-        if kept is not None and len(now) == len(kept[0]) and all(map(_same, now, kept[0])):
+        now = list(_references(function))
+        if kept is not None and len(now) == len(kept[0]) and all(map(operator.is_, now, kept[0])):
             return kept[1]
         made = make()
         if all(map(_is_constant, now)):
@@ -43,11 +43,7 @@ def _goes_by_value(function: types.FunctionType) -> bool:
     return function.__module__ == "__main__" or "<locals>" in function.__qualname__
 
 
-def _same(one: object, other: object) -> bool:
-    return one is other
-
-
-def _all_it_refers_to(function: types.FunctionType) -> Iterator[object]:
+def _references(function: types.FunctionType) -> Iterator[object]:
     yield function.__code__
     yield from (function.__name__, function.__qualname__, function.__module__, function.__doc__)
     yield from function.__defaults__ or ()
@@ -66,7 +62,7 @@ def _all_it_refers_to(function: types.FunctionType) -> Iterator[object]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Every name that could be one of a global, also in functions inside."""
+    """Yield every name that may refer to a global, also in nested functions."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -74,11 +70,11 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_constant(value: object) -> bool:
-    """Can it not change while it is the same object, and is it always pickled in the same way?"""
+    """Is the object immutable, and always pickled in the same way?"""
     kind = type(value)
     if kind in _CONSTANTS or kind is types.CodeType or value is _MISSING:
         return True
-    if kind is types.ModuleType:  # but not a package: which of its modules are loaded goes along
+    if kind is types.ModuleType:  # not a package: its pickle includes which submodules are loaded
         name = getattr(value, "__name__", "")
         return sys.modules.get(name) is value and not hasattr(value, "__path__")
     return kind is type and getattr(value, "__module__", "") == "builtins"

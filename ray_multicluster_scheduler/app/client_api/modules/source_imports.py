@@ -1,4 +1,4 @@
-"""What the files of a module or package import, read again only when a file was touched."""
+"""Finds the top-level names that the source files of a module or package import. Cached until a file changes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _lock = threading.Lock()
 
 
 def imports_of(place: Path) -> frozenset[str] | None:
-    """The top-level names that the sources at ``place`` import; None for a folder that holds nothing to import.
+    """Return the top-level names that the sources at ``place`` import; None for a folder without importable files.
 
-    Never raises: what cannot be read or understood imports nothing. Beyond MAX_FILES it does not look any further.
+    Never raises: unreadable files and files beyond MAX_FILES are skipped.
     """
     if not place.is_dir():
         return _imports(str(place))
@@ -33,21 +33,21 @@ def imports_of(place: Path) -> frozenset[str] | None:
     number = 0
     for number, path in enumerate(_importable(str(place)), 1):
         if number > MAX_FILES:
-            _log.debug("%s has more than %d files: what the others import is not looked for", place, MAX_FILES)
+            _log.debug("%s has more than %d files: the imports of the others are not searched", place, MAX_FILES)
             break
         found |= _imports(path)
     return frozenset(found) if number else None
 
 
 def _importable(folder: str) -> Iterator[str]:
-    """The files that ``import`` takes, by a walk that follows no links: a package's own files are in it anyway."""
+    """Yield the importable files below a folder, without following links."""
     pending = [folder]
     while pending:
         here = pending.pop()
         try:
             items = list(os.scandir(here))
         except OSError as error:
-            _log.debug("%s cannot be looked at for imports: %s", here, error)
+            _log.debug("%s cannot be searched for imports: %s", here, error)
             continue
         for item in items:
             if item.is_dir(follow_symlinks=False):
@@ -63,7 +63,7 @@ def _imports(path: str) -> frozenset[str]:
     try:
         status = os.stat(path)
     except OSError:
-        return frozenset()  # a link to nowhere, or just removed
+        return frozenset()  # a dangling link, or just removed
     stamp = (status.st_mtime_ns, status.st_size)
     known = _known.get(path)
     if known is not None and known[0] == stamp:

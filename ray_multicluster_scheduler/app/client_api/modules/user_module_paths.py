@@ -1,4 +1,4 @@
-"""Where the user's own top-level modules and packages are: everything that no cluster can be expected to have."""
+"""Finds the files of the user's own top-level modules and packages, which clusters do not have installed."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from ray_multicluster_scheduler.common.logging import get_logger
 _log = get_logger(__name__)
 _NEVER = frozenset({"", "__main__", "__mp_main__", "builtins", "cloudpickle", "ray", "ray_multicluster_scheduler"})
 _INSTALLED_FOLDERS = frozenset({"site-packages", "dist-packages"})
-_told: set[tuple[str, str]] = set()
+_logged: set[tuple[str, str]] = set()
 
 
 def user_module_paths(top: str) -> tuple[Path, ...]:
-    """The files and folders of a user's own top-level module or package.
+    """Return the files and folders of a user's own top-level module or package, without importing it.
 
-    Several for a namespace package that is spread over folders; none for what is installed, built in or unknown.
-    Nothing is imported to find out.
+    Several for a namespace package in several folders; none for an installed, built-in or unknown one.
     """
     if top in _NEVER:
         return ()
     if top in sys.stdlib_module_names:
-        _refuse_a_double(top)
+        _refuse_stdlib_name(top)
         return ()
     file, folders = _origin(top)
     return _shippable(top, file, folders)
 
 
 def log_once(level: int, key: tuple[str, str], sentence: str, *details: object) -> None:
-    """A line in the log that is not repeated for every task."""
-    if key not in _told:
-        _told.add(key)
+    """Log a line once per process, not for every task."""
+    if key not in _logged:
+        _logged.add(key)
         _log.log(level, sentence, *details)
 
 
-def _refuse_a_double(top: str) -> None:
-    """Shipped, it would hide the module of that name from Ray's own processes; not shipped, the wrong one is found."""
+def _refuse_stdlib_name(top: str) -> None:
+    """Shipped, it would hide the standard module from Ray's processes; not shipped, the task would import the wrong
+    one."""
     file, _ = _of_module(sys.modules.get(top))
     if file is not None and os.path.isfile(file) and not _is_installed(file):
         raise TaskSubmissionError(
@@ -55,13 +55,13 @@ def _refuse_a_double(top: str) -> None:
 
 
 def _origin(top: str) -> tuple[str | None, tuple[str, ...]]:
-    """The module's file and the package's folders, as an import here would find (or has found) them."""
+    """Return the module's file and the package's folders, as an import here would find (or has found) them."""
     if top in sys.modules:
         return _of_module(sys.modules[top])
     try:
         spec = importlib.util.find_spec(top)
-    except Exception as error:  # noqa: BLE001 - an import hook is anybody's code; this is only a look
-        _log.debug("where %s comes from cannot be found out: %r", top, error)
+    except Exception as error:  # noqa: BLE001 - import hooks run arbitrary code
+        _log.debug("the origin of %s cannot be determined: %r", top, error)
         return None, ()
     if spec is None:
         return None, ()
@@ -69,7 +69,7 @@ def _origin(top: str) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _of_module(module: Any) -> tuple[str | None, tuple[str, ...]]:
-    # Programs put all kinds of things into sys.modules.
+    # sys.modules may hold objects of any type.
     space = getattr(module, "__dict__", {})
     file, folders = space.get("__file__"), space.get("__path__") or ()
     try:
@@ -80,8 +80,8 @@ def _of_module(module: Any) -> tuple[str | None, tuple[str, ...]]:
 
 @functools.lru_cache(maxsize=4096)
 def _shippable(top: str, file: str | None, folders: tuple[str, ...]) -> tuple[Path, ...]:
-    # Not resolved: a link may have another name than what it points to, and the name is what is imported.
-    # Each once: a namespace package names its folder as often as the search path names the folder above.
+    # Not resolved: a link is imported by its own name, which may differ from its target's. Without repetitions: a
+    # namespace package lists its folder as often as the search path lists the folder above.
     candidates = dict.fromkeys(os.path.abspath(place) for place in folders or (file,) if place)
     own = [place for place in candidates if not _is_installed(place)]
     usable = tuple(Path(place) for place in own if _can_be_imported_as(top, place))
@@ -100,9 +100,9 @@ def _can_be_imported_as(top: str, place: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_installed(place: str) -> bool:
-    """Is it part of an installation, which a cluster has (or needs) one of its own?
+    """Is it part of an installed distribution?
 
-    A folder that is only linked into one is somebody's working copy; single files are links with some installers.
+    A folder that is linked into an installation is a working copy; some installers link single files.
     """
     if _is_below_an_installation(os.path.realpath(place)):
         return True

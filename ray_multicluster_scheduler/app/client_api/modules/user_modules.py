@@ -1,4 +1,4 @@
-"""Which of the user's own modules a task needs on a cluster, and how they get into its runtime_env."""
+"""Adds the user's own modules that a task needs on a cluster to the ``py_modules`` of its runtime_env."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ray_multicluster_scheduler.app.client_api.modules.user_module_paths import 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 
 _FRESH_S = 0.25
-_KEPT_ANSWERS = 1_000
+_MAX_CACHED = 1_000
 
 
 def with_users_modules(runtime_env: Mapping[str, Any], modules: Iterable[str]) -> dict[str, Any]:
-    """The runtime_env with the user's own modules among its ``py_modules``, but for those that it ships already.
+    """Add the user's own modules to the ``py_modules`` of a runtime_env, except for those that it ships already.
 
-    What the caller names comes first, so that it is found first. An empty list of ``py_modules`` means: add nothing.
+    The caller's come first, so that they take precedence. With an empty list of ``py_modules`` no module is added.
     Raises TaskSubmissionError for a module that cannot work on a cluster.
     """
     env = dict(runtime_env)
@@ -41,38 +41,38 @@ def with_users_modules(runtime_env: Mapping[str, Any], modules: Iterable[str]) -
 
 
 def modules_to_ship(modules: Iterable[str]) -> list[Path]:
-    """The user's own top-level packages and modules among these, and those that their sources import in turn."""
+    """Return the user's own top-level modules among these, and those that their sources import, recursively."""
     tops = frozenset(name.partition(".")[0] for name in modules)
     key = (tops, tuple(sys.path))
-    answer = _answers.get(key)
-    if answer is None or not answer.still_good():
-        answer = _look(tops)
-        if len(_answers) >= _KEPT_ANSWERS:
-            _answers.clear()
-        _answers[key] = answer
+    answer = _cache.get(key)
+    if answer is None or not answer.is_valid():
+        answer = _search(tops)
+        if len(_cache) >= _MAX_CACHED:
+            _cache.clear()
+        _cache[key] = answer
     return list(answer.places)
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """Kept for a moment, since a program that submits one task mostly submits many, and a look goes over all files."""
+class _SearchResult:
+    """Cached for a moment, since programs submit many tasks in a row, and a search reads all files."""
 
     places: tuple[Path, ...]
     until: float
     loaded: tuple[tuple[str, object, object], ...]
 
-    def still_good(self) -> bool:
-        """Not if a module was reloaded or exchanged: that is done to have the new one run at once."""
+    def is_valid(self) -> bool:
+        """False after the time limit, or when a module was reloaded or replaced."""
         return time.monotonic() < self.until and all(
             sys.modules.get(name) is module and getattr(module, "__spec__", None) is spec
             for name, module, spec in self.loaded
         )
 
 
-_answers: dict[tuple[frozenset[str], tuple[str, ...]], _Answer] = {}
+_cache: dict[tuple[frozenset[str], tuple[str, ...]], _SearchResult] = {}
 
 
-def _look(tops: frozenset[str]) -> _Answer:
+def _search(tops: frozenset[str]) -> _SearchResult:
     places: list[Path] = []
     own: set[str] = set()
     seen = set(tops)
@@ -82,17 +82,17 @@ def _look(tops: frozenset[str]) -> _Answer:
         for place in _places(top, named_by_task=top in tops):
             imports = imports_of(place)
             if imports is None:
-                continue  # some folder that happens to be called like what is imported
+                continue  # a folder of the same name that is not a module
             own.add(top)
             places.append(place)
-            log_once(logging.INFO, ("shipped", str(place)), "%s is shipped to the clusters that run code of it", place)
+            log_once(logging.INFO, ("shipped", str(place)), "%s is shipped to the clusters that run its code", place)
             pending += sorted(imports - seen)
             seen |= imports
-    return _Answer(tuple(sorted(places)), time.monotonic() + _FRESH_S, _loaded(own) if own else ())
+    return _SearchResult(tuple(sorted(places)), time.monotonic() + _FRESH_S, _loaded(own) if own else ())
 
 
 def _loaded(tops: set[str]) -> tuple[tuple[str, object, object], ...]:
-    """What is imported of these now; of one that is not, that it is not."""
+    """Return the currently loaded modules of these packages, None for one that is not loaded."""
     names = tops.union(name for name in list(sys.modules) if name.partition(".")[0] in tops)
     modules = [(name, sys.modules.get(name)) for name in names]
     return tuple((name, module, getattr(module, "__spec__", None)) for name, module in modules)
@@ -109,11 +109,8 @@ def _places(top: str, *, named_by_task: bool) -> tuple[Path, ...]:
 
 
 def _is_in_folder(place: Path, working_dir: object) -> bool:
-    """Will ``import`` find it, or another of its name, at the top of the working_dir?
-
-    A working_dir that cannot be looked into counts as holding everything: a module beside it would be found first,
-    and hide what the caller has put there.
-    """
+    """Does the working_dir have a top-level module of this name? Assumed of one that cannot be read, since a shipped
+    module would hide the caller's."""
     if not isinstance(working_dir, str):
         return False
     if "://" in working_dir:
@@ -128,17 +125,17 @@ def _is_in_archive(place: Path, archive: str) -> bool:
         with zipfile.ZipFile(archive) as file:
             tops = {name.partition("/")[0] for name in file.namelist()}
     except (OSError, zipfile.BadZipFile):
-        return True  # it is refused, with its name, when it is packed
+        return True  # refused later, when it is packed
     return place.name in tops
 
 
 def _is_among(place: Path, given: Iterable[str]) -> bool:
-    """Does one of the caller's own modules have its name? Then that one is meant."""
+    """Has one of the caller's own modules this name?"""
     return any("://" not in item and _stands_for(Path(item), place) for item in given)
 
 
 def _stands_for(other: Path, place: Path) -> bool:
-    """Is it the same, or one that is found instead of it? Folders without `__init__` only add up."""
+    """Is it the same file, or a module that hides it? Folders without `__init__` are merged instead."""
     if os.path.realpath(other) == os.path.realpath(place):
         return True
     return _top(other) == _top(place) and _is_module(other) and _is_module(place)
@@ -149,5 +146,5 @@ def _is_module(path: Path) -> bool:
 
 
 def _top(path: Path) -> str:
-    """What is imported: the name without `.py` or `.cpython-311-x86_64-linux-gnu.so`."""
+    """Return the name to import: without `.py` or `.cpython-311-x86_64-linux-gnu.so`."""
     return os.path.basename(os.path.abspath(path)).partition(".")[0]

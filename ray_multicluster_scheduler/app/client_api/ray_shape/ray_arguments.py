@@ -1,25 +1,52 @@
-"""Arguments that Ray's verbs have and ours need not, taken as far as they say what happens anyway; and checks that the
-verbs outside and inside of a cluster have in common.
+"""Checks of arguments that the verbs outside and inside a cluster share, most of them arguments that Ray's verbs have.
 
-Standard library only: the verbs are loaded inside a cluster, too.
+Standard library only: the verbs are also loaded inside clusters.
 """
 
 from __future__ import annotations
 
+import inspect
+
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
+def check_function(
+    function: object,
+    name: str | None = None,
+    *,
+    verb: str = "submit_task",
+    usage: str = "pass the function itself: submit_task(f, args=(1, 2)), not submit_task(f(1, 2))",
+) -> str:
+    """Check that the argument of ``verb`` is a plain function; returns its name. Raises ConfigurationError."""
+    if not callable(function):
+        raise ConfigurationError(
+            f"{verb} was given {function!r} ({type(function).__name__}), which is not a function.", next_step=usage
+        )
+    shown = name or getattr(function, "__qualname__", None) or type(function).__qualname__
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"{shown} is a generator; its values cannot be streamed.",
+            next_step="return a list, or submit one task per piece",
+        )
+    if inspect.iscoroutinefunction(function):
+        raise ConfigurationError(
+            f"{shown} is an async function; a Ray task is a plain one.",
+            next_step="wrap it: def run(): return asyncio.run(f())",
+        )
+    return str(shown)
+
+
 def check_recursive(recursive: object) -> None:
-    """Of ``cancel``: what an item has submitted inside its cluster ends with it. Raises ConfigurationError."""
+    """Check ``recursive`` of ``cancel``: only True is supported. Raises ConfigurationError."""
     if recursive is not True:
         raise ConfigurationError(
-            f"recursive={recursive!r} is not there: what an item has submitted inside its cluster ends with it.",
-            next_step="leave it out; what is to go on must be submitted by somebody else",
+            f"recursive={recursive!r} is not supported: what an item has submitted inside its cluster ends with it.",
+            next_step="leave it out; submit work that is to continue from another item",
         )
 
 
 def check_what_to_cancel(item: object) -> None:
-    """Of ``cancel``: an id, or a handle of whatever kind. Raises ConfigurationError."""
+    """Check the argument of ``cancel``: an id, or any handle. Raises ConfigurationError."""
     is_handle = hasattr(type(item), "_rmcs_actor_handle") or (hasattr(item, "cancel") and hasattr(item, "id"))
     if not isinstance(item, str) and not is_handle:
         many = ", one call for each" if isinstance(item, (list, tuple, set)) else ""
@@ -30,7 +57,7 @@ def check_what_to_cancel(item: object) -> None:
 
 
 def check_num_returns(num_returns: object, given: int, different: int) -> int:
-    """Of ``wait``, for so many handles, of which so many are different. Raises ConfigurationError."""
+    """Check ``num_returns`` of ``wait`` for ``given`` handles, ``different`` ones. Raises ConfigurationError."""
     if isinstance(num_returns, bool) or not isinstance(num_returns, int):
         raise ConfigurationError(f"num_returns is {num_returns!r}.", next_step="give a whole number")
     if 1 <= num_returns <= max(1, different):
@@ -47,7 +74,7 @@ def check_num_returns(num_returns: object, given: int, different: int) -> int:
 
 
 def check_namespace(namespace: object) -> None:
-    """Of ``get_actor``. Raises ConfigurationError."""
+    """Check ``namespace`` of ``get_actor``: only None is supported. Raises ConfigurationError."""
     if namespace is not None:
         raise ConfigurationError(
             f"namespace is {namespace!r}, but names of actors are not divided into namespaces here.",

@@ -1,6 +1,6 @@
-"""Options of ``@remote`` and ``.options()``: Ray's and ours together, told in our own words.
+"""Translates the options of ``@remote`` and ``.options()``, Ray's and ours, to options of the submit verbs.
 
-Standard library only: a decorated function of a user's module is loaded inside a cluster, too.
+Standard library only: decorated functions of users' modules are also loaded inside clusters.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
 RAY_TASK_RETRIES = 3
-"""How often Ray repeats a task that does not say so itself."""
+"""Ray's default for ``max_retries``."""
 WITHOUT_END = 1_000_000_000
-"""What -1 means to Ray."""
+"""Stands for Ray's -1."""
 
 _AMOUNTS = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 _DEFAULT_ONLY: Mapping[str, tuple[tuple[object, ...], str]] = {
     "accelerator_type": ((None,), "use require_tags to choose clusters that have it"),
-    "label_selector": ((None, {}), "use tags or require_tags, which choose clusters; Ray chooses nodes inside of one"),
+    "label_selector": ((None, {}), "use tags or require_tags to choose clusters; Ray chooses the node"),
     "fallback_strategy": ((None, []), "use tags, which prefer clusters and fall back to others"),
-    "scheduling_strategy": ((None, "DEFAULT"), "use tags, preferred_cluster or allow_clusters to say where it may run"),
+    "scheduling_strategy": (
+        (None, "DEFAULT"),
+        "use tags, preferred_cluster or allow_clusters to choose where it may run",
+    ),
     "placement_group": ((None, "default"), "leave it out; resources are matched with single nodes"),
     "placement_group_bundle_index": ((None, -1), "leave it out"),
     "placement_group_capture_child_tasks": ((None, False), "leave it out"),
@@ -39,7 +42,7 @@ _RETRIES = frozenset({"max_retries", "retry_exceptions"})
 
 
 def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``submit_task_async`` takes as keywords, for these options. Raises ConfigurationError."""
+    """Return the keywords for ``submit_task_async``. Raises ConfigurationError."""
     refuse_unknown(given, option_names("task") | _OF_TASKS | _RETRIES | _DEFAULT_ONLY.keys())
     options = without_defaults(given)
     check_num_returns(options.get("num_returns"))
@@ -48,17 +51,16 @@ def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Ray's options that mean nothing above clusters may be given as far as they say nothing."""
+    """Remove options of Ray that do not apply to several clusters. Raises ConfigurationError unless they are
+    defaults."""
     for key, (harmless, next_step) in _DEFAULT_ONLY.items():
         if key in given and not any(given[key] == value for value in harmless):
-            raise ConfigurationError(
-                f"{key}={given[key]!r} has no meaning above several clusters.", next_step=next_step
-            )
+            raise ConfigurationError(f"{key}={given[key]!r} has no meaning for several clusters.", next_step=next_step)
     return {key: value for key, value in given.items() if key not in _DEFAULT_ONLY}
 
 
 def with_amounts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """``num_cpus``, ``num_gpus``, ``memory`` and ``resources`` become ``resource_requirements``."""
+    """Convert ``num_cpus``, ``num_gpus``, ``memory`` and ``resources`` to ``resource_requirements``."""
     rest = {key: value for key, value in options.items() if key not in _AMOUNTS and key != "resources"}
     custom = options.get("resources")
     if custom is not None and not isinstance(custom, Mapping):
@@ -69,7 +71,8 @@ def with_amounts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retries(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Ray counts crashes, and exceptions if it is to repeat them, with ``max_retries``; a lost node is a crash."""
+    """Convert ``max_retries``, Ray's limit for crashes (also lost nodes) and, with ``retry_exceptions``, for
+    exceptions."""
     most, exceptions = options.get("max_retries"), options.get("retry_exceptions")
     ours: dict[str, Any] = {}
     if most is not None:
@@ -85,5 +88,5 @@ def _retries(options: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigurationError(
             f"retry_exceptions is {exceptions!r}.", next_step="give True, False or a list of exception classes"
         )
-    # Whoever says it in our own words means it so.
+    # Our own options take precedence.
     return {key: value for key, value in ours.items() if options.get(key) is None}

@@ -1,6 +1,6 @@
-"""What a program written for Ray calls beside ``remote``, ``get`` and ``wait``: ``init``, and questions about clusters.
+"""Functions with Ray's names for programs written for Ray: ``init``, and queries about the clusters.
 
-Light to import: a user's module that names these is loaded inside clusters, too. There they are Ray's own.
+Light to import, since users' modules that use them are also loaded inside clusters, where they call Ray itself.
 """
 
 from __future__ import annotations
@@ -40,11 +40,10 @@ def init(
 ) -> UnifiedScheduler:
     """Make the shared scheduler, as ``initialize_scheduler_environment`` does; for programs that call ``ray.init``.
 
-    ``address`` may be the path of a clusters.yaml; one of a single Ray cluster says nothing here, and the configuration
-    is looked for in the usual places. ``runtime_env`` is for everything that is submitted, below what each item says
-    itself. Other keywords of ``ray.init`` are about one cluster; they are named in the log and have no effect.
-    Raises ConfigurationError if the configuration is missing or wrong, or if there is a scheduler already (unless
-    ``ignore_reinit_error``).
+    ``address`` may be the path of a clusters.yaml; the address of a single Ray cluster is ignored, and the
+    configuration searched in the usual places. ``runtime_env`` is the default for all submissions. Other keywords of
+    ``ray.init`` have no effect and are logged. Raises ConfigurationError if the configuration is missing or wrong, or
+    if there is a scheduler already (unless ``ignore_reinit_error``).
     """
     if execution_context.inside():
         if runtime_env:
@@ -58,8 +57,7 @@ def init(
             next_step="call it once, or shutdown() before, or pass ignore_reinit_error=True to keep the first",
         )
     if of_ray:
-        names = ", ".join(sorted(of_ray))
-        _log.warning("init: %s: about a single Ray cluster, no effect; clusters.yaml says what ours have", names)
+        _log.warning("init ignores %s: options of a single Ray cluster; use clusters.yaml", ", ".join(sorted(of_ray)))
     fresh = execution_context.scheduler_class()(_path(address))
     if runtime_env:
         fresh.use_runtime_env(runtime_env)
@@ -78,17 +76,17 @@ def nodes() -> list[dict[str, Any]]:
 
 
 def cluster_resources() -> dict[str, float]:
-    """What all clusters that answer now have together."""
+    """Total resources of all clusters that answer now."""
     return execution_context.active_scheduler().fleet_resources()["total"]
 
 
 def available_resources() -> dict[str, float]:
-    """What is free of it."""
+    """Free resources of all clusters that answer now."""
     return execution_context.active_scheduler().fleet_resources()["free"]
 
 
 def get_runtime_context() -> Any:
-    """Ray's own inside of a task, actor or job. Outside one that says: no task, no actor."""
+    """Ray's own inside a task, actor or job; outside a RuntimeContext without task and actor."""
     if not execution_context.inside():
         return RuntimeContext()
     from ray_multicluster_scheduler.app.client_api.in_cluster.runtime_context import connected_ray  # noqa: PLC0415 - needs Ray
@@ -97,19 +95,19 @@ def get_runtime_context() -> Any:
 
 
 class RuntimeContext:
-    """Of a program that is outside of every cluster."""
+    """The runtime context of a program outside all clusters."""
 
     def get_task_id(self) -> None:
-        """This is no task."""
+        """None: not a task."""
 
     def get_actor_id(self) -> None:
-        """This is no actor."""
+        """None: not an actor."""
 
     def get_node_id(self) -> None:
-        """This is no node of a cluster."""
+        """None: not a node of a cluster."""
 
     def get_assigned_resources(self) -> dict[str, float]:
-        """None are held for it."""
+        """Empty: a program outside clusters holds none."""
         return {}
 
 
@@ -119,8 +117,8 @@ def _path(address: str | Path | None) -> Path | None:
     if isinstance(address, Path) or (isinstance(address, str) and address.endswith((".yaml", ".yml", ".json"))):
         return Path(address)
     if isinstance(address, str) and (address in _RAY_ADDRESSES or "://" in address or ":" in address):
-        _log.warning("init: the address %r is of a single Ray cluster; clusters.yaml says where ours are", address)
+        _log.warning("init ignores the address %r of a single Ray cluster; use clusters.yaml", address)
         return None
     raise ConfigurationError(
-        f"init was given the address {address!r}.", next_step="give the path of a clusters.yaml, or nothing"
+        f"init was given the address {address!r}.", next_step="give the path of a clusters.yaml, or leave it out"
     )

@@ -1,7 +1,8 @@
-"""The ``@remote`` decorator. Light to import: users' modules that have it are loaded inside clusters, too."""
+"""The ``@remote`` decorator. Light to import: users' modules that use it are also loaded inside clusters."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass, as_remote_class
@@ -13,9 +14,8 @@ def remote(*target: Any, **options: Any) -> Any:
     """Make a function or class run on clusters: ``@remote``, ``@remote(num_cpus=2, tags=["arm64"])``.
 
     Options are Ray's (``num_cpus``, ``num_gpus``, ``memory``, ``resources``, ``num_returns``, ``max_retries``,
-    ``retry_exceptions``, ``name``, ``runtime_env``, …) and those of ``submit_task`` and ``submit_actor``. What is
-    ``@ray.remote`` already is taken as it is. Raises ConfigurationError for what cannot be decorated, or an
-    option that does not exist.
+    ``retry_exceptions``, ``name``, ``runtime_env``, …) and those of ``submit_task`` and ``submit_actor``. Functions and
+    classes with ``@ray.remote`` are accepted. Raises ConfigurationError for other targets and unknown options.
     """
     if len(target) > 1 or (target and options):
         raise ConfigurationError(
@@ -24,11 +24,7 @@ def remote(*target: Any, **options: Any) -> Any:
         )
     if target:
         return _made(target[0], {})
-
-    def decorate(function_or_class: Any) -> Any:
-        return _made(function_or_class, options)
-
-    return decorate
+    return functools.partial(_made, options=options)
 
 
 def _made(target: Any, options: dict[str, Any]) -> Any:

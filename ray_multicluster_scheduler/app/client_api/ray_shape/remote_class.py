@@ -1,12 +1,13 @@
-"""RemoteClass: what ``@remote`` makes of a class.
+"""RemoteClass: the result of ``@remote`` on a class. Made by the decorator, submitted by the active scheduler.
 
-Light to import: a decorated class is also loaded inside a cluster, where its actors are plain Ray actors.
+Light to import: decorated classes are also loaded inside clusters, where their actors are plain Ray actors.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from ray_multicluster_scheduler.app.client_api import execution_context
@@ -17,12 +18,12 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 class RemoteClass:
     """A class with options; ``C.remote(x)`` makes an actor of it on the best cluster and returns its handle at once.
 
-    ``class D(C)`` inherits from the class itself, and D is a plain class; ``isinstance(x, C)`` asks for it, too. Can be
-    pickled, and used inside of tasks and actors.
+    ``class D(C)`` inherits from the plain class, and D is a plain class; ``isinstance(x, C)`` tests for the plain
+    class. Can be pickled, and used inside tasks and actors.
     """
 
     def __init__(self, cls: type, **options: Any) -> None:
-        """Raises ConfigurationError for what is no class, or an option that does not exist."""
+        """Raises ConfigurationError if ``cls`` is not a class, and for unknown options."""
         if not isinstance(cls, type):
             raise ConfigurationError(
                 f"{cls!r} ({type(cls).__name__}) is not a class.",
@@ -37,21 +38,18 @@ class RemoteClass:
         self.__wrapped__ = cls
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Make an actor with these arguments; returns its handle, which takes calls at once.
-
-        Raises ConfigurationError, TaskSubmissionError.
-        """
+        """Make an actor; its handle takes calls at once. Raises ConfigurationError, TaskSubmissionError."""
         return execution_context.active_scheduler().submit_actor_async(self, args, kwargs)
 
     def options(self, **options: Any) -> RemoteClass:
-        """The same class with other options. Raises ConfigurationError."""
+        """Return the same class with other options. Raises ConfigurationError."""
         view = RemoteClass(self.cls, **{**self.given_options, **options})
         view._base = self._base or self
         return view
 
     @property
     def by_name(self) -> bool:
-        """Can a cluster that has its module import it?"""
+        """Can this object be imported by name from its module?"""
         base = self._base or self
         if base.__module__ in ("__main__", "__mp_main__"):
             return False
@@ -62,7 +60,7 @@ class RemoteClass:
 
     @property
     def shipped(self) -> Any:
-        """What goes to a cluster: where this object can be imported there, its name; else the class by value."""
+        """The object to pickle for a cluster: a reference by name if it can be imported, else the class by value."""
         return _ClassOf(self._base or self) if self.by_name else self.cls
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
@@ -85,22 +83,18 @@ class RemoteClass:
         if self._base is not None:
             return _view, (self._base, self.given_options)
         if self.by_name:
-            return self.__qualname__  # as its module does with classes that are not decorated
+            return self.__qualname__  # by name, like a plain class
         return super().__reduce_ex__(protocol)
 
 
 class _ClassOf:
-    """Is pickled as the name of a RemoteClass, and comes out as the class in it."""
+    """Pickled as a reference to a RemoteClass; unpickled as the class in it."""
 
     def __init__(self, remote_class: RemoteClass) -> None:
         self._remote_class = remote_class
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _class_of, (self._remote_class,)
-
-
-def _class_of(remote_class: RemoteClass) -> type:
-    return remote_class.cls
+        return attrgetter("cls"), (self._remote_class,)
 
 
 def _view(base: RemoteClass, options: dict[str, Any]) -> RemoteClass:
@@ -108,12 +102,12 @@ def _view(base: RemoteClass, options: dict[str, Any]) -> RemoteClass:
 
 
 def is_class(target: object) -> bool:
-    """Is it a class, or what somebody made of one?"""
+    """Is it a class, plain or decorated by us or Ray?"""
     return isinstance(as_remote_class(target), (type, RemoteClass))
 
 
 def make_remote_class(target: Any, options: Mapping[str, Any]) -> RemoteClass:
-    """What ``@remote`` makes of a class; options win over those that it has. Raises ConfigurationError."""
+    """Make a RemoteClass; ``options`` take precedence over those of the class. Raises ConfigurationError."""
     target = as_remote_class(target)
     if isinstance(target, RemoteClass):
         return target.options(**options) if options else target
@@ -121,7 +115,7 @@ def make_remote_class(target: Any, options: Mapping[str, Any]) -> RemoteClass:
 
 
 def as_remote_class(cls: Any) -> Any:
-    """Ours for one of Ray's, with its options; anything else as it is. Ray is not imported to find out."""
+    """Convert Ray's ActorClass with its options; return anything else unchanged. Does not import Ray."""
     theirs = getattr(sys.modules.get("ray.actor"), "ActorClass", None)
     if theirs is None or not isinstance(cls, theirs):
         return cls

@@ -1,12 +1,13 @@
-"""RemoteFunction: what ``@remote`` makes of a function.
+"""RemoteFunction: the result of ``@remote`` on a function. Made by the decorator, submitted by the active scheduler.
 
-Light to import: a decorated function is also loaded inside a cluster, where its calls are plain Ray calls.
+Light to import: decorated functions are also loaded inside clusters, where their calls are plain Ray calls.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from ray_multicluster_scheduler.app.client_api import execution_context
@@ -17,12 +18,12 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 class RemoteFunction:
     """A function with options; ``f.remote(x)`` runs it on the best cluster and returns a handle.
 
-    With ``num_returns=n`` it returns n handles, with 0 None. The function is pickled when it is first called, and no
-    more after that. Can itself be pickled, and used inside of tasks.
+    With ``num_returns=n`` it returns n handles, with 0 None. The function is pickled once, at its first call. Can
+    itself be pickled, and used inside tasks.
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
-        """Raises ConfigurationError for what is no function, or an option that does not exist."""
+        """Raises ConfigurationError if ``function`` is not a function, and for unknown options."""
         if not callable(function) or isinstance(function, type):
             raise ConfigurationError(
                 f"remote was given {function!r} ({type(function).__name__}), which is neither a function nor a class.",
@@ -32,7 +33,7 @@ class RemoteFunction:
         self.given_options = dict(options)
         self.submit_options = task_options(options)
         self.pickled: dict[int, Any] = {}
-        """The function by number of returns, and below all but the arguments, kept by whoever sends it."""
+        """Cache of the sender: the PickledFunction by number of returns; ``template`` is its TaskTemplate."""
         self.template: tuple[object, Any] | None = None
         self._base: RemoteFunction | None = None
         self.__module__ = getattr(function, "__module__", None) or "__main__"
@@ -42,11 +43,11 @@ class RemoteFunction:
         self.__wrapped__ = function
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it with these arguments; returns a handle. Raises ConfigurationError, TaskSubmissionError."""
+        """Run it; returns a handle. Raises ConfigurationError, TaskSubmissionError."""
         return execution_context.active_scheduler().submit_task_async(self, args, kwargs)
 
     def options(self, **options: Any) -> RemoteFunction:
-        """The same function with other options. Raises ConfigurationError."""
+        """Return the same function with other options. Raises ConfigurationError."""
         view = RemoteFunction(self.function, **{**self.given_options, **options})
         view._base = self._base or self
         view.pickled = self.pickled
@@ -54,7 +55,7 @@ class RemoteFunction:
 
     @property
     def shipped(self) -> Callable[..., Any]:
-        """What goes to a cluster: where this object can be imported there, its name; else the function by value."""
+        """The object to pickle for a cluster: a reference by name if it can be imported, else the function by value."""
         base = self._base or self
         return _FunctionOf(base) if base._importable() else self.function
 
@@ -69,12 +70,12 @@ class RemoteFunction:
         if self._base is not None:
             return _view, (self._base, self.given_options)
         if self._importable():
-            return self.__qualname__  # by name, as its module does with functions that are not decorated
+            return self.__qualname__  # by name, like a plain function
         return super().__reduce_ex__(protocol)
 
     def __getstate__(self) -> dict[str, Any]:
-        # With its names, although the function has them: on the other side that one may be half built yet, if it
-        # mentions this very object.
+        # Includes the names, although the function has them: a function that refers to this object may not be complete
+        # yet when this is unpickled.
         return {**self.__dict__, "pickled": {}, "template": None}
 
     def _importable(self) -> bool:
@@ -87,7 +88,7 @@ class RemoteFunction:
 
 
 class _FunctionOf:
-    """Is pickled as the name of a RemoteFunction, and comes out as the function in it."""
+    """Pickled as a reference to a RemoteFunction; unpickled as the function in it."""
 
     def __init__(self, remote_function: RemoteFunction) -> None:
         self._remote_function = remote_function
@@ -97,11 +98,7 @@ class _FunctionOf:
         return self._remote_function.function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _function_of, (self._remote_function,)
-
-
-def _function_of(remote_function: RemoteFunction) -> Callable[..., Any]:
-    return remote_function.function
+        return attrgetter("function"), (self._remote_function,)
 
 
 def _view(base: RemoteFunction, options: dict[str, Any]) -> RemoteFunction:
@@ -109,12 +106,12 @@ def _view(base: RemoteFunction, options: dict[str, Any]) -> RemoteFunction:
 
 
 def as_remote_function(fn: Any) -> Any:
-    """Ours for one of Ray's, with its options; anything else as it is. Ray is not imported to find out."""
+    """Convert Ray's RemoteFunction with its options; return anything else unchanged. Does not import Ray."""
     module = sys.modules.get("ray.remote_function")
     theirs = getattr(module, "RemoteFunction", None)
     if theirs is None or not isinstance(fn, theirs):
         return fn
     options = dict(fn._default_options)
     if options.get("num_gpus"):
-        options.pop("max_calls", None)  # Ray says it for every function that needs a GPU
+        options.pop("max_calls", None)  # Ray sets it for every function that needs a GPU
     return RemoteFunction(fn._function, **options)

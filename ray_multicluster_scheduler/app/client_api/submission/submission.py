@@ -1,4 +1,4 @@
-"""From what a user's program gives to a TaskDescription: checked, pickled, with an id."""
+"""Submission: builds a TaskDescription from a program's arguments: validated, pickled, with an id."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 class Submission:
-    """Makes descriptions for one control plane. Safe from any thread."""
+    """Builds descriptions of tasks and jobs for one control plane. Thread-safe."""
 
     def __init__(
         self, settings: Settings, payload_cache: PayloadCache, clock: Clock, control_plane: str, homes: Sequence[str]
@@ -61,10 +61,8 @@ class Submission:
         num_returns: int | None = None,
         **options: Unpack[TaskOptions],
     ) -> tuple[TaskDescription, Arguments]:
-        """Raises ConfigurationError for a wrong argument, TaskSubmissionError for what cannot be pickled.
-
-        Code and arguments are in the payload cache then; whoever does not submit the task has to release them.
-        """
+        """Describe a task. Its code and arguments are then in the payload cache; a caller that does not submit the task
+        must release them. Raises ConfigurationError, TaskSubmissionError for a value that cannot be pickled."""
         template = self.template(fn, resource_requirements, tags, num_returns, options)
         return self.build_task(template, *check_arguments(args, kwargs, template.name))
 
@@ -76,8 +74,8 @@ class Submission:
         num_returns: int | None,
         options: Mapping[str, Any],
     ) -> TaskTemplate:
-        """Everything that does not depend on the arguments; cached for a RemoteFunction without further options. Raises
-        ConfigurationError, TaskSubmissionError."""
+        """Return the parts that do not depend on the arguments, cached for a RemoteFunction without further options.
+        Raises ConfigurationError, TaskSubmissionError."""
         given = (resource_requirements, tags, num_returns)
         if not isinstance(fn, RemoteFunction) or options or given != (None, None, None):
             return make_template(fn, *given, options, self._settings)
@@ -90,7 +88,7 @@ class Submission:
     def build_task(
         self, template: TaskTemplate, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[TaskDescription, Arguments]:
-        """One task like this with these arguments. Raises TaskSubmissionError for what cannot be pickled."""
+        """Describe a task with these arguments. Raises TaskSubmissionError for a value that cannot be pickled."""
         function = template.function
         arguments = prepare_arguments(args, kwargs, template.name, function.actors)
         digest = digest_of(arguments.data)
@@ -109,13 +107,13 @@ class Submission:
         )
         if template.joined:
             task = replace(task, content_key=content_key(task, source_names(arguments)))
-        # Only now that nothing can be refused any more: nobody would release it.
+        # Last, since an error above would leave the payloads in the cache.
         self._payload_cache.hold(function.digest, function.data)
         self._payload_cache.hold(digest, arguments.data)
         return task, arguments
 
     def job(self, entrypoint: str, **options: Unpack[JobOptions]) -> TaskDescription:
-        """Raises ConfigurationError for a wrong argument."""
+        """Describe a job. Raises ConfigurationError for a wrong argument."""
         if not isinstance(entrypoint, str) or not entrypoint.strip() or "\0" in entrypoint:
             raise ConfigurationError(
                 f"The entrypoint is {entrypoint!r}.", next_step='give a shell command, for example "python train.py"'
@@ -137,7 +135,7 @@ class Submission:
         return replace(task, content_key=content_key(task)) if joins_equal_item(options, self._settings) else task
 
     def new_id(self, kind: str) -> str:
-        """One that was never given before, also not by another control plane."""
+        """Return an id that no control plane has used before."""
         return f"{kind}-{self._control_plane}-{next(self._numbers)}"
 
 
@@ -150,8 +148,8 @@ class PlaceholderActor:
 
 
 def new_control_plane_id(*, lasting: bool = False) -> str:
-    """Short enough to type, long enough not to meet another one on the same cluster; with ``lasting`` also not in a
-    service that keeps the ids of every program that ever used it."""
+    """Return a random id: short enough to type, long enough to be unique on a cluster. ``lasting``: unique also in a
+    service, which keeps the ids of all programs."""
     return secrets.token_hex(8 if lasting else 4)
 
 
@@ -163,7 +161,7 @@ def _check_job_id(submission_id: object) -> str:
         )
     if submission_id in RESERVED_IDS:
         raise ConfigurationError(
-            f"submission_id is {submission_id!r}, by which commands mean other items (`rmcs task show last`).",
+            f"submission_id is {submission_id!r}, which commands use for other items (`rmcs task show last`).",
             next_step="choose another one",
         )
     return submission_id

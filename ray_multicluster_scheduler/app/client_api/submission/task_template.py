@@ -1,8 +1,7 @@
-"""All of a task but its arguments, checked and pickled: what `f.remote(x)` needs not do again for each x."""
+"""TaskTemplate: the part of a task that does not depend on its arguments, validated and pickled once per function."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,20 +9,20 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickled
 from ray_multicluster_scheduler.app.client_api.modules.function_pickle_cache import FunctionPickleCache
 from ray_multicluster_scheduler.app.client_api.options import common_fields, joins_equal_item
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_function
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common.blob_names import digest_of
-from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import mentions_cpu, parse_resources
 from ray_multicluster_scheduler.common.several_returns import SeveralReturns, check_num_returns
 from ray_multicluster_scheduler.control_plane.config import Settings
 
 _EVERYWHERE = frozenset({"builtins", "cloudpickle", "ray_multicluster_scheduler"})
-"""What every pickled function needs and no user has to ship."""
+"""Modules that every pickled function needs and that every cluster has."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickledFunction:
-    """``actors`` are those that it captured."""
+    """A pickled function, the modules that it needs, and the actors that it captured."""
 
     data: bytes
     digest: str
@@ -36,10 +35,8 @@ _steady: FunctionPickleCache[PickledFunction] = FunctionPickleCache()
 
 @dataclass(frozen=True, slots=True)
 class TaskTemplate:
-    """``fields`` are those of the TaskDescription that are the same for every call.
-
-    ``start_after`` is as it was given: seconds count from each call. ``joined``: a call is joined to an equal one.
-    """
+    """``fields``: those of the TaskDescription that are the same for every call. ``start_after``: as given, since
+    seconds count from each call. ``joined``: a call is joined to an equal one."""
 
     name: str
     function: PickledFunction
@@ -59,7 +56,7 @@ def make_template(
     options: Mapping[str, Any],
     settings: Settings,
 ) -> TaskTemplate:
-    """Raises ConfigurationError for what is wrong, TaskSubmissionError for what cannot be pickled."""
+    """Raises ConfigurationError for a wrong option, TaskSubmissionError for a function that cannot be pickled."""
     fn = as_remote_function(fn)
     if isinstance(fn, RemoteFunction):
         own = dict(fn.submit_options)
@@ -69,13 +66,13 @@ def make_template(
         num_returns = num_returns if num_returns is not None else number
         options = {**own, **options}
     number = check_num_returns(num_returns)
-    name = _check_function(fn, options.get("name"))
+    name = check_function(fn.function if isinstance(fn, RemoteFunction) else fn, options.get("name"))
     fields = common_fields(options, "task", settings, tags)
     amounts = parse_resources(resource_requirements)
     if not mentions_cpu(resource_requirements):
         amounts = {"CPU": 1.0, **amounts}
     preferred, runtime_env = options.get("preferred_cluster"), fields.pop("runtime_env")
-    del fields["preferred_cluster"]  # may be another one at each call
+    del fields["preferred_cluster"]  # may differ for each call
     fields |= {"kind": "task", "name": name, "requirements": amounts}
     function, joined = _pickled_function(fn, name, number), joins_equal_item(options, settings)
     return TaskTemplate(
@@ -84,7 +81,8 @@ def make_template(
 
 
 def _pickled_function(fn: Callable[..., Any], name: str, number: int) -> PickledFunction:
-    """A RemoteFunction is pickled when it is first called, and then no more, as in Ray; others if they can differ."""
+    """Pickle a RemoteFunction at its first call only, as Ray does; other functions unless the cached pickle is
+    valid."""
     if not isinstance(fn, RemoteFunction):
         if number != 1:
             return _pickle_now(fn, name, number)
@@ -101,24 +99,3 @@ def _pickle_now(shipped: Callable[..., Any], name: str, number: int) -> PickledF
     data, modules, actors = pickled(shipped, f"the function {name}")
     needed = (module for module in modules if module.partition(".")[0] not in _EVERYWHERE)
     return PickledFunction(data, digest_of(data), frozenset(needed), actors)
-
-
-def _check_function(fn: object, name: str | None) -> str:
-    if not callable(fn):
-        raise ConfigurationError(
-            f"submit_task was given {fn!r} ({type(fn).__name__}), which is not a function.",
-            next_step="pass the function itself: submit_task(f, args=(1, 2)), not submit_task(f(1, 2))",
-        )
-    plain = fn.function if isinstance(fn, RemoteFunction) else fn
-    shown = name or getattr(plain, "__qualname__", None) or type(plain).__qualname__
-    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
-        raise ConfigurationError(
-            f"{shown} is a generator; its values cannot be streamed across clusters.",
-            next_step="return a list, or submit one task per piece",
-        )
-    if inspect.iscoroutinefunction(plain):
-        raise ConfigurationError(
-            f"{shown} is an async function; a Ray task is a plain one.",
-            next_step="wrap it: def run(): return asyncio.run(f())",
-        )
-    return str(shown)
