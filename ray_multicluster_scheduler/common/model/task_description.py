@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal, Self, get_origin
 
@@ -258,3 +260,34 @@ _FIELDS = tuple(one.name for one in fields(TaskDescription))
 def _sequences() -> tuple[str, ...]:
     """The fields that are lists in JSON."""
     return tuple(one.name for one in fields_of(TaskDescription).values() if get_origin(one.type) is tuple)
+
+
+_CONTENT_FIELDS = (
+    "kind",
+    "owner",
+    "function_digest",
+    "arguments_digest",
+    "requirements",
+    "runtime_env",
+    "job",
+    "gang",
+    "tags",
+    "require_tags",
+    "preferred_cluster",
+    "fallback",
+    "allow_clusters",
+    "deny_clusters",
+    "after",
+    "start_after",
+    "keep",
+)
+"""What makes two items differ. Names, priorities, retries and time limits do not: the first one's hold for both."""
+
+
+def content_key(task: TaskDescription, sources: Sequence[str] = ()) -> str:
+    """Hash of everything that makes two items differ. ``sources`` name the values that replace handles among its
+    arguments, in order."""
+    whole = task.to_dict()
+    content = [[name, whole[name]] for name in _CONTENT_FIELDS]
+    text = json.dumps([*content, list(sources)], sort_keys=True, default=repr)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Machine
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.start_timeout import NEW_NODE_GRACE_S
+from ray_multicluster_scheduler.scheduler.lifecycle.timers import NEW_NODE_GRACE_S
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
 _ENDING_CODES = {

@@ -13,18 +13,18 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterSt
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fleet_views import FleetViews
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
-from ray_multicluster_scheduler.scheduler.lifecycle.instruction_buffer import InstructionBuffer
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Ahead,
     Complete,
     Dispatch,
+    InstructionBuffer,
     Remember,
     StartAttempt,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import CompletionRate, RunTimes, code_key
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import DependencyOutcome, Prerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.start_timeout import StartTimeouts
+from ray_multicluster_scheduler.scheduler.lifecycle.timers import StartTimeouts
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.queue.order import ORDERS

@@ -1,13 +1,22 @@
-"""Keys of the timers. The kind comes first, because ids may contain any character."""
+"""Keys of the machine's timers, and the deadlines of attempts that were accepted but have not started.
+
+The kind comes first in a key, because ids may contain any character.
+"""
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import InstructionBuffer
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 WAKE = "wake"
 """Something that blocks the queue ends at a known time."""
 
 STARTS = "starts"
 """The oldest attempt that was accepted has had ``start_grace_s`` to start."""
-
 
 KEEP = "keep"
 """An item has waited so long that capacity may be reserved for it."""
@@ -59,3 +68,59 @@ def split(key: str) -> tuple[str, str]:
     if kind in ("run", "start"):
         subject = subject.rpartition(":")[0]
     return kind, subject
+
+
+NEW_NODE_GRACE_S = 600.0
+"""What Ray's autoscaler may take to add a node before that which was sent there for it is called back."""
+
+_Line: TypeAlias = "deque[tuple[float, str, int]]"
+
+
+class StartTimeouts:
+    """Two deadline queues, for existing and for new nodes. All entries of a queue have the same timeout, so one timer
+    is enough."""
+
+    def __init__(self, records: Mapping[str, TaskRecord], out: InstructionBuffer, grace_s: float) -> None:
+        self._records, self._output, self._grace_s = records, out, grace_s
+        self._on_existing_nodes: _Line = deque()
+        self._on_new_nodes: _Line = deque()
+        self._timer_at = 0.0
+
+    def add(self, record: TaskRecord, now: float, *, new_node: bool) -> None:
+        """An attempt was accepted now. ``new_node``: its node does not exist yet."""
+        line, grace = (self._on_new_nodes, NEW_NODE_GRACE_S) if new_node else (self._on_existing_nodes, self._grace_s)
+        self._next_deadline(line)
+        line.append((now + grace, record.task.id, record.attempt))
+        if STARTS not in self._output.timer_keys or now + grace < self._timer_at:
+            self._set_timer(now + grace)
+
+    def expired(self, now: float) -> list[TaskRecord]:
+        """The attempts whose time is over; sets the timer for the next one."""
+        late = []
+        for line in (self._on_existing_nodes, self._on_new_nodes):
+            while (due := self._next_deadline(line)) is not None and due <= now:
+                late.append(self._records[line.popleft()[1]])
+        times = [line[0][0] for line in (self._on_existing_nodes, self._on_new_nodes) if line]
+        if times:
+            self._set_timer(min(times))
+        return late
+
+    def clear(self) -> None:
+        """No item is left."""
+        self._on_existing_nodes.clear()
+        self._on_new_nodes.clear()
+        self._output.clear_timer(STARTS)
+
+    def _set_timer(self, at: float) -> None:
+        self._timer_at = at
+        self._output.set_timer(STARTS, at)
+
+    def _next_deadline(self, line: _Line) -> float | None:
+        """The deadline of the oldest attempt that has not started; drops those that have started or ended."""
+        while line:
+            due, task_id, attempt = line[0]
+            record = self._records.get(task_id)
+            if record is not None and record.live and record.attempt == attempt and record.started_at is None:
+                return due
+            line.popleft()
+        return None

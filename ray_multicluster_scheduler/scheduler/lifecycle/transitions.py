@@ -1,8 +1,13 @@
-"""The state table: which state may follow which. Every state change of an item is checked against it."""
+"""The state table: which state may follow which; and the attempts of an item, derived from its transitions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 
 PENDING, QUEUED, DISPATCHING = TaskState.PENDING, TaskState.QUEUED, TaskState.DISPATCHING
 RUNNING, RETRYING, LOST = TaskState.RUNNING, TaskState.RETRYING, TaskState.LOST
@@ -27,6 +32,15 @@ LIVE = frozenset({DISPATCHING, RUNNING, LOST})
 """States with an attempt that may be alive on a cluster."""
 
 
+_ENDED_AS = {
+    RETRYING: "failed",
+    QUEUED: "called back",
+    SUCCEEDED: "succeeded",
+    FAILED: "failed",
+    CANCELLED: "cancelled",
+}
+
+
 class IllegalTransitionError(AssertionError):
     """A defect of ours: the machine tried a transition that the table does not have."""
 
@@ -35,3 +49,41 @@ def check(task_id: str, before: TaskState, after: TaskState) -> None:
     """Raises IllegalTransitionError unless the table allows it."""
     if after not in LEGAL[before]:
         raise IllegalTransitionError(f"{task_id}: {before} → {after} is not in the state table")
+
+
+@dataclass(slots=True)
+class AttemptRow:
+    """One attempt. ``ended_as`` is None while it may be alive; ``code`` and ``sentence`` are those of its newest
+    transition."""
+
+    attempt: int
+    cluster: str | None
+    fence: int | None
+    sent_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    ended_as: str | None = None
+    code: str = ""
+    sentence: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def attempts_of(history: Iterable[Transition], fences: Mapping[int, int]) -> list[AttemptRow]:
+    """The attempts of an item, oldest first. ``fences`` by attempt number, as far as they are known."""
+    rows: dict[int, AttemptRow] = {}
+    for step in history:
+        row = rows.get(step.attempt)
+        if row is None:
+            if step.state is not TaskState.DISPATCHING:
+                continue
+            row = rows[step.attempt] = AttemptRow(step.attempt, step.cluster, fences.get(step.attempt), step.at)
+        if row.ended_as is not None:
+            continue
+        if step.state is TaskState.RUNNING and row.started_at is None:
+            row.started_at = step.at
+        if step.state not in LIVE:
+            row.ended_at, row.ended_as = step.at, _ENDED_AS[step.state]
+        row.code, row.sentence = step.code, step.sentence
+    return list(rows.values())

@@ -19,9 +19,9 @@ from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import 
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model.task_description import content_key
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
-from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from tests.support.fake_link import FakeLink
 from tests.unit.client_api.control_plane import ControlPlane, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
+from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of
 from tests.unit.lifecycle.driver import Driver, ready, task
 
 

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.model import JobDescription, TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch, Remember, SetTimer
-from ray_multicluster_scheduler.scheduler.lifecycle.start_timeout import NEW_NODE_GRACE_S
+from ray_multicluster_scheduler.scheduler.lifecycle.timers import NEW_NODE_GRACE_S
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, task
 
 HEAD = {"CPU": 0.0, "memory": 4e9}

@@ -33,11 +33,11 @@ from ray_multicluster_scheduler.common.model import (
     mentions_cpu,
     parse_resources,
 )
+from ray_multicluster_scheduler.common.model.task_description import content_key
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, MemberItem
-from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 

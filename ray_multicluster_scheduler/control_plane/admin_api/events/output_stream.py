@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.common.redaction import item_secrets
 from ray_multicluster_scheduler.control_plane.runtime import job_logs
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
+from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_row, decode_task
 
 _log = get_logger(__name__)

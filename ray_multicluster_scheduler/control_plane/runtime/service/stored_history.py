@@ -14,8 +14,8 @@ from ray_multicluster_scheduler.control_plane.runtime.job_status import JOB_STAT
 from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
-from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import (
     decode_completion,
     decode_result,

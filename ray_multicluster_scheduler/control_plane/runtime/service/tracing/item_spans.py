@@ -8,10 +8,9 @@ from typing import NamedTuple, TypeAlias
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.redaction import mask_text
-from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import AttemptRow, attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
-from ray_multicluster_scheduler.scheduler.lifecycle.transitions import LIVE
+from ray_multicluster_scheduler.scheduler.lifecycle.transitions import LIVE, AttemptRow, attempts_of
 
 Attributes: TypeAlias = dict[str, str | int]
 _LONGEST = 500

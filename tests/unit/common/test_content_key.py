@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription
-from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
+from ray_multicluster_scheduler.common.model.task_description import content_key
 from tests.unit.lifecycle.driver import actor, job, task
 
 WHOLE: dict[str, Any] = {"function_digest": "f", "arguments_digest": "x", "owner": "ann", "tags": ("a",)}
