@@ -1,4 +1,4 @@
-"""Real local Ray clusters for the demo, the tests and people's laptops.
+"""Real local Ray clusters for `rmcs demo`, `rmcs fleet`, tests and benchmarks.
 
 `LocalFleet` (`fleet.py`) starts one supervisor process per cluster (`supervisor.py`), which owns a Ray head
 (`ray_head.py`) and the TCP forwarders in front of it; `background.py` is the fleet of `rmcs fleet`. Start reading at

@@ -85,7 +85,7 @@ def _await_ready(daemon: subprocess.Popen[bytes], spec: object, home: FleetHome,
         return
     output = home.log_path.read_text(errors="replace").strip()
     if not output:  # it was killed, or its log cannot be written
-        output = f"exit code {daemon.wait()}, and nothing in {home.log_path}"
+        output = f"exit code {daemon.wait()}, and {home.log_path} is empty"
     raise ClusterConnectionError(
         f"The local fleet ended while it was starting: {output}",
         next_step=f"check that the disk of {home.root} and the memory have room, and try again.",
@@ -130,7 +130,7 @@ def _no_answer(reason: str) -> ClusterConnectionError:
 
 
 def stop(home: FleetHome) -> bool:
-    """Stop the fleet, and remove what killed fleets left behind. Returns when nothing is left; False if none was up."""
+    """Stop the fleet, and remove the remains of killed fleets. Returns False if there were none of either."""
     fleet = home.read()
     if fleet is not None:
         if fleet.holder.alive():
@@ -158,12 +158,12 @@ def _end_holder(holder: Identity) -> None:
             time.sleep(0.1)
     raise ClusterConnectionError(
         f"The process {holder.pid}, which holds the local fleet, survives SIGKILL.",
-        next_step="look at it with ps: a process in state D waits for the kernel.",
+        next_step="check its state with ps: a process in state D waits for the kernel.",
     )
 
 
 def _clean_up(root: Path) -> None:
-    """If the holder was killed, its supervisors clean up; what is left after a while is removed here."""
+    """If the holder was killed, wait for its supervisors to clean up, then remove the rest."""
     deadline = time.monotonic() + _SUPERVISOR_CLEANUP_S
     while root.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -176,7 +176,7 @@ def _clean_up(root: Path) -> None:
 
 
 class _StopRequested(BaseException):
-    """A signal asked the process to stop."""
+    """Raised by the signal handlers to stop the process."""
 
 
 class _ProgressRouter:
@@ -190,7 +190,7 @@ class _ProgressRouter:
 
 
 class ControlSocket:
-    """Serves one request at a time; a requester that disconnects changes nothing."""
+    """Serves one request at a time; a request is completed even if its sender disconnects."""
 
     def __init__(self, fleet: LocalFleet, progress: _ProgressRouter, root: Path) -> None:
         self._fleet, self._progress = fleet, progress

@@ -1,4 +1,7 @@
-"""LocalFleet: real Ray clusters on this machine, for the demo, the tests and people's laptops."""
+"""LocalFleet: real Ray clusters on this machine, for `rmcs demo`, `rmcs fleet`, tests and benchmarks.
+
+It starts one supervisor process per cluster, and offers methods to stop, restart, pause and cut off clusters.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,6 @@ from ray_multicluster_scheduler.local_fleet.layout import (
     base_dir,
     check_replaceable,
     cluster_dir,
-    marker,
     write_config,
 )
 from ray_multicluster_scheduler.local_fleet.local_cluster import LocalCluster, check_distinct
@@ -33,7 +35,7 @@ from ray_multicluster_scheduler.local_fleet.supervisor_client import SupervisorC
 from ray_multicluster_scheduler.local_fleet.sweep import sweep_fleet, sweep_stale
 
 Progress = Callable[[str, str], None]
-"""Called with a cluster's name and what happens to it."""
+"""Called with a cluster's name and a line of progress."""
 
 _START_TIMEOUT_S = 400.0
 _SUPERVISOR_TIMEOUT_S = 60.0
@@ -44,8 +46,8 @@ class LocalFleet:
     """Local Ray clusters, each a real ``ray start --head`` with its own ports, token, home and supervisor.
 
     Use it as a context manager, or call :meth:`start_all` and :meth:`stop`. ``state_dir`` is where clusters.yaml is
-    written (by default the fleet's own temp dir). When this process dies, in whatever way, the supervisors notice,
-    stop their clusters and remove all files.
+    written (by default the fleet's own temp dir). When this process dies, even by SIGKILL, the supervisors stop their
+    clusters and remove all files.
     """
 
     def __init__(
@@ -78,7 +80,13 @@ class LocalFleet:
         if self._root is not None:
             raise ConfigurationError("This local fleet is already up.", next_step="stop() it first.")
         pythons = [find_ray_python(cluster.ray_python or self._ray_python) for cluster in self.clusters]
-        self._check_homes()
+        for cluster in self.clusters:
+            if cluster.home_dir and not Path(cluster.home_dir).is_dir():
+                raise ConfigurationError(
+                    f"home_dir of local cluster {cluster.name!r} is {cluster.home_dir}, which is not a folder.",
+                    cluster=cluster.name,
+                    next_step="make that folder, or leave home_dir out for a private one.",
+                )
         base = base_dir()
         sweep_stale(base)
         try:
@@ -136,9 +144,8 @@ class LocalFleet:
         return int(self._client(name).call("cut_some", probability=probability)["count"])
 
     def blackhole(self, name: str) -> int:
-        """Turn the open connections to a cluster into half-open ones, as a router does that forgot them: all their
-        bytes
-        and their ends are lost for good, while new connections work. Returns how many there were."""
+        """Turn the open connections to a cluster into half-open ones, as after a router lost their state: their bytes
+        and their ends are dropped for good, while new connections work. Returns how many there were."""
         return int(self._client(name).call("blackhole")["count"])
 
     def freeze(self, name: str) -> None:
@@ -147,7 +154,9 @@ class LocalFleet:
 
     def delay(self, name: str, seconds: float) -> None:
         """Every byte to and from a cluster takes this much longer, each way."""
-        self._client(name).call("delay", seconds=_at_least_zero("seconds", seconds))
+        if seconds < 0:
+            raise ConfigurationError(f"seconds is {seconds!r}.", cluster=name, next_step="give seconds as 0 or more.")
+        self._client(name).call("delay", seconds=seconds)
 
     def throttle(self, name: str, bytes_per_s: float | None) -> None:
         """Limit the bytes per second of all connections to a cluster together, each way; None removes the limit."""
@@ -203,15 +212,6 @@ class LocalFleet:
         """The process id of a cluster's supervisor, which is not one of its processes."""
         return self._client(name).pid
 
-    def _check_homes(self) -> None:
-        for cluster in self.clusters:
-            if cluster.home_dir and not Path(cluster.home_dir).is_dir():
-                raise ConfigurationError(
-                    f"home_dir of local cluster {cluster.name!r} is {cluster.home_dir}, which is not a folder.",
-                    cluster=cluster.name,
-                    next_step="make that folder, or leave home_dir out for a private one.",
-                )
-
     def _prepare(self, base: Path) -> None:
         self._root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         owner = Identity.of(os.getpid())
@@ -234,7 +234,7 @@ class LocalFleet:
                 "python": str(python),
                 "folder": str(folder.root),
                 "fleet_id": self._record.fleet_id,
-                "marker": marker(self._record.fleet_id, index),
+                "marker": self._record.marker(index),
                 "config_path": self._record.config_path,
             }
             self._clients[cluster.name] = SupervisorClient(cluster.name, folder, spec, self._progress)
@@ -287,9 +287,3 @@ class LocalFleet:
         return ConfigurationError(
             "This local fleet is not up.", next_step="use it in a `with` statement, or call start_all()."
         )
-
-
-def _at_least_zero(name: str, value: float) -> float:
-    if value < 0:
-        raise ConfigurationError(f"{name} is {value!r}.", next_step=f"give {name} as 0 or more.")
-    return value

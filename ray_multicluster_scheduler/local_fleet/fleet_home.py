@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -72,18 +71,9 @@ class FleetHome:
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or rmcs_home().absolute() / "fleet"
-
-    @property
-    def config_path(self) -> Path:
-        return self.root / CONFIG_NAME
-
-    @property
-    def log_path(self) -> Path:
-        return self.root / "fleet.log"
-
-    @property
-    def _record(self) -> Path:
-        return self.root / "fleet.json"
+        self.config_path = self.root / CONFIG_NAME
+        self.log_path = self.root / "fleet.log"
+        self._record = self.root / "fleet.json"
 
     def make(self) -> None:
         """Create the folder, and its parent if missing, for this user only. Raises ConfigurationError."""
@@ -150,7 +140,3 @@ def _state(cluster: BackgroundCluster, folder: ClusterDir, found: Sequence[psuti
     except OSError:
         return "not answering"
     return "up"
-
-
-def status_as_json(status: ClusterStatus) -> dict[str, Any]:
-    return asdict(status)

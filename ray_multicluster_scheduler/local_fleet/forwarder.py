@@ -113,9 +113,9 @@ class Forwarder:
         return len(chosen)
 
     def blackhole(self) -> int:
-        """Make the open connections half-open: all their bytes and ends are dropped from now on, as after a router
-        forgot
-        them. New connections work. Returns how many there were."""
+        """Make the open connections half-open: their bytes and ends are dropped from now on. New connections work.
+
+        Returns how many there were."""
         for link in self._links.values():
             link.half_open = True
         return len(self._links)
@@ -142,7 +142,7 @@ class Forwarder:
             _reset(writer)
             return
         self._links[task] = link
-        # Cancellation is the normal end of a cut connection; nothing awaits the task of a served one.
+        # Cancellation is the normal end of a cut connection; no code awaits the task of a served one.
         with suppress(asyncio.CancelledError):
             try:
                 await self._relay(link, reader, writer, self._target)

@@ -27,39 +27,14 @@ _SOCKET_LIMIT = 103
 """Of a Unix socket's path: 107 on Linux, 103 on macOS."""
 
 
-@dataclass(frozen=True)
 class ClusterDir:
     """The folder of one cluster."""
 
-    root: Path
-
-    @property
-    def token(self) -> Path:
-        return self.root / "token"
-
-    @property
-    def record(self) -> Path:
-        return self.root / "cluster.json"
-
-    @property
-    def home(self) -> Path:
-        return self.root / "home"
-
-    @property
-    def tmp(self) -> Path:
-        return self.root / "tmp"
-
-    @property
-    def ray(self) -> Path:
-        return self.root / "ray"
-
-    @property
-    def log(self) -> Path:
-        return self.root / "ray.log"
-
-    @property
-    def supervisor_log(self) -> Path:
-        return self.root / "supervisor.log"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.token, self.record = root / "token", root / "cluster.json"
+        self.home, self.tmp, self.ray = root / "home", root / "tmp", root / "ray"
+        self.log, self.supervisor_log = root / "ray.log", root / "supervisor.log"
 
     def make(self, token: str) -> None:
         """Create it with a home, a temp dir and the token, all private."""
@@ -114,12 +89,8 @@ class FleetRecord:
             return None
 
     def marker(self, index: int) -> str:
-        return marker(self.fleet_id, index)
-
-
-def marker(fleet_id: str, index: int) -> str:
-    """The value of the environment variable that marks every process of that cluster."""
-    return f"{fleet_id}/{index}"
+        """The value of the environment variable that marks every process of that cluster."""
+        return f"{self.fleet_id}/{index}"
 
 
 def cluster_dir(fleet_root: Path, index: int) -> ClusterDir:

@@ -51,9 +51,6 @@ class LocalCluster:
             object.__setattr__(self, "home_dir", str(Path(self.home_dir).expanduser().absolute()))
         if self.ray_python is not None:  # not resolved: a venv's python must stay a symlink
             object.__setattr__(self, "ray_python", str(Path(self.ray_python).expanduser().absolute()))
-        self._check()
-
-    def _check(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise self._wrong(
                 f"its name {self.name!r} is not usable",

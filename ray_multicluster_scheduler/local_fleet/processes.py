@@ -53,7 +53,7 @@ class Identity:
 
 
 def identities(processes: Iterable[psutil.Process]) -> list[Identity]:
-    """The identities of the living ones, by process id."""
+    """The identities of those that still run, by process id."""
     found = []
     for process in living(processes):
         with suppress(psutil.Error):
@@ -80,7 +80,7 @@ def adopt_orphans() -> None:
 
 
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """The living ones, each once."""
+    """Those that still run, each once; zombies are left out."""
     alive: dict[int, psutil.Process] = {}
     for process in processes:
         with suppress(psutil.Error):
@@ -115,7 +115,7 @@ def in_session(session: int) -> Iterator[psutil.Process]:
 
 
 def end_all(find: Callable[[], Iterable[psutil.Process]], timeout_s: float = 20.0) -> list[psutil.Process]:
-    """SIGKILL what ``find`` returns until it returns nothing. Returns what is left after ``timeout_s``."""
+    """SIGKILL what ``find`` returns until it finds none. Returns the survivors after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = living(find())
@@ -175,11 +175,10 @@ def shared_memory_files(processes: Iterable[psutil.Process]) -> set[Path]:
 
 def remove_unused_shared_memory(paths: Iterable[Path]) -> None:
     """Remove those files of this user that no living process has mapped."""
-    left = {path for path in paths if _ours(path)}
-    if not left:
-        return
-    for path in left - shared_memory_files(psutil.process_iter()):
-        path.unlink(missing_ok=True)
+    left = {path for path in paths if owned_by_us(path)}
+    if left:
+        for path in left - shared_memory_files(psutil.process_iter()):
+            path.unlink(missing_ok=True)
 
 
 def _mapped(pid: int) -> set[Path]:
@@ -192,7 +191,8 @@ def _mapped(pid: int) -> set[Path]:
     return found
 
 
-def _ours(path: Path) -> bool:
+def owned_by_us(path: Path) -> bool:
+    """Whether the file exists and belongs to this user."""
     with suppress(OSError):
         return path.lstat().st_uid == os.getuid()
     return False

@@ -30,13 +30,12 @@ _SCRUBBED_PREFIXES = ("RMCS_", "RAY_", "PYTHON", "CONDA_", "VIRTUAL_ENV", "COVER
 def ray_command(python: Path, cluster: LocalCluster, ports: Ports, ray_dir: Path) -> list[str]:
     """``ray start --head --block`` with every port given: Ray's defaults collide between clusters."""
     command = [str(python), "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+    command += ["--log-color=false", "--disable-usage-stats"]
     command += [
-        "--log-color=false",
-        "--disable-usage-stats",
         f"--include-dashboard={str(cluster.with_dashboard).lower()}",
-    ]
-    command += [f"--temp-dir={ray_dir}", f"--node-ip-address={LOOPBACK}", f"--dashboard-host={LOOPBACK}"]
-    command += [
+        f"--temp-dir={ray_dir}",
+        f"--node-ip-address={LOOPBACK}",
+        f"--dashboard-host={LOOPBACK}",
         f"--port={ports.gcs}",
         f"--ray-client-server-port={ports.client}",
         f"--dashboard-port={ports.dashboard}",
@@ -48,9 +47,10 @@ def ray_command(python: Path, cluster: LocalCluster, ports: Ports, ray_dir: Path
         f"--object-manager-port={ports.object_manager}",
         "--min-worker-port=0",  # any free port: a fixed range may be in use
         "--max-worker-port=0",
+        f"--num-cpus={cluster.num_cpus}",
+        f"--num-gpus={cluster.num_gpus}",
+        f"--object-store-memory={cluster.object_store_memory}",
     ]
-    command += [f"--num-cpus={cluster.num_cpus}", f"--num-gpus={cluster.num_gpus}"]
-    command.append(f"--object-store-memory={cluster.object_store_memory}")
     if cluster.memory is not None:
         command.append(f"--memory={cluster.memory}")
     if cluster.resources:
@@ -99,15 +99,8 @@ def fetch(url: str, token: str, timeout_s: float = _TIMEOUT_S) -> bytes:
         return body
 
 
-def bare_not_ready(ports: Ports, log: str) -> str | None:
-    """Like :func:`not_ready`, for a cluster without a dashboard: ``log`` is the output of ``ray start``."""
-    if _STARTED not in log:
-        return "ray start has not finished yet"
-    return None if listening(ports.client) else "the Ray Client server does not listen yet"
-
-
 def not_ready(ports: Ports, token: str) -> str | None:
-    """What does not answer yet, as a sentence; None when the cluster is ready."""
+    """The first service that does not answer yet, as a sentence; None when the cluster is ready."""
     dashboard = f"http://{LOOPBACK}:{ports.dashboard}"
     for path, what in (("/api/version", "dashboard"), ("/api/gcs_healthz", "GCS"), ("/api/jobs/", "Jobs API")):
         try:
@@ -115,7 +108,8 @@ def not_ready(ports: Ports, token: str) -> str | None:
         except OSError as error:
             return f"the {what} does not answer yet ({error})"
     try:
-        if not _node_alive(fetch(dashboard + "/api/v0/nodes", token)):
+        nodes = json.loads(fetch(dashboard + "/api/v0/nodes", token))["data"]["result"]["result"]
+        if not any(node["state"] == "ALIVE" for node in nodes):
             return "the node has not joined yet"
     except (OSError, ValueError, LookupError, TypeError) as error:
         return f"the list of nodes cannot be read yet ({error})"
@@ -123,11 +117,6 @@ def not_ready(ports: Ports, token: str) -> str | None:
         if not listening(port):
             return f"the {what} does not listen yet"
     return None
-
-
-def _node_alive(body: bytes) -> bool:
-    nodes = json.loads(body)["data"]["result"]["result"]
-    return any(node["state"] == "ALIVE" for node in nodes)
 
 
 def listening(port: int) -> bool:
@@ -198,7 +187,7 @@ class RayHead:
         )
 
     async def kill(self) -> None:
-        """SIGKILL every process, wait until none is left, and remove what they leave in shared memory."""
+        """SIGKILL every process, wait until none is left, and remove their files in shared memory."""
         await asyncio.to_thread(self._kill)
         if self._block is not None:
             self._block.release()
@@ -232,7 +221,7 @@ class RayHead:
             raise ClusterConnectionError(
                 f"Processes {[p.pid for p in left]} of local cluster {self._cluster.name!r} survive SIGKILL.",
                 cluster=self._cluster.name,
-                next_step="look at them with ps: a process in state D waits for the kernel.",
+                next_step="check their state with ps: a process in state D waits for the kernel.",
             )
         if self._process is not None:
             self._process.wait()
@@ -272,7 +261,7 @@ class RayHead:
         """Wait until the cluster is ready; returns None, or why it did not get ready."""
         token = self._folder.token.read_text(encoding="utf-8")
         deadline = time.monotonic() + _READY_TIMEOUT_S
-        missing: str | None = "nothing answers yet"
+        missing: str | None = "no service answers yet"
         while self.exit_status() is None:
             if time.monotonic() > deadline:
                 return f"not ready after {_READY_TIMEOUT_S:g} s: {missing}"
@@ -285,7 +274,9 @@ class RayHead:
     def _missing(self, token: str) -> str | None:
         if self._cluster.with_dashboard:
             return not_ready(self._ports(), token)
-        return bare_not_ready(self._ports(), self._folder.log.read_text(encoding="utf-8", errors="replace"))
+        if _STARTED not in self._folder.log.read_text(encoding="utf-8", errors="replace"):
+            return "ray start has not finished yet"
+        return None if listening(self._ports().client) else "the Ray Client server does not listen yet"
 
     def exit_status(self) -> int | None:
         """The exit status of ``ray start``; None while it runs, or if there is none."""
@@ -293,7 +284,7 @@ class RayHead:
 
     def reap_orphans(self) -> None:
         """Reap adopted processes that ended; :meth:`exit_status` reaps ``ray start`` itself."""
-        if not hasattr(os, "waitid"):  # macOS: it has no subreaper either, so nothing was adopted
+        if not hasattr(os, "waitid"):  # macOS: it has no subreaper either, so no process was adopted
             return
         with suppress(ChildProcessError):
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):

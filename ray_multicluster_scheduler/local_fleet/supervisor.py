@@ -99,14 +99,14 @@ class Supervisor:
                 recorded = members
 
     async def _handle_head_exit(self) -> None:
-        """Ray ended by itself: kill what it left, and refuse connections."""
+        """Ray ended by itself: kill the processes it left, and refuse connections."""
         async with self._lock:
             if self._state != "up" or self._head.exit_status() is None:
                 return
             self._state = "down"
             text = "Ray ended by itself; the cluster is down"
             try:
-                await self._kill()
+                await self.op_kill()
             except SchedulerError as error:
                 text = f"{text}; {error}"
             send({"event": "progress", "text": text})
@@ -131,7 +131,7 @@ class Supervisor:
             )
         if self._state == "up" and self._head.exit_status() is None:  # otherwise it died and was not noticed yet
             return
-        await self._kill()
+        await self.op_kill()
         self._state = "starting"
         try:
             await self._head.start(lambda text: send({"event": "progress", "text": text}), self._record)
@@ -145,7 +145,10 @@ class Supervisor:
         self._state = "up"
 
     async def op_kill(self) -> None:
-        await self._kill()
+        await self._client.shut()
+        await self._dashboard.shut()
+        await self._head.kill()
+        self._state = "down"
 
     async def op_pause(self) -> None:
         self._require_up()
@@ -205,12 +208,6 @@ class Supervisor:
             raise ClusterConnectionError(
                 f"Local cluster {self._name!r} is {self._state}.", cluster=self._name, next_step="start it first."
             )
-
-    async def _kill(self) -> None:
-        await self._client.shut()
-        await self._dashboard.shut()
-        await self._head.kill()
-        self._state = "down"
 
     def _record(self, head: int | None, members: Sequence[Identity] = ()) -> None:
         own = Identity.of(os.getpid())

@@ -22,26 +22,21 @@ _MODULE = "ray_multicluster_scheduler.local_fleet.supervisor"
 
 
 def spawn_module(module: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Run a module of ours in a session of its own, with pipes to its standard input and output."""
+    """Run one of our modules in its own process session, with pipes to its standard input and output."""
+    paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    root = Path(__file__).absolute().parents[2]
+    if root.name not in ("site-packages", "dist-packages"):  # an installed package is found anyway
+        paths.insert(0, str(root))
     return subprocess.Popen(  # nosec B603 # our own program, without a shell
         [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
-        env=_import_environment(),
-        cwd="/",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        cwd="/",  # so the import paths above are absolute
         bufsize=0,
         start_new_session=True,  # Ctrl+C in the terminal must not reach it
     )
-
-
-def _import_environment() -> dict[str, str]:
-    """Our environment with absolute import paths, since the process runs in another folder."""
-    paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    root = Path(__file__).absolute().parents[2]
-    if root.name not in ("site-packages", "dist-packages"):  # an installed package is found anyway
-        paths.insert(0, str(root))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class SupervisorClient:
@@ -149,7 +144,7 @@ class SupervisorClient:
         return ClusterConnectionError(
             f"The supervisor of local cluster {self.name!r} (pid {self.pid}) has ended.",
             cluster=self.name,
-            next_step="stop() the fleet, which ends what is left of the cluster, and start it again.",
+            next_step="stop() the fleet, which ends the rest of the cluster, and start it again.",
         )
 
 

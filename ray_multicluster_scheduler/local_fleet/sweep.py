@@ -1,4 +1,4 @@
-"""Remove what is left of fleets whose owner and supervisors were killed before they could clean up."""
+"""Remove processes and files of fleets whose owner and supervisors were killed before they could clean up."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ def sweep_stale(base: Path) -> list[Path]:
     swept = []
     for root in sorted(base.glob(f"{PREFIX}*")):
         try:
-            if _is_ours(root) and _sweep_if_stale(root):
+            ours = root.is_dir() and not root.is_symlink() and processes.owned_by_us(root)
+            if ours and _sweep_if_stale(root):
                 swept.append(root)
         except (ClusterConnectionError, OSError) as error:
-            _log.warning("What a killed local fleet left in %s cannot be removed: %s", root, error)
+            _log.warning("The remains of a killed local fleet in %s cannot be removed: %s", root, error)
     return swept
 
 
 def sweep_fleet(root: Path, fleet: FleetRecord) -> None:
-    """Kill what is left of a fleet and remove its files. Raises ClusterConnectionError if a process survives."""
+    """Kill the processes of a fleet and remove its files. Raises ClusterConnectionError if a process survives."""
     for index in range(fleet.clusters):
         folder = cluster_dir(root, index)
         record = ClusterRecord.read(folder.record)
@@ -79,7 +80,7 @@ def _kill_cluster(marker: str, record: ClusterRecord | None, folder: Path) -> No
     if left:
         raise ClusterConnectionError(
             f"Processes {[p.pid for p in left]} of the local cluster in {folder} survive SIGKILL.",
-            next_step="look at them with ps: a process in state D waits for the kernel.",
+            next_step="check their state with ps: a process in state D waits for the kernel.",
         )
     processes.remove_unused_shared_memory(files)
 
@@ -103,11 +104,4 @@ def _uses_folder(process: psutil.Process, folder: str) -> bool:
             return True
     with suppress(psutil.Error):
         return any(file.path.startswith(folder) for file in process.open_files())
-    return False
-
-
-def _is_ours(root: Path) -> bool:
-    with suppress(OSError):
-        status = root.lstat()
-        return root.is_dir() and not root.is_symlink() and status.st_uid == os.getuid()
     return False

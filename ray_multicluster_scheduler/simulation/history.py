@@ -1,8 +1,8 @@
 """The history of a run: events and instructions of the scheduler machine, and what really happened on the clusters.
 
-Lines stand in the order in which things happened. ``EventHandled`` and ``InstructionIssued`` passed through the
-machine. The other lines are ground truth that only a cluster, or the fault injector, knows: the machine does not see
-them.
+Lines are in chronological order. ``EventHandled`` and ``InstructionIssued`` passed through the machine. The other
+lines are ground truth from the clusters and the fault injector, which the machine does not see. Simulations and faulty
+runs write histories; `checker/` and `replay.py` read them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import ClusterMetadata
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction
-from ray_multicluster_scheduler.simulation.wire import (
-    event_from_dict,
-    event_to_dict,
-    instruction_from_dict,
-    instruction_to_dict,
-)
+from ray_multicluster_scheduler.simulation import wire
 
 EndKind = Literal["succeeded", "failed", "crashed", "cancelled", "lease", "died"]
 Parts: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -40,7 +35,7 @@ class RunSetup:
 
 @dataclass(frozen=True, slots=True)
 class EventHandled:
-    """The machine was given this event."""
+    """The machine handled this event."""
 
     at: float
     event: Event
@@ -114,8 +109,8 @@ class StateDump:
     """The machine's own state, queried between two events.
 
     ``waiting`` maps every waiting item to its reason code and sentence. ``open_breakers`` are clusters with an open
-    circuit breaker. ``left`` is what the machine holds although no item is unfinished. ``unequal`` says how a machine
-    rebuilt from its rows at this moment would differ.
+    circuit breaker. ``left`` lists what the machine still holds after all items have ended. ``unequal`` lists how
+    a machine rebuilt from the rows would differ.
     """
 
     at: float
@@ -161,9 +156,9 @@ def to_dict(line: HistoryLine) -> dict[str, Any]:
         data[name] = getattr(line, name)
     match line:
         case EventHandled(event=event):
-            data["event"] = event_to_dict(event)
+            data["event"] = wire.to_dict("event", event)
         case InstructionIssued(instruction=instruction):
-            data["instruction"] = instruction_to_dict(instruction)
+            data["instruction"] = wire.to_dict("instruction", instruction)
         case RunSetup(clusters=clusters):
             data["clusters"] = [one.to_dict() for one in clusters]
     return data
@@ -181,9 +176,9 @@ def from_dict(data: Mapping[str, Any]) -> HistoryLine:
     given = {key: value for key, value in data.items() if key != "line"}
     try:
         if kind is EventHandled:
-            given["event"] = event_from_dict(given["event"])
+            given["event"] = wire.from_dict("event", given["event"])
         elif kind is InstructionIssued:
-            given["instruction"] = instruction_from_dict(given["instruction"])
+            given["instruction"] = wire.from_dict("instruction", given["instruction"])
         elif kind is RunSetup:
             given["clusters"] = tuple(ClusterMetadata.from_dict(one) for one in given["clusters"])
         elif kind is StateDump:
@@ -212,7 +207,7 @@ def read_history(path: Path) -> Iterator[HistoryLine]:
                 yield from_dict(json.loads(text))
             except (ConfigurationError, ValueError, AttributeError) as problem:
                 message = f"{path}, line {number}: {problem}"
-                if number == 1:  # a JSON error says little about a file of another kind
+                if number == 1:  # a JSON error would not explain a file of another kind
                     what = problem if isinstance(problem, ConfigurationError) else "its first line is not JSON"
                     message = f"{path} is not a recorded run: {what}"
                 raise ConfigurationError(

@@ -20,7 +20,7 @@ FAULT_KINDS: tuple[str, ...] = get_args(FaultKind)
 class OthersLoad:
     """The share (0..1) of each node that other users want, over time.
 
-    ``steps`` sets the share from a time on. With ``every_s``, each node's share is drawn anew at that interval,
+    ``steps`` sets the share from a time on. With ``every_s``, each node's share is redrawn at that interval,
     uniformly from 0 to twice ``share``. Other users take what is free, and the rest when our items end.
     """
 
@@ -141,10 +141,7 @@ class SimulatedFleet:
                 )
 
     def capacity(self, resource: str = "CPU", tag: str | None = None) -> float:
-        """Resource-seconds at speed 1 that the clusters with this tag can do per second:
-
-        the sum of amount times speed.
-        """
+        """Resource-seconds of work per second that the clusters with this tag can do: the sum of amount times speed."""
         clusters = (one for one in self.clusters if tag is None or tag in one.metadata.tags)
         return sum(one.total(resource) * one.speed for one in clusters)
 

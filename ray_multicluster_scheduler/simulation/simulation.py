@@ -56,23 +56,23 @@ def simulate(
 ) -> Result:
     """Run a workload on a fleet in virtual time. Same arguments, same result, to the byte.
 
-    ``seed`` is for what the fleet does by chance: crashes, lost snapshots, other people's load. ``observe`` is given
-    every line of the run's history. Raises ConfigurationError.
+    ``seed`` controls crashes, lost snapshots and other users' load. ``observe`` receives every line of the run's
+    history. Raises ConfigurationError.
     """
     items = workload if isinstance(workload, Workload) else Workload(workload)
     return Simulation(fleet, items, seed=seed, observe=observe).run()
 
 
 def compare(fleets: Mapping[str, SimulatedFleet], workload: Iterable[Item], *, seed: int = 0) -> Comparison:
-    """The same workload on several fleets, or on one fleet with several settings. Raises ConfigurationError."""
+    """Simulate one workload on several fleets, or on one fleet with several settings. Raises ConfigurationError."""
     items = workload if isinstance(workload, Workload) else Workload(workload)
     return Comparison({label: simulate(fleet, items, seed=seed) for label, fleet in fleets.items()})
 
 
 def lower_bound(fleet: SimulatedFleet, workload: Workload, resource: str = "CPU") -> float:
-    """Seconds that the workload takes at least, under any scheduler; 0 if no bound can be given.
+    """A lower bound, in seconds, of the workload's makespan under any scheduler; 0 if there is none.
 
-    The largest of: all work by all capacity, the work that requires a tag by the capacity with that tag, and the
+    It is the largest of: all work by all capacity, the work that requires a tag by the capacity with that tag, and the
     longest item on the fastest cluster that may run it.
     """
 
@@ -92,7 +92,7 @@ def lower_bound(fleet: SimulatedFleet, workload: Workload, resource: str = "CPU"
 
 
 class Simulation:
-    """One run. ``observe`` is given every line of its history; without it, no history is made.
+    """One run. ``observe`` receives its history; without it, no history is made.
 
     Raises ConfigurationError when the settings name an unknown policy.
     """
@@ -112,12 +112,10 @@ class Simulation:
         self._timers: dict[str, int] = {}
         self._timers_set = 0
         self._metrics = RunMetrics(fleet, clock)
-        self._series = Series([one.name for one in fleet.clusters], self._sample_interval())
-        observer: RunObserver = self._metrics
-        self._feed: Callable[[Event], None] = self._feed_machine
-        if observe is not None:
-            observer = self._recorder = RunRecorder(self._metrics, clock, observe, fleet)
-            self._feed = self._feed_and_record
+        least_s = max(workload.span_s, workload.work() / (fleet.capacity() or 1.0), 1.0)
+        self._series = Series([one.name for one in fleet.clusters], least_s / SAMPLES)
+        self._recorder = None if observe is None else RunRecorder(self._metrics, clock, observe, fleet)
+        observer: RunObserver = self._recorder or self._metrics
         feed = self._feed
         self.executor = SimulatedExecutor(
             fleet, seed, clock, lambda at, event: clock.at(at, feed, event), self._items.__getitem__, observer
@@ -149,20 +147,14 @@ class Simulation:
 
     # ---- the machine
 
-    def _feed_machine(self, event: Event) -> None:
+    def _feed(self, event: Event) -> None:
         self.steps += 1
         handlers = self._handlers
-        for instruction in self.machine.handle(event, self.clock.now):
-            handler = handlers.get(type(instruction))
-            if handler is not None:
-                handler(instruction)
-
-    def _feed_and_record(self, event: Event) -> None:
-        self.steps += 1
         instructions = self.machine.handle(event, self.clock.now)
-        self._recorder.event_handled(event, instructions)
+        if self._recorder is not None:
+            self._recorder.event_handled(event, instructions)
         for instruction in instructions:
-            handler = self._handlers.get(type(instruction))
+            handler = handlers.get(type(instruction))
             if handler is not None:
                 handler(instruction)
 
@@ -196,12 +188,6 @@ class Simulation:
 
     # ---- samples
 
-    def _sample_interval(self) -> float:
-        """Seconds between two samples, from the least time that the run can take."""
-        capacity = self._fleet.capacity() or 1.0
-        least = max(self._workload.span_s, self._workload.work() / capacity, 1.0)
-        return least / SAMPLES
-
     def _sample(self, _: object) -> None:
         self._sample_usage()
         metrics, series = self._metrics, self._series
@@ -217,7 +203,7 @@ class Simulation:
 
 
 class RunRecorder:
-    """Writes the history of a run to ``observe``, and forwards what it observes to the next observer."""
+    """Records the history of a run with ``observe``, and forwards each observation to the next observer."""
 
     def __init__(
         self, next_observer: RunObserver, clock: VirtualClock, observe: Observe, fleet: SimulatedFleet

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from ray_multicluster_scheduler.common.model import (
     ClusterMetadata,
@@ -21,26 +21,15 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, SentRow
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
-_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
-_INSTRUCTIONS: dict[str, type[Instruction]] = {kind.__name__: kind for kind in get_args(Instruction)}
+_KINDS: dict[str, dict[str, Any]] = {
+    "event": {kind.__name__: kind for kind in get_args(Event)},
+    "instruction": {kind.__name__: kind for kind in get_args(Instruction)},
+}
 
 
 def _pair(value: Any) -> tuple[str, int]:
     task_id, attempt = value
     return str(task_id), int(attempt)
-
-
-def _plain_row(row: Any) -> dict[str, Any]:
-    """The fields of a row by name, with nested values as plain data."""
-    return {name: _plain_in_row(getattr(row, name)) for name in _names(type(row))}
-
-
-def _plain_in_row(value: Any) -> Any:
-    if isinstance(value, Ending | Holding | ClusterProblem):
-        return _plain_row(value)
-    if isinstance(value, tuple) and value and isinstance(value[0], Transition):
-        return [one.to_dict() for one in value]
-    return _plain(value)
 
 
 def _item_row(data: Mapping[str, Any]) -> ItemRow:
@@ -65,7 +54,7 @@ def _cluster_row(data: Mapping[str, Any]) -> ClusterRow:
 
 
 def _owner_row(data: Mapping[str, Any]) -> OwnerRow:
-    limits = data.get("limits")  # absent in older files
+    limits = data.get("limits")  # older files have no such key
     return OwnerRow(data["name"], data["paused"], None if limits is None else OwnerLimits.model_validate(limits))
 
 
@@ -88,26 +77,34 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _names(kind: Any) -> tuple[str, ...]:
-    fields: tuple[str, ...] = getattr(kind, "_fields", None) or kind.__slots__
-    return fields
+_ROWS = (ItemRow, ClusterRow, OwnerRow, SentRow)
+
+
+def _plain_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass or named tuple by name, as plain data."""
+    names: tuple[str, ...] = getattr(value, "_fields", None) or value.__slots__
+    return {name: _plain(getattr(value, name)) for name in names}
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, tuple) and value and isinstance(value[0], ItemRow | ClusterRow | OwnerRow | SentRow):
-        return [_plain_row(row) for row in value]
+    if isinstance(value, (*_ROWS, Ending, Holding, ClusterProblem)):
+        return _plain_fields(value)
+    if isinstance(value, tuple) and value and isinstance(value[0], (*_ROWS, Transition)):
+        return [_plain(one) for one in value]
     if isinstance(value, OwnerLimits):
         return value.model_dump()
     made = getattr(value, "to_dict", None)
     return value if made is None else made()
 
 
-def _to_dict(what: str, one: Any) -> dict[str, Any]:
-    return {what: type(one).__name__, **{name: _plain(getattr(one, name)) for name in _names(type(one))}}
+def to_dict(what: Literal["event", "instruction"], value: Event | Instruction) -> dict[str, Any]:
+    """The fields by name; the key ``event`` or ``instruction`` names the type."""
+    return {what: type(value).__name__, **_plain_fields(value)}
 
 
-def _from_dict(what: str, kinds: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
-    kind = kinds.get(data[what])
+def from_dict(what: Literal["event", "instruction"], data: Mapping[str, Any]) -> Any:
+    """Read an event or instruction. Raises KeyError, TypeError or ValueError if the data is not one."""
+    kind = _KINDS[what].get(data[what])
     if kind is None:
         raise ValueError(f"{data[what]!r} is not an {what}")
     given = {}
@@ -116,25 +113,3 @@ def _from_dict(what: str, kinds: Mapping[str, Any], data: Mapping[str, Any]) -> 
             reader = _READERS.get(name)
             given[name] = value if reader is None or value is None else reader(value)
     return kind(**given)
-
-
-def event_to_dict(event: Event) -> dict[str, Any]:
-    """The fields by name; ``event`` names the type."""
-    return _to_dict("event", event)
-
-
-def event_from_dict(data: Mapping[str, Any]) -> Event:
-    """Raises KeyError, TypeError or ValueError if the data is not an event."""
-    event: Event = _from_dict("event", _EVENTS, data)
-    return event
-
-
-def instruction_to_dict(instruction: Instruction) -> dict[str, Any]:
-    """The fields by name; ``instruction`` names the type."""
-    return _to_dict("instruction", instruction)
-
-
-def instruction_from_dict(data: Mapping[str, Any]) -> Instruction:
-    """Raises KeyError, TypeError or ValueError if the data is not an instruction."""
-    instruction: Instruction = _from_dict("instruction", _INSTRUCTIONS, data)
-    return instruction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -173,13 +174,12 @@ def _restart_dead(home: FleetHome, output: Format, difference: str, *, foregroun
 def _print_status(home: FleetHome, output: Format) -> bool:
     """Are all clusters up? If not, prints what to do."""
     from ray_multicluster_scheduler.local_fleet import background
-    from ray_multicluster_scheduler.local_fleet.fleet_home import status_as_json
 
     found = background.status(home)
     shown = {
         "up": bool(found),
         "config": str(home.config_path) if found else None,
-        "clusters": [status_as_json(each) for each in found],
+        "clusters": [asdict(each) for each in found],
     }
     emit(shown, output, lambda: local_table(found) if found else _NONE)
     for text in remedies(found) if output is Format.table else ():

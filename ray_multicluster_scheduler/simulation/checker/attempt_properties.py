@@ -56,7 +56,7 @@ class EveryAcceptedTaskReachesExactlyOneTerminalState(Property):
         states: dict[str, TaskState] = {}
         completed: dict[str, TaskState] = {}
         for entry in index.of_types(Persist, Complete, ControlPlaneCrashed):
-            if isinstance(entry.content, ControlPlaneCrashed):  # after a crash, ends are reported when asked for
+            if isinstance(entry.content, ControlPlaneCrashed):  # after a crash, ends are reported on request
                 completed |= {task_id: state for task_id, state in states.items() if state.terminal}
             elif isinstance(entry.content, Persist):
                 step = entry.content.transition
@@ -73,7 +73,7 @@ class EveryAcceptedTaskReachesExactlyOneTerminalState(Property):
     def _check_transition(self, entry: Entry, before: TaskState | None, after: TaskState, task_id: str) -> None:
         legal = after is TaskState.PENDING if before is None else after in _LEGAL_TRANSITIONS.get(before, "").split()
         if not legal:
-            self.report(entry, f"{task_id} goes from {before or 'nothing'} to {after}")
+            self.report(entry, f"{task_id} goes from {before or 'no state'} to {after}")
 
     def _check_complete(
         self, entry: Entry, one: Complete, states: dict[str, TaskState], completed: dict[str, TaskState]
@@ -86,7 +86,7 @@ class EveryAcceptedTaskReachesExactlyOneTerminalState(Property):
 
 
 class AtMostOneLiveAttempt(Property):
-    """By the truth of the clusters. A lost Ray job with ``retry_lost`` is the exception that its owner asked for."""
+    """By the truth of the clusters. Exception: a lost Ray job whose owner set ``retry_lost``."""
 
     name = "at_most_one_live_attempt"
     sentence = "No two attempts of one item ever run at the same time, on any clusters, whatever was lost or cut."
@@ -229,11 +229,11 @@ class CancelledWorkDoesNotGoOn(Property):
                 return
             if isinstance(line, ControlPlaneCrashed):
                 return
-        self.report(entry, f"{task_id} is {state} and was cancelled, and nothing is done about it")
+        self.report(entry, f"{task_id} is {state} and was cancelled, but neither ended nor completed")
 
 
 class NothingIsLeft(Property):
-    """At the end of a history in which every item has ended, and in every state dump while nothing is unfinished."""
+    """At the end of a history in which every item has ended, and in every state dump without unfinished items."""
 
     name = "nothing_is_left"
     sentence = (
@@ -243,7 +243,7 @@ class NothingIsLeft(Property):
     def check(self, index: HistoryIndex, history: Sequence[HistoryLine]) -> None:
         for entry in index.of_types(StateDump):
             if entry.content.left:
-                self.report(entry, f"nothing is unfinished, and there is still: {', '.join(entry.content.left[:5])}")
+                self.report(entry, f"all items have ended, but left over: {', '.join(entry.content.left[:5])}")
         states = {step.task_id: step.state for step in (one.content.transition for one in index.of_types(Persist))}
         if not all(state.terminal for state in states.values()):
             return  # another property reports unfinished items
@@ -268,7 +268,7 @@ class NothingIsLeft(Property):
 
 
 class RebuildEqualsLive(Property):
-    """An answer persists everything before its first other effect, and no state dump names a difference between the
+    """Each answer persists all rows before its first other effect, and no state dump lists a difference between the
     live machine and one rebuilt from the rows."""
 
     name = "rebuild_equals_live"

@@ -1,7 +1,7 @@
 """The state of items and clusters that a reader can derive from a history, updated line by line.
 
-It shares nothing with the scheduler's own state. Where the lines do not tell, it claims less than is true rather than
-more: a property that relies on it may miss a violation, but does not report a wrong one.
+It is independent of the scheduler's own state. Where the lines are ambiguous, it assumes less rather than more: a
+property that relies on it may miss a violation, but does not report a false one. Used by `property.py`.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ClusterState:
     dashboard_ok: bool = True
     head_ok: bool = True
     dead_since: float | None = None
-    """When an operator declared it dead; None once it was heard of again."""
+    """When an operator declared it dead; None once it reported again."""
     failures: int = 0
     """Consecutive failures of the cluster, at most."""
     breaker_may_be_open: bool = False
@@ -184,7 +184,7 @@ class ClusterState:
             item.certain = False
 
     def clear_problems(self) -> None:
-        """Forget the failures of the past, which say nothing about a new or restarted entry."""
+        """Forget past failures, which do not apply to a new or restarted entry."""
         self.failures, self.breaker_may_be_open, self.link_failed_at = 0, False, -inf
         self.dashboard_ok, self.snapshot_failed, self.head_ok = True, False, True
 
@@ -337,7 +337,7 @@ class HistoryState:
             cluster.clear_problems()
 
     def _restarted(self, at: float, line: ControlPlaneRestarted) -> None:
-        """Everything known about clusters is learnt again."""
+        """The state of all clusters is unknown until they report again."""
         for cluster in self.clusters.values():
             cluster.clear_problems()
             cluster.link, cluster.latest_snapshot, cluster.heard_at = "none", None, -inf

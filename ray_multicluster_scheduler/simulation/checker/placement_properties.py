@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 
+from ray_multicluster_scheduler.common.model.resources import plus
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist
 from ray_multicluster_scheduler.simulation.checker.history_state import (
     WINDOW_S,
@@ -72,11 +74,7 @@ class ReservationsNeverExceedCapacity(StateProperty):
 
 
 def _sum(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for part in parts:
-        for name, amount in part.items():
-            total[name] = total.get(name, 0.0) + amount
-    return total
+    return reduce(plus, parts, {})
 
 
 class RulesNeverBroken(StateProperty):
@@ -219,9 +217,9 @@ class NoStarvation(StateProperty):
     fault and no intervention.
 
     It may have to wait ``reserve_after_s``, and then until what runs has ended; twice that is allowed. After that, no
-    later item of the same or a lower urgency may be sent to a cluster that could take it. Its time starts anew when an
-    item goes before it rightfully: a more urgent one, or, with fair shares, one of another owner that is at least as
-    large.
+    later item of the same or a lower urgency may be sent to a cluster that could take it. Its waiting time restarts
+    when an item rightfully goes before it: a more urgent one, or, with fair shares, one of another owner that is at
+    least as large.
     """
 
     name = "no_starvation"
@@ -255,7 +253,8 @@ class NoStarvation(StateProperty):
                 self._first_since[one.task.id] = entry.at
             since = max(self._first_since[one.task.id], one.queued_at, one.code_since, state.undisturbed_since)
             waited = entry.at - since
-            if waited <= state.settings.reserve_after_s + _SLACK_S or not _overtakes(item, one):
+            overtaken = one.number < item.number and one.priority >= item.priority and one is not item
+            if waited <= state.settings.reserve_after_s + _SLACK_S or not overtaken:
                 continue
             longest = self._longest_run(entry.at, since)
             if waited <= state.settings.reserve_after_s + 2 * longest + _SLACK_S or one.task.id in self._reported:
@@ -283,10 +282,6 @@ def _first_in_line(state: HistoryState) -> list[ItemState]:
             first.append(one)
             highest = one.priority
     return first
-
-
-def _overtakes(item: ItemState, one: ItemState) -> bool:
-    return one.number < item.number and one.priority >= item.priority and one is not item
 
 
 def _goes_first_rightfully(item: ItemState, one: ItemState, state: HistoryState) -> bool:

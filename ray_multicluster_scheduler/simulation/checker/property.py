@@ -101,7 +101,7 @@ class StateProperty(Property):
         """Called before this line is applied to the state."""
 
     def after_answer(self, entry: Entry, state: HistoryState) -> None:
-        """Called after the whole answer to an event, unless the machine asked to be continued."""
+        """Called after the whole answer to an event, unless it ends with Continue."""
 
 
 def check_states(index: HistoryIndex, history: Sequence[HistoryLine], properties: Sequence[StateProperty]) -> None:

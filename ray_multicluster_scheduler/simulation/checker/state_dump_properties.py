@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import NamedTuple
 
+from ray_multicluster_scheduler.common.model.resources import plus
 from ray_multicluster_scheduler.simulation.checker.history_state import ClusterState, HistoryState, ItemState
 from ray_multicluster_scheduler.simulation.checker.property import Entry, StateProperty
 from ray_multicluster_scheduler.simulation.history import StateDump
@@ -28,7 +30,7 @@ class EveryWaitingTaskHasATrueReason(StateProperty):
         for task_id, (code, sentence) in reasons.items():
             item = state.items.get(task_id)
             if item is None or not sentence or not _is_true(code, item, state, entry.at):
-                self.report(entry, f"{task_id} is said to wait for {code} ({sentence}), which is not true")
+                self.report(entry, f"{task_id} reports {code} as the reason to wait ({sentence}), which is not true")
 
 
 class UserErrorsNeverOpenABreaker(StateProperty):
@@ -43,7 +45,7 @@ class UserErrorsNeverOpenABreaker(StateProperty):
         for name in entry.content.open_breakers:
             cluster = state.clusters.get(name)
             if cluster is not None and not cluster.breaker_may_be_open:
-                self.report(entry, f"the breaker of {name} is open, and {name} has not failed that often")
+                self.report(entry, f"the breaker of {name} is open, and {name} has failed too rarely")
 
 
 class _Waiting(NamedTuple):
@@ -99,10 +101,7 @@ def _no_capacity(candidate: _Candidate) -> bool:
     cluster, task = candidate.cluster, candidate.item.task
     if task.gang is not None or candidate.state.may_hold_reservation(candidate.at):
         return True
-    ours: dict[str, float] = {}
-    for one in cluster.live.values():
-        for name, amount in one.task.placement.items():
-            ours[name] = ours.get(name, 0.0) + amount
+    ours: dict[str, float] = reduce(plus, (one.task.placement for one in cluster.live.values()), {})
     used = cluster.max_usage(candidate.at)
     return not any(
         all(

@@ -1,7 +1,7 @@
 """Carries out the machine's instructions over links on which messages are lost, late, repeated and out of order.
 
 It keeps the promise of the real executor (connection/links/cluster_link.py): every dispatched attempt gets a final
-event, and not before nothing of it runs. Everything else may go wrong.
+event, and only after it has stopped running. Everything else may go wrong. Created by `run.py`.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ class FaultyExecutor:
             self.links[dispatch.cluster].submit(attempt)
 
     def _adopt(self, instruction: out.Dispatch | out.AdoptAttempt) -> None:
-        """Adopt an attempt for a restarted control plane: what is known of it is reported again."""
+        """Adopt an attempt for a restarted control plane: its known events are reported again."""
         key = instruction.task_id, instruction.attempt
         attempt = self.dispatched.get(key)
         if attempt is None and isinstance(instruction, out.Dispatch):
             self._dispatch(instruction)  # the control plane crashed before it sent the dispatch
         elif attempt is None:
-            lost = events.AttemptFinished(*key, "failed", FailureClass.CLUSTER, None, "UNKNOWN", "nobody knows it")
+            lost = events.AttemptFinished(*key, "failed", FailureClass.CLUSTER, None, "UNKNOWN", "no cluster knows it")
             self.driver.after(0.1, self.driver.feed, lost)
         elif isinstance(attempt.final_event, events.DispatchRefused):
             self.driver.after(0.1, self.driver.feed, attempt.final_event)
@@ -214,7 +214,7 @@ class FaultyExecutor:
         return self.unanswered.pop((event.task_id, event.attempt), None) is not None
 
     def fail_lost(self, attempts: Iterable[Attempt], sentence: str, *, restarted: bool = False) -> None:
-        """Feed the final events of attempts of which nothing runs any more, and which no cluster will report."""
+        """Feed the final events of attempts that no longer run and that no cluster will report."""
         code = codes.CLUSTER_RESTARTED if restarted else "CLUSTER_LOST"
         for attempt in attempts:
             if self.unanswered.pop(attempt.key, None) is not None:

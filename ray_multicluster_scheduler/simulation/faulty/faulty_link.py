@@ -103,17 +103,17 @@ class FaultyLink:
     # ---- jobs
 
     def submit_job(self, attempt: Attempt) -> None:
-        """Submit over HTTP: refused if it certainly did not arrive; a lost answer is asked for again."""
+        """Submit over HTTP: refused if it certainly did not arrive; after a lost answer the status is queried."""
         if not self.reachable or not self.dashboard_ok:
             delay = self._rng.uniform(0.1, 1.0)
-            self._executor.refuse(attempt, FailureClass.CLUSTER, "NO_ANSWER", "nobody answers", delay)
-        else:  # if contact is lost on the way, nobody knows whether it arrived
+            self._executor.refuse(attempt, FailureClass.CLUSTER, "NO_ANSWER", "no answer", delay)
+        else:  # if contact is lost on the way, it may or may not have arrived
             self._driver.after(self._latency(), self._deliver, attempt, self._executor.on_arrival)
 
     # ---- reports
 
     def report(self, attempt: Attempt, event: events.Event) -> None:
-        """Send an event to the control plane. Only a final event is certain to arrive, perhaps late or twice."""
+        """Send an event to the control plane. Only a final event is certain to arrive, possibly late or twice."""
         name = f"{type(event).__name__} of {attempt.task.id}"
         if isinstance(event, _MAY_BE_LOST) and self._driver.draw_fault(attempt.rng, 0.03):
             self._driver.record_fault(f"{name} is lost")
@@ -131,7 +131,7 @@ class FaultyLink:
 
     def _receive(self, attempt: Attempt, event: events.Event, epoch: int) -> None:
         if epoch != self._driver.epoch:
-            return  # sent to a control plane that has crashed; the next one asks again
+            return  # sent to a control plane that has crashed; the next one adopts the attempt
         if self._has_contact_for(attempt):
             self._forward(event)
         else:
@@ -196,7 +196,7 @@ class FaultyLink:
     # ---- contact
 
     def cut(self) -> None:
-        """Nothing gets through from now on."""
+        """Drop the connection: no message arrives until :meth:`restore`."""
         self.connected = False
         self.lose_contact()
 
@@ -225,7 +225,7 @@ class FaultyLink:
 
     def _declare_lost(self, epoch: int) -> None:
         if epoch == self._contact_epoch and self.state == "down":
-            self._close("nothing was heard for lost_after_s", restarted=False)
+            self._close("no message for lost_after_s", restarted=False)
 
     def restore(self) -> None:
         """Contact is possible again, to the session that runs now."""
@@ -257,7 +257,7 @@ class FaultyLink:
             self.lose_contact()
 
     def _agent_job_ended(self, epoch: int) -> None:
-        """The dashboard says that the agent's job is over."""
+        """The dashboard reports that the agent's job has ended."""
         if epoch == self._contact_epoch and self.state == "down":
             self._close("the agent has ended", restarted=self._cluster.session > 1)
 

@@ -29,7 +29,7 @@ def persisted_id(instruction: out.Instruction) -> str | None:
 
 
 class MachineDriver:
-    """Drives one machine. ``execute`` is given every instruction that the driver does not carry out itself."""
+    """Drives one machine. ``execute`` receives every instruction that the driver does not carry out itself."""
 
     def __init__(self, machine: SchedulerMachine, now: float, rng: Random, fault_rate: float) -> None:
         self.machine, self.now = machine, now

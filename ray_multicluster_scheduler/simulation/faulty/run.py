@@ -74,7 +74,7 @@ class FaultyRun:
             cluster.boot()
 
     def play(self) -> Outcome:
-        """Play all actions, then let everything settle."""
+        """Play all actions, then :meth:`settle`."""
         error: BaseException | None = None
         try:
             for action in self.scenario.actions:
@@ -95,7 +95,7 @@ class FaultyRun:
         return {} if reservation is None else {node: dict(part) for node, part in reservation.parts.items()}
 
     def end_faults(self) -> None:
-        """Heal everything; nothing goes wrong from here on."""
+        """Heal all faults; no further ones happen."""
         self.driver.fault_rate = 0.0
         for owner in OWNERS:
             self.driver.feed(events.QueueResumed("owner", owner))
@@ -240,7 +240,7 @@ class FaultyRun:
             self.driver.record(AttemptEnded(self.driver.now, cluster.name, *attempt.key, "died"))
 
     def _restart_cluster(self, name: str) -> None:
-        """The cluster comes back as a new session that knows nothing of the one before."""
+        """The cluster comes back as a new session without the state of the one before."""
         cluster, link = self.executor.clusters[name], self.executor.links[name]
         if cluster.alive:
             return

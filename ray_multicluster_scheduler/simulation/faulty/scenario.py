@@ -179,7 +179,7 @@ def _draw_cluster(rng: Random, name: str) -> ClusterMetadata:
 
 
 def _item_actions(rng: Random, item: TaskDescription, at: float, length: float) -> list[Action]:
-    """Submit one item, perhaps twice, and perhaps cancel it, hold it or change its priority."""
+    """Submit one item, sometimes twice, and sometimes cancel it, hold it or change its priority."""
     late = rng.random() < 0.08
     actions = [Action(at, "submit", (item.id, "waits for an argument" if late else ""))]
     if late:
@@ -291,7 +291,7 @@ def _wide_item(rng: Random, task_id: str) -> TaskDescription:
 
 
 def _requirements(rng: Random, kind: str, needs: dict[str, float]) -> dict[str, float]:
-    """Half of the jobs and actors ask for nothing, as is usual."""
+    """Half of the jobs and actors require no resources, as is usual."""
     return {} if kind in ("job", "actor") and rng.random() < 0.5 else needs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import reduce
 
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.common.model import TaskState
@@ -15,7 +16,7 @@ from ray_multicluster_scheduler.simulation.history import StateDump
 
 
 def dump_state(machine: SchedulerMachine, now: float, unequal: tuple[str, ...] = ()) -> StateDump:
-    """The reason of each waiting item, the open breakers, and what is held although no item is unfinished."""
+    """The reason of each waiting item, the open breakers, and what is still held once all items have ended."""
     waiting = {}
     for record in machine.records():
         if record.state.terminal:
@@ -83,8 +84,5 @@ def _durable_part(row: ItemRow, clusters: Collection[str]) -> ItemRow:
     if not row.parts:
         return replace(durable, parts={})
     if row.started_at is None:
-        amounts: dict[str, float] = {}
-        for part in row.parts.values():
-            amounts = plus(amounts, part)
-        return replace(durable, parts={"any node": amounts})
+        return replace(durable, parts={"any node": reduce(plus, row.parts.values(), {})})
     return durable

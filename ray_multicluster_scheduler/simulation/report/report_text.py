@@ -25,10 +25,13 @@ def rows(results: Mapping[str, Result]) -> Iterator[list[str]]:
     figures = [result.figures for result in results.values()]
 
     def row(name: str, format_cell: Callable[[Any], str], *path: str) -> list[str]:
-        return [name, *(format_cell(_at(one, path)) for one in figures)]
+        cells: list[Any] = list(figures)
+        for key in path:
+            cells = [data.get(key) for data in cells]
+        return [name, *map(format_cell, cells)]
 
     for what in ("submitted", "succeeded", "failed", "cancelled", "unfinished"):
-        yield row(f"items {what}", _count, "items", what)
+        yield row(f"items {what}", "{:,}".format, "items", what)
     yield row("makespan", format_duration, "makespan_s")
     for name in _WAITS:
         yield row(f"wait {name}", format_duration, "wait_s", name)
@@ -36,7 +39,7 @@ def rows(results: Mapping[str, Result]) -> Iterator[list[str]]:
         yield from _groups(figures, kind)
     for name in _names(figures, "clusters"):
         yield row(f"use of {name}", _use, "clusters", name)
-    yield row("fairness (Jain)", _index, "fairness")
+    yield row("fairness (Jain)", lambda value: UNKNOWN if value is None else f"{value:.3f}", "fairness")
     yield row("queue mean / max", lambda queue: f"{queue['mean']:.1f} / {queue['max']:,}", "queue")
     for name, what in (
         ("faults", "faults"),
@@ -46,30 +49,12 @@ def rows(results: Mapping[str, Result]) -> Iterator[list[str]]:
         ("died with cluster", "died_with_cluster"),
         ("items that survived", "items_survived"),
     ):
-        yield row(name, _count, "failures", what)
-    yield row("sent ahead / recalled", _ahead, "sent_ahead")
-
-
-def _at(figures: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        figures = figures.get(key)
-    return figures
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
-
-
-def _index(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.3f}"
-
-
-def _ahead(sent: Mapping[str, int]) -> str:
-    return f"{sent['attempts']:,} / {sent['recalled']:,}"
+        yield row(name, "{:,}".format, "failures", what)
+    yield row("sent ahead / recalled", lambda sent: f"{sent['attempts']:,} / {sent['recalled']:,}", "sent_ahead")
 
 
 def _groups(figures: list[Mapping[str, Any]], kind: str) -> Iterator[list[str]]:
-    """Waits by owner, priority or shape; nothing if there is only one, since the total says the same."""
+    """Waits by owner, priority or shape; no rows if there is only one group, which equals the total."""
     key = f"wait_s_by_{kind}"
     names = _names(figures, key)
     if len(names) < 2:

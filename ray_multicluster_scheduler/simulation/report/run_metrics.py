@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.common.model.resources import ResourceShape, describe
+from ray_multicluster_scheduler.common.model.resources import Resources, ResourceShape, describe, plus
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
 from ray_multicluster_scheduler.simulation.report.result import DIGITS, Series, jain, spread
@@ -165,14 +167,10 @@ class RunMetrics:
 class _CapacityIntegral:
     """Resource-seconds that a cluster offered, over changes of its size."""
 
-    def __init__(self, clock: VirtualClock, nodes: Any) -> None:
-        self._clock = clock
-        self._now: dict[str, float] = {}
+    def __init__(self, clock: VirtualClock, nodes: Iterable[Resources]) -> None:
+        self._clock, self._since = clock, clock.now
+        self._now: dict[str, float] = reduce(plus, nodes, {})
         self._area: dict[str, float] = {}
-        self._since = clock.now
-        for node in nodes:
-            for name, amount in node.items():
-                self._now[name] = self._now.get(name, 0.0) + amount
 
     def resize(self, total: dict[str, float]) -> None:
         self._area = self.resource_seconds()

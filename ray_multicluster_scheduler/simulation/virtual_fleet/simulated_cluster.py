@@ -7,12 +7,13 @@ slot of one that ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from random import Random
 from typing import Protocol, TypeAlias
 
 from ray_multicluster_scheduler.common.model import FailureClass, NodeSnapshot, Resources, TaskDescription
 from ray_multicluster_scheduler.common.model.gang_description import Strategy
-from ray_multicluster_scheduler.common.model.resources import ResourceShape, fits, shape_of
+from ray_multicluster_scheduler.common.model.resources import ResourceShape, fits, plus, shape_of
 from ray_multicluster_scheduler.scheduler.cluster.packing import pack
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slot_allocator import SlotAllocator
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, Event, PlaceMoved, Started
@@ -92,11 +93,7 @@ class NodeAllocation:
 
     def total(self) -> dict[str, float]:
         """The size of all living nodes together."""
-        amounts: dict[str, float] = {}
-        for size in self.totals().values():
-            for name, amount in size.items():
-                amounts[name] = amounts.get(name, 0.0) + amount
-        return amounts
+        return reduce(plus, self.totals().values(), {})
 
     def _find_room(self, task: TaskDescription) -> Parts | None:
         if task.gang is not None:

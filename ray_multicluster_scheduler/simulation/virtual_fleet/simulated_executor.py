@@ -1,5 +1,4 @@
-"""Carries out the scheduler machine's instructions in virtual time, and injects planned faults and other users'
-load."""
+"""The simulated executor: carries out the machine's instructions in virtual time; injects faults and other load."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ class SimulatedExecutor:
         for number, link in enumerate(self.links.values()):
             if link.spec.others is not None:
                 self._schedule_other_load(link, link.spec.others)
-            link.announce()
+            link.link_up()
             # Staggered: clusters do not push their snapshots at the same moment.
             self._clock.at(link.spec.snapshot_every_s * (1 + number / len(self.links)), self._push_periodically, link)
         for fault in self._faults:

@@ -84,10 +84,6 @@ class SimulatedLink:
 
     # ---- orders of the machine
 
-    def announce(self) -> None:
-        """Report the link as up when the run starts."""
-        self._link_up()
-
     def dispatch(self, attempt: Attempt) -> None:
         if attempt.is_job:
             self._dispatch_job(attempt)
@@ -190,7 +186,7 @@ class SimulatedLink:
 
     def _reconnect(self) -> None:
         self._contact_epoch += 1
-        self._link_up()
+        self.link_up()
         for attempt in list(self._unanswered.values()):
             if attempt.key not in self.cluster.attempts and not attempt.ended:  # it was sent while contact was lost
                 if attempt.cancel_requested:
@@ -208,7 +204,7 @@ class SimulatedLink:
 
     def _report_link_down(self, epoch: int) -> None:
         if epoch == self._contact_epoch and self._link == "silent":
-            self._post(self._clock.now, LinkDown(self.name, f"nothing was heard from {self.name}"))
+            self._post(self._clock.now, LinkDown(self.name, f"no message from {self.name}"))
 
     def _expire_lease(self, epoch: int) -> None:
         """The cluster ends on its own clock what runs under the lease, and cannot report it."""
@@ -219,10 +215,10 @@ class SimulatedLink:
 
     def _declare_lost(self, epoch: int) -> None:
         if epoch == self._contact_epoch and self._link == "silent":
-            self._close(f"nothing was heard from {self.name} for lost_after_s", restarted=False)
+            self._close(f"no message from {self.name} for lost_after_s", restarted=False)
 
     def _close(self, sentence: str, *, restarted: bool) -> None:
-        """Close the link for good: nothing runs behind it any more, so every unanswered attempt is answered."""
+        """Close the link for good: no attempt runs behind it any more, so every unanswered one is answered."""
         self._link, self._lease_expired = "none", False
         self._contact_epoch += 1
         code = "CLUSTER_RESTARTED" if restarted else "CLUSTER_LOST"
@@ -248,7 +244,8 @@ class SimulatedLink:
 
     # ---- the link
 
-    def _link_up(self) -> None:
+    def link_up(self) -> None:
+        """Report the link as up, and push a snapshot."""
         self._link = "up"
         self._post(self._clock.now, LinkUp(self.name, PYTHON, RAY, self._session()))
         self._push_snapshot()
@@ -256,7 +253,7 @@ class SimulatedLink:
     def _on_agent_started(self, _: object) -> None:
         waiting, self._waiting = self._waiting, []
         if self.reachable:
-            self._link_up()
+            self.link_up()
             for attempt in waiting:
                 self.dispatch(attempt)
             return

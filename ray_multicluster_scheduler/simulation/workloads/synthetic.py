@@ -31,32 +31,19 @@ class Named:
     make: Callable[..., Callable[[Random], float]]
 
 
-def _constant(value: float) -> Callable[[Random], float]:
-    return lambda _: value
-
-
-def _uniform(low: float, high: float) -> Callable[[Random], float]:
-    return lambda rng: rng.uniform(low, high)
-
-
-def _exponential(mean: float) -> Callable[[Random], float]:
-    return lambda rng: rng.expovariate(1.0 / mean)
-
-
-def _lognormal(median: float, sigma: float = 1.0) -> Callable[[Random], float]:
-    return lambda rng: rng.lognormvariate(math.log(median), sigma)
-
-
-def _pareto(least: float, alpha: float = 1.5, most: float = math.inf) -> Callable[[Random], float]:
-    return lambda rng: min(most, least * rng.paretovariate(alpha))
-
-
 RUN_TIMES: dict[str, Named] = {
-    "constant": Named("seconds", 1, 1, _constant),
-    "uniform": Named("least,most", 2, 2, _uniform),
-    "exponential": Named("mean", 1, 1, _exponential),
-    "lognormal": Named("median[,sigma]", 1, 2, _lognormal),
-    "pareto": Named("least[,alpha[,most]]", 1, 3, _pareto),
+    "constant": Named("seconds", 1, 1, lambda value: lambda _: value),
+    "uniform": Named("least,most", 2, 2, lambda low, high: lambda rng: rng.uniform(low, high)),
+    "exponential": Named("mean", 1, 1, lambda mean: lambda rng: rng.expovariate(1.0 / mean)),
+    "lognormal": Named(
+        "median[,sigma]", 1, 2, lambda median, sigma=1.0: lambda rng: rng.lognormvariate(math.log(median), sigma)
+    ),
+    "pareto": Named(
+        "least[,alpha[,most]]",
+        1,
+        3,
+        lambda least, alpha=1.5, most=math.inf: lambda rng: min(most, least * rng.paretovariate(alpha)),
+    ),
 }
 
 
@@ -190,7 +177,11 @@ class Synthetic:
         """Parse ``key=value`` pairs separated by spaces. Raises ConfigurationError."""
         known = {one.name: one.type for one in fields(cls)}
         given: dict[str, Any] = {}
-        for word in _split(text):
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise ConfigurationError(f"--synthetic: {error}.", next_step="close the quotation mark") from None
+        for word in words:
             key, sign, value = word.partition("=")
             if not sign or key not in known:
                 raise ConfigurationError(
@@ -210,7 +201,7 @@ class Synthetic:
             )
         over_s = parse_time(self.over)
         if over_s <= 0:
-            raise ConfigurationError(f"over={self.over} is not a time.", next_step="give for example over=24h")
+            raise ConfigurationError(f"over={self.over} is not a time above 0.", next_step="give for example over=24h")
         draw = _ItemGenerator(self, seed)
         if self.items is not None:
             made = [draw.item() for _ in range(_check_count(self.items))]
@@ -236,7 +227,7 @@ class Synthetic:
 
 
 class _ItemGenerator:
-    """Draws everything of an item but its time; each property has a random stream of its own."""
+    """Draws the properties of an item except its submission time, each from its own random stream."""
 
     def __init__(self, recipe: Synthetic, seed: int) -> None:
         self._rngs = {
@@ -337,13 +328,6 @@ def _tag_shares(key: str, text: str) -> Sequence[tuple[str, float]]:
                 f"{key}={part} is not tag:share.", next_step=f"write for example {key}=arm64:0.3"
             ) from None
     return shares
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ConfigurationError(f"--synthetic: {error}.", next_step="close the quotation mark") from None
 
 
 def _number(key: str, value: str, *, whole: bool) -> float | int:

@@ -71,7 +71,7 @@ class LinkHarness:
 @pytest.fixture
 def harness() -> LinkHarness:
     made = LinkHarness()
-    made.link.announce()
+    made.link.link_up()
     return made
 
 
@@ -169,7 +169,7 @@ class TestOddMoments:
 
     def test_a_slow_dispatch_begins_once(self) -> None:
         harness = LinkHarness(latency_s=10.0)
-        harness.link.announce()
+        harness.link.link_up()
         harness.at(5, lambda: harness.send("t", 100))
         harness.at(6, harness.link.cut)
         harness.at(7, harness.link.end_cut)
