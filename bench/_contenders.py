@@ -32,7 +32,7 @@ class ContenderFailed(Exception):
 
 
 class Contender:
-    """One child process. Its creator must call :meth:`end` in any case."""
+    """One child process. Its creator must always call :meth:`end`."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Contender:
         self._printed: IO[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it is connected; does nothing if it is running. Raises ContenderFailed."""
+        """Start it and wait until it is connected, unless it is running. Raises ContenderFailed."""
         if self._process is not None:
             return
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
@@ -101,7 +101,7 @@ class Contender:
     def _answer(self, do: str, timeout_s: float) -> Any:
         process = self._running()
         assert process.stdout is not None
-        # One request, one line: nothing stays in the buffer of a text stream while the pipe is empty.
+        # One request, one line: the buffer of the text stream is empty whenever the pipe is.
         ready, _, _ = select.select([process.stdout], [], [], timeout_s)
         if not ready:
             raise self._failed(f"did not answer {do} within {timeout_s:g} s")

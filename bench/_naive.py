@@ -1,4 +1,4 @@
-"""A naive evaluator of the placement rules, slow and plain, that checks the decisions of the real policies.
+"""A slow, simple evaluator of the placement rules, against which the decisions of the real policies are checked.
 
 It shares no code with the policies that it checks: it reads the frozen views of the clusters, the item and the
 settings, and applies filters, ranks, scores, and round robin among equals. Not covered: clusters without a snapshot (an
@@ -69,7 +69,7 @@ def differences(decision: SchedulingDecision, answer: Answer) -> list[str]:
     for row in answer.rows:
         codes = tuple(sorted(one.code for one in table[row.cluster].rejections))
         if codes != row.codes:
-            found.append(f"{row.cluster}: rejected for {codes or 'nothing'}, naively for {row.codes or 'nothing'}")
+            found.append(f"{row.cluster}: rejected for {codes or 'no reason'}, naively for {row.codes or 'no reason'}")
         elif not _same(table[row.cluster].scores, row.scores or {}):
             found.append(f"{row.cluster}: scores {dict(table[row.cluster].scores)}, naively {dict(row.scores or {})}")
     return found
@@ -182,8 +182,8 @@ def _of_threshold(task: TaskDescription, view: ClusterView, settings: Settings) 
             continue
         reserved, observed = _use(view, name), (view.observed or {}).get(observed_as)
         figures = {"reserved": [reserved], "observed": [observed], "max": [reserved, observed]}[settings.threshold_on]
-        told = [one for one in figures if one is not None]
-        use = max(told) if told else reserved
+        known = [one for one in figures if one is not None]
+        use = max(known) if known else reserved
         if use is None:
             return ["CAPACITY_UNKNOWN"]
         if use > limit + 1e-9:
@@ -250,7 +250,7 @@ def _free(view: ClusterView, name: str) -> float:
 
 
 def _use(view: ClusterView, name: str) -> float | None:
-    """The share in use by anybody, over the nodes that report it."""
+    """The share in use by all users, over the nodes that report it."""
     telling = [node for node in view.nodes if node.free is not None]
     total = sum(node.total.get(name, 0.0) for node in telling)
     return 1 - min(1.0, _free(view, name) / total) if total > 0 else None

@@ -1,4 +1,4 @@
-"""The parts of the benchmark: what is measured, for which contenders, and the floors and aims of the ratios."""
+"""The parts of the task benchmark: figures, contenders, and the floors and aims of the ratios."""
 
 from __future__ import annotations
 

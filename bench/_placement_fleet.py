@@ -1,7 +1,7 @@
-"""A synthetic fleet and its items: everything follows from their numbers, nothing is random.
+"""A synthetic fleet and its items for the placement benchmark: a function of their numbers, without randomness.
 
 Clusters differ in nodes, GPUs, weights and tags; of twenty, two are cordoned and one has no link. Their snapshots are
-pushed over links, as by agents, so nothing is polled.
+pushed over links, as by agents, so no cluster is polled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def fleet(count: int) -> list[SyntheticCluster]:
 
 
 def introductions(clusters: list[SyntheticCluster], now: float) -> Iterator[events.Event]:
-    """The events that make the clusters known before the first item."""
+    """The events that register the clusters before the first item."""
     for one in clusters:
         name = one.metadata.name
         yield events.LinkUp(name, PYTHON, "2.60.0", f"session of {name}")

@@ -68,7 +68,7 @@ class PlacementHarness:
             self.feed(event)
 
     def feed(self, event: events.Event) -> None:
-        """Feed one event, and as many Continued events as it asks for."""
+        """Feed one event, and a Continued event for each Continue that it answers."""
         self.dispatched = []
         again: events.Event | None = event
         while again is not None:
@@ -85,7 +85,7 @@ class PlacementHarness:
             again = events.Continued() if out and isinstance(out[-1], Continue) else None
 
     def submit(self, task: TaskDescription) -> list[Placed]:
-        """Submit a task. Returns what was placed: the task, or nothing."""
+        """Submit a task. Returns the placed items: the task, or none."""
         self.submitted += 1
         self.feed(events.Submitted(task))
         return self.accept_dispatches()

@@ -26,7 +26,7 @@ _SLICES = 5
 _FULL_AFTER = 100  # this many consecutive items were not placed
 
 Turn = Callable[[bool], Sample | None]
-"""One iteration; if asked to, it also keeps a sample of its decision and its input."""
+"""One iteration; optionally it also keeps a sample of its decision and its input."""
 
 
 def cold(clusters: int, seconds: float, samples: int, clock: Clock = time.perf_counter_ns) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Profile where the time of a task goes: py-spy on the contender's process and on its agent."""
+"""Profile which code the time of a task is spent in: py-spy on the contender's process and on its agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GRACE_S = 30.0
 
 
 class CannotProfile(Exception):
-    """A profile could not be made; the text says why."""
+    """A profile could not be made; the message is the reason."""
 
 
 def profile(fleet: LocalFleet, cluster: str, contender: Contender, part: Part, seconds: int) -> dict[str, Any]:
@@ -85,6 +85,6 @@ def _start(spy: Path, pid: int, output: Path, seconds: int) -> subprocess.Popen[
 def _summary(name: str, spying: subprocess.Popen[str], output: Path, seconds: int) -> dict[str, Any]:
     printed, _ = spying.communicate(timeout=_GRACE_S)
     if spying.returncode != 0 or not output.exists():
-        first = next((line.strip() for line in printed.splitlines() if line.strip()), "it said nothing")
+        first = next((line.strip() for line in printed.splitlines() if line.strip()), "no output")
         raise CannotProfile(f"py-spy could not look into {name} (ptrace may not be permitted here): {first}")
     return summarise(output.read_text(encoding="utf-8"), ticks=seconds * _RATE)

@@ -1,7 +1,7 @@
 """The program of each contender: the same calls of Ray's API, carried out by `ray` or by our package.
 
 Run as `python -P _program.py KIND ADDRESS` by an interpreter that has that library. Standard input has one JSON object
-per line, what to do and with which numbers; standard output has one answer per line. The end of input is the end of
+per line, a request with its numbers; standard output has one answer per line. The end of input is the end of
 the program. Only the standard library is imported here: a cluster's interpreter does not have our package.
 """
 
@@ -28,7 +28,7 @@ EMBEDDED = ("rmcs", "rmcs_dial_in", "rmcs_ray_client", "rmcs_no_prefetch")
 
 
 def noop(index: int) -> tuple[int, str]:
-    """Does nothing; returns its index and task id, which prove that it was a Ray task of its own."""
+    """A no-op; returns its index and task id, which prove that it was a separate Ray task."""
     import ray  # noqa: PLC0415 - only there where it runs
 
     return index, ray.get_runtime_context().get_task_id()
@@ -48,7 +48,7 @@ def echo(data: bytes) -> bytes:
 
 
 class Counter:
-    """Counts its calls, so that a lost, repeated or reordered one shows."""
+    """Counts its calls, to detect lost, repeated or reordered ones."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -155,7 +155,7 @@ class Workloads:
 
 
 def check_tasks(values: Sequence[tuple[int, str]], count: int) -> None:
-    """Raises ValueError unless every task returned its index, in order, and was a Ray task of its own."""
+    """Raises ValueError unless every task returned its index, in order, and was a separate Ray task."""
     if [index for index, _ in values] != list(range(count)):
         raise ValueError(f"{count} tasks did not return their indices: got {_short(values)}")
     distinct = len({task_id for _, task_id in values})
@@ -228,12 +228,12 @@ def _service(config: str) -> Iterator[str]:
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None
-                said = next((line for line in process.stderr if " is ready" in line), "")
+                ready = next((line for line in process.stderr if " is ready" in line), "")
                 threading.Thread(target=process.stderr.read, daemon=True).start()
-                if not said:
+                if not ready:
                     raise RuntimeError("the service did not start")
                 os.environ["RMCS_TOKEN_FILE"] = f"{folder}/token"
-                yield said.split()[1]
+                yield ready.split()[1]
             finally:
                 process.terminate()
 

@@ -33,8 +33,8 @@ def table(document: dict[str, Any]) -> str:
     lines: list[str] = []
     for name, part in document["parts"].items():
         lines += [f"{name}: {part['title']}", *_rows(part), ""]
-    for word in ("floors", "aims"):
-        lines += [f"{word}:", *(_promise_row(one) for one in document[word]), ""]
+    for bound in ("floors", "aims"):
+        lines += [f"{bound}:", *(_promise_row(one) for one in document[bound]), ""]
     lines += [f"ERROR {one['part']}, {one['contender']}: {one['error']}" for one in document["errors"]]
     return "\n".join(lines).rstrip()
 
@@ -71,8 +71,8 @@ def _rows(part: dict[str, Any]) -> Iterable[str]:
 
 
 def _promise_row(verdict: dict[str, Any]) -> str:
-    word = "PASS" if verdict["passed"] else "MISS"
-    return f"  {word}  {verdict['promise']}  (here {_number(verdict['ratio'])})"
+    outcome = "PASS" if verdict["passed"] else "MISS"
+    return f"  {outcome}  {verdict['promise']}  (here {_number(verdict['ratio'])})"
 
 
 def _number(value: float | None) -> str:

@@ -14,7 +14,7 @@ _THREAD = re.compile(r"thread \(([^)]*)\)(?:: (.*))?$")
 _WAITING = re.compile(
     r"\w*Selector\.select \(|(?:.*\.)?wait \(|_worker \([^)]*futures/thread\.py\)|listen_error_messages \(ray/"
 )
-"""Innermost functions of a waiting thread, which py-spy cannot tell from a running one on some systems."""
+"""Innermost functions of a waiting thread, which py-spy cannot distinguish from a running one on some systems."""
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>[^()]*?)(?::\d+)?\)$")
 
 

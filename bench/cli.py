@@ -2,9 +2,9 @@
 
 python -m bench.cli [--rounds 15] [--json]
 
-The service behind it is real, its clusters are simulated (bench/_simulated_service.py). `wall_ms` is what a person
-waits, `cpu_ms` what it costs; on a busy machine only the second is meaningful. `python` is an interpreter that does
-nothing. The aim is 300 ms for each.
+The service is real, its clusters are simulated (bench/_simulated_service.py). `wall_ms` is the elapsed time, `cpu_ms`
+the CPU time; on a busy machine only the latter is meaningful. `python` is an interpreter that runs `pass`. The aim is
+300 ms for each.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     options = parser.parse_args(arguments)
-    told = run(options.rounds)
+    result = run(options.rounds)
     if options.json:
-        print(json.dumps(told))
+        print(json.dumps(result))
         return 0
-    for name, one in told["commands"].items():
+    for name, one in result["commands"].items():
         print(f"{name:<24} {one['wall_ms']:>7.1f} ms  {one['cpu_ms']:>7.1f} ms of CPU")
     return 0
 

@@ -1,4 +1,4 @@
-"""Benchmark of durable submission: over HTTP one by one and in batches, and from end to end.
+"""Benchmark of durable submission: over HTTP one by one, in batches, and from submission to the reported end.
 
 python -m bench.durable [--seconds 5] [--items 3000] [--json]
 
@@ -59,7 +59,7 @@ def task(name: str) -> dict[str, Any]:
 
 
 class Service:
-    """The service, in a process of its own."""
+    """The service, in its own process."""
 
     def __init__(self, folder: Path, *, run_ms: float) -> None:
         command = [sys.executable, "-m", "bench._simulated_service", str(folder), "--run-ms", str(run_ms)]
@@ -96,8 +96,8 @@ async def single(address: str, headers: Mapping[str, str], seconds: float) -> di
         nonlocal done
         at = 0
         while time.monotonic() < until:
-            said = {"task": task(f"s{number}-{at}"), "blobs": BLOBS if at == 0 else {}}
-            async with session.post(f"{address}/api/v1/items", json=said) as answer:
+            body = {"task": task(f"s{number}-{at}"), "blobs": BLOBS if at == 0 else {}}
+            async with session.post(f"{address}/api/v1/items", json=body) as answer:
                 assert answer.status == 200, await answer.text()
                 await answer.read()
             at += 1
@@ -119,10 +119,10 @@ async def batches(address: str, headers: Mapping[str, str], seconds: float) -> d
         at = 0
         while time.monotonic() < until:
             items = [{"task": task(f"b{number}-{at}-{one}")} for one in range(BATCH)]
-            said = {"items": items, "blobs": BLOBS if at == 0 else {}}
-            async with session.post(f"{address}/api/v1/items/batch", json=said) as answer:
-                told = await answer.json()
-                assert all("id" in one for one in told["items"]), told["items"][0]
+            body = {"items": items, "blobs": BLOBS if at == 0 else {}}
+            async with session.post(f"{address}/api/v1/items/batch", json=body) as answer:
+                accepted = (await answer.json())["items"]
+                assert all("id" in one for one in accepted), accepted[0]
             at += 1
             done += BATCH
 
@@ -141,26 +141,27 @@ async def end_to_end(address: str, headers: Mapping[str, str], items: int) -> di
         async def submit() -> None:
             for at in range(0, items, BATCH):
                 names = [f"e{at + one}" for one in range(BATCH)]
-                said = {"client": "bench", "items": [{"task": task(name)} for name in names], "blobs": BLOBS}
+                body = {"client": "bench", "items": [{"task": task(name)} for name in names], "blobs": BLOBS}
                 left.update(names)
-                async with session.post(f"{address}/api/v1/items/batch", json=said) as answer:
+                async with session.post(f"{address}/api/v1/items/batch", json=body) as answer:
                     assert answer.status == 200
                     await answer.read()
 
-        async def hear(sending: asyncio.Task[None]) -> None:
-            heard: list[str] = []
+        async def receive(sending: asyncio.Task[None]) -> None:
+            received: list[str] = []
             mailbox: str | None = None
             while left or not sending.done():
-                said = {"client": "bench", "mailbox": mailbox, "heard": heard, "timeout": 1}
-                async with session.post(f"{address}/api/v1/wait", json=said) as answer:
-                    told = await answer.json()
-                mailbox = told["mailbox"]
-                heard = [one["id"] for one in told["items"] if "outcome" in one]
-                assert all(one["state"] == "SUCCEEDED" for one in told["items"] if "outcome" in one)
-                left.difference_update(heard)
+                body = {"client": "bench", "mailbox": mailbox, "heard": received, "timeout": 1}
+                async with session.post(f"{address}/api/v1/wait", json=body) as answer:
+                    waited = await answer.json()
+                mailbox = waited["mailbox"]
+                ended = [one for one in waited["items"] if "outcome" in one]
+                assert all(one["state"] == "SUCCEEDED" for one in ended)
+                received = [one["id"] for one in ended]
+                left.difference_update(received)
 
         sending = asyncio.create_task(submit())
-        await asyncio.gather(sending, hear(sending))
+        await asyncio.gather(sending, receive(sending))
     return {"per_s": round(items / (time.monotonic() - began), 1), "items": items}
 
 

@@ -8,10 +8,10 @@ steady  1,000 shapes are queued and the fleet is full. Per iteration AttemptFini
         another item), DispatchAccepted of that one, and Submitted of one that takes its place in the queue:
         completions/s. Once more with a million queued.
 
-Rates count the time inside all those calls of handle(), and nothing else; each is the median of five slices. `cpu` says
-how much of the CPU time this process got; where others use the machine, `--clock cpu` counts only that. Bytes per item:
-growth of the resident set while the queue is filled with items that exist already. 1,000 random decisions, and their
-tables, are compared with a naive evaluator (_naive.py). Ends with 1 when, with --check, a floor was missed.
+Rates count only the time inside these calls of handle(); each is the median of five slices. `cpu` is the share of CPU
+time that this process got; on a shared machine, `--clock cpu` counts only that. Bytes per item: growth of the resident
+set while the queue is filled with existing items. 1,000 random decisions and their tables are compared with a naive
+evaluator (_naive.py). Exit code 1 if --check is given and a floor was missed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--checks", type=int, default=1000, help="decisions to compare with the naive evaluator")
     parser.add_argument("--clock", choices=sorted(_CLOCKS), default="wall", help="cpu: only while this thread ran")
     parser.add_argument("--quick", action="store_true", help="short loops, a queue of 20,000, 100 checks")
-    parser.add_argument("--check", action="store_true", help="end with 1 when a floor is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is missed")
     options = parser.parse_args(arguments)
     if options.quick:
         for name, value in _QUICK.items():

@@ -1,11 +1,11 @@
-"""Benchmark of event delivery to many subscribers: 450 with filters, 10 that read everything, 50 that do not read.
+"""Benchmark of event delivery to many subscribers: 450 with filters, 10 that read all events, 50 that do not read.
 
 python -m bench.push [--seconds 20] [--rate 1000] [--json]
 
 The clusters are simulated (bench/_simulated_service.py); store, HTTP and scheduler are real. The same load runs twice
-on the same service, first without readers, then with them. The readers have one core, the service the other, where
-there are two. A delay is from when something happened until a reader has it, on one clock. A decision's time is from
-when the service has a request until what it brought was decided, written down and sent on; the median.
+on the same service, first without readers, then with them. The readers have one core and the service another, where
+there are two. A delay is the time from an event until a reader has received it. A decision's time is the median from
+the arrival of a request until its item is placed, stored and dispatched.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Reader(asyncio.Protocol):
 
     def __init__(self, path: str, headers: Mapping[str, str], *, frozen: bool) -> None:
         self._frozen = frozen
-        said = "".join(f"{name}: {value}\r\n" for name, value in {"Host": "127.0.0.1", **headers}.items())
-        self._request = f"GET {path} HTTP/1.1\r\n{said}\r\n".encode()
+        lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": "127.0.0.1", **headers}.items())
+        self._request = f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()
         self.delays: list[float] = []
         self.missed = 0
         self._rest = b""
@@ -108,7 +108,7 @@ async def measure(seconds: float, rate: float) -> dict[str, Any]:
             readers = await subscribe(service)
             await asyncio.sleep(1.0)
             before = {kind: sum(len(one.delays) for one in some) for kind, some in readers.items()}
-            await load(service, seconds, rate, "told")
+            await load(service, seconds, rate, "read")
             decided.append(service.decided_ms())
             rss.append(service.rss_mb())
             await asyncio.sleep(1.0)

@@ -2,9 +2,8 @@
 
 python -m bench.tasks [--json] [--only throughput,round_trip] [--rounds 5] [--tasks 1000] [--profile] [--check]
 
-One local cluster of 2 CPUs, one run, contenders by turns, each warmed up before each turn. The machine may be noisy, so
-only ratios inside one run count. Ends with 0 when everything was measured, 1 when a contender failed or, with --check,
-a floor was missed.
+One local cluster of 2 CPUs, one run, contenders in turns, each warmed up before each turn. The machine may be noisy, so
+only ratios inside one run count. Exit code 1 if a contender failed or, with --check, a floor was missed.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=_at_least_one, default=5)
     parser.add_argument("--tasks", type=_at_least_one, default=1000, help="tasks, and pipelined actor calls, per round")
     parser.add_argument("--singles", type=_at_least_one, default=100, help="single calls per round")
-    parser.add_argument("--check", action="store_true", help="end with 1 when a floor is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is missed")
     parser.add_argument(
         "--profile", type=_at_least_one, nargs="?", const=15, default=0, metavar="SECONDS", help="also run py-spy"
     )

@@ -23,17 +23,17 @@ CLEAN, VULNERABLE, NOT_KNOWN = 0, 1, 2
 
 
 class NotKnownError(Exception):
-    """The check could not be done; the text says why."""
+    """The check could not be done; the message is the reason."""
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pip-audit", default=None, help="one that is installed already")
+    parser.add_argument("--pip-audit", default=None, help="path of an installed pip-audit")
     parser.add_argument("pythons", nargs="*", metavar="PYTHON")
     given = parser.parse_args(arguments)
     pythons = given.pythons or [str(one) for one in own_pythons() if one.exists()]
     if not pythons:
-        print("audit: NOT DONE: there is no environment to look at; make setup makes one.", file=sys.stderr)
+        print("audit: NOT DONE: there is no environment to check; create one with `make setup`.", file=sys.stderr)
         return NOT_KNOWN
     with tempfile.TemporaryDirectory(prefix="rmcs-audit-") as folder:
         try:
@@ -77,7 +77,7 @@ def audit(program: str, python: str, file: Path) -> list[str]:
     if skipped or len(answers) < len(installed):
         raise NotKnownError(f"pip-audit left out {', '.join(skipped) or 'some packages'}")
     found = [
-        f"{one['name']} {one['version']}: {flaw['id']}, mended in {', '.join(flaw['fix_versions']) or 'no version yet'}"
+        f"{one['name']} {one['version']}: {flaw['id']}, fixed in {', '.join(flaw['fix_versions']) or 'no version yet'}"
         for one in answers
         for flaw in one["vulns"]
     ]
@@ -91,7 +91,7 @@ def packages(python: str) -> list[str]:
     done = run([python, "-m", "pip", "freeze", "--all", "--exclude-editable"])
     lines = [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
     if done.returncode or not lines:
-        raise NotKnownError(f"{python} does not tell what is installed: {last_line(done.stderr)}")
+        raise NotKnownError(f"{python} cannot list its packages: {last_line(done.stderr)}")
     return lines
 
 
@@ -104,7 +104,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 def last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1].strip().rstrip(".") if lines else "it said nothing"
+    return lines[-1].strip().rstrip(".") if lines else "no output"
 
 
 if __name__ == "__main__":

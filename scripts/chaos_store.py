@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=None, help="keep notes, store and log here")
+    parser.add_argument("--out", type=Path, default=None, help="keep notes, store and log in this folder")
     given = parser.parse_args()
     folder = given.out or Path(tempfile.mkdtemp(prefix="rmcs-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def main() -> int:
     print(summary(chaos))
     for sentence in broken:
         print(f"BROKEN: {sentence}")
-    print(f"{given.rounds} rounds, {len(broken)} promises broken; all of it is in {folder}")
+    print(f"{given.rounds} rounds, {len(broken)} guarantees violated; notes, store and log: {folder}")
     return 1 if broken else 0
 
 

@@ -1,7 +1,7 @@
 """A MkDocs hook that generates the reference pages of docs/ from the code, so that they cannot disagree with it.
 
-commands.md from the commands themselves, configuration.md from the models and their docstrings, items.md from the
-definitions of an item's fields, rest.md from the OpenAPI document, python.md from what the package exports.
+commands.md comes from the commands, configuration.md from the models and their docstrings, items.md from the
+definitions of an item's fields, rest.md from the OpenAPI document, python.md from the exports of the package.
 troubleshooting.md is part of the package, because `rmcs explain CODE` reads it.
 """
 
@@ -43,11 +43,11 @@ TROUBLESHOOTING = Path(package.__file__).parent / "cli" / "troubleshooting.md"
 
 _ABOUT_CONFIGURATION = """\
 `clusters.yaml` has two parts, `settings` (all optional) and `clusters` (a list). Unknown keys are refused. Each setting
-is also an environment variable, `RMCS_<NAME>`; what has parts is given as JSON there."""
+is also an environment variable, `RMCS_<NAME>`; mappings and lists are given as JSON there."""
 
 _ABOUT_ITEMS = """\
-What a program may give by keyword to `submit_task`, `submit_actor`, `submit_job` and `submit_gang`, and what a request
-may say of an item in `POST /api/v1/items`: the same fields, as JSON. Unknown names are refused."""
+The keyword arguments of `submit_task`, `submit_actor`, `submit_job` and `submit_gang`, and the fields of an item in
+`POST /api/v1/items`, which are the same as JSON. Unknown names are refused."""
 _PARTS_OF_ITEMS = {
     "job": JobDescription,
     "actor": ActorDescription,
@@ -69,9 +69,10 @@ GROUPS = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Called by MkDocs with the files of docs/. It replaces the placeholder of each generated page; the placeholders
-    make
-    links work where the site is not built."""
+    """Called by MkDocs with the files of docs/: replaces the placeholder of each generated page.
+
+    The placeholders make links work where the site is not built.
+    """
     for path, text in pages():
         stands_in = files.get_file_from_path(path)
         if stands_in is not None:
@@ -132,7 +133,7 @@ def configuration_page() -> str:
             settings.Tracing,
         ),
         "## clusters",
-        "At least one of `head_address` and `dashboard` is needed; by the former alone go tasks and actors, no jobs.",
+        "At least one of `head_address` and `dashboard` is needed; a cluster with only the former takes no jobs.",
         _table(cluster_config.ClusterConfig, "cluster_config"),
         *_with_heading(cluster_config, cluster_config.Tls),
     ]
@@ -170,7 +171,7 @@ def _type(field: FieldInfo) -> str:
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
-        return "needed"
+        return "required"
     value = field.get_default(call_default_factory=True)
     if isinstance(value, BaseModel):
         value = value.model_dump()
@@ -192,7 +193,7 @@ def items_page() -> str:
     for name, description in (("task", TaskDescription), *_PARTS_OF_ITEMS.items()):
         rows = ["| field | takes | default | |", "|---|---|---|---|"]
         for field in fields_of(description).values():
-            default = "needed" if field.required and field.name != "id" else _default_of(field)
+            default = "required" if field.required and field.name != "id" else _default_of(field)
             rows.append(_row(f"`{field.name}`", field.words, default, field.about.doc))
         parts += [f"### {name}", "\n".join(rows)]
     return "\n\n".join(parts) + "\n"
@@ -250,9 +251,9 @@ def _route(route: dict[str, Any]) -> Iterator[str]:
 
 
 def python_page() -> str:
-    """Everything that the package exports, by topic."""
+    """All exports of the package, by topic."""
     left = [name for name in package.__all__ if not name.startswith("__")]
-    parts = ["# Python", "`import ray_multicluster_scheduler`; nothing else is meant to be imported."]
+    parts = ["# Python", "`import ray_multicluster_scheduler` gives the whole public API; other modules are internal."]
     for title, pattern in GROUPS.items():
         chosen = [name for name in left if re.fullmatch(pattern, name)]
         left = [name for name in left if name not in chosen]

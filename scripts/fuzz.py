@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.unit.service.fuzzed_service import FuzzedService  # noqa: E402 - only now it can be found
+from tests.unit.service.fuzzed_service import FuzzedService  # noqa: E402 - needs the path above
 from tests.unit.service.fuzzing import Fuzzer  # noqa: E402 - the same
 from tests.unit.service.leaks import leaks  # noqa: E402 - the same
 from tests.unit.service.socket_fuzzing import SocketFuzzer  # noqa: E402 - the same
@@ -31,8 +31,8 @@ _HTTP = 0.75
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=None, help="default: another one each time")
-    parser.add_argument("--examples", type=int, default=10, help="questions in a row of one kind")
+    parser.add_argument("--seed", type=int, default=None, help="default: random")
+    parser.add_argument("--examples", type=int, default=10, help="consecutive requests of one kind")
     given = parser.parse_args()
     seed = time.time_ns() % 2**32 if given.seed is None else given.seed
     print(f"fuzz: seed {seed}", flush=True)
@@ -47,8 +47,8 @@ def main() -> int:
         while (left := end - time.monotonic()) > 0:
             fuzzer.run(min(left, EVERY_S) * _HTTP, given.examples)
             sockets.run(min(left, EVERY_S) * (1 - _HTTP))
-            heard = sum(fuzzer.answers.values()), sum(sockets.answers.values())
-            print(f"fuzz: {heard[0]} answers, {heard[1]} of the WebSocket, holds {service.holds()}", flush=True)
+            http, websocket = sum(fuzzer.answers.values()), sum(sockets.answers.values())
+            print(f"fuzz: {http} answers, {websocket} of the WebSocket, holds {service.holds()}", flush=True)
         fuzzer.close()
         sockets.close()
         held = leaks(service, before)
@@ -59,7 +59,7 @@ def main() -> int:
     for text in problems:
         print(f"\n{text}")
     if held:
-        print(f"fuzz: it still holds, before and after: {held}")
+        print(f"fuzz: leaked, before and after: {held}")
     print(f"fuzz: {len(problems)} kinds of wrong answers, {len(held)} leaks")
     return 1 if problems or held else 0
 

@@ -29,7 +29,7 @@ VERBS = names(
     "explain plan events on_event hold release set_priority pause_queue resume_queue owner_limits set_owner_limits "
     "reset_owner_limits cordon uncordon drain declare_dead list_clusters cluster_info fleet_resources"
 )
-"""Functions of the package. `get`, `wait`, `cancel` and `kill` are not among them: they need no scheduler."""
+"""Functions of the package, without `get`, `wait`, `cancel` and `kill`, which need no scheduler."""
 
 SHORT = names(
     "submit_task_async put submit_job_async submit_actor_async submit_gang_async cancel explain plan handle unfinished "
@@ -37,10 +37,10 @@ SHORT = names(
     "reset_owner_limits cordon uncordon declare_dead list_clusters cluster_info fleet_resources nodes use_runtime_env "
     "on_event get_job_status get_job_info job_info job_logs stop_job list_jobs"
 )
-"""Coroutines that share the pool of threads."""
+"""Coroutines that run in the shared thread pool."""
 
 LONG = names("submit_job submit_actor submit_gang drain wait_for_a_job")
-"""Coroutines that may block for long: each call has a thread of its own."""
+"""Coroutines that may block for long: each call gets its own thread."""
 
 VERBS_HEAD = '''"""The verbs of the package: each calls the method of the same name of the active scheduler.
 

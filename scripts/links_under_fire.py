@@ -28,29 +28,29 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], help="only troubles with one of these words in their names")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--out", type=Path, default=None, help="keep notes, store and log here")
+    parser.add_argument("--only", nargs="+", default=[], help="only faults with one of these words in their names")
+    parser.add_argument("--write", action="store_true", help=f"write the table to {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--out", type=Path, default=None, help="keep notes, store and log in this folder")
     given = parser.parse_args()
     if given.write and given.only:
-        parser.error("--write is for all troubles: a table of some would take the place of the whole one")
+        parser.error("--write needs all faults: a partial table would replace the complete one")
     troubles = [one for one in all_troubles() if not given.only or any(word in one.name for word in given.only)]
     if not troubles:
-        parser.error(f"no trouble is called so; there are: {'; '.join(one.name for one in all_troubles())}")
+        parser.error(f"no fault has such a name; known: {'; '.join(one.name for one in all_troubles())}")
     folder = given.out or Path(tempfile.mkdtemp(prefix="rmcs-fire-"))
     folder.mkdir(parents=True, exist_ok=True)
     with two_clusters() as fleet:
         judged = LinksUnderFire(fleet, folder, say=lambda text: print(text, flush=True)).run(troubles)
-    told = table(row(ordeal, promises) for ordeal, promises in judged)
-    print(told)
+    measured = table(row(ordeal, promises) for ordeal, promises in judged)
+    print(measured)
     count = 0
     for ordeal, promises in judged:
         for sentence in promises:
             count += 1
             print(f"BROKEN ({ordeal.trouble}): {sentence}")
     if given.write:
-        write(told)
-    print(f"{len(judged)} troubles, {count} promises broken; all of it is in {folder}")
+        write(measured)
+    print(f"{len(judged)} faults, {count} guarantees violated; notes, store and log: {folder}")
     return 1 if count else 0
 
 

@@ -113,7 +113,7 @@ def main() -> int:
     options = _options()
     with tempfile.TemporaryDirectory(prefix="rmcs-mutation-") as folder:
         first = Copy(Path(folder) / "0")
-        _say("all tests once, without any change")
+        _say("running all tests once, without a mutant")
         reach = _reach(first)
         if reach is None:
             return 2
@@ -132,7 +132,7 @@ def _reach(copy: Copy) -> Reach | None:
     watch = [*(f"--cov={folder}" for folder in FOLDERS), "--cov-config=.coveragerc", "--cov-report="]
     done = copy.run([*TESTS, *watch, "--cov-context=test", "--durations=0", "-vv"])
     if done.returncode:
-        print(done.stdout[-3000:], done.stderr[-1000:], "The tests fail without any change.", sep="\n")
+        print(done.stdout[-3000:], done.stderr[-1000:], "The tests fail without a mutant.", sep="\n")
         return None
     data = CoverageData(str(copy.folder / ".coverage"))
     data.read()
@@ -163,11 +163,11 @@ def _durations(output: str) -> dict[str, float]:
 
 
 def _sample(options: argparse.Namespace, reach: Reach) -> list[Case]:
-    everything = [
+    candidates = [
         (path, mutant) for path in _files() if options.only in path for mutant in mutants((ROOT / path).read_text())
     ]
-    _say(f"{len(everything)} mutants are possible")
-    chosen = random.Random(options.seed).sample(everything, min(options.sample, len(everything)))
+    _say(f"{len(candidates)} mutants are possible")
+    chosen = random.Random(options.seed).sample(candidates, min(options.sample, len(candidates)))
     return [reach.case(path, mutant) for path, mutant in chosen]
 
 
@@ -208,7 +208,7 @@ def _report(verdicts: dict[Case, str], floor: float) -> int:
     print("survivors:")
     for case in sorted((one for one, verdict in verdicts.items() if verdict == "survived"), key=str):
         print(f"  {case}{'  (no test reaches it)' if case.tests == () else ''}")
-    print(f"score {score:.1%} of {len(verdicts)}: {killed} killed ({counts['timeout']} of them by taking too long)")
+    print(f"score {score:.1%} of {len(verdicts)}: {killed} killed ({counts['timeout']} of them by timeout)")
     return 0 if score >= floor else 1
 
 
@@ -219,10 +219,10 @@ def _say(text: str) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=500, help="how many mutants")
-    parser.add_argument("--seed", type=int, default=1, help="another number, another sample")
+    parser.add_argument("--seed", type=int, default=1, help="selects the sample")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="", help="part of a path: only mutants of such files")
-    parser.add_argument("--floor", type=float, default=0.8, help="the score below which it ends with 1")
+    parser.add_argument("--floor", type=float, default=0.8, help="exit with 1 below this score")
     return parser.parse_args()
 
 

@@ -98,7 +98,7 @@ def table(runs: Sequence[Run], hours: float) -> str:
     cost = (
         "With the default rules on (`resource_threshold: 0.7`; the interval is for jobs, of which there are none), the "
         f"makespan is {spans[0]:.2f} × the bound instead of {spans[1]:.2f}, and the mean wait {waits[0]} instead of "
-        f"{waits[1]}: at 70 % of its CPUs a cluster takes nothing new, and a load of 0.9 is more than what is left."
+        f"{waits[1]}: at 70 % of its CPUs a cluster accepts no more work, and a load of 0.9 exceeds that."
     )
     verdicts = "\n".join(f"- {sentence}" for sentence in judge(runs))
     made = f"Made by `python scripts/policy_quality.py --hours {hours:g}`; `{RECIPE.format(hours=f'{hours:g}')}`."
@@ -107,18 +107,18 @@ def table(runs: Sequence[Run], hours: float) -> str:
 
 def judge(runs: Sequence[Run]) -> list[str]:
     """One sentence for each floor and policy."""
-    said = []
+    verdicts = []
     for name in POLICIES:
         if name not in (BASE, RULES):
             worst, share = _worst(runs, name), _mean_share(runs, name)
             shares = [run.by_round_robin for run in _only(runs, name)]
-            said.append(
+            verdicts.append(
                 f"`{name}`: makespan at most {worst:.3f} × the bound (floor {MAKESPAN_FLOOR}: "
                 f"{_held(worst <= MAKESPAN_FLOOR)}); p95 wait {share:.2f} × that of round robin in the geometric mean, "
                 f"{min(shares):.2f} to {max(shares):.2f} by seed (floor {WAIT_FLOOR}: {_held(share <= WAIT_FLOOR)} in "
                 f"the mean, held for {sum(one <= WAIT_FLOOR for one in shares)} of {len(shares)} seeds)."
             )
-    return said
+    return verdicts
 
 
 def floors_hold(runs: Sequence[Run], name: str) -> bool:
@@ -166,9 +166,9 @@ def write(docs: Path, runs: Sequence[Run], hours: float) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[1, 2, 3, 4, 5])
-    parser.add_argument("--hours", type=float, default=24.0, help="how long items arrive")
+    parser.add_argument("--hours", type=float, default=24.0, help="duration of the arrivals")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder with policies.md")
-    parser.add_argument("--check", action="store_true", help="end with 1 when the default misses a floor")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if the default policy misses a floor")
     options = parser.parse_args(arguments)
     runs = measure(options.seeds, options.hours)
     write(options.docs, runs, options.hours)

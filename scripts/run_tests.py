@@ -3,9 +3,9 @@
     python scripts/run_tests.py [arguments of pytest]
 
 Thousands of tests that start processes, cut connections and kill clusters share the cores of one machine with other
-load. If a few fail, they are run once more, alone, after everything else; a test that fails again has failed. Tests
-that pass only then are listed at the end: each is a race in a test or in the product, to be fixed. Nothing is run again
-if more than a few fail, or if options select tests, since such options may also end the run early.
+load. If a few fail, they are run once more, alone, after all others; a test that fails again has failed. Tests that
+pass only then are listed at the end: each is a race in a test or in the product, to be fixed. There is no second run if
+more than a few fail, or if options select tests, since such options may also end the run early.
 (docs/decisions/0019-retry-of-failed-tests.md)
 
 Exit code 0, 1 if a test failed, 130 after Ctrl+C, or that of a pytest that could not run.
@@ -37,7 +37,7 @@ def main(options: Sequence[str], root: Path = ROOT, parts: Sequence[Sequence[str
             code = run([*part, *options], root, cache)
             if code == NO_TESTS and options:  # no tests in this half: the options select tests of the other half
                 continue
-            if code == CUT_SHORT:  # such as a file that cannot be imported: pytest did not run everything
+            if code == CUT_SHORT:  # such as a file that cannot be imported: pytest did not run all tests
                 return FAILED
             if code not in {0, FAILED}:
                 return code
@@ -49,7 +49,7 @@ def main(options: Sequence[str], root: Path = ROOT, parts: Sequence[Sequence[str
 def second_look(failed: Sequence[str], root: Path) -> int:
     """Run failed tests alone, one after another; 0 if all pass."""
     if len(failed) > A_FEW:
-        print(f"\n{len(failed)} tests failed: too many for chance, so none of them is run again.", flush=True)
+        print(f"\n{len(failed)} tests failed: too many for a coincidence, so none is run again.", flush=True)
         return FAILED
     print(f"\n{tests(len(failed))} failed; once more, alone:", *failed, sep="\n  ", flush=True)
     with tempfile.TemporaryDirectory(prefix="rmcs-tests-") as cache:
@@ -57,7 +57,10 @@ def second_look(failed: Sequence[str], root: Path) -> int:
         again = failures(Path(cache))
     if code == 0:
         print(
-            f"\nUNSTABLE: {tests(len(failed))} failed beside others and passed alone:", *failed, sep="\n  ", flush=True
+            f"\nUNSTABLE: {tests(len(failed))} failed in the full run and passed alone:",
+            *failed,
+            sep="\n  ",
+            flush=True,
         )
         return 0
     print(f"\nFAILED again, alone: {' '.join(again) or 'pytest itself'}", flush=True)

@@ -29,7 +29,7 @@ OLD_RAY = "ray[default]>=2.52,<2.53"
 
 
 class SetupError(Exception):
-    """A problem that the user has to fix; the text says what."""
+    """A problem that the user has to fix, described by the message."""
 
 
 def main(arguments: list[str]) -> int:
@@ -69,8 +69,8 @@ def use_as_it_is(folder: Path) -> None:
     """Check a symlinked environment, which others use too: it is neither rebuilt nor installed into."""
     to = folder.resolve()
     if not python_of(folder).exists():
-        raise SetupError(f"{folder.name} is a link to {to}, where there is no environment: remove it, or mend it")
-    say(f"{folder.name} is a link and used as it is ({to}); remove the link to have one made for this checkout.")
+        raise SetupError(f"{folder.name} is a link to {to}, where there is no environment: remove or correct it")
+    say(f"{folder.name} is a link and used as it is ({to}); to create one for this checkout, remove the link.")
 
 
 def digest(kind: str, folder: Path) -> str:
@@ -86,7 +86,7 @@ def digest(kind: str, folder: Path) -> str:
 
 
 def read_project() -> dict[str, object]:
-    import tomllib  # Python 3.11 has it; an older one must still be able to load this file and say so
+    import tomllib  # Python 3.11 has it; an older one must still be able to load this file and report its version
 
     with (ROOT / "pyproject.toml").open("rb") as file:
         content = tomllib.load(file)
@@ -125,12 +125,12 @@ def make(kind: str, folder: Path, wanted: str) -> None:
     """Build from scratch, but only install into a folder that the user created."""
     foreign = folder.exists() and not read_stamp(folder).get("ours", False)
     began = time.monotonic()
-    say(f"{'installing into your' if foreign else 'making'} {folder.name} (once; a minute or two) …")
+    say(f"{'installing into your' if foreign else 'creating'} {folder.name} (once; a minute or two) …")
     if not foreign:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         write_stamp(folder, {"ours": True})  # marks an interrupted build as ours and not ready
-        execute([sys.executable, "-m", "venv", str(folder)], "could not make it", VENV_HINT)
+        execute([sys.executable, "-m", "venv", str(folder)], "venv failed", VENV_HINT)
     pip = [str(python_of(folder)), "-m", "pip", "install", "-qq", "--no-input", "--disable-pip-version-check"]
     execute([*pip, *requirements(kind)], "pip failed", PIP_HINT)
     write_stamp(folder, {"ours": not foreign, "digest": wanted})
@@ -138,7 +138,7 @@ def make(kind: str, folder: Path, wanted: str) -> None:
 
 
 VENV_HINT = "on Debian and Ubuntu the package python3-venv may be missing"
-PIP_HINT = "its own words are above; mend that and run the same command again"
+PIP_HINT = "its output is above; fix the problem and run the same command again"
 
 
 def execute(command: list[str], failure: str, hint: str) -> None:

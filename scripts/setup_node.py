@@ -3,8 +3,8 @@
     python3 scripts/setup_node.py
 
 Programs on the PATH are used. Missing ones are installed as Debian packages if apt-get exists and we are root;
-otherwise the error says what to do. The npm packages that stand in for a browser go into tests/javascript/node_modules,
-with a stamp that holds what they were made from. Safe to run concurrently and to interrupt.
+otherwise the error explains how to install them. The npm packages that replace a browser go into
+tests/javascript/node_modules, with a stamp of their package.json. Safe to run concurrently and to interrupt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NPM = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--no-u
 
 
 class SetupError(Exception):
-    """A problem that the user has to fix; the text says what."""
+    """A problem that the user has to fix, described by the message."""
 
 
 def main() -> int:
@@ -58,10 +58,10 @@ def make() -> None:
         install(missing)
     if read_stamp().get("digest") == digest():
         return
-    say("installing what the examples in JavaScript need (once; seconds) …")
+    say("installing the npm packages of the JavaScript examples (once; seconds) …")
     modules = FOLDER / "node_modules"
     shutil.rmtree(modules, ignore_errors=True)
-    execute(NPM, FOLDER, "npm failed", "its own words are above; mend that and run the same command again")
+    execute(NPM, FOLDER, "npm failed", "its output is above; fix the problem and run the same command again")
     draft = modules / f"{STAMP}.{os.getpid()}"
     draft.write_text(json.dumps({"digest": digest()}))
     draft.replace(modules / STAMP)

@@ -25,7 +25,7 @@ def main() -> int:
         if find() is None:
             make()
     except (OSError, subprocess.CalledProcessError) as error:
-        print(f"set-up: promtool cannot be had: {error}\nset-up: {HINT}.", file=sys.stderr)
+        print(f"set-up: promtool cannot be installed: {error}\nset-up: {HINT}.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("set-up: interrupted; the next run starts it again.", file=sys.stderr)
@@ -44,7 +44,7 @@ def find() -> Path | None:
 
 def make() -> None:
     """Extract promtool; a concurrent call replaces it by the same file."""
-    print("set-up: taking promtool out of Debian's package prometheus (once; 20 MB) …", file=sys.stderr, flush=True)
+    print("set-up: extracting promtool from Debian's package prometheus (once; 20 MB) …", file=sys.stderr, flush=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as draft:
         if os.geteuid() == 0:  # without root, the package lists are used as they are

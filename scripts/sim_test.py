@@ -3,7 +3,7 @@
 python scripts/sim_test.py [--seeds 10000] [--first 0] [--items 80] [--style NAME] [--jobs 2] [--out sim-failures]
 
 Prints runs, steps (events fed to a machine), faults and violations. A failing seed is shrunk, and the smallest
-run that still fails is written to a file for `rmcs replay`. Ends with 1 if any property was broken.
+run that still fails is written to a file for `rmcs replay`. Exit code 1 if any property was violated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.simulation.faulty.scenario import (  # noqa: E40
 )
 
 SHRUNK = 5
-"""So many failing seeds are shrunk; the others are only listed."""
+"""How many failing seeds are shrunk; the others are only listed."""
 
 
 def main() -> int:
@@ -44,14 +44,14 @@ def main() -> int:
             print(_line(total, passed), flush=True)
     print(_line(total, time.monotonic() - began))
     for name, number in total.broken.most_common():
-        print(f"  {name}: broken in {number} runs")
+        print(f"  {name}: violated in {number} runs")
     for seed, names in sorted(total.failed.items())[:SHRUNK]:
         if names[0].startswith("the_machine"):
             print(f"seed {seed}: {', '.join(names)}")
             continue
         scenario = generate_scenario(seed, given.items, STYLES[given.style] if given.style else None)
         path, small = write_smallest(scenario, names[0], given.out)
-        print(f"seed {seed}: {', '.join(names)}; {len(small.actions)} actions are enough: rmcs replay {path}")
+        print(f"seed {seed}: {', '.join(names)}; shrunk to {len(small.actions)} actions: rmcs replay {path}")
     rest = sorted(total.failed)[SHRUNK:]
     if rest:
         print(f"and seeds {', '.join(map(str, rest[:50]))}")

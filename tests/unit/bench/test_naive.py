@@ -177,7 +177,7 @@ def test_it_sees_a_wrong_winner_a_wrong_code_a_wrong_score_and_a_missing_row() -
     off = replace(a, scores={"load": a.scores["load"] + 1e-6})
     wrongs: list[tuple[SchedulingDecision, str]] = [
         (replace(right, cluster="b"), "placed on b, naively a"),
-        (replace(right, candidates=(a, replace(b, rejections=()))), "b: rejected for nothing, naively for"),
+        (replace(right, candidates=(a, replace(b, rejections=()))), "b: rejected for no reason, naively for"),
         (replace(right, candidates=(a, CandidateReport("b", (Rejection("SERIAL", "x"),)))), "b: rejected for"),
         (replace(right, candidates=(off, b)), "a: scores"),
         (replace(right, candidates=(a,)), "its table has ['a'], naively ['a', 'b']"),

@@ -52,7 +52,7 @@ def test_a_vulnerability(script: ModuleType, tmp_path: Path, capsys: pytest.Capt
     answers = [{**GOOD[0], "vulns": [FLAW]}, GOOD[1]]
     assert script.main(["--pip-audit", fake(tmp_path, 1, {"dependencies": answers}), "python"]) == 1
     said = capsys.readouterr().out
-    assert "one 1.0: PYSEC-1, mended in 1.1" in said
+    assert "one 1.0: PYSEC-1, fixed in 1.1" in said
     assert "1 known" in said
 
 

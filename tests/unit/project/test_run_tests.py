@@ -78,7 +78,7 @@ def test_what_fails_again_has_failed(project: Project, part: str, capfd: pytest.
 def test_what_passes_only_alone_is_named(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
     project.write("two/test_c.py", FIRST_TIME)
     assert project.run() == 0
-    last = "UNSTABLE: 1 test failed beside others and passed alone:\n  two/test_c.py::test_first_time"
+    last = "UNSTABLE: 1 test failed in the full run and passed alone:\n  two/test_c.py::test_first_time"
     assert capfd.readouterr().out.rstrip().endswith(last)
 
 
@@ -86,7 +86,7 @@ def test_four_are_no_chance(project: Project, capfd: pytest.CaptureFixture[str])
     for number in range(4):
         project.write(f"one/test_first_{number}.py", FIRST_TIME)
     assert project.run() == 1
-    assert "4 tests failed: too many for chance, so none of them is run again." in capfd.readouterr().out
+    assert "4 tests failed: too many for a coincidence, so none is run again." in capfd.readouterr().out
 
 
 def test_the_second_part_is_run_though_the_first_has_failed(
