@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
+from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.store.records import EventRecord, LogEntry, OperationRecord
 from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_events
 from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotTaken
@@ -159,8 +160,6 @@ class EventPublisher:
         return ("", "", "") if record is None else (record.task.kind, record.task.name, record.task.owner)
 
     def _cluster_facts(self) -> dict[str, ClusterFacts]:
-        from ray_multicluster_scheduler.control_plane.runtime import explanation  # noqa: PLC0415 - it imports Runtime
-
         return {row["name"]: _facts(row) for row in explanation.cluster_rows(self._runtime)}
 
     def _check_when_durable(self) -> None:
@@ -240,13 +239,3 @@ def load_event(snapshot: ResourceSnapshot, items: int) -> Event:
         "items": items,
     }
     return Event(TELEMETRY, said)
-
-
-def telemetry_of(rows: Sequence[dict[str, Any]]) -> list[Event]:
-    """Telemetry events with the last known load of clusters, from their rows."""
-    fields = ("nodes", "total", "free", "items")
-    return [
-        Event(TELEMETRY, {"cluster": row["name"], **{key: row[key] for key in fields}})
-        for row in rows
-        if row["total"] is not None
-    ]

@@ -1,8 +1,12 @@
-"""Explanations of items and calls, and rows of jobs, actors, clusters and nodes, as plain data."""
+"""Explanations of items and calls, and rows of jobs, actors, clusters and nodes, as plain data.
+
+Runtime, the local socket and the HTTP routes call these functions on the loop of the control plane. An explanation says
+why an item is in its state (``code`` and ``sentence``), and what it waits for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.common.current_item import member_id
@@ -10,8 +14,8 @@ from ray_multicluster_scheduler.common.exception import PolicyEvaluationError, U
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.redaction import MASKED, mask_data, mask_text
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallItem
-from ray_multicluster_scheduler.control_plane.runtime.call_queue import ANSWERED, call_summary
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
+from ray_multicluster_scheduler.control_plane.runtime.item import ANSWERED
 from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED, JOB_STATUS
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers
@@ -21,6 +25,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMach
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of
 from ray_multicluster_scheduler.scheduler.policy.reasons import CLUSTER_SUSPECT, DASHBOARD_SILENT, LINK_FAILED
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
@@ -29,21 +34,15 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 ABANDONED = "ABANDONED"
+FORGOTTEN = "it ended long ago and was forgotten"
 ANSWERING = frozenset({"UP", DASHBOARD_SILENT, LINK_FAILED})
 """States of clusters that report their resources, although some kinds of items may not be sent there."""
 _MOST_DIGITS = 9
 _MARKERS = markers("", "", 0, 0)
 
 
-def explain_item(runtime: Runtime, task_id: str) -> Explanation:
-    """Everything known of one item; of a gang's member, that of the gang. Raises UnknownItemError."""
-    if runtime.accepted_item(task_id) is None:
-        runtime.accepted_item(task_id.rpartition(".")[0])
-    return runtime.call_and_wait(lambda: item_explanation(runtime, task_id))
-
-
 def item_explanation(runtime: Runtime, task_id: str) -> Explanation:
-    """As :func:`explain_item`, on the loop."""
+    """The explanation of an item, or for a member of a gang, that of the gang. Raises UnknownItemError."""
     gang_id = gang_of(runtime, task_id)
     if gang_id is not None:
         gang = item_explanation(runtime, gang_id)
@@ -59,8 +58,8 @@ def item_explanation(runtime: Runtime, task_id: str) -> Explanation:
     now = runtime.clock.now()
     code, sentence = current_reason(runtime, record, CurrentWaitReasons(runtime.machine, now))
     return Explanation(
-        **_of_actor(record),
-        **_of_gang(record),
+        **_actor_fields(record),
+        **_gang_fields(record),
         id=task_id,
         kind=record.task.kind,
         name=record.task.name,
@@ -72,7 +71,7 @@ def item_explanation(runtime: Runtime, task_id: str) -> Explanation:
         attempt=record.attempt,
         code=ABANDONED if abandoned else code,
         sentence=abandoned.message if abandoned else sentence,
-        **_of_waiting(runtime, record, now),
+        **_wait_fields(runtime, record, now),
         attempts=[row.to_dict() for row in attempts_of(history, record.fences)],
         runtime_env=_without_secrets(prepared.runtime_env) if prepared else None,
         converted_paths=[list(pair) for pair in prepared.converted] if prepared else [],
@@ -81,18 +80,18 @@ def item_explanation(runtime: Runtime, task_id: str) -> Explanation:
 
 
 def repeats_of(task: TaskDescription) -> dict[str, Any]:
-    """The item that it is a retry of, if it is one."""
+    """``{"repeats": id}`` for a retry of another item."""
     return {} if task.repeats is None else {"repeats": task.repeats}
 
 
 def member_summary(task_id: str, names: Sequence[str]) -> dict[str, Any]:
-    """Which of a gang's members this is; ``names`` are theirs, as far as they are known."""
+    """Which member of a gang this is; ``names`` are those of its members, as far as they are known."""
     at = int(task_id.rpartition(".")[2])
     return {"id": task_id, "index": at, "name": names[at] if at < len(names) else None}
 
 
 def id_interpretations(task_id: str) -> list[tuple[str, int | None]]:
-    """What it may be: an item of this id, or else a member of a gang, by its number."""
+    """What an id may mean, in this order: an item, or a member of a gang with its index."""
     gang_id, _, at = task_id.rpartition(".")
     if not gang_id or not at.isdecimal() or len(at) > _MOST_DIGITS:
         return [(task_id, None)]
@@ -100,23 +99,12 @@ def id_interpretations(task_id: str) -> list[tuple[str, int | None]]:
 
 
 def is_member(task: TaskDescription, task_id: str) -> bool:
-    """Is this how a member of this gang is called?"""
-    at = task_id.rpartition(".")[2]
-    members = () if task.gang is None else task.gang.members
-    known = at.isdecimal() and len(at) <= _MOST_DIGITS and int(at) < len(members)
-    return known and task_id == member_id(task.id, int(at))
-
-
-def scheduled_item_id(runtime: Runtime, task_id: str) -> str:
-    """The item that is meant: of a gang's member it is the gang. From any thread."""
-    if runtime.item(task_id) is not None:
-        return task_id
-    runtime.accepted_item(task_id.rpartition(".")[0])
-    return runtime.call_and_wait(lambda: gang_of(runtime, task_id)) or task_id
+    """Whether this is the id of a member of this gang."""
+    return any(task_id == member_id(task.id, at) for at in range(len(task.gang.members) if task.gang else 0))
 
 
 def gang_of(runtime: Runtime, task_id: str) -> str | None:
-    """On the loop: the id of the gang, if this is how one of its members is called."""
+    """The id of the gang, if this is the id of one of its members."""
     gang_id, _, at = task_id.rpartition(".")
     if not at.isdecimal() or runtime.item(task_id) is not None or runtime.record(task_id) is not None:
         return None
@@ -128,20 +116,21 @@ def gang_of(runtime: Runtime, task_id: str) -> str | None:
 
 
 def current_wait_reasons(runtime: Runtime) -> CurrentWaitReasons:
-    """On the loop: for one answer."""
+    """For one answer; share it among all rows of that answer."""
     return CurrentWaitReasons(runtime.machine, runtime.clock.now())
 
 
 def current_reason(runtime: Runtime, record: TaskRecord, reasons: CurrentWaitReasons) -> tuple[str, str]:
-    """Code and sentence of its state, with what is to be known of the cluster that it is on."""
+    """Code and sentence of its state, with the present problem of its cluster."""
     code, sentence = reasons.of(record)
     return code, sentence + _cluster_note(runtime, record)
 
 
-def _of_waiting(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, Any]:
-    """Its decision, made anew if it waits, and what else there is to be said then."""
+def _wait_fields(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, Any]:
+    """The fields of a waiting item; its decision is made again for the present state of the clusters."""
     machine, task_id = runtime.machine, record.task.id
-    decision, place = machine.explain_wait(task_id, now) or _placed(record), machine.queue_position(task_id, now)
+    placed = None if record.decision is None else record.decision.in_full()
+    decision, place = machine.explain_wait(task_id, now) or placed, machine.queue_position(task_id, now)
     forecast = machine.estimate_start(task_id, None if place is None else place.position, decision, now)
     at = None if place is None else (place.position, place.ahead)
     return {
@@ -150,12 +139,7 @@ def _of_waiting(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, A
     }
 
 
-def _placed(record: TaskRecord) -> SchedulingDecision | None:
-    return None if record.decision is None else record.decision.in_full()
-
-
-def _of_actor(record: TaskRecord) -> dict[str, Any]:
-    """The fields that only actors have."""
+def _actor_fields(record: TaskRecord) -> dict[str, Any]:
     actor = record.task.actor
     if actor is None:
         return {}
@@ -171,8 +155,7 @@ def _of_actor(record: TaskRecord) -> dict[str, Any]:
     }
 
 
-def _of_gang(record: TaskRecord) -> dict[str, Any]:
-    """The fields that only gangs have."""
+def _gang_fields(record: TaskRecord) -> dict[str, Any]:
     gang = record.task.gang
     if gang is None:
         return {}
@@ -181,7 +164,7 @@ def _of_gang(record: TaskRecord) -> dict[str, Any]:
 
 
 def _cluster_note(runtime: Runtime, record: TaskRecord) -> str:
-    """What it waits for on its cluster, or what is wrong with that, if anything is."""
+    """What it waits for on its cluster, or the problem of the cluster; empty if there is neither."""
     if record.cluster is None or not record.live:
         return ""
     starting = None if record.task.kind == "job" or record.accepted else runtime.links.starting_since(record.cluster)
@@ -193,38 +176,38 @@ def _cluster_note(runtime: Runtime, record: TaskRecord) -> str:
     trouble = runtime.machine.view(record.cluster, runtime.clock.now()).problem
     if trouble is None:
         return ""
-    known = f", but of {record.cluster} this is known: {trouble.sentence}"
-    if trouble.code != CLUSTER_SUSPECT or record.task.kind == "job":  # nothing is given up for these
-        return known
-    return f"{known} (it is given up after {runtime.config.settings.lost_after_s:g} s)"
+    note = f", but {record.cluster} has a problem: {trouble.sentence}"
+    if trouble.code != CLUSTER_SUSPECT or record.task.kind == "job":  # these are not given up
+        return note
+    return f"{note} (it is given up after {runtime.config.settings.lost_after_s:g} s)"
 
 
 def _being_started(cluster: str, seconds: float) -> str:
-    return f"the agent on {cluster} is being started, for {max(0.0, seconds):.0f} s now; tasks and actors wait for it"
+    return f"the agent on {cluster} has been starting for {max(0.0, seconds):.0f} s; tasks and actors wait for it"
 
 
 def _awaited_agent(seconds: float) -> str:
-    return f"the agent there, of before this restart, has not come back yet: it is waited for {seconds:.0f} s longer"
+    return f"its agent has not come back yet after this restart: the wait for it ends in {seconds:.0f} s"
 
 
 def _unrecorded(runtime: Runtime, task_id: str) -> tuple[str, str, str]:
-    """State, code and sentence of an item that the machine has no record of, any more or ever."""
+    """State, code and sentence of an item that the machine has no record of."""
     item = runtime.item(task_id)
     if item is None or item.outcome is None:
-        return EXPIRED, EXPIRED, "it ended long ago and was forgotten"
+        return EXPIRED, EXPIRED, FORGOTTEN
     return str(item.state), ABANDONED, item.outcome.completion.message
 
 
 def _abandoned(runtime: Runtime, record: TaskRecord) -> Complete | None:
-    """The answer that its owner got, where the control plane ended before the item did."""
+    """The completion that its owner got, if the control plane ended before the item did."""
     item = runtime.item(record.task.id)
     outcome = None if item is None else item.outcome
-    # A detached actor is left alone, and only then its link is closed: its owner's answer is the true one.
+    # For a detached actor: it is left alone before its link is closed, so its owner's completion is the true one.
     return outcome.completion if outcome is not None and outcome.completion.state is not record.state else None
 
 
 def _without_secrets(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-    """Environment variables are where people keep tokens: their names are shown, of values only our markers'."""
+    """Hides the values of environment variables, which often hold tokens, except our own markers."""
     shown: dict[str, Any] = mask_data(runtime_env)
     if shown.get("env_vars"):
         shown["env_vars"] = {name: value if name in _MARKERS else MASKED for name, value in shown["env_vars"].items()}
@@ -245,25 +228,15 @@ def unknown_item(task_id: str) -> UnknownItemError:
     return UnknownItemError(
         f"There is no item {task_id!r} here.",
         task_id=task_id,
-        next_step="use an id that a submit call returned: of this program, before its scheduler is shut down, or of "
-        "any program that uses the same service",
+        next_step="use an id that a submit call returned: in this program before its scheduler was shut down, or in "
+        "any program of the same service",
     )
-
-
-def job_info(runtime: Runtime, job_id: str) -> dict[str, Any]:
-    """The status document of a job. Raises UnknownItemError."""
-    runtime.accepted_item(job_id)
-    return runtime.call_and_wait(lambda: job_row(runtime, job_id))
 
 
 def job_rows(runtime: Runtime) -> list[dict[str, Any]]:
     """Every job that was not forgotten, oldest first."""
-
-    def rows() -> list[dict[str, Any]]:
-        reasons = current_wait_reasons(runtime)
-        return [job_row(runtime, one.task.id, reasons) for one in runtime.machine.records() if one.task.kind == "job"]
-
-    return runtime.call_and_wait(rows)
+    reasons = current_wait_reasons(runtime)
+    return [job_row(runtime, one.task.id, reasons) for one in runtime.machine.records() if one.task.kind == "job"]
 
 
 def job_row(runtime: Runtime, job_id: str, reasons: CurrentWaitReasons | None = None) -> dict[str, Any]:
@@ -275,58 +248,62 @@ def job_row(runtime: Runtime, job_id: str, reasons: CurrentWaitReasons | None = 
             "status": EXPIRED if state == EXPIRED else JOB_STATUS[TaskState(state)],
             "message": sentence,
         }
-    if record.task.job is None:
-        raise UnknownItemError(f"{job_id!r} is a {record.task.kind}, not a job.", task_id=job_id)
     abandoned = _abandoned(runtime, record)
+    if abandoned is not None:
+        return job_document(record, abandoned.state, abandoned.message, runtime.jobs.ray_id)
+    message = current_reason(runtime, record, reasons or current_wait_reasons(runtime))[1]
+    return job_document(record, record.state, message, runtime.jobs.ray_id)
+
+
+def job_document(
+    row: TaskRecord | ItemRow, state: TaskState, message: str, ray_id: Callable[[str, int], str]
+) -> dict[str, Any]:
+    """A job in the form of Ray's job API. Raises UnknownItemError if the item is no job."""
+    task = row.task
+    if task.job is None:
+        raise UnknownItemError(f"{task.id!r} is a {task.kind}, not a job.", task_id=task.id)
     return {
-        "job_id": job_id,
-        "status": JOB_STATUS[abandoned.state if abandoned else record.state],
-        "entrypoint": mask_text(record.task.job.entrypoint),
-        "metadata": mask_data(record.task.job.metadata),
-        "cluster": record.cluster,
-        "attempt": record.attempt,
-        "ray_submission_id": runtime.jobs.ray_id(job_id, record.attempt) if record.attempt else None,
-        "message": abandoned.message
-        if abandoned
-        else current_reason(runtime, record, reasons or current_wait_reasons(runtime))[1],
-        "submitted_at": record.task.submitted_at,
-        "started_at": record.started_at,
-        "finished_at": record.finished_at,
+        "job_id": task.id,
+        "status": JOB_STATUS[state],
+        "entrypoint": mask_text(task.job.entrypoint),
+        "metadata": mask_data(task.job.metadata),
+        "cluster": row.cluster,
+        "attempt": row.attempt,
+        "ray_submission_id": ray_id(task.id, row.attempt) if row.attempt else None,
+        "message": message,
+        "submitted_at": task.submitted_at,
+        "started_at": row.started_at,
+        "finished_at": row.finished_at,
     }
 
 
 def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
-    """Every actor that was not forgotten, oldest first."""
-
-    def row(record: TaskRecord, reasons: CurrentWaitReasons) -> dict[str, Any]:
+    """Every actor that was not forgotten, oldest first; each member of a gang has a row."""
+    rows, reasons = [], current_wait_reasons(runtime)
+    for record in runtime.machine.records():
+        task = record.task
+        if not task.runs_actors:
+            continue
         abandoned = _abandoned(runtime, record)
-        return {
-            "id": record.task.id,
-            "name": record.task.actor.public_name if record.task.actor else None,
-            "class": record.task.name,
+        row = {
+            "id": task.id,
+            "name": task.actor.public_name if task.actor else None,
+            "class": task.name,
             "state": str(abandoned.state if abandoned else record.state),
             "cluster": record.cluster,
             "attempt": record.attempt,
-            "lifetime": record.task.actor.lifetime if record.task.actor else None,
+            "lifetime": task.actor.lifetime if task.actor else None,
             "message": abandoned.message if abandoned else current_reason(runtime, record, reasons)[1],
         }
-
-    def rows(record: TaskRecord, reasons: CurrentWaitReasons) -> list[dict[str, Any]]:
-        one, gang = row(record, reasons), record.task.gang
-        members = () if gang is None else gang.members
-        of_gang = [{**one, "id": member_id(record.task.id, at), "class": name.name} for at, name in enumerate(members)]
-        return of_gang or [one]
-
-    def all_rows() -> list[dict[str, Any]]:
-        reasons = current_wait_reasons(runtime)
-        return [one for record in runtime.machine.records() if record.task.runs_actors for one in rows(record, reasons)]
-
-    return runtime.call_and_wait(all_rows)
+        members = () if task.gang is None else task.gang.members
+        of_gang = [{**row, "id": member_id(task.id, at), "class": one.name} for at, one in enumerate(members)]
+        rows += of_gang or [row]
+    return rows
 
 
 def cluster_rows(runtime: Runtime) -> list[dict[str, Any]]:
-    """One row per cluster, None where something is not known."""
-    return runtime.call_and_wait(lambda: [_cluster_row(runtime, one.name) for one in runtime.machine.registry.list()])
+    """One row per cluster; None for unknown values."""
+    return [_cluster_row(runtime, one.name) for one in runtime.machine.registry.list()]
 
 
 def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
@@ -340,18 +317,19 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     trouble = view.problem or view.job_problem or view.link_problem
     return_wait_s = runtime.links.return_wait_s(name)
     stale = trouble is not None and trouble.being_asked
-    said = ["" if trouble is None else trouble.sentence + _unaffected_part(trouble.code)]
-    if stale and not runtime.machine.registry.state(name).refreshing:  # nothing waits: nobody has a reason to ask it
-        said = [
-            said[0].replace("it is being asked", "it is asked when something waits for it, or somebody wants to know")
-        ]
-    said.append("" if return_wait_s is None else _awaited_agent(return_wait_s))
+    sentence = ""
+    if trouble is not None:  # with the part that goes on if only one of the two ways to the cluster is closed
+        goes_on = {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}
+        sentence = trouble.sentence + goes_on.get(trouble.code, "")
+    if stale and not runtime.machine.registry.state(name).refreshing:  # no item waits for it, so it is not queried
+        sentence = sentence.replace("it is being asked", "it is queried when an item waits for it, or on request")
     starting = runtime.links.starting_since(name)
-    said.append("" if starting is None else _being_started(name, now - starting))
+    waits = "" if return_wait_s is None else _awaited_agent(return_wait_s)
+    starts = "" if starting is None else _being_started(name, now - starting)
     return {
         "name": name,
         "state": "UP" if trouble is None else trouble.code,
-        "sentence": "; ".join(filter(None, said)),
+        "sentence": "; ".join(filter(None, (sentence, waits, starts))),
         "stale": stale,
         "agent_awaited_until": None if return_wait_s is None else now + return_wait_s,
         "cordoned": view.cordoned,
@@ -377,32 +355,26 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     }
 
 
-def _unaffected_part(code: str) -> str:
-    """What goes on all the same where only one of the two ways to a cluster is closed."""
-    return {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}.get(code, "")
-
-
 def node_rows(runtime: Runtime, clusters: Collection[str]) -> list[dict[str, Any]]:
-    """The nodes of these clusters as they were last seen, with Ray's names for what is known of them."""
-    rows: list[dict[str, Any]] = []
-    for name in clusters:
-        snapshot = runtime.machine.registry.latest_snapshot(name)
-        rows += [
-            {"NodeID": node.node_id, "Alive": True, "Resources": dict(node.total), "Cluster": name}
-            for node in (snapshot.nodes if snapshot else ())
-        ]
-    return rows
+    """The nodes of these clusters in their last snapshots, with the field names of Ray's API."""
+    latest = runtime.machine.registry.latest_snapshot
+    return [
+        {"NodeID": node.node_id, "Alive": True, "Resources": dict(node.total), "Cluster": name}
+        for name in clusters
+        if (snapshot := latest(name)) is not None
+        for node in snapshot.nodes
+    ]
 
 
 MAX_SHAPES = 100
-"""Of one answer: a long list of items that all differ shows the rest as they were last decided."""
+"""Shapes evaluated for one answer; items of further shapes show their last recorded reason."""
 
 Reason = tuple[str, str]
 
 
 class CurrentWaitReasons:
-    """On the loop, for one answer. Items of one shape wait for the same, so each shape is asked about once; and all of
-    them about the same clusters, which are looked at once."""
+    """Present reasons of waiting items, for one answer. Items of one shape have the same reason, so each shape is
+    evaluated once, and all of them with the same views of the clusters."""
 
     def __init__(self, machine: SchedulerMachine, now: float) -> None:
         self._machine, self._now = machine, now
@@ -410,7 +382,7 @@ class CurrentWaitReasons:
         self._views: tuple[ClusterView, ...] | None = None
 
     def of(self, record: TaskRecord) -> Reason:
-        """Code and sentence of its state; of one that does not wait, as they were told when it came to be so."""
+        """Code and sentence of its state; for an item that does not wait, those of its last transition."""
         missing = self._machine.unmet_prerequisites(record.task.id)
         if missing is not None:
             held = "" if record.held is None else f"; is held{f': {record.held}' if record.held else ''}"
@@ -422,17 +394,17 @@ class CurrentWaitReasons:
         if group is None or (group not in self._known and len(self._known) >= MAX_SHAPES):
             return record.code, record.sentence
         if group not in self._known:
-            self._known[group] = self._asked(record)
+            self._known[group] = self._evaluated(record)
         return self._known[group] or (record.code, record.sentence)
 
-    def _asked(self, record: TaskRecord) -> Reason | None:
-        """None: it is about to go, and what was told last holds, of each its own."""
+    def _evaluated(self, record: TaskRecord) -> Reason | None:
+        """None if it is about to be placed: then the last recorded reason of each item applies."""
         if self._views is None:
             self._views = self._machine.fresh_views(self._now)
         try:
             decision = self._machine.explain_wait(record.task.id, self._now, self._views)
         except PolicyEvaluationError:
-            decision = None  # the pass hears of it, and ends the item with it
+            decision = None  # the scheduling pass reports it, and ends the item
         if decision is None or decision.cluster is not None:
             return None
         return decision.code, decision.sentence
@@ -446,9 +418,12 @@ def wait_explanation(
     *,
     held: bool = False,
 ) -> dict[str, Any]:
-    """``missing``: what it waits for before it is queued; ``place``: its position in the queue (1: the next), and the
-    first few ahead of it with the reason; ``decision``: why no cluster takes it now; ``forecast``: None if it does not
-    wait; ``held``: somebody keeps it from starting. For one that does not wait, all is None or empty."""
+    """The wait fields of an explanation; None or empty for an item that does not wait.
+
+    ``missing``: what it waits for before it is queued; ``place``: its position in the queue (1: the next), and the
+    first few items ahead with the reason; ``decision``: why no cluster takes it now; ``forecast``: None if it does not
+    wait; ``held``: an operator holds it.
+    """
     helps = [] if missing is None else [missing.unblocked_by]
     helps += ["an operator releases it"] if held and forecast is not None else []
     if not helps and decision is not None and decision.unblocked_by and forecast is not None:
@@ -456,29 +431,20 @@ def wait_explanation(
     return {
         "unblocked_by": " and ".join(helps) or None,
         "waits_for": list(missing.after) if missing is not None else [],
-        "queue": None if place is None else _queue(*place),
+        "queue": None
+        if place is None
+        else {"position": place[0], "ahead": [{"id": task_id, "why": why} for task_id, why in place[1]]},
         "estimate": None if forecast is None else forecast.to_dict(),
     }
 
 
-def _queue(position: int, ahead: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    return {"position": position, "ahead": [{"id": task_id, "why": why} for task_id, why in ahead]}
-
-
-def explain_call_by_id(runtime: Runtime, call_id: str) -> dict[str, Any]:
-    """From any thread: the state of a call of an actor method. Of answered ones only the handle knows more."""
-    call = runtime.method_calls.find(call_id)
-    if call is None:
-        return answered_call(call_id)
-    return Explanation(runtime.call_and_wait(lambda: call_explanation(call)))
-
-
 def answered_call(call_id: str) -> dict[str, Any]:
+    """Only the handle of an answered call knows more."""
     return Explanation(id=call_id, kind="call", state=EXPIRED, code=ANSWERED, sentence="it was answered")
 
 
 def call_explanation(call: CallItem) -> dict[str, Any]:
-    """On the loop: where a call is, as data."""
+    """The state of a call of an actor method."""
     over = call.outcome
     sentence, before = (over.completion.message, 0) if over is not None else call.actor.wait_reason(call)
-    return call_summary(call, "SENT" if call.sent_to else "WAITS", sentence, before)
+    return call.summary("SENT" if call.sent_to else "WAITS", sentence, before)

@@ -16,8 +16,8 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import Pa
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
-    from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise, CallQueue
     from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventIterator
+    from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, CallQueue
     from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 
 

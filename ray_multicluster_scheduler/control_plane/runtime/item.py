@@ -1,22 +1,31 @@
-"""Promise: something that finishes once. Item: a submitted task, actor or job as its program sees it."""
+"""Item: a submitted task, actor or job as its program sees it; CallPromise: one call of an actor's method.
+
+Both are a Promise, which finishes once with an Outcome and can be waited for. Handles read them; the control plane, or
+the client of a service, writes them. CallQueue is the interface of an actor's queue of calls.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.model import ActorDescription, MemberDescription, TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
+
+ANSWERED = "ANSWERED"
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an item ended: the completion by the scheduler and, for a task, the result of its last attempt.
+    """How an item ended: the scheduler's completion and, for a task, the result of its last attempt.
 
     ``origin`` is the outcome of the argument whose failure kept the item from running.
     """
@@ -88,12 +97,11 @@ class Promise:
         _notify(self, (callback,))
 
     def unwatch(self, callback: Callable[[Any], object]) -> None:
-        """Remove a callback."""
         with self._lock:
             self._watchers = _without(self._watchers, callback)
 
     def wait(self, timeout: float | None = None) -> Outcome | None:
-        """How it ended; None if it is not over in time."""
+        """The outcome; None on timeout."""
         if self.outcome is None:
             wait_for((self,), 1, timeout)
         return self.outcome
@@ -161,7 +169,7 @@ class Item(Promise):
         return self.wait_until(lambda: self.accepted, timeout)
 
     def wait_for_change(self, seen: Transition | None) -> None:
-        """Wait until it took a step after ``seen``, the last one that the caller knows, or is over."""
+        """Wait until there is a transition after ``seen``, the last one that the caller knows, or the item is over."""
         self.wait_until(lambda: self.transition is not seen or self.outcome is not None, None)
 
     def wait_until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
@@ -189,7 +197,7 @@ class Item(Promise):
 
 
 class MemberItem(Item):
-    """One actor of a gang: it goes where the gang goes, and its end is the gang's."""
+    """One actor of a gang: it has the gang's state, cluster and outcome."""
 
     __slots__ = ("_following", "_gang")
 
@@ -225,11 +233,85 @@ class MemberItem(Item):
             self.ended(Outcome(replace(outcome.completion, task_id=self.id), outcome.result, outcome.origin))
 
 
+class CallPromise(Promise):
+    """One call of an actor's method, which is sent at most once."""
+
+    __slots__ = ("actor", "method")
+
+    def __init__(self, call_id: str, actor: CallQueue, method: str) -> None:
+        super().__init__(call_id)
+        self.actor, self.method = actor, method
+
+    @property
+    def name(self) -> str:
+        """Class and method, for display."""
+        return f"{self.actor.item.task.name}.{self.method}"
+
+    @property
+    def accepted(self) -> bool:
+        return True
+
+    def unsent_message(self, ended: Outcome) -> str:
+        """The message of a call that was not sent before its actor ended."""
+        why = f"actor {self.actor.item.id} {actor_end(ended)}. {ended.completion.message}"
+        return f"{self.name} ({self.id}) was not sent: {why}".strip()
+
+    def summary(self, code: str, sentence: str, before: int) -> dict[str, Any]:
+        """Its explanation as data. ``code`` applies while it is not answered; ``before``: how many calls are ahead."""
+        actor = self.actor.item
+        return {
+            "id": self.id,
+            "kind": "call",
+            "name": self.name,
+            "state": str(self.state),
+            "cluster": self.cluster,
+            "attempt": self.attempt,
+            "code": ANSWERED if self.outcome is not None else code,
+            "sentence": sentence,
+            "calls_before": before,
+            "actor": {"id": actor.id, "state": str(actor.state), "cluster": actor.cluster, "attempt": actor.attempt},
+        }
+
+
+class CallQueue(Protocol):
+    """The calls of one actor. Safe from any thread; the calls of one thread run in the order in which it makes them."""
+
+    @property
+    def item(self) -> Item:
+        """The actor."""
+
+    @property
+    def waiting(self) -> Sized:
+        """Calls that were not sent yet."""
+
+    @property
+    def unanswered(self) -> int:
+        """Number of calls that were sent and are not answered."""
+
+    @property
+    def killed(self) -> bool:
+        """Whether its end was requested, even if it is not over yet."""
+
+    def call(self, method: str, arguments: Arguments, *, has_paths: bool) -> CallPromise:
+        """Make a call. ``has_paths``: some of its arguments begin with a home directory. Raises TaskSubmissionError for
+        arguments that cannot be sent, SchedulerError after the end."""
+
+    def no_more(self) -> None:
+        """Its end was requested: calls that were not sent yet wait for it and fail."""
+
+
+def actor_end(actor: Outcome) -> str:
+    """How an actor ended, as a part of a sentence."""
+    if actor.completion.state is TaskState.SUCCEEDED:
+        return "exited by itself"
+    return "was killed" if actor.completion.state is TaskState.CANCELLED else "has ended"
+
+
 def wait_for(
     promises: Iterable[Promise], enough: int, timeout: float | None = None, *, or_failure: bool = False
 ) -> bool:
-    """Wait until ``enough`` of them (at most all) are over, or with ``or_failure`` until one of them failed. False: not
-    in time. However many they are, the caller sleeps once."""
+    """Wait until ``enough`` of them (at most all) are over, or with ``or_failure`` until one of them failed. Returns
+    False on timeout. The caller sleeps once, however many they are."""
     missing = []
     for promise in promises:
         outcome = promise.outcome
@@ -255,8 +337,8 @@ def wait_for(
 
 
 class Countdown:
-    """Watches promises from whatever threads, and calls ``then`` once: when so many have ended, or with ``or_failure``
-    when one of them failed. ``enough`` is at least 1."""
+    """A watcher for any threads; calls ``then`` once: when ``enough`` (at least 1) promises have ended, or with
+    ``or_failure`` when one of them failed."""
 
     def __init__(self, enough: int, or_failure: bool, then: Callable[[], object]) -> None:
         self._left, self._or_failure, self._then = enough, or_failure, then
@@ -274,7 +356,7 @@ class Countdown:
 
 
 class _Gate:
-    """Opened once, for the one thread that waits. Profiles know by the name of its method who waits."""
+    """Opened once, for the one thread that waits. Profiles show waiting threads by the name of its method."""
 
     __slots__ = ("_lock", "open")
 

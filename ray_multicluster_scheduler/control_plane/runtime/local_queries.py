@@ -31,8 +31,11 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
     """On the loop. Raises UnknownItemError, ConfigurationError."""
     match question:
         case {"explain": str(item_id)}:
-            if runtime.method_calls.was_issued(item_id) or runtime.method_calls.find(item_id) is not None:
-                story = await asyncio.to_thread(explanation.explain_call_by_id, runtime, item_id)
+            call = runtime.method_calls.find(item_id)
+            if call is not None:
+                story = explanation.call_explanation(call)
+            elif runtime.method_calls.was_issued(item_id):
+                story = explanation.answered_call(item_id)
             else:
                 story = explanation.item_explanation(runtime, item_id)
             return {"program": _program(runtime), "explain": story}
@@ -55,7 +58,7 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
 
 
 def _cordoned(runtime: Runtime, cluster: str, *, cordoned: bool) -> dict[str, Any]:
-    changed = fleet_control.is_cordoned(runtime, cluster) != cordoned
+    changed = runtime.machine.clusters.is_cordoned(cluster) != cordoned
     items = fleet_control.cordon(runtime, cluster, cordoned=cordoned)
     return {"program": _program(runtime), "cluster": cluster, "items": items, "changed": changed}
 

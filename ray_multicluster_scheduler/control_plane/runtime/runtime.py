@@ -1,4 +1,8 @@
-"""Runtime: a control plane embedded in a program; connects scheduler, dispatcher and links on one loop thread."""
+"""Runtime: a control plane embedded in a program; connects scheduler, dispatcher and links on one loop thread.
+
+``UnifiedScheduler`` makes one for a program without a service; ``service_runtime.py`` has the durable subclass. Start
+at :meth:`Runtime._build`, which wires the parts. :class:`Persistence` decides which state outlives the process.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import functools
 import platform
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +21,26 @@ from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDesc
 from ray_multicluster_scheduler.common.model.item_fields import KINDS
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
-from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control, job_logs, shutdown_report
-from ray_multicluster_scheduler.control_plane.runtime.actor_calls import ActorCalls, CallItem
+from ray_multicluster_scheduler.control_plane.runtime import (
+    explanation,
+    fleet_control,
+    job_logs,
+    local_queries,
+    shutdown_report,
+)
+from ray_multicluster_scheduler.control_plane.runtime.actor_calls import ActorCalls, CallItem, MethodCalls
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments, IncompleteItems
-from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventIterator
+from ray_multicluster_scheduler.control_plane.runtime.event_publisher import EventPublisher
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import IdempotencyIndex
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
-from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValueFetcher
-from ray_multicluster_scheduler.control_plane.runtime.local_queries import LocalQueryServer
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import CallbackThreads, LoopThread, shut_down_error
-from ray_multicluster_scheduler.control_plane.runtime.method_calls import MethodCalls
 from ray_multicluster_scheduler.control_plane.runtime.outcome import OnFetched, value_timeout
-from ray_multicluster_scheduler.control_plane.runtime.persistence import InMemoryPersistence, Persistence
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority, check_submission
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.links.remote_values import value_lost
@@ -44,6 +52,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
+from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import TransitionLog
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import AttemptPreparation
@@ -52,13 +61,57 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import Eve
 from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.link_runner import LinkRunner
+from ray_multicluster_scheduler.scheduler.scheduler_core.memory_event_log import MemoryEventLog
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
+from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
 from ray_multicluster_scheduler.scheduler.scheduler_core.secret_masker import SecretMasker
 
 KEPT_FINISHED = 10_000
 KEPT_EXPIRED = 100_000
 ACCEPT_TIMEOUT_S = 30.0
 FLUSH_CHECK_S = 0.5
+
+
+class Persistence:
+    """Factory for the parts of a control plane that store state; each method is called once.
+
+    Here the state is in memory and ends with the program; ``StorePersistence`` keeps it in the store of a service.
+    """
+
+    life = 1
+    """The number of processes that this control plane has had so far."""
+    lasting = False
+    """Whether any client can read finished items here."""
+
+    def __init__(self, payload_cache: PayloadCache, output: OutputStore, memory: AgentRecordStore) -> None:
+        self.payload_cache, self.output, self.memory = payload_cache, output, memory
+
+    def blob(self, digest: str) -> bytes | None:
+        """The bytes of a package that a program uploaded. Blocks: not on the loop."""
+        return None
+
+    def log(
+        self,
+        machine: SchedulerMachine,
+        soon: Callable[[Callable[[], object]], object],
+        fail: Callable[[BaseException], object],
+    ) -> TransitionLog:
+        """``soon`` schedules a call on the loop; ``fail`` is called when the log cannot store entries any more."""
+        self._log = MemoryEventLog(machine)
+        return self._log
+
+    def event_publisher(self, runtime: Runtime) -> EventPublisher:
+        """On the loop, after :meth:`log`."""
+        publisher = EventPublisher(runtime, self._log, 0, self._log.events_after)
+        self._log.has_subscribers = lambda: len(publisher.hub) > 0
+        return publisher
+
+    def collector(
+        self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]
+    ) -> ResultCollector:
+        """``when_durable`` runs a callback once all events posted before are handled and their results stored."""
+        return ResultCollector(post, self.output)
 
 
 class Runtime(LoopThread, ControlPlane):
@@ -79,12 +132,9 @@ class Runtime(LoopThread, ControlPlane):
         persistence: Persistence | None = None,
     ) -> None:
         self.config, self.settings, self.control_plane = config, config.settings, control_plane
-        self._persistence: Persistence = persistence or InMemoryPersistence()
-        self.clock, self.payload_cache, self.output = (
-            SystemClock(),
-            self._persistence.payload_cache,
-            self._persistence.output,
-        )
+        self._persistence = persistence or Persistence(PayloadCache(), OutputStore(), NoAgentRecords())
+        self.clock, self.output = SystemClock(), self._persistence.output
+        self.payload_cache = self._persistence.payload_cache
         self._kept_finished, self.closed = kept_finished, False
         self._lock = threading.Lock()  # guards the next two: the known items, and whether new ones are accepted
         self.items = IdempotencyIndex(self.record)
@@ -99,14 +149,12 @@ class Runtime(LoopThread, ControlPlane):
             self._end()
             raise
 
-    # From any thread ------------------------------------------------------------------------------------
+    # From any thread; see ControlPlane for what undocumented methods mean -----------------------------------
 
     def submit(self, task: TaskDescription, arguments: Arguments | None = None) -> Item:
-        """Post an item to the scheduler; returns immediately. A repeated id or key returns the first item, and so does
-        the content of an item that is neither finished nor being cancelled.
+        """As :meth:`ControlPlane.submit`. The item is not queued before all its ``arguments`` have values.
 
-        The item is not queued before all its ``arguments`` have values. Raises SchedulerError after the end,
-        ConfigurationError for an id or key that means something else.
+        Raises SchedulerError after the end, ConfigurationError for an id or key of a different item.
         """
         taken = False
         watch = None
@@ -136,16 +184,14 @@ class Runtime(LoopThread, ControlPlane):
             self.payload_cache.release(digest)
 
     def throttle(self) -> None:
-        """Slow down a caller that submits many items. The caller must hold no lock that the loop may need."""
+        """As :meth:`ControlPlane.throttle`. The caller must hold no lock that the loop may need."""
         if not self.on_loop_thread:
             self.manager.throttle()
 
     def item(self, task_id: str) -> Item | None:
-        """The item, if it is unfinished, retained, or referenced by a handle."""
         return self.items.get(task_id)
 
     def accepted_item(self, task_id: str) -> Item | None:
-        """As :meth:`item`, but waits until the scheduler has accepted it."""
         item = self.item(task_id)
         begun = item is None or item.done() or item.attempt > 0
         if item is not None and not begun and item.wait_accepted(ACCEPT_TIMEOUT_S) and not self.on_loop_thread:
@@ -160,13 +206,11 @@ class Runtime(LoopThread, ControlPlane):
             return None
 
     def unfinished(self) -> list[Item]:
-        """Unfinished items, oldest first."""
         with self._lock:
             return list(self.items.live.values())
 
     def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
-        """Request cancellation; a finished item is not changed. Raises SchedulerError after the end and in a forked
-        child."""
+        """As :meth:`ControlPlane.cancel`. Raises SchedulerError after the end and in a forked child."""
         item = self.items.live.get(task_id)
         if item is None or item.task.content_key is None:
             self.post_user_event(CancelRequested(task_id, reason, force))
@@ -176,7 +220,7 @@ class Runtime(LoopThread, ControlPlane):
             self.post_user_event(CancelRequested(task_id, reason, force))
 
     def post_user_event(self, event: Event) -> None:
-        """Post an event that a user requested. Raises SchedulerError after the end, and in the child of a fork."""
+        """As :meth:`ControlPlane.post_user_event`. Raises SchedulerError after the end and in a forked child."""
         self.check_process()
         with self.gate:
             self.check_open()
@@ -184,32 +228,36 @@ class Runtime(LoopThread, ControlPlane):
         self.event_publisher.on_scheduler_event(event)
 
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
-        """Run user code once the item is over, off the loop."""
         item.watch(lambda _: self._callbacks.run(work))
 
-    # Queries: see ControlPlane for what each means ------------------------------------------------------
+    # Queries --------------------------------------------------------------------------------------------
 
     def check_known(self, task_id: str) -> None:
         if self.accepted_item(task_id) is None:
             self.call_and_wait(lambda: explanation.find_record(self, task_id))
 
     def scheduled_item_id(self, task_id: str) -> str:
-        return explanation.scheduled_item_id(self, task_id)
+        if self.item(task_id) is not None:
+            return task_id
+        self.accepted_item(task_id.rpartition(".")[0])
+        return self.call_and_wait(lambda: explanation.gang_of(self, task_id)) or task_id
 
     def is_call(self, item_id: str) -> bool:
         return self.method_calls.was_issued(item_id)
 
     def explain(self, task_id: str) -> dict[str, Any]:
         if self.is_call(task_id):
-            return explanation.explain_call_by_id(self, task_id)
-        return explanation.explain_item(self, task_id)
+            call = self.method_calls.find(task_id)
+            return explanation.answered_call(task_id) if call is None else self.explain_call(call)
+        if self.accepted_item(task_id) is None:
+            self.accepted_item(task_id.rpartition(".")[0])
+        return self.call_and_wait(lambda: explanation.item_explanation(self, task_id))
 
     def calls_of(self, actor: Item) -> ActorCalls:
         return ActorCalls(actor, self.method_calls)
 
     def cancel_call(self, call_id: str, *, force: bool) -> None:
-        """From any thread. Nothing happens to one that was answered, as all are after the scheduler's end. Raises
-        SchedulerError in the child of a fork."""
+        """As :meth:`ControlPlane.cancel_call`. Raises SchedulerError in a forked child."""
         self.check_process()
         call = self.method_calls.find(call_id)
         if call is not None:
@@ -225,8 +273,8 @@ class Runtime(LoopThread, ControlPlane):
 
     def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
         if self.closed:
-            done, why = outcome.completion, "the scheduler was shut down, and its agents with it"
-            raise value_lost(done.task_id, done.cluster, why)
+            done = outcome.completion
+            raise value_lost(done.task_id, done.cluster, "the scheduler was shut down, and its agents with it")
 
         async def fetched() -> bytes:
             async with asyncio.timeout(timeout):
@@ -238,7 +286,7 @@ class Runtime(LoopThread, ControlPlane):
             raise value_timeout(outcome, timeout or 0.0) from None
 
     def fetch_kept_value(self, item: Promise, then: OnFetched) -> None:
-        """As :data:`FetchValue`; ``then`` is called on the loop."""
+        """A :data:`FetchValue`; calls ``then`` on the loop."""
         self.spawn(self.kept_values.fetch_value(item, then))
 
     def plan(self, task: TaskDescription) -> SchedulingDecision:
@@ -247,13 +295,14 @@ class Runtime(LoopThread, ControlPlane):
         return self.call_and_wait(lambda: self.machine.plan(task, self.clock.now()))
 
     def job_info(self, job_id: str) -> dict[str, Any]:
-        return explanation.job_info(self, job_id)
+        self.accepted_item(job_id)
+        return self.call_and_wait(lambda: explanation.job_row(self, job_id))
 
     def job_rows(self) -> list[dict[str, Any]]:
-        return explanation.job_rows(self)
+        return self.call_and_wait(lambda: explanation.job_rows(self))
 
     def actor_rows(self) -> list[dict[str, Any]]:
-        return explanation.actor_rows(self)
+        return self.call_and_wait(lambda: explanation.actor_rows(self))
 
     def job_log(self, job_id: str) -> str:
         return job_logs.read_all(self, job_id)
@@ -278,25 +327,25 @@ class Runtime(LoopThread, ControlPlane):
 
     async def _until_events_handled(self) -> None:
         """Wait until the scheduler has handled all events posted so far, or has stopped."""
-        heard = asyncio.Event()
-        self.manager.when_durable(heard.set)
-        while not heard.is_set() and self.refusal is None:
+        handled = asyncio.Event()
+        self.manager.when_durable(handled.set)
+        while not handled.is_set() and self.refusal is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_CHECK_S):
-                    await heard.wait()
+                    await handled.wait()
 
     def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
         if refresh is None:
             self.run(self.health.check_all())
         for name in refresh or ():
             self.run(self.health.check(name))
-        return explanation.cluster_rows(self)
+        return self.call_and_wait(lambda: explanation.cluster_rows(self))
 
     def node_rows(self, clusters: Sequence[str]) -> list[dict[str, Any]]:
         return self.call_and_wait(lambda: explanation.node_rows(self, clusters))
 
     def is_drained(self, cluster: str) -> bool | None:
-        return self.call_and_wait(lambda: fleet_control.is_drained(self, cluster))
+        return self.call_and_wait(lambda: self.machine.clusters.is_drained(cluster))
 
     def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
         return self.run(fleet_control.declare_dead(self, cluster, reason, force=force))
@@ -335,14 +384,14 @@ class Runtime(LoopThread, ControlPlane):
     # On the loop ----------------------------------------------------------------------------------------
 
     def _post(self, event: Event) -> None:
-        """Hand an event to the machine. The collector's events are masked already; see :meth:`_mask_and_post`."""
-        if isinstance(event, AttemptFinished) and event.code == "PACKAGE_MISSING":  # packed again before the retry
+        """Pass an event to the machine. Events of the collector are already masked; see :meth:`_mask_and_post`."""
+        if isinstance(event, AttemptFinished) and event.code == "PACKAGE_MISSING":  # to be packed again
             self.packages.report_missing(event.sentence)
         self.manager.post(event)
         self.event_publisher.on_scheduler_event(event)
 
     def _mask_and_post(self, event: Event) -> None:
-        """The same for the dispatcher and for jobs, whose events may contain secrets of an item."""
+        """Post an event of the dispatcher or a job runner, which may contain secrets of an item."""
         self._post(self.secret_masker.event(event))
 
     async def _build(self) -> None:
@@ -378,8 +427,8 @@ class Runtime(LoopThread, ControlPlane):
         self.preparation = AttemptPreparation(self.links.packages, self.packages, str(Path.home()))
         self.preparation.update(clusters)
         monitor = ClusterMonitor(self.links, self.clients, self.clock, self._post)
-        self.health = HealthChecker(monitor, lambda: self.config.names)  # as it is then: clusters come and go
-        ready, life = self.preparation, self._persistence.life
+        self.health = HealthChecker(monitor, lambda: self.config.names)  # read at each check: clusters change
+        ready = self.preparation
         describe, post, background = self._describe, self._mask_and_post, BackgroundTasks()
         self.jobs = JobRunner(describe, post, self.clients, ready, self.clock, self.control_plane, background)
         python, lost_after_s = platform.python_version(), settings.lost_after_s
@@ -394,14 +443,14 @@ class Runtime(LoopThread, ControlPlane):
             ready.homes,
             ready.home_of,
             self._defect,
-            life,
+            self._persistence.life,
             self.fetch_kept_value,
         )
         self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
         self.manager.connect_executor(self.dispatcher, self._defect)
         self.event_publisher = self._persistence.event_publisher(self)
-        self.questions = LocalQueryServer(self._answer_question)
+        self.questions = local_queries.LocalQueryServer(functools.partial(local_queries.answer, self))
         await self.questions.open()
 
     async def _close(self) -> None:
@@ -415,14 +464,9 @@ class Runtime(LoopThread, ControlPlane):
             await self.links.close()
             await self.clients.close()
             await asyncio.to_thread(self.packages.close)
-            await asyncio.sleep(0)  # let the last answers of the links reach the machine
+            await asyncio.sleep(0)  # let the last results of the links reach the machine
         finally:
             self._end_abandoned("TaskCancelledError", "the scheduler was shut down before it was over")
-
-    async def _answer_question(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        from ray_multicluster_scheduler.control_plane.runtime import local_queries  # noqa: PLC0415 - it imports this
-
-        return await local_queries.answer(self, question)
 
     def _describe(self, task_id: str) -> TaskDescription:
         return self.machine.record(task_id).task
@@ -438,21 +482,21 @@ class Runtime(LoopThread, ControlPlane):
                 self.output.wake()
 
     def completed(self, completion: Complete) -> None:
-        """Complete an item: release its payload; its outcome stays with its handles."""
         item = self.items.live.get(completion.task_id)
         if item is None:
             return
-        self._answer(item, completion)
+        self._complete(item, completion)
         self._finished.append(item.id)
         while len(self._finished) > self._kept_finished:
             self._forget(self._finished.popleft())
 
-    def _answer(self, item: Item, completion: Complete) -> None:
+    def _complete(self, item: Item, completion: Complete) -> None:
+        """Release its payloads, and set its outcome, which stays with its handles."""
         result = self.collector.result(item.id)
         self.collector.forget(item.id)
         self.output.close(item.id, completion.attempt)
         with self._lock:
-            by_id_or_key = item.task.kind == "job" or item.task.idempotency_key is not None  # found without a handle
+            by_id_or_key = item.task.kind == "job" or item.task.idempotency_key is not None  # needs no handle
             self.items.finish(item, retain=by_id_or_key and not self._persistence.lasting)
         origin = self.incomplete.over(item.id)
         if origin is not None and completion.state is TaskState.FAILED:
@@ -484,16 +528,17 @@ class Runtime(LoopThread, ControlPlane):
             actor = item.task.actor
             if actor is not None and actor.detached and (actor.adopt or item.state is TaskState.RUNNING):
                 message = (
-                    f"actor {item.id} is detached and lives on on {item.cluster}, while its scheduler was shut down; "
+                    f"actor {item.id} is detached and continues on {item.cluster} after the shutdown of its scheduler; "
                     f"get_actor({actor.public_name!r}) finds it again"
                 )
-                state, kind = TaskState.CANCELLED, "TaskCancelledError"
-                self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))
+                self._abandon(item, TaskState.CANCELLED, "TaskCancelledError", message)
 
     def _end_abandoned(self, kind: str, why: str) -> None:
         """Complete unfinished items without the scheduler, which has stopped."""
         state = TaskState.CANCELLED if kind == "TaskCancelledError" else TaskState.FAILED
         self.method_calls.end(self.refusal or "was shut down", kind, why)
         for item in self.unfinished():
-            said = f"{item.id} did not end by itself: {why}."
-            self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, said))
+            self._abandon(item, state, kind, f"{item.id} did not end by itself: {why}.")
+
+    def _abandon(self, item: Item, state: TaskState, kind: str, message: str) -> None:
+        self._complete(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))

@@ -9,7 +9,6 @@ import pytest
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.common.exception import ActorDiedError, SchedulerError, TaskCancelledError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.control_plane.runtime.explanation import explain_call_by_id
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.actor_plane import ActorPlane, Counter, constructor_failed, numbers
 from tests.unit.client_api.control_plane import until
@@ -47,12 +46,12 @@ class TestCancel:
         handle = plane.actor().add.remote(1)
         calls = plane.runtime.method_calls
         assert calls.was_issued(handle.id)
-        assert explain_call_by_id(plane.runtime, handle.id)["state"] in ("QUEUED", "DISPATCHING")
+        assert plane.runtime.explain(handle.id)["state"] in ("QUEUED", "DISPATCHING")
         for wrong in ("call-cp1-99", "call-cp1-0", "call-cp1-x", "call-other-1", "t1", 5):
             assert not calls.was_issued(wrong)
         plane.sent(1)
         plane.answer(handle.id)
-        assert explain_call_by_id(plane.runtime, handle.id)["state"] == "EXPIRED"
+        assert plane.runtime.explain(handle.id)["state"] == "EXPIRED"
         assert handle.explain()["state"] == "SUCCEEDED"
 
 
@@ -114,7 +113,7 @@ class TestTheActorEnds:
         actor = plane.actor()
         plane.post(events.AttemptFinished(actor.id, 1, "succeeded"))
         until(lambda: actor.state is TaskState.SUCCEEDED)
-        with pytest.raises(ActorDiedError, match="has left by itself"):
+        with pytest.raises(ActorDiedError, match="exited by itself"):
             actor.add.remote(1).result(60)
 
     def test_its_constructor_failed(self, slow: ActorPlane) -> None:
@@ -148,7 +147,7 @@ class TestTheSchedulerEnds:
     def test_a_detached_actor_can_be_found_again(self) -> None:
         with ActorPlane() as plane:
             actor = plane.actor(name="tally", lifetime="detached")
-        with pytest.raises(SchedulerError, match=r"lives on.*get_actor\('tally'\)"):
+        with pytest.raises(SchedulerError, match=r"get_actor\('tally'\)"):
             actor.add.remote(1)
 
     def test_many_threads_call_while_it_ends(self) -> None:

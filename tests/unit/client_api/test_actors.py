@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.runtime import detached_actors, explanation
+from ray_multicluster_scheduler.control_plane.runtime import fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
@@ -198,7 +198,7 @@ class TestNamesOfTheKilled:
             assert first.state is TaskState.RUNNING
             assert plane.actors.get("tally") is second
             assert plane.actor(name="tally", get_if_exists=True) is second
-            rows = {row["id"]: row["message"] for row in explanation.actor_rows(plane.runtime)}
+            rows = {row["id"]: row["message"] for row in plane.runtime.actor_rows()}
             assert rows[first.id] == "cancellation was requested: it was killed"
             plane.end(first)
             assert plane.actors.get("tally") is second, "the end of the first one does not take its name away"
@@ -295,7 +295,7 @@ class TestDetached:
                 return True
 
         monkeypatch.setattr(plane.runtime, "clients", SimpleNamespace(client=lambda cluster: Silent()))
-        monkeypatch.setattr(detached_actors, "SEARCH_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(fleet_control, "SEARCH_TIMEOUT_S", 0.05)
         began = time.monotonic()
         with caplog.at_level(logging.WARNING, logger="ray_multicluster_scheduler"):
             plane.actors.submit(Counter, (), None, None, None, {"name": "tally", "lifetime": "detached"})
@@ -305,9 +305,9 @@ class TestDetached:
 
     def test_on_several_clusters_one_must_be_named(self, plane: ActorPlane) -> None:
         with pytest.raises(ConfigurationError, match="on each of linux, mac"):
-            detached_actors.choose_cluster("tally", ["linux", "mac"])
+            fleet_control.choose_cluster("tally", ["linux", "mac"])
         with ClusterContextManager.use("mac"):
-            assert detached_actors.choose_cluster("tally", ["linux", "mac"]) == "mac"
+            assert fleet_control.choose_cluster("tally", ["linux", "mac"]) == "mac"
 
     def test_it_is_left_alone_at_the_end(self) -> None:
         with ActorPlane() as plane:
@@ -315,7 +315,7 @@ class TestDetached:
         assert actor.state is TaskState.CANCELLED
         story = actor.explain()
         assert story["code"] == "ABANDONED"
-        assert "detached and lives on on mac" in story["sentence"]
+        assert "detached and continues on mac" in story["sentence"]
 
 
 class TestLooking:
@@ -323,7 +323,7 @@ class TestLooking:
         first, second = plane.actor(name="tally"), plane.actor()
         second.kill()
         until(lambda: second.state is TaskState.CANCELLED)
-        rows = explanation.actor_rows(plane.runtime)
+        rows = plane.runtime.actor_rows()
         assert [(row["id"], row["name"], row["class"], row["state"], row["cluster"]) for row in rows] == [
             (first.id, "tally", "Counter", "RUNNING", "mac"),
             (second.id, None, "Counter", "CANCELLED", "mac"),
@@ -366,7 +366,7 @@ class TestWaiting:
         with ActorPlane(slow=True) as plane:
             with pytest.raises(TaskTimeoutError, match="was not ready within its ready_timeout of 0.05 s"):
                 plane.actors.submit(Counter, (), None, None, None, {"ready_timeout": 0.05}, wait=True)
-            (row,) = explanation.actor_rows(plane.runtime)
+            (row,) = plane.runtime.actor_rows()
             assert (row["class"], row["state"]) == ("Counter", "FAILED")
 
     def test_the_queue_is_not_its_constructor(self, plane: ActorPlane) -> None:

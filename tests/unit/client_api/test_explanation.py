@@ -58,27 +58,27 @@ def test_a_job_from_first_to_last(plane: ControlPlane) -> None:
     runtime = plane.runtime
     first = plane.job("j0", cpus=8)
     waiting = plane.submit(job("j1", cpus=8))
-    info = explanation.job_info(runtime, "j1")
+    info = runtime.job_info("j1")
     assert (info["status"], info["cluster"], info["ray_submission_id"]) == ("QUEUED", None, None)
-    running = explanation.job_info(runtime, "j0")
+    running = runtime.job_info("j0")
     assert (running["status"], running["cluster"], running["ray_submission_id"]) == ("RUNNING", "mac", "j0-cp1-1")
     waiting.cancel()
     assert waiting.exception(5) is not None
-    assert explanation.job_info(runtime, "j1")["status"] == "STOPPED"
-    assert [row["job_id"] for row in explanation.job_rows(runtime)] == ["j0", "j1"]
+    assert runtime.job_info("j1")["status"] == "STOPPED"
+    assert [row["job_id"] for row in runtime.job_rows()] == ["j0", "j1"]
     plane.finish(first)
-    assert explanation.job_info(runtime, "j0")["status"] == "SUCCEEDED"
-    assert explanation.job_info(runtime, "j1")["status"] == "EXPIRED"
+    assert runtime.job_info("j0")["status"] == "SUCCEEDED"
+    assert runtime.job_info("j1")["status"] == "EXPIRED"
 
 
 def test_ids_that_mean_nothing_here(plane: ControlPlane) -> None:
     with pytest.raises(UnknownItemError, match="There is no item 'j9' here"):
-        explanation.job_info(plane.runtime, "j9")
+        plane.runtime.job_info("j9")
     with pytest.raises(UnknownItemError, match="'j9'"):
-        explanation.explain_item(plane.runtime, "j9")
+        plane.runtime.explain("j9")
     plane.task("t1")
     with pytest.raises(UnknownItemError, match="is a task, not a job"):
-        explanation.job_info(plane.runtime, "t1")
+        plane.runtime.job_info("t1")
 
 
 def test_the_words_for_jobs_that_are_over() -> None:

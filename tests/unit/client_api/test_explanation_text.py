@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
-from ray_multicluster_scheduler.control_plane.runtime.explanation import explain_item, wait_explanation
+from ray_multicluster_scheduler.control_plane.runtime.explanation import wait_explanation
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation, explanation_text
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
@@ -67,7 +67,7 @@ def test_one_that_waits_tells_its_place_who_is_ahead_and_what_would_help(plane: 
     for name in ("t2", "t3"):
         plane.submit(plane.with_payload(task(name, 8)))
     until(lambda: plane.runtime.record("t3") is not None)
-    story = explain_item(plane.runtime, "t3")
+    story = plane.runtime.explain("t3")
     assert (story["state"], story["code"], story["cluster"]) == ("QUEUED", "NO_CAPACITY", None)
     assert story["queue"]["position"] == 2
     assert [one["id"] for one in story["queue"]["ahead"]] == ["t2"]

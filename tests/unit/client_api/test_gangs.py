@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.gang_values import joined
 from ray_multicluster_scheduler.common.model import FailureClass, GangDescription, TaskState
-from ray_multicluster_scheduler.control_plane.runtime import explanation, local_queries, shutdown_report
+from ray_multicluster_scheduler.control_plane.runtime import local_queries, shutdown_report
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import until
@@ -241,13 +241,13 @@ class TestActors:
 
     def test_one_of_them_is_explained_by_the_gang(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
         gang = self.gang_id(pair)
-        for story in (pair[1].explain(), explanation.explain_item(plane.runtime, pair[1].id)):
+        for story in (pair[1].explain(), plane.runtime.explain(pair[1].id)):
             assert (story["id"], story["member"]) == (gang, {"id": f"{gang}.1", "index": 1, "name": "Counter"})
             assert f"{gang}.1 is its member 1, Counter" in str(story)
-        assert "member" not in explanation.explain_item(plane.runtime, gang)
+        assert "member" not in plane.runtime.explain(gang)
         for wrong in (f"{gang}.2", f"{gang}.01", f"{gang}.x", "nobody.0"):
             with pytest.raises(UnknownItemError):
-                explanation.explain_item(plane.runtime, wrong)
+                plane.runtime.explain(wrong)
 
     def test_one_of_them_is_explained_on_the_socket_too(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
         asked = local_queries.answer(plane.runtime, {"explain": pair[0].id})
@@ -311,4 +311,4 @@ class _AsOne:
 
 
 def _rows(plane: ActorPlane) -> list[dict[str, Any]]:
-    return explanation.actor_rows(plane.runtime)
+    return plane.runtime.actor_rows()

@@ -48,7 +48,7 @@ def test_what_waits_for_an_agent_that_is_being_started_says_so(tmp_path: Path, m
         service.plane.taken(a_job("j"))
         for name in ("t", "j"):
             until(lambda name=name: service.get(f"/api/v1/items/{name}")["state"] == "DISPATCHING")
-        started = "the agent on mac is being started, for 8 s now; tasks and actors wait for it"
+        started = "the agent on mac has been starting for 8 s; tasks and actors wait for it"
         assert service.get("/api/v1/items/t/explain")["sentence"].endswith(started)
         assert service.get("/api/v1/items/t")["sentence"].endswith(started)
         assert "agent" not in service.get("/api/v1/items/j/explain")["sentence"], "a job needs none"
@@ -71,7 +71,7 @@ def test_an_agent_that_has_not_come_back_is_told_of(tmp_path: Path, monkeypatch:
         now = service.plane.runtime.clock.now()
         found = row(service)
         assert 150 < found["agent_awaited_until"] - now <= 161
-        assert "of before this restart, has not come back yet: it is waited for 1" in found["sentence"]
+        assert "has not come back yet after this restart: the wait for it ends in 1" in found["sentence"]
         assert "has not come back yet" in service.get("/api/v1/items/t/explain")["sentence"]
         assert "has not come back" not in service.get("/api/v1/items/j/explain")["sentence"], "a job has no agent"
         monkeypatch.setenv("RMCS_ADDRESS", service.address)

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedS
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ResultLostError, StoreFullError
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
-from ray_multicluster_scheduler.control_plane.runtime.service import stored_kept_values
+from ray_multicluster_scheduler.control_plane.runtime.service import store_persistence
 from ray_multicluster_scheduler.control_plane.runtime.service.retention import Retention
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
@@ -134,7 +134,7 @@ def test_many_at_once_all_get_it(service: KeepingService) -> None:
 
 
 def test_while_there_is_no_room_it_waits(service: KeepingService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_kept_values, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(store_persistence, "_RETRY_S", 0.01)
     service.kept("t1")
     put, tries = service.plane.store.put_blob, []
 

@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.runtime import wire
-from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import PayloadOwnership, RecentPairs
+from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import PayloadOwnership, RecentPairs
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import WideItemReservation
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ActorService, a_call, an_actor

@@ -10,11 +10,11 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepar
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, PartHandle, handle_html
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
-from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
+from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallQueue
     from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+    from ray_multicluster_scheduler.control_plane.runtime.item import CallQueue
 
 
 class _CallHandle(Handle):

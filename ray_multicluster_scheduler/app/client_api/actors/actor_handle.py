@@ -21,9 +21,8 @@ from ray_multicluster_scheduler.common.exception import (
     TaskTimeoutError,
 )
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskState
-from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallQueue
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
-from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.item import CallQueue, Item
 from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of
 
 

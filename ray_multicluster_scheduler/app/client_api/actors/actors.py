@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.app.client_api.actors.class_methods import Metho
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import make_remote_class
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskDescription
-from ray_multicluster_scheduler.control_plane.runtime import detached_actors
+from ray_multicluster_scheduler.control_plane.runtime import fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
@@ -182,12 +182,12 @@ class EmbeddedActors(Actors):
     ) -> ActorHandle:
         actor = new.task.actor
         if name is not None and actor is not None and actor.detached and self._registry.named(name) is None:
-            found, silent = self._look(name, detached_actors.SEARCH_TIMEOUT_S)
+            found, silent = self._look(name, fleet_control.SEARCH_TIMEOUT_S)
             if found and get_if_exists:
-                return self._adopt(name, detached_actors.choose_cluster(name, found), methods)
+                return self._adopt(name, fleet_control.choose_cluster(name, found), methods)
             if found:
                 raise name_taken(name, "a detached one", found[0])
-            detached_actors.warn_unreachable(silent, name)
+            fleet_control.warn_unreachable(silent, name)
         return self._registry.add(
             lambda: self._runtime.submit(new.shelved(self._runtime.payload_cache), new.arguments),
             name,
@@ -198,13 +198,13 @@ class EmbeddedActors(Actors):
     def _search(self, name: str) -> ActorHandle:
         found, silent = self._look(name)
         if found:
-            return self._adopt(name, detached_actors.choose_cluster(name, found), {})
+            return self._adopt(name, fleet_control.choose_cluster(name, found), {})
         missed = f" (no answer from {'; '.join(silent)})" if silent else ""
         raise self._registry.unknown(name, f", neither of this program nor detached on a cluster{missed}")
 
     def _look(self, name: str, patience: float | None = None) -> tuple[list[str], list[str]]:
         dying = self._registry.dying(name)
-        return self._here.run(detached_actors.search(self._here, name, dying, patience))
+        return self._here.run(fleet_control.find_detached_actor(self._here, name, dying, patience))
 
     def _adopt(self, name: str, cluster: str, methods: Mapping[str, MethodShape]) -> ActorHandle:
         new = self._submission.adopt(name, cluster)

@@ -21,8 +21,7 @@ from ray_multicluster_scheduler.control_plane.runtime.arguments import (
     ArgumentWatch,
     ValueSource,
 )
-from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
-from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
+from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome
 from ray_multicluster_scheduler.control_plane.runtime.outcome import payload_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 

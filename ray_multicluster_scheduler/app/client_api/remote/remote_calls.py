@@ -27,9 +27,8 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.runtime import explanation, wire
 from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentFailure, Arguments, ArgumentWatch, Values
-from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise, call_summary, never_sent
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
-from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
+from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down_error
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
@@ -124,14 +123,14 @@ class RemoteCalls:
     def explain(self, call: RemoteCall) -> dict[str, Any]:
         """Explain the state of a call; once the service has it, the service does."""
         if call.outcome is not None:
-            return Explanation(call_summary(call, "", call.outcome.completion.message, 0))
+            return Explanation(call.summary("", call.outcome.completion.message, 0))
         if call.watch_arguments is not None and not call.complete:
-            return Explanation(call_summary(call, "WAITS", call.watch_arguments.waits_for, 0))
+            return Explanation(call.summary("WAITS", call.watch_arguments.waits_for, 0))
         if not call.left and not call.actor.serves:
             sentence = f"waits for the actor, which is {call.actor.item.state}"
             older = itertools.takewhile(lambda other: other is not call, self.open())
             before = sum(1 for other in older if other.actor is call.actor)
-            return Explanation(call_summary(call, "WAITS", sentence, before))
+            return Explanation(call.summary("WAITS", sentence, before))
         try:
             path = f"/api/v1/calls/{quote(call.id, safe='')}/explain"
             return Explanation(self._runtime.run(self._client.ask("GET", path)))
@@ -139,7 +138,7 @@ class RemoteCalls:
             sentence = f"{self._client.address} has not taken it yet; while this program runs, it is tried again"
             if call.taken:
                 sentence = f"{self._client.address} has it, and does not tell more; its answer may be on its way"
-            return Explanation(call_summary(call, "SENT" if call.taken else "NOT_ACCEPTED", sentence, 0))
+            return Explanation(call.summary("SENT" if call.taken else "NOT_ACCEPTED", sentence, 0))
 
     def refuse(self, why: str) -> None:
         """Accept no more calls and cancel all pending ones."""
@@ -399,7 +398,7 @@ class RemoteCall(CallPromise):
     def never_sent(self, ended: Outcome) -> Outcome:
         """The outcome of an unsent call whose actor has ended."""
         where, step = ended.completion.cluster, "make a new actor and call that"
-        done = Complete(self.id, TaskState.FAILED, 0, where, "ActorDiedError", never_sent(self, ended), step)
+        done = Complete(self.id, TaskState.FAILED, 0, where, "ActorDiedError", self.unsent_message(ended), step)
         return Outcome(done, ended.result)
 
     def failed(self, error: SchedulerError) -> Outcome:

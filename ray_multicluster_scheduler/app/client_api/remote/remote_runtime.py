@@ -43,13 +43,12 @@ from ray_multicluster_scheduler.common.notices import notify, shorten
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.config.settings import NO_LIMITS, OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime import shutdown_report, wire
-from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventIterator
 from ray_multicluster_scheduler.control_plane.runtime.explanation import is_member, member_summary
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same_item
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
-from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise, wait_for
+from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import CallbackThreads, LoopThread, shut_down_error
 from ray_multicluster_scheduler.control_plane.runtime.outcome import value_timeout
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority

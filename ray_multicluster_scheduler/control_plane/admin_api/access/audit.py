@@ -10,8 +10,8 @@ from fastapi import Request
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import caller_of
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
-from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import RecentPairs
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import RecentPairs
 
 
 async def record_action(request: Request, action: str, subject: str, details: Mapping[str, Any] | None = None) -> None:

@@ -28,9 +28,9 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
 from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import SimulationRunner
 from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
-from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import RecentPairs
 from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import RecentPairs
 
 _RESOURCES = (service, tokens, clusters, items, item_actions, queue, simulation, actors, blobs, events)
 ROUTERS = tuple(one.router for one in _RESOURCES)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access import ownership
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
@@ -61,7 +62,7 @@ async def nodes(request: Request) -> Response:
 async def drained(request: Request, name: str) -> dict[str, Any]:
     """Is the cluster free of our items? null if it is open for new work."""
     check_cluster(request, name)
-    return {"drained": fleet_control.is_drained(runtime_of(request), name)}
+    return {"drained": runtime_of(request).machine.clusters.is_drained(name)}
 
 
 @router.post("/api/v1/clusters/{name}/cordon", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.CORDON))
@@ -79,7 +80,7 @@ async def uncordon(request: Request, name: str) -> dict[str, Any]:
 async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str, Any]:
     runtime = runtime_of(request)
     check_cluster(request, name)
-    changed = fleet_control.is_cordoned(runtime, name) != cordoned
+    changed = runtime.machine.clusters.is_cordoned(name) != cordoned
     items = fleet_control.cordon(runtime, name, cordoned=cordoned)
     await runtime.until_durable()
     await record_action(request, "cordon" if cordoned else "uncordon", name)
@@ -114,7 +115,7 @@ async def check(request: Request, name: str) -> Response:
     answers an operator's check, the breaker closes."""
     runtime = runtime_of(request)
     check_cluster(request, name)
-    closed_before = fleet_control.breaker_is_closed(runtime, name)
+    closed_before = runtime.machine.clusters.health(name, runtime.clock.now()).breaker is BreakerState.CLOSED
     operator = caller_of(request).steers_all
     health = await _checked(runtime, name, by_operator=operator)
     answered = health.snapshot is not None
@@ -149,12 +150,12 @@ async def drain(request: Request, name: str) -> Response:
     await runtime.until_durable()
     await record_action(request, "drain", name)
     drained = await _drained(runtime, name, asyncio.get_running_loop().time() + timeout)
-    return JsonResponse({"drained": drained, "items": fleet_control.items_on(runtime, name)})
+    return JsonResponse({"drained": drained, "items": runtime.machine.clusters.items_on(name)})
 
 
 async def _drained(runtime: ServiceRuntime, name: str, deadline: float) -> bool:
     """Raises SchedulerError if the cluster is opened meanwhile."""
-    while not (drained := fleet_control.is_drained(runtime, name)):
+    while not (drained := runtime.machine.clusters.is_drained(name)):
         if drained is None:
             raise SchedulerError(
                 f"Cluster {name!r} was not drained: it was opened for new work again.",
@@ -232,7 +233,7 @@ def cluster_details(runtime: ServiceRuntime, name: str) -> dict[str, Any]:
     concerns = (("everything", view.problem), ("tasks and actors", view.link_problem), ("jobs", view.job_problem))
     return {
         **row,
-        "drained": fleet_control.is_drained(runtime, name),
+        "drained": runtime.machine.clusters.is_drained(name),
         "config": cluster_shown(runtime.config.cluster(name)),
         "breaker": {
             "state": str(state.breaker.state(now)),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
-from ray_multicluster_scheduler.control_plane.runtime import detached_actors
+from ray_multicluster_scheduler.control_plane.runtime import fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import name_taken
 
@@ -86,12 +86,12 @@ class ActorNames:
             raise name_taken(name, f"{living.task.name} {living.id}", living.cluster)
         if not actor.detached or actor.adopt:
             return task
-        found, unanswered = await self._search(name, detached_actors.SEARCH_TIMEOUT_S)
+        found, unanswered = await self._search(name, fleet_control.SEARCH_TIMEOUT_S)
         if found and get_if_exists and check is None:
-            return _adopting(task, name, detached_actors.choose_cluster(name, found, task.preferred_cluster))
+            return _adopting(task, name, fleet_control.choose_cluster(name, found, task.preferred_cluster))
         if found:
             raise name_taken(name, "a detached one", found[0])
-        detached_actors.warn_unreachable(unanswered, name)
+        fleet_control.warn_unreachable(unanswered, name)
         return task
 
     async def find(self, name: str, cluster: str | None) -> Item:
@@ -120,7 +120,7 @@ class ActorNames:
             SubmitRequest,
         )
 
-        task = _adopting(blank, name, detached_actors.choose_cluster(name, found, cluster))
+        task = _adopting(blank, name, fleet_control.choose_cluster(name, found, cluster))
         (answer,) = await self._runtime.accept([SubmitRequest(task, get_if_exists=True)], {digest_of(b""): b""})
         if isinstance(answer, SchedulerError):
             raise answer
@@ -132,7 +132,7 @@ class ActorNames:
             for item in self._killed.values()
             if item.task.actor is not None and item.task.actor.ray_name == name
         }
-        return await detached_actors.search(self._runtime, name, dying, patience)
+        return await fleet_control.find_detached_actor(self._runtime, name, dying, patience)
 
     def _over(self, item: Item) -> None:
         self._killed.pop(item.id, None)

@@ -11,7 +11,6 @@ from typing import Any
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, load_config
-from ray_multicluster_scheduler.control_plane.runtime import fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import store_addresses
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ClusterChanged, CordonChanged
@@ -76,7 +75,7 @@ class FleetChanges:
             tuple(name for name in now if name not in new),
             tuple(name for name in new if name in now and name not in changed),
             _other_settings(self._runtime.config, wanted),
-            tuple(name for name in self._must_be_empty(now, new) if fleet_control.items_on(self._runtime, name)),
+            tuple(name for name in self._must_be_empty(now, new) if self._items_on(name)),
         )
 
     async def read_again(self) -> FleetConfig:
@@ -107,12 +106,15 @@ class FleetChanges:
             await self._runtime.until_durable()
             others = [name for name in changes.changed if not new[name].reached_like(now[name])]
             for name in (*others, *changes.removed):
-                if name in changes.removed or not fleet_control.items_on(self._runtime, name):
+                if name in changes.removed or not self._items_on(name):
                     await self._runtime.links.close_link(name, "its entry in the configuration was changed")
             await self._use(new)
             # The known state belongs to the old entries: check the new ones now.
             self._runtime.spawn(self._runtime.health.check_queryable((*changes.added, *changes.changed)))
         return replace(changes, not_empty=())
+
+    def _items_on(self, cluster: str) -> list[str]:
+        return self._runtime.machine.clusters.items_on(cluster)
 
     def _entries(self) -> dict[str, ClusterConfig]:
         return {one.name: one for one in self._runtime.config.clusters}
@@ -136,7 +138,7 @@ class FleetChanges:
         for name in closed:
             runtime.manager.post(CordonChanged(name, cordoned=True))
         await runtime.until_durable()
-        busy = {name: items for name in names if (items := fleet_control.items_on(runtime, name))}
+        busy = {name: items for name in names if (items := self._items_on(name))}
         if not busy:
             return closed
         for name in closed:

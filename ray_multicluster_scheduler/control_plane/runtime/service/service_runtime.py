@@ -32,12 +32,17 @@ from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED
 from ray_multicluster_scheduler.control_plane.runtime.runtime import KEPT_FINISHED, Runtime
 from ray_multicluster_scheduler.control_plane.runtime.service.actor_names import ActorNames, NamedLocks
-from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import PayloadOwnership
 from ray_multicluster_scheduler.control_plane.runtime.service.service_calls import ServiceCalls
-from ray_multicluster_scheduler.control_plane.runtime.service.store_persistence import StorePersistence
-from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs, StoredArguments
+from ray_multicluster_scheduler.control_plane.runtime.service.store_persistence import (
+    StoredKeptValues,
+    StorePersistence,
+)
+from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import (
+    MissingBlobs,
+    PayloadOwnership,
+    StoredArguments,
+)
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_history import StoredHistory
-from ray_multicluster_scheduler.control_plane.runtime.service.stored_kept_values import StoredKeptValues
 from ray_multicluster_scheduler.control_plane.runtime.service.tracing.trace_sender import trace_sender_for
 from ray_multicluster_scheduler.control_plane.store import OperationRecord, Store, StoredItem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
@@ -53,7 +58,6 @@ _YIELD_EVERY = 100
 """Submissions of one batch that are handled before other work on the loop gets a turn."""
 _MOST_SUBJECT = 256
 _MOST_REPETITIONS = 20
-_FORGOTTEN = "it ended long ago and was forgotten"
 _DURABILITY_CHECK_S = 1.0
 
 OwnershipCheck = Callable[[str, str], object]
@@ -453,7 +457,7 @@ class ServiceRuntime(Runtime):
         found = await self.resolve_id(item_id)
         if found is None:
             if await asyncio.to_thread(self.store.expired, item_id):
-                return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": _FORGOTTEN}
+                return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": explanation.FORGOTTEN}
             raise explanation.unknown_item(item_id)
         if check is not None:
             check(found.owner, item_id)
@@ -485,7 +489,7 @@ class ServiceRuntime(Runtime):
             return explanation.job_row(self, job_id, reasons)
         if stored is None:
             if await asyncio.to_thread(self.store.expired, job_id):
-                return {"job_id": job_id, "status": EXPIRED, "message": _FORGOTTEN}
+                return {"job_id": job_id, "status": EXPIRED, "message": explanation.FORGOTTEN}
             raise explanation.unknown_item(job_id)
         return await asyncio.to_thread(self.history.job, stored, self.jobs.ray_id)
 

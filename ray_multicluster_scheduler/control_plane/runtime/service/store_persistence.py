@@ -1,36 +1,47 @@
-"""StorePersistence: state of a service, kept in its store so that it outlives the process."""
+"""StorePersistence: the state of a service, kept in its store so that it outlives the process.
+
+:class:`StoredKeptValues` moves a value that was kept in its cluster into the store when it is needed elsewhere.
+``service_runtime.py`` uses both.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from ray_multicluster_scheduler.common.exception import StoreFullError
+from ray_multicluster_scheduler.common.logging import about_item, get_logger
 from ray_multicluster_scheduler.control_plane.runtime.event_publisher import EventPublisher
-from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
+from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
+from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValueFetcher
+from ray_multicluster_scheduler.control_plane.runtime.outcome import is_in_cluster
+from ray_multicluster_scheduler.control_plane.runtime.runtime import Persistence, Runtime
 from ray_multicluster_scheduler.control_plane.store import Store
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
-from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore, StoredOutput
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache, StoredPayloads
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import StoredOutput
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import StoredPayloads
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import encode_outcome
 from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import DurableResultCollector
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_agent_records import StoredAgentRecords
 
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 
-class StorePersistence:
-    """See :class:`Persistence`."""
+_log = get_logger(__name__)
+_RETRY_S = 1.0
 
+
+class StorePersistence(Persistence):
     durable_log: DurableLog
+    lasting = True
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self.objects = StoredPayloads(store)
-        self.payload_cache: PayloadCache = self.objects
-        self.printed = StoredOutput(store)
-        self.output: OutputStore = self.printed
-        self.agents = StoredAgentRecords(store)
-        self.memory: AgentRecordStore = self.agents
-        self.life, self.lasting = store.epoch, True
+        self._store, self.life = store, store.epoch
+        self.objects, self.printed, self.agents = StoredPayloads(store), StoredOutput(store), StoredAgentRecords(store)
+        super().__init__(self.objects, self.printed, self.agents)
 
     def blob(self, digest: str) -> bytes | None:
         return self._store.blob(digest)
@@ -63,3 +74,40 @@ class StorePersistence:
     def stop_acknowledging(self) -> None:
         """On the loop: see :meth:`DurableResultCollector.stop_acknowledging`."""
         self._collector.stop_acknowledging()
+
+
+class StoredKeptValues(KeptValueFetcher):
+    """Retention drops values that were never needed."""
+
+    _lasting = True
+
+    def __init__(self, runtime: ServiceRuntime, log: DurableLog) -> None:
+        super().__init__(runtime)
+        self._service, self._log = runtime, log
+
+    async def _here_by_now(self, outcome: Outcome) -> Outcome | None:
+        stored = await asyncio.to_thread(self._service.store.item, outcome.completion.task_id)
+        if stored is None or not stored.status.state.terminal:
+            return None
+        now = (await asyncio.to_thread(self._service.history.item, stored)).outcome
+        return None if is_in_cluster(now) else now
+
+    async def _keep(self, outcome: Outcome) -> None:
+        """Write the value, retrying while the disk is full: its cluster keeps it until then."""
+        assert outcome.result is not None
+        logged = False
+        while True:
+            try:
+                await asyncio.to_thread(self._service.store.put_blob, outcome.result.payload or b"", beyond_quota=True)
+                break
+            except StoreFullError as error:
+                if not logged:
+                    task_id, attempt = outcome.result.task_id, outcome.result.attempt
+                    extra = about_item(task_id, attempt, None, error.code)
+                    _log.warning("the value of %s cannot be written yet: %s", task_id, error, extra=extra)
+                logged = True
+                await asyncio.sleep(_RETRY_S)
+        self._log.add_outcome(encode_outcome(outcome.result))
+        written = asyncio.Event()
+        self._service.manager.when_durable(written.set)
+        await written.wait()

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ray_multicluster_scheduler.common.exception import SchedulerError, UnknownItemError
-from ray_multicluster_scheduler.common.redaction import mask_data, mask_text
-from ray_multicluster_scheduler.control_plane.runtime.explanation import member_summary, repeats_of
+from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.control_plane.runtime.explanation import job_document, member_summary, repeats_of
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.job_status import JOB_STATUS
 from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
@@ -83,20 +81,5 @@ class StoredHistory:
 
     def job(self, stored: StoredItem, ray_id: Callable[[str, int], str]) -> dict[str, Any]:
         """A job in the form of Ray's job API. Raises UnknownItemError if the item is no job."""
-        task, _ = decode_task(stored)
-        if task.job is None:
-            raise UnknownItemError(f"{task.id!r} is a {task.kind}, not a job.", task_id=task.id)
-        row = decode_row(stored, self._store.steps(task.id), None)
-        return {
-            "job_id": task.id,
-            "status": JOB_STATUS[row.state],
-            "entrypoint": mask_text(task.job.entrypoint),
-            "metadata": mask_data(task.job.metadata),
-            "cluster": row.cluster,
-            "attempt": row.attempt,
-            "ray_submission_id": ray_id(task.id, row.attempt) if row.attempt else None,
-            "message": row.history[-1].sentence,
-            "submitted_at": task.submitted_at,
-            "started_at": row.started_at,
-            "finished_at": row.finished_at,
-        }
+        row = decode_row(stored, self._store.steps(stored.new.id), None)
+        return job_document(row, row.state, row.history[-1].sentence, ray_id)
