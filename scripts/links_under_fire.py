@@ -17,9 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.fire_history import row, table  # noqa: E402
-from tests.support.fire_troubles import all_troubles  # noqa: E402
+from tests.support.fault_history import row, table  # noqa: E402
 from tests.support.links_under_fire import LinksUnderFire  # noqa: E402
+from tests.support.network_faults import all_faults  # noqa: E402
 from tests.support.two_clusters import two_clusters  # noqa: E402
 
 PAGE = ROOT / "docs" / "links.md"
@@ -34,20 +34,20 @@ def main() -> int:
     given = parser.parse_args()
     if given.write and given.only:
         parser.error("--write needs all faults: a partial table would replace the complete one")
-    troubles = [one for one in all_troubles() if not given.only or any(word in one.name for word in given.only)]
-    if not troubles:
-        parser.error(f"no fault has such a name; known: {'; '.join(one.name for one in all_troubles())}")
+    faults = [one for one in all_faults() if not given.only or any(word in one.name for word in given.only)]
+    if not faults:
+        parser.error(f"no fault has such a name; known: {'; '.join(one.name for one in all_faults())}")
     folder = given.out or Path(tempfile.mkdtemp(prefix="rmcs-fire-"))
     folder.mkdir(parents=True, exist_ok=True)
     with two_clusters() as fleet:
-        judged = LinksUnderFire(fleet, folder, say=lambda text: print(text, flush=True)).run(troubles)
-    measured = table(row(ordeal, promises) for ordeal, promises in judged)
+        judged = LinksUnderFire(fleet, folder, log=lambda text: print(text, flush=True)).run(faults)
+    measured = table(row(fault_run, violations) for fault_run, violations in judged)
     print(measured)
     count = 0
-    for ordeal, promises in judged:
-        for sentence in promises:
+    for fault_run, violations in judged:
+        for sentence in violations:
             count += 1
-            print(f"BROKEN ({ordeal.trouble}): {sentence}")
+            print(f"BROKEN ({fault_run.fault}): {sentence}")
     if given.write:
         write(measured)
     print(f"{len(judged)} faults, {count} guarantees violated; notes, store and log: {folder}")

@@ -1,4 +1,4 @@
-"""A few rounds of `make chaos-store`: a service that is killed again and again keeps its word."""
+"""A few rounds of `make chaos-store`: repeated kills of a service violate no guarantee."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.chaos_store import ChaosStore, summary
 
 
 @pytest.mark.timeout(600)
-def test_a_service_that_is_killed_keeps_its_word(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_killed_service_violates_no_guarantee(fleet: LocalFleet, tmp_path: Path) -> None:
     chaos = ChaosStore(Path(fleet.config_path), tmp_path, seed=7)
     assert chaos.run(2) == []
     assert chaos.kills.total() == 2

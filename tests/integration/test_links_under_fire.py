@@ -1,4 +1,4 @@
-"""A short form of `make links-under-fire`: a line in trouble costs time, and no promise."""
+"""A short form of `make links-under-fire`: network faults cost time, and violate no guarantee."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.fire_history import row, table
-from tests.support.fire_troubles import some_troubles
+from tests.support.fault_history import row, table
 from tests.support.links_under_fire import LinksUnderFire
+from tests.support.network_faults import some_faults
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_a_line_in_trouble_costs_time_and_no_promise(fleet: LocalFleet, tmp_path: Path) -> None:
-    troubles = some_troubles()
-    judged = LinksUnderFire(fleet, tmp_path, job_every_s=None, heartbeat_s=1).run(troubles)
-    told = table(row(ordeal, promises) for ordeal, promises in judged)
-    assert [ordeal.trouble for ordeal, _ in judged] == [trouble.name for trouble in troubles]
-    assert [promises for _, promises in judged] == [[]] * len(troubles), told
-    (lost,) = [ordeal for ordeal, _ in judged if ordeal.trouble == "half-open connections"]
-    assert lost.noticed is not None, told
+def test_network_faults_violate_no_guarantee(fleet: LocalFleet, tmp_path: Path) -> None:
+    faults = some_faults()
+    judged = LinksUnderFire(fleet, tmp_path, job_every_s=None, heartbeat_s=1).run(faults)
+    measured = table(row(fault_run, violations) for fault_run, violations in judged)
+    assert [fault_run.fault for fault_run, _ in judged] == [fault.name for fault in faults]
+    assert [violations for _, violations in judged] == [[]] * len(faults), measured
+    (lost,) = [fault_run for fault_run, _ in judged if fault_run.fault == "half-open connections"]
+    assert lost.noticed is not None, measured
     assert lost.noticed - lost.began < 15, "three heartbeats, and a busy machine"

@@ -1,4 +1,4 @@
-"""What happened to an actor in a round of chaos, and whether it may have: each rule is one promise."""
+"""Check the recorded history of an actor in a chaos round: each rule is one guarantee."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from tests.support.chaos_history import Note
 
 NOT_KNOWN = "not known"
-"""What the error of a call says of which nobody can tell whether it ran."""
+"""Part of the error of a call that may or may not have run."""
 NOT_RUN = ("was not sent", "was not run")
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A line that a method wrote about one call of it. ``token`` was made there, and is what it returned."""
+    """A line that a method wrote about one call. ``token`` is the random value that it returned."""
 
     item: str
     attempt: int
@@ -31,15 +31,15 @@ class Ran:
 
 @dataclass(frozen=True)
 class Called:
-    """A call as its program saw it: the ``number``-th of this ``caller``. ``error`` is the class of what it raised,
-    ``ours`` whether that is a SchedulerError; neither value nor error: it was never answered."""
+    """A call as its program saw it: the ``number``-th of this ``caller``. ``error`` is the class of its exception,
+    ``ours`` whether that is a SchedulerError. A call without value and error was never answered."""
 
     caller: int
     number: int
     value: str | None = None
     error: str | None = None
     ours: bool = True
-    said: str = ""
+    message: str = ""
 
     def __str__(self) -> str:
         return f"call {self.caller}/{self.number}"
@@ -47,18 +47,18 @@ class Called:
 
 @dataclass
 class ActorStory:
-    """``stored`` is its last state and attempt in the store, ``told`` what its program was told, ``made`` what its
-    constructor wrote, ``ran`` what its methods wrote, and ``calls`` what its program knows of them."""
+    """``stored`` is its last state and attempt in the store, ``reported`` the state that its program received. ``made``
+    are the lines of its constructor, ``ran`` those of its methods, and ``calls`` the calls of its program."""
 
     item: str
     stored: tuple[str, int] | None
-    told: str
+    reported: str
     made: list[Note] = field(default_factory=list)
     ran: list[Ran] = field(default_factory=list)
     calls: list[Called] = field(default_factory=list)
 
     def ran_though_lost(self) -> int:
-        """How many calls failed and had run, as far as is written."""
+        """How many calls failed although they had run, by the recorded lines."""
         lost = {(call.caller, call.number) for call in self.calls if call.error is not None}
         return len(lost & {(run.caller, run.number) for run in self.ran})
 
@@ -69,7 +69,7 @@ def read_ran(path: Path) -> list[Ran]:
 
 
 def actor_violations(story: ActorStory) -> list[str]:
-    """Every sentence is one promise that was broken."""
+    """The violated guarantees, as sentences."""
     return [f"{story.item}: {sentence}" for rule in RULES.values() for sentence in rule(story)]
 
 
@@ -93,7 +93,7 @@ def _one_attempt_at_a_time(story: ActorStory) -> Iterator[str]:
     for before, after in itertools.pairwise(sorted(made)):
         late = [run for run in story.ran if run.attempt == before and run.ended > made[after]]
         if late or made[before] > made[after]:
-            yield f"attempt {before} still did something when {after} had begun"
+            yield f"attempt {before} was still active when {after} had begun"
 
 
 def _at_most_once(story: ActorStory) -> Iterator[str]:
@@ -103,15 +103,15 @@ def _at_most_once(story: ActorStory) -> Iterator[str]:
     known = {(call.caller, call.number) for call in story.calls}
     for run in story.ran:
         if (run.caller, run.number) not in known:
-            yield f"call {run.caller}/{run.number} ran, and nobody made it"
+            yield f"call {run.caller}/{run.number} ran, but was never called"
 
 
-def _a_value_is_what_ran(story: ActorStory) -> Iterator[str]:
+def _value_matches_run(story: ActorStory) -> Iterator[str]:
     for call in story.calls:
         if call.value is not None:
             tokens = [run.token for run in story.ran if (run.caller, run.number) == (call.caller, call.number)]
             if tokens != [call.value]:
-                yield f"{call} was answered with {call.value}, and what ran returned {', '.join(tokens) or 'nothing'}"
+                yield f"{call} was answered with {call.value}, and what ran returned {', '.join(tokens) or 'no value'}"
 
 
 def _in_order(story: ActorStory) -> Iterator[str]:
@@ -124,18 +124,18 @@ def _in_order(story: ActorStory) -> Iterator[str]:
                 yield f"call {caller}/{before.number} was not over when {caller}/{after.number} began"
 
 
-def _errors_say_what_is_not_known(story: ActorStory) -> Iterator[str]:
+def _errors_are_accurate(story: ActorStory) -> Iterator[str]:
     ran = {(run.caller, run.number) for run in story.ran}
     for call in story.calls:
         if call.error is None:
             continue
         if not call.ours:
-            yield f"{call} failed with {call.error}, which is none of our errors: {call.said}"
-        elif any(words in call.said for words in NOT_RUN):
+            yield f"{call} failed with {call.error}, which is not a SchedulerError: {call.message}"
+        elif any(words in call.message for words in NOT_RUN):
             if (call.caller, call.number) in ran:
-                yield f"{call} ran, and its error says that it did not: {call.said}"
-        elif NOT_KNOWN not in call.said:
-            yield f"{call} failed, and its error does not say what is not known: {call.error}: {call.said}"
+                yield f"{call} ran, but its error denies that: {call.message}"
+        elif NOT_KNOWN not in call.message:
+            yield f"{call} failed, and its error does not say whether it ran: {call.error}: {call.message}"
 
 
 def _every_call_is_answered(story: ActorStory) -> Iterator[str]:
@@ -144,19 +144,19 @@ def _every_call_is_answered(story: ActorStory) -> Iterator[str]:
             yield f"{call} was never answered"
 
 
-def _ended_as_it_was_asked_to(story: ActorStory) -> Iterator[str]:
+def _ended_by_kill(story: ActorStory) -> Iterator[str]:
     stored = "nowhere" if story.stored is None else story.stored[0]
-    if (stored, story.told) != ("CANCELLED", "CANCELLED"):
-        yield f"it was killed; it is {stored} in the store, and its program was told {story.told}"
+    if (stored, story.reported) != ("CANCELLED", "CANCELLED"):
+        yield f"it was killed; it is {stored} in the store, but {story.reported} for its program"
 
 
 RULES: dict[str, Callable[[ActorStory], Iterable[str]]] = {
     "made once in each attempt": _made_once_in_each_attempt,
     "one attempt at a time": _one_attempt_at_a_time,
     "at most once": _at_most_once,
-    "a value is what ran": _a_value_is_what_ran,
+    "value matches run": _value_matches_run,
     "in order": _in_order,
-    "errors say what is not known": _errors_say_what_is_not_known,
+    "errors are accurate": _errors_are_accurate,
     "every call is answered": _every_call_is_answered,
-    "ended as it was asked to": _ended_as_it_was_asked_to,
+    "ended by kill": _ended_by_kill,
 }

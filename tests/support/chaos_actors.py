@@ -1,4 +1,4 @@
-"""Actors in a round of chaos: made through the service, called the whole time, and killed in the end."""
+"""Actors of a chaos round: created through the service, called continuously, and killed at the end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.chaos_actor_history import Called
 CALLERS = 2
 _SLOWEST_S = 0.03
 _LONGEST_PAUSE_S = 0.3
-"""Both together: an actor is busy a fifth of the time, so what waits is worked off quickly."""
+"""With both limits, an actor is busy a fifth of the time, so waiting calls are processed quickly."""
 
 
-class Noted:
-    """Writes down that it was made, and each call."""
+class RecordingActor:
+    """Records its creation and each call in files."""
 
     def __init__(self, notes: str, runs: str) -> None:
         import time
@@ -27,8 +27,8 @@ class Noted:
 
         self._me, self._runs = current(), runs
         me = self._me
-        said = {"item": me.id, "attempt": me.attempt, "fence": me.fence, "what": "began", "at": time.time()}
-        self._write(notes, said)
+        line = {"item": me.id, "attempt": me.attempt, "fence": me.fence, "what": "began", "at": time.time()}
+        self._write(notes, line)
 
     def call(self, caller: int, number: int, seconds: float) -> str:
         import secrets
@@ -36,26 +36,26 @@ class Noted:
 
         began, token = time.time(), secrets.token_hex(8)
         time.sleep(seconds)
-        said = {"item": self._me.id, "attempt": self._me.attempt, "caller": caller, "number": number}
-        self._write(self._runs, {**said, "token": token, "began": began, "ended": time.time()})
+        line = {"item": self._me.id, "attempt": self._me.attempt, "caller": caller, "number": number}
+        self._write(self._runs, {**line, "token": token, "began": began, "ended": time.time()})
         return token
 
-    def _write(self, path: str, said: dict[str, object]) -> None:
+    def _write(self, path: str, line: dict[str, object]) -> None:
         import json
 
         with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(said) + "\n")
+            file.write(json.dumps(line) + "\n")
 
 
-Noted.__module__ = "__main__"  # pickled by value: nothing of ours has to be shipped
+RecordingActor.__module__ = "__main__"  # pickled by value, so that no module has to be shipped
 
 
 class CalledActor:
-    """One actor, and threads that call it until they are told to stop."""
+    """One actor, and threads that call it until :meth:`finish`."""
 
     def __init__(self, client: UnifiedScheduler, notes: Path, runs: Path, seed: int) -> None:
         self._actor = client.submit_actor_async(
-            Noted, (str(notes), str(runs)), resource_requirements={"CPU": 0}, max_restarts=0
+            RecordingActor, (str(notes), str(runs)), resource_requirements={"CPU": 0}, max_restarts=0
         )
         self.id: str = self._actor.id
         self._stop = threading.Event()
@@ -68,7 +68,7 @@ class CalledActor:
             thread.start()
 
     def finish(self, patience_s: float) -> tuple[str, list[Called]]:
-        """Wait for all answers, kill it and wait for its end. Returns its state then, and what became of the calls."""
+        """Wait for all answers, kill it and wait for its end. Returns its final state and the calls."""
         deadline = time.monotonic() + patience_s
         self._stop.set()
         for thread in self._threads:
@@ -97,9 +97,9 @@ class CalledActor:
 def _answer(handle: ActorCallHandle, caller: int, number: int, deadline: float) -> Called:
     try:
         return Called(caller, number, value=handle.result(max(0.1, deadline - time.monotonic())))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the checker looks at it
+    except Exception as error:  # noqa: BLE001 - the checker judges any error
         if isinstance(error, TaskTimeoutError) and not handle.done():
-            return Called(caller, number, said=str(error))
+            return Called(caller, number, message=str(error))
         return Called(
-            caller, number, error=type(error).__name__, ours=isinstance(error, SchedulerError), said=str(error)
+            caller, number, error=type(error).__name__, ours=isinstance(error, SchedulerError), message=str(error)
         )

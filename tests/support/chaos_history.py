@@ -1,5 +1,4 @@
-"""What happened in a round of chaos, and whether it may have: read from files that the work itself wrote, from the
-answers that the program got, and from the store."""
+"""Check the recorded history of a chaos round: files that the work wrote, answers to the program, and the store."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ class Note:
 
 @dataclass
 class History:
-    """``acknowledged`` are ids that were accepted, ``answers`` what their program was given, ``stored`` the last state
-    and attempt of each in the store, and ``notes`` what the work wrote."""
+    """``acknowledged`` are the accepted ids, ``answers`` the states that their program received, ``stored`` the last
+    state and attempt of each in the store, and ``notes`` the lines that the work wrote."""
 
     acknowledged: set[str] = field(default_factory=set)
     answers: dict[str, str] = field(default_factory=dict)
@@ -40,7 +39,7 @@ def read_notes(path: Path) -> list[Note]:
 
 
 def violations(history: History) -> list[str]:
-    """Every sentence is one promise that was broken."""
+    """The violated guarantees, as sentences."""
     by_item: dict[str, list[Note]] = {}
     for note in sorted(history.notes, key=lambda one: one.at):
         by_item.setdefault(note.item, []).append(note)
@@ -58,17 +57,17 @@ def _of_one(item: str, notes: list[Note], stored: tuple[str, int] | None, answer
         return
     state, last = stored
     if state not in TERMINAL:
-        yield f"{item} is {state} in the store, after everything was over"
+        yield f"{item} is {state} in the store at the end of the run"
     if answer is not None and answer != state:
-        yield f"{item} is {state} in the store, and its program was told {answer}"
+        yield f"{item} is {state} in the store, but {answer} for its program"
     begun = {note.attempt: note for note in notes if note.what == "began"}
     ended = {note.attempt: note for note in notes if note.what == "ended"}
     if len([note for note in notes if note.what == "began"]) > len(begun):
         yield f"{item} began more than once in one attempt"
     if state == "SUCCEEDED" and last not in ended:
-        yield f"{item} succeeded in attempt {last}, which never ended by its own account"
+        yield f"{item} succeeded in attempt {last}, which never recorded its end"
     if state == "SUCCEEDED" and any(attempt != last for attempt in ended):
-        yield f"{item} did its work in attempts {sorted(ended)}, though {last} is said to be the one"
+        yield f"{item} did its work in attempts {sorted(ended)}, but {last} is recorded as the successful one"
     yield from _of_attempts(item, begun, ended, last)
 
 

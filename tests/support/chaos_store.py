@@ -1,4 +1,4 @@
-"""Rounds of chaos: real clusters under load, while the service is killed at random moments and at named places."""
+"""Chaos rounds: real clusters under load, while the service is killed at random moments and at named code points."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ POINTS = (
     "before report",
 )
 MOST_PASSED = {"call taken": 40, "before report": 20}
-"""How often such a place is passed before the service dies there, at most; else 6 times."""
+"""How often such a point is passed at most before the service dies there; otherwise 6 times."""
 TASKS = 12
 PATIENCE_S = 180.0
 AFTERWARDS_S = 0.5
-"""So long actors are still called when the service is there again."""
+"""Actors are called for this long after the service has restarted."""
 
 
-def noted(path: str, seconds: float, ballast: bytes = b"") -> str:
-    """Writes down what it is, and when it began and ended. ``ballast`` is only carried."""
+def recorded_work(path: str, seconds: float, ballast: bytes = b"") -> str:
+    """Records its id, start and end in a file. ``ballast`` only adds bytes to the call."""
     import json
     import time
 
@@ -47,9 +47,9 @@ def noted(path: str, seconds: float, ballast: bytes = b"") -> str:
     me = current()
 
     def note(what: str) -> None:
-        said = {"item": me.id, "attempt": me.attempt, "fence": me.fence, "what": what, "at": time.time()}
+        line = {"item": me.id, "attempt": me.attempt, "fence": me.fence, "what": what, "at": time.time()}
         with open(path, "a") as file:
-            file.write(json.dumps(said) + "\n")
+            file.write(json.dumps(line) + "\n")
 
     note("began")
     time.sleep(seconds)
@@ -57,28 +57,28 @@ def noted(path: str, seconds: float, ballast: bytes = b"") -> str:
     return str(me.id)
 
 
-noted.__module__ = "__main__"  # pickled by value: nothing of ours has to be shipped
+recorded_work.__module__ = "__main__"  # pickled by value, so that no module has to be shipped
 
 _JOB = """
 import json, os, time
 def note(what):
-    said = {"item": os.environ["RMCS_TASK_ID"], "attempt": int(os.environ["RMCS_ATTEMPT"]),
+    line = {"item": os.environ["RMCS_TASK_ID"], "attempt": int(os.environ["RMCS_ATTEMPT"]),
             "fence": int(os.environ["RMCS_FENCE"]), "what": what, "at": time.time()}
     with open(PATH, "a") as file:
-        file.write(json.dumps(said) + chr(10))
+        file.write(json.dumps(line) + chr(10))
 note("began"); time.sleep(1); note("ended")
 """
 
 
 def write_job(folder: Path, notes: Path) -> str:
-    """The entrypoint of a job that writes down the same."""
+    """The entrypoint of a job that records the same."""
     script = folder / "job.py"
     script.write_text(_JOB.replace("PATH", repr(str(notes))))
     return f"python {script}"
 
 
 def read_stored(state: Path, items: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """State and attempt of each that is there. The store is opened, so its service must have ended."""
+    """State and attempt of each stored item. Opens the store, so its service must have ended."""
     store = SqliteStore(state)
     try:
         found = {item: store.item(item) for item in items}
@@ -88,10 +88,10 @@ def read_stored(state: Path, items: Iterable[str]) -> dict[str, tuple[str, int]]
 
 
 class ChaosStore:
-    """One service, killed once in every round; afterwards everything that was accepted must have run, once."""
+    """One service, killed once in every round; afterwards each accepted item must have run once."""
 
-    def __init__(self, config: Path, folder: Path, seed: int = 1, say: Callable[[str], object] = print) -> None:
-        self.folder, self._say = folder, say
+    def __init__(self, config: Path, folder: Path, seed: int = 1, log: Callable[[str], object] = print) -> None:
+        self.folder, self._log = folder, log
         self.service = RunningService(config, folder / "state")
         self._random = random.Random(seed)
         self.kills: Counter[str] = Counter()
@@ -101,21 +101,21 @@ class ChaosStore:
         self._job = write_job(folder, self._notes)
 
     def run(self, rounds: int) -> list[str]:
-        """Returns every promise that was broken."""
+        """Run the rounds. Returns the violated guarantees."""
         self.service.start()
         try:
             with UnifiedScheduler(address=self.service.address, token=self.service.token) as client:
                 for number, point in zip(range(rounds), self._points(rounds), strict=False):
                     began = time.monotonic()
                     self._round(client, point, jobs=1 if number % 3 == 0 else 0)
-                    self._say(f"round {number + 1}: {point}, {time.monotonic() - began:.1f} s")
+                    self._log(f"round {number + 1}: {point}, {time.monotonic() - began:.1f} s")
             self.service.stop()
         finally:
             self.service.__exit__()
         return self.judge()
 
     def judge(self) -> list[str]:
-        """By what is written: the store is opened, so the service must have ended."""
+        """Check files and store. Opens the store, so the service must have ended."""
         self.history.notes = read_notes(self._notes)
         self.history.stored = read_stored(self.folder / "state", self.history.acknowledged)
         ran = read_ran(self._runs)
@@ -123,7 +123,7 @@ class ChaosStore:
             story.stored = self.history.stored.get(story.item)
             story.made = [note for note in self.history.notes if note.item == story.item]
             story.ran = [run for run in ran if run.item == story.item]
-        return [*violations(self.history), *(said for story in self.actors for said in actor_violations(story))]
+        return [*violations(self.history), *(found for story in self.actors for found in actor_violations(story))]
 
     def _points(self, rounds: int) -> Iterator[str]:
         """Half of the rounds at random moments, the others at named places in turn."""
@@ -132,13 +132,14 @@ class ChaosStore:
 
     def _round(self, client: UnifiedScheduler, point: str, jobs: int) -> None:
         actors = [self._called_actor(client)]
-        if point not in ("at random", "in start-up"):  # the process that is to die has to know
+        if point not in ("at random", "in start-up"):  # the process must know the point at which to die
             self.service.stop()
-            # Programs are waiting, so it may come to that place before it can say that it is ready.
+            # Programs are waiting, so it may reach that point before it is ready.
             place = f"{point}:{self._random.randint(1, MOST_PASSED.get(point, 6))}"
             self.service.start({CRASH_VARIABLE: place}, wait=False)
         handles: list[Handle] = [
-            client.submit_task_async(noted, (str(self._notes), self._random.uniform(0.05, 1.5))) for _ in range(TASKS)
+            client.submit_task_async(recorded_work, (str(self._notes), self._random.uniform(0.05, 1.5)))
+            for _ in range(TASKS)
         ]
         actors.append(self._called_actor(client))
         handles += [client.submit_job_async(self._job) for _ in range(jobs)]
@@ -154,7 +155,7 @@ class ChaosStore:
             try:
                 self.service.process.wait(60)
             except subprocess.TimeoutExpired:
-                raise AssertionError(f"the service never came to the place {point!r}") from None
+                raise AssertionError(f"the service never reached the point {point!r}") from None
         self.kills[point] += 1
         self.service.start()
         for handle in handles:
@@ -162,7 +163,7 @@ class ChaosStore:
             self.history.acknowledged.add(handle.id)
             self.history.answers[handle.id] = str(handle.state)
             if error is not None:
-                self._say(f"{handle.id}: {error!r}")
+                self._log(f"{handle.id}: {error!r}")
         time.sleep(AFTERWARDS_S)
         for actor in actors:
             self._end(actor)
@@ -171,15 +172,15 @@ class ChaosStore:
         return CalledActor(client, self._notes, self._runs, self._random.getrandbits(32))
 
     def _end(self, actor: CalledActor) -> None:
-        told, calls = actor.finish(PATIENCE_S)
+        state, calls = actor.finish(PATIENCE_S)
         self.history.acknowledged.add(actor.id)
-        self.history.answers[actor.id] = told
-        self.actors.append(ActorStory(actor.id, None, told, calls=calls))
+        self.history.answers[actor.id] = state
+        self.actors.append(ActorStory(actor.id, None, state, calls=calls))
         with (self.folder / "answers.jsonl").open("a") as file:
             file.writelines(json.dumps({"item": actor.id, **asdict(call)}) + "\n" for call in calls)
         lost = [call for call in calls if call.value is None]
         if lost:
-            self._say(f"{actor.id}: {len(lost)} of {len(calls)} calls were lost, the first: {lost[0].said}")
+            self._log(f"{actor.id}: {len(lost)} of {len(calls)} calls were lost, the first: {lost[0].message}")
 
 
 def summary(chaos: ChaosStore) -> str:
@@ -187,7 +188,7 @@ def summary(chaos: ChaosStore) -> str:
     ran = {note.item for note in chaos.history.notes}
     attempts = Counter(attempt for _, attempt in chaos.history.stored.values())
     calls = [call for story in chaos.actors for call in story.calls]
-    said = {
+    figures = {
         "kills": dict(chaos.kills),
         "accepted": len(chaos.history.acknowledged),
         "ran": len(ran),
@@ -197,4 +198,4 @@ def summary(chaos: ChaosStore) -> str:
         "of those, calls that ran": sum(story.ran_though_lost() for story in chaos.actors),
         "attempts": {str(number): many for number, many in sorted(attempts.items())},
     }
-    return json.dumps(said)
+    return json.dumps(figures)

@@ -1,4 +1,4 @@
-"""Who judges rounds of chaos must be able to say no: histories that never happened."""
+"""The checker of chaos rounds rejects invented histories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.support.chaos_history import History, Note, violations
 
 
-def honest() -> History:
+def correct() -> History:
     """``a`` ran once; ``b`` was lost with its cluster in attempt 1, and done in attempt 2."""
     return History(
         acknowledged={"a", "b"},
@@ -25,18 +25,18 @@ def honest() -> History:
     )
 
 
-def test_nothing_is_said_against_an_honest_one() -> None:
-    assert violations(honest()) == []
+def test_a_correct_history_has_no_violation() -> None:
+    assert violations(correct()) == []
 
 
 def forged(what: str) -> History:
-    history = honest()
+    history = correct()
     match what:
         case "lost":
             del history.stored["a"]
         case "never over":
             history.stored["a"] = ("RUNNING", 1)
-        case "told otherwise":
+        case "reported otherwise":
             history.answers["a"] = "FAILED"
         case "never ran":
             history.notes = [note for note in history.notes if note.item != "a"]
@@ -52,26 +52,26 @@ def forged(what: str) -> History:
             history.notes += [Note("a", 2, 9, "began", 30.0)]
         case "ended without beginning":
             history.notes = [note for note in history.notes if (note.item, note.what) != ("a", "began")]
-        case "of nobody":
+        case "never accepted":
             history.notes.append(Note("ghost", 1, 5, "began", 1.0))
     return history
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "expected"),
     [
         ("lost", "a was accepted and is not in the store"),
         ("never over", "a is RUNNING in the store"),
-        ("told otherwise", "its program was told FAILED"),
-        ("never ran", "a succeeded in attempt 1, which never ended"),
+        ("reported otherwise", "but FAILED for its program"),
+        ("never ran", "a succeeded in attempt 1, which never recorded its end"),
         ("began twice", "a began more than once in one attempt"),
         ("done twice", "b did its work in attempts [1, 2]"),
         ("at once", "attempt 2 began before 1 had ended"),
         ("fence", "the fence of attempt 2 is not above that of 1"),
         ("unknown attempt", "a ran in attempt 2, and the store knows of 1"),
         ("ended without beginning", "a ended in attempt 1 without having begun"),
-        ("of nobody", "ghost ran and is not in the store"),
+        ("never accepted", "ghost ran and is not in the store"),
     ],
 )
-def test_a_forged_history_is_rejected(what: str, said: str) -> None:
-    assert any(said in sentence for sentence in violations(forged(what)))
+def test_a_forged_history_is_rejected(what: str, expected: str) -> None:
+    assert any(expected in sentence for sentence in violations(forged(what)))
