@@ -34,7 +34,7 @@ def digest_and_name(uri: str) -> tuple[str, str]:
 
 
 def local_paths_in(runtime_env: Mapping[str, Any]) -> list[str]:
-    """Packages that are paths on the disk of the machine that prepares the environment: everything that is no URI."""
+    """The packages that are local paths on the machine that prepares the environment, not URIs."""
     return [str(one) for one in _packages(runtime_env) if not (isinstance(one, str) and "://" in one)]
 
 

@@ -1,4 +1,4 @@
-"""CircuitBreaker: stop giving work to a cluster that keeps failing, and try it again later with a probe."""
+"""CircuitBreaker: stops sending work to a cluster that keeps failing, and tries it again later with a probe."""
 
 from __future__ import annotations
 
@@ -24,18 +24,10 @@ class CircuitBreaker:
         self._changed = on_change
         self._limit = failures
         self._recovery_s = recovery_s
-        self._in_a_row = self._silences = 0
+        self.failures_in_a_row = self._silences = 0
+        self.last_failure = ""
+        """What failed last, as the end of a sentence that begins with "the last time,"; empty if unknown."""
         self._opened_at: float | None = None
-        self._last_failure = ""
-
-    @property
-    def failures_in_a_row(self) -> int:
-        return self._in_a_row
-
-    @property
-    def last_failure(self) -> str:
-        """What failed last, in words that go on after "the last time,"; empty where nobody said."""
-        return self._last_failure
 
     @property
     def half_open_at(self) -> float | None:
@@ -49,38 +41,39 @@ class CircuitBreaker:
         return BreakerState.HALF_OPEN if now >= half_open_at else BreakerState.OPEN
 
     def record_failure(self, now: float, what: str = "", *, silence: bool = False) -> None:
-        """A failure of the cluster itself: ``what`` failed. While half open, one is enough to open it again.
+        """Count a failure of the cluster itself: ``what`` failed. While half open, one failure opens it again.
 
-        ``silence``: it was asked and did not answer, which :meth:`record_answer` takes back.
+        ``silence``: a request got no answer; :meth:`record_answer` subtracts these.
         """
         self._changed()
-        self._in_a_row += 1
+        self.failures_in_a_row += 1
         self._silences += silence
-        self._last_failure = what
-        if self.state(now) is BreakerState.HALF_OPEN or (self._opened_at is None and self._in_a_row >= self._limit):
+        self.last_failure = what
+        reached = self._opened_at is None and self.failures_in_a_row >= self._limit
+        if reached or self.state(now) is BreakerState.HALF_OPEN:
             self._opened_at = now
 
     def record_success(self) -> None:
-        """Work that went well: failures are no longer in a row. Does not close an open breaker."""
+        """Work succeeded: reset the count of failures. Does not close an open breaker."""
         if self._opened_at is None:
             self._changed()
-            self._in_a_row = self._silences = 0
+            self.failures_in_a_row = self._silences = 0
 
     def record_answer(self) -> None:
-        """It was asked and answers: that ends the row of silences, and says nothing of work that failed. Does not
-        close an open breaker."""
+        """A request was answered: subtract the silences, but not the failures of work. Does not close an open
+        breaker."""
         if self._opened_at is None and self._silences:
             self._changed()
-            self._in_a_row -= self._silences
+            self.failures_in_a_row -= self._silences
             self._silences = 0
 
     def record_probe(self, now: float) -> None:
-        """A probe was answered: closes the breaker if its time for probing has come."""
+        """A probe was answered: close the breaker if it is half open."""
         if self.state(now) is BreakerState.HALF_OPEN:
             self.close()
 
     def close(self) -> None:
-        """By hand: somebody has seen that it is well, before its time for probing."""
+        """Close it now, for an operator who has checked the cluster."""
         self._changed()
         self._opened_at = None
-        self._in_a_row = self._silences = 0
+        self.failures_in_a_row = self._silences = 0

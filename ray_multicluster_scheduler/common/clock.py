@@ -1,4 +1,4 @@
-"""Time as a value that can be passed in, so that tests and the simulator own it."""
+"""Clock: the time source that components take as a parameter, so that tests and the simulator can replace it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Something that knows the time in seconds since the epoch."""
+    """A source of the time in seconds since the epoch."""
 
     def now(self) -> float: ...
 

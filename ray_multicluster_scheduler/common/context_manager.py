@@ -22,17 +22,17 @@ class ClusterContextManager:
 
     @staticmethod
     def set(cluster: str) -> None:
-        """Prefer this cluster from now on. Raises ConfigurationError for what is no name."""
+        """Prefer this cluster from now on. Raises ConfigurationError for an invalid name."""
         _preferred.set(_checked(cluster))
 
     @staticmethod
     def get() -> str | None:
-        """The preferred cluster, from here or else from the environment."""
+        """The preferred cluster that was set, or else the one of the environment variable."""
         return _preferred.get() or os.environ.get(ENVIRONMENT_VARIABLE) or None
 
     @staticmethod
     def clear() -> None:
-        """Prefer none."""
+        """Prefer no cluster."""
         _preferred.set(None)
 
     @staticmethod

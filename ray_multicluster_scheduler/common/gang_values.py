@@ -1,6 +1,6 @@
-"""The results of a gang's members as one pickle, made without loading any of them.
+"""Joins the pickled results of a gang's members into one pickle without loading any of them.
 
-Whoever joins them is the agent in the cluster, which never unpickles what users return.
+The agent in the cluster does this: it never unpickles users' values. Pickles name this module; do not move it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ray_multicluster_scheduler.common import pickling
 
 
 def joined(parts: Sequence[bytes]) -> bytes:
-    """A pickle of the list of the values that ``parts`` are pickles of."""
+    """A pickle of the list of values; each of ``parts`` is the pickle of one."""
     return pickle.dumps(_Values(parts), protocol=5)
 
 
 def load_all(parts: Sequence[bytes]) -> list[Any]:
-    """What such a pickle loads itself with."""
+    """Loads such a pickle: called by ``pickle.loads``."""
     return [pickling.loads(part) for part in parts]
 
 

@@ -1,4 +1,4 @@
-"""lazy_attributes(): lets a package export the names of its modules, and import a module only when a name is used."""
+"""lazy_attributes(): lets a package export names of its modules, and imports a module when a name is first used."""
 
 from __future__ import annotations
 

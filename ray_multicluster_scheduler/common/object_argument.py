@@ -1,4 +1,4 @@
-"""Arguments whose value travels apart from the call: results of other items, and what was ``put``."""
+"""Arguments whose values are sent separately from the call: results of other items, and values of ``put``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 RESULT = "result-"
-"""What the name of a value begins with that is the value of an item; what was put goes by its digest."""
+"""Prefix of the name of a value that is the result of an item. The name of a put value is its digest."""
 ACTOR = "actor:"
-"""Where such names are listed: an actor whose handle is among the arguments, with its id behind it."""
+"""Prefix, in lists of such names, for the id of an actor whose handle is among the arguments."""
 
 
 def is_put(name: str) -> bool:
-    """Is this the digest of a value that was put?"""
+    """Whether this is the digest of a value that was put."""
     return not name.startswith((RESULT, ACTOR))
 
 
@@ -21,7 +21,7 @@ def is_put(name: str) -> bool:
 class ObjectArgument:
     """Stands for the value of the call's object number ``index``, or for one part of it.
 
-    Only as an argument itself, positional or named; inside of a list it means nothing.
+    It is replaced only as an argument itself, positional or named, not inside of a list.
     """
 
     index: int
@@ -31,7 +31,7 @@ class ObjectArgument:
 def fill_in(
     args: Sequence[Any], kwargs: Mapping[str, Any], load: Callable[[int], Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Put the values in their places. Each object is loaded anew for each place: they are not shared."""
+    """Replace each ObjectArgument by its value. Each is loaded separately: values are not shared."""
 
     def value(argument: Any) -> Any:
         if not isinstance(argument, ObjectArgument):

@@ -16,7 +16,7 @@ _GC_MIDDLE = 20
 
 
 def crash_point(name: str) -> None:
-    """Does nothing, unless the environment asks to kill this process here, as a power failure would."""
+    """Kill this process here, like a power failure, if the environment variable names this point."""
     global _passes_left  # noqa: PLW0603 - one process dies once
     if name == _crash_name:
         _passes_left -= 1
@@ -25,7 +25,7 @@ def crash_point(name: str) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is a process with this id, of any user."""
+    """Whether a process with this id exists, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -36,7 +36,7 @@ def is_alive(pid: int) -> bool:
 
 
 def reduce_gc() -> None:
-    """Make garbage collection rare, for a process that keeps most of its objects. Call it when everything is built.
+    """Make garbage collection rare, for a process that keeps most of its objects. Call it after start-up.
 
     Existing objects are frozen, so they are not scanned again. Only reference cycles are freed later than before.
     """

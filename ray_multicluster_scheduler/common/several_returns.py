@@ -1,4 +1,5 @@
-"""Functions and methods that return several values, each of which has a handle of its own. A worker loads it, too."""
+"""Functions and methods that return several values (``num_returns``), each with its own handle. Workers load this
+module too."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
 def check_num_returns(number: object) -> int:
-    """How many values it has; None is 1. Raises ConfigurationError."""
+    """The number of values; None means 1. Raises ConfigurationError."""
     if number is None:
         return 1
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
@@ -22,7 +23,7 @@ def check_num_returns(number: object) -> int:
 
 
 class SeveralReturns:
-    """Calls the function, and sees to it that there are as many values as handles wait for them."""
+    """Wraps a function so that it returns exactly this number of values."""
 
     def __init__(self, function: Callable[..., Any], number: int) -> None:
         self.function, self.number = function, number
@@ -33,7 +34,8 @@ class SeveralReturns:
 
 
 def as_many(value: Any, number: int, name: str) -> Any:
-    """What is sent back of what ``name`` returned: a tuple of so many, one as it is, or nothing. Raises ValueError."""
+    """Convert what ``name`` returned to a tuple of ``number`` values, the value itself (1) or None (0). Raises
+    ValueError."""
     if number == 1:
         return value
     if number == 0:
@@ -45,7 +47,7 @@ def as_many(value: Any, number: int, name: str) -> Any:
 
 
 def wrong_number(value: Any, number: int, name: str) -> ValueError | None:
-    """What to raise for a value that does not have that many parts."""
+    """The error for a value that does not have this number of parts; None if it has."""
     try:
         if len(value) == number:
             return None

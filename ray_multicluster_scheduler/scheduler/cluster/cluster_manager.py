@@ -18,8 +18,8 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterPro
 class ClusterHealth:
     """Health of one cluster by the last events that the registry recorded.
 
-    ``problem`` blocks all work, ``link_problem`` tasks and actors, ``job_problem`` jobs. ``evidence_of_life`` says why
-    the cluster cannot be dead; None if nothing recent speaks against it.
+    ``problem`` blocks all work, ``link_problem`` tasks and actors, ``job_problem`` jobs. ``evidence_of_life`` is the
+    reason why the cluster cannot be dead, if there is one.
     """
 
     problem: ClusterProblem | None
@@ -62,7 +62,7 @@ class ClusterManager:
         self._registry.state(name).paused = None
 
     def declare_dead(self, name: str, reason: str, now: float) -> None:
-        """Record an operator's word that nothing runs there; the cluster takes no work until it answers again."""
+        """Record that an operator declared it dead; the cluster takes no work until it answers again."""
         self._registry.state(name).declare_dead(reason, now)
 
     def close_breaker(self, name: str, now: float) -> bool:

@@ -17,7 +17,7 @@ class SnapshotFailure:
     sentence: str
     permanent: bool
     awaited: bool = False
-    """It could not be asked: its link is down, or its agent has yet to come back."""
+    """No request could be sent: its link is down, or its agent has not reconnected yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def without_reserved(nodes: Iterable[NodeView], pin: WideItemReservation) -> tup
 
 
 STALE_AFTER_INTERVALS = 3
-_UNSEEN = frozenset(
+_NOT_IN_VIEW = frozenset(
     {
         "refresh_requested_at",
         "dashboard_checked_at",
@@ -67,13 +67,11 @@ _UNSEEN = frozenset(
         "refreshing",
         "silence_counted_at",
         "silent_since",
-    }  # no view shows them
-    | {
-        "last_contact_at",
-        "snapshot_received_at",
-    }  # nor these, once something was heard and while a link tells of every change
+        "view_until",
+    }
+    | {"last_contact_at", "snapshot_received_at"}  # not after the first contact, and while the link pushes changes
 )
-_NEVER = object()
+_NOT_SET = object()
 
 
 class ClusterState:
@@ -93,9 +91,10 @@ class ClusterState:
     ) -> None:
         self._on_change = on_change
         self._view: ClusterView | None = None
-        self._view_before: ClusterView | None = None  # true but for the books, and what a later snapshot shows
+        self._view_before: ClusterView | None = None  # outdated only in bookings and nodes
         self._view_of: ResourceSnapshot | None = None
-        self._view_until = inf
+        self.view_until = inf
+        """When the last view expires although nothing happens."""
         self.metadata = metadata
         self.settings = settings
         self.cordoned = False
@@ -111,9 +110,9 @@ class ClusterState:
         self.refresh_failure: SnapshotFailure | None = None
         self.refreshing = False
         self.refresh_requested_at: float | None = None
-        self.dashboard_failure: SnapshotFailure | None = None  # since then; the link is another matter
-        self.head_silent_since: float | None = None  # as its agent reports
-        self.ended_by_restart: frozenset[tuple[str, int]] = frozenset()  # attempts that were there when it was told of
+        self.dashboard_failure: SnapshotFailure | None = None
+        self.head_silent_since: float | None = None  # reported by its agent
+        self.ended_by_restart: frozenset[tuple[str, int]] = frozenset()  # attempts there when it restarted
         self.checking_dashboard = False
         self.dashboard_checked_at: float | None = None
         self.last_contact_at: float | None = None  # in any way
@@ -124,9 +123,9 @@ class ClusterState:
         self.ray_version: str | None = None
 
     def __setattr__(self, name: str, value: object) -> None:
-        before = self.__dict__.get(name, _NEVER)
+        before = self.__dict__.get(name, _NOT_SET)
         object.__setattr__(self, name, value)
-        if name not in _UNSEEN and not name.startswith("_view") and name != "_on_change" and before != value:
+        if name not in _NOT_IN_VIEW and not name.startswith("_view") and name != "_on_change" and before != value:
             self._changed()
 
     def _changed(self) -> None:
@@ -146,7 +145,7 @@ class ClusterState:
     def name(self) -> str:
         return self.metadata.name
 
-    # ---- work of ours there
+    # ---- our work there
 
     @property
     def at_in_flight_limit(self) -> bool:
@@ -185,19 +184,19 @@ class ClusterState:
             self.assign(begun, now, short=True)
 
     def actor_ready(self, task: TaskDescription, now: float) -> None:
-        """The actor is placed: it now holds only what it asked for, which may be less than it needed for placement."""
+        """The actor is ready: from now on it holds only its requirements, which may be less than its placement."""
         self.slots.actor_ready(task.id)
         if task.placement != task.requirements:
             self.ledger.shrink(task.id, task.requirements, now)
 
-    # ---- reports about it
+    # ---- events about it
 
     def record_snapshot(self, snapshot: ResourceSnapshot, now: float) -> None:
-        told_of_changes = self.receives_updates()
+        had_updates = self.receives_updates()
         self.ledger.observe(snapshot)
         self._view_of = None
         self.snapshot_received_at = now
-        if not told_of_changes:
+        if not had_updates:
             self._changed()
         if self.dead is not None and snapshot.taken_at > self.dead.at:  # else it was taken before
             self.dead = None
@@ -256,7 +255,7 @@ class ClusterState:
         self.dead = ClusterProblem(reasons.CLUSTER_DEAD, sentence, at=now)
 
     def evidence_of_life(self, now: float) -> str | None:
-        """Why it cannot be dead; None if nothing recent speaks against it."""
+        """Why it cannot be dead; None without recent evidence."""
         if self.link == "up":
             return "its link is up"
         silent_since = self.link_down_at if self.link == "down" else -inf
@@ -290,23 +289,18 @@ class ClusterState:
     def view(self, now: float, next_submission_at: float | None = None) -> ClusterView:
         """The cluster at this moment; the same object as long as nothing changes."""
         view = self._view
-        if view is not None and now < self._view_until and view.next_submission_at == next_submission_at:
+        if view is not None and now < self.view_until and view.next_submission_at == next_submission_at:
             return view
         fields, before = self.__dict__, self._view_before
-        if before is not None and now < self._view_until and before.next_submission_at == next_submission_at:
+        if before is not None and now < self.view_until and before.next_submission_at == next_submission_at:
             fresh = {} if self.ledger.latest_snapshot is self._view_of else self._snapshot_fields()
             view = before.with_changes(at=now, **self._load_fields(), **fresh)
         else:
             view = self.fresh_view(now, next_submission_at)
-            fields["_view_until"] = self._valid_until(view)
+            fields["view_until"] = self._valid_until(view)
         fields["_view"], fields["_view_of"] = view, self.ledger.latest_snapshot
         fields["_view_before"] = view if view.without_reservation is None else None
         return view
-
-    @property
-    def view_until(self) -> float:
-        """When the last view expires although nothing happens."""
-        return self._view_until
 
     def fresh_view(self, now: float, next_submission_at: float | None = None) -> ClusterView:
         """A new view with current sentences."""

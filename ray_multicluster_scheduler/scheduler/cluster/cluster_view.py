@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
 LinkState = Literal["none", "up", "down"]
 
 NEW_NODE = "(new node)"
-"""Where the ledger books what was sent to an autoscaling cluster before there is a node for it."""
+"""Pseudo node for bookings on an autoscaling cluster before a real node exists."""
 
 
 V = TypeVar("V")
@@ -22,9 +22,9 @@ class lazy_property(Generic[V]):  # noqa: N801 - it is used as `property` is
     """A property that is computed once. Unlike ``functools.cached_property`` it takes no lock: only one thread uses
     it."""
 
-    def __init__(self, work_out: Callable[[Any], V]) -> None:
-        self._work_out, self.__doc__ = work_out, work_out.__doc__
-        self._name = work_out.__name__
+    def __init__(self, compute: Callable[[Any], V]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+        self._name = compute.__name__
 
     @overload
     def __get__(self, owner: None, kind: type) -> lazy_property[V]: ...
@@ -35,7 +35,7 @@ class lazy_property(Generic[V]):  # noqa: N801 - it is used as `property` is
     def __get__(self, owner: object | None, kind: type) -> V | lazy_property[V]:
         if owner is None:
             return self
-        value = owner.__dict__[self._name] = self._work_out(owner)
+        value = owner.__dict__[self._name] = self._compute(owner)
         return value
 
 
@@ -91,7 +91,7 @@ class NewNode:
         return all(self.size.get(name) for name in need)
 
     def max_free(self, *, endless: bool) -> dict[str, float]:
-        """The most that is left of it; ``endless``: for items that may need several such nodes."""
+        """The most that is free on it; ``endless``: for items that may need several such nodes."""
         if not self.reserved and (self.size is None or endless):
             return Unlimited()
         return {} if self.size is None else minus(self.size, self.reserved)
@@ -175,7 +175,7 @@ class ClusterView:
 
     @lazy_property
     def free(self) -> dict[str, float]:
-        """What is free on all nodes whose external use is known."""
+        """What is free on the nodes with known external use."""
         return _sum([node.free for node in self.nodes if node.free is not None])
 
     @lazy_property
@@ -203,7 +203,7 @@ class ClusterView:
 
     @lazy_property
     def use(self) -> dict[str, float]:
-        """Share in use by anyone, 0..1, over the nodes whose external use is known."""
+        """Share in use by anyone, 0..1, over the nodes with known external use."""
         total, free, over, use = self.total, self.free, self._overcommitted, {}
         for node in self.nodes:
             if node.free is None:

@@ -3,7 +3,7 @@
 A snapshot shows some moment within its staleness, and what of ours ran at that moment is not known exactly. So it gives
 two bounds: others use at least what is left after subtracting the most that may have been ours, and at most what is
 left after subtracting what surely was. A lower bound holds until a later snapshot contradicts it or none has confirmed
-it for ``DOUBT_S``. So the estimate errs towards too much external use.
+it for ``UNCONFIRMED_S``. So the estimate errs towards too much external use.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ray_multicluster_scheduler.common.model.resources import minus
 SETTLE_S = 2.0
 """A reservation older than this counts as running, even if no start was reported."""
 
-DOUBT_S = 30.0
-"""A lower bound that no snapshot has confirmed for so long is dropped, so that a mistake does not last."""
+UNCONFIRMED_S = 30.0
+"""A lower bound that no snapshot has confirmed for this time is dropped, so that an error does not last."""
 
 _MOST_CLAIMS = 6
 
@@ -58,7 +58,7 @@ class _LowerBound:
             self.value = {name: min(amount, most.get(name, 0.0)) for name, amount in self.value.items()}
 
     def is_covered_by(self, other: _LowerBound) -> bool:
-        """Does the other bound, which is not older, demand as much of every resource?"""
+        """Is the other bound at least as new, and at least as high for every resource?"""
         value = other.value
         return self.until <= other.until and all(amount <= value.get(name, 0.0) for name, amount in self.value.items())
 
@@ -76,11 +76,11 @@ class ExternalUsage:
         return self._usage.get(node_id)
 
     def observe(self, node_id: str, sight: UsageObservation) -> None:
-        """Learn from an observation, which may come late."""
+        """Update the bounds by an observation, which may come late."""
         fresh = _LowerBound(sight)
         before = self._last_seen.get(node_id, sight.until)
         self._last_seen[node_id] = max(before, sight.until)
-        claims = [claim for claim in self._bounds.get(node_id, ()) if claim.until > before - DOUBT_S]
+        claims = [claim for claim in self._bounds.get(node_id, ()) if claim.until > before - UNCONFIRMED_S]
         for claim in claims:
             claim.tighten_from(fresh)
             fresh.tighten_from(claim)

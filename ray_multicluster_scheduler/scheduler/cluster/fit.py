@@ -111,7 +111,7 @@ def spread(need: Resources, nodes: Sequence[NodeView], whole: Resources | None =
 
 
 def _spread_around(need: Resources, nodes: Sequence[NodeView], whole: Resources) -> dict[str, Resources] | None:
-    """Which node takes the whole part does not matter for the rest."""
+    """Place the whole part first: its node does not matter for the rest."""
     first = best_node(whole, nodes)
     if first is None:
         return None

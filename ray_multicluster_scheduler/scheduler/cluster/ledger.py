@@ -1,8 +1,8 @@
 """Ledger of one cluster: what we reserved on which node, and what others use.
 
 Our reservations are exact and last from the decision to the end of the attempt. A snapshot is never exact: it shows the
-cluster at some moment within its staleness. So it only tells what *others* use: ``others = used in the snapshot - ours
-within the staleness before it`` (see external_usage.py), and ``free = total - others - ours``.
+cluster at some moment within its staleness. So only the use by *others* is taken from it: ``others = used in the
+snapshot - ours within the staleness before it`` (see external_usage.py), and ``free = total - others - ours``.
 
 What was sent to an autoscaling cluster before its node exists is booked on a pseudo node, NEW_NODE, and moved as soon
 as a real node has capacity for it, which is where Ray will start it.
@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.scheduler.cluster.usage_history import UsageHist
 STALENESS_S = {"agent": 0.3, "http": 6.0}
 """How old what a snapshot shows may be, by source (measured: 0.11 s and 5.6 s)."""
 
-_BYGONE_SIZES = 16
+_MOST_PAST_SIZES = 16
 _DIGITS = 6  # sums of Ray's four decimals, without the noise of floating point
 
 
@@ -49,45 +49,29 @@ class Ledger:
     ) -> None:
         self._on_change, self._on_rebooked = on_change, on_rebooked
         self._views: dict[str, NodeView] = {}
-        self._latest_snapshot: ResourceSnapshot | None = None
-        self._reservations: dict[str, Reservation] = {}
+        self.latest_snapshot: ResourceSnapshot | None = None
+        self.reservations: dict[str, Reservation] = {}
+        """By item id."""
         self._reserved: dict[str, dict[str, float]] = {}
         self._history: dict[str, UsageHistory] = {}
         self._external = ExternalUsage()
-        self._past_node_sizes: list[Resources] = []
-        self._largest_node_set: tuple[Resources, ...] = ()
+        self.past_node_sizes: tuple[Resources, ...] = ()
+        """The largest node sizes that were ever seen here."""
+        self.largest_node_set: tuple[Resources, ...] = ()
+        """The node sizes at the time when there were most nodes: a node that is away may come back."""
         self._known_since = self._session_since = -math.inf
         self._nodes_before = 0
 
-    @property
-    def latest_snapshot(self) -> ResourceSnapshot | None:
-        return self._latest_snapshot
-
-    @property
-    def reservations(self) -> Mapping[str, Reservation]:
-        """By item id."""
-        return self._reservations
-
-    @property
-    def past_node_sizes(self) -> tuple[Resources, ...]:
-        """The largest node sizes that were ever seen here."""
-        return tuple(self._past_node_sizes)
-
-    @property
-    def largest_node_set(self) -> tuple[Resources, ...]:
-        """The node sizes at the time when there were most nodes: a node that is away may come back."""
-        return self._largest_node_set
-
     def node_count_at_placement(self, task_id: str) -> int | None:
         """How many nodes the session had in which the item was placed; None if no snapshot covers that time."""
-        if self._latest_snapshot is None:
+        if self.latest_snapshot is None:
             return None
-        reservation = self._reservations.get(task_id)
+        reservation = self.reservations.get(task_id)
         if reservation is None:
-            return max(self._nodes_before, len(self._latest_snapshot.nodes))
+            return max(self._nodes_before, len(self.latest_snapshot.nodes))
         if reservation.since < self._known_since:
             return None
-        return self._nodes_before if reservation.since < self._session_since else len(self._latest_snapshot.nodes)
+        return self._nodes_before if reservation.since < self._session_since else len(self.latest_snapshot.nodes)
 
     def pending_on_new_nodes(self) -> Resources:
         """What waits for a node that does not exist yet."""
@@ -95,13 +79,13 @@ class Ledger:
 
     def waits_for_node(self, task_id: str) -> bool:
         """Does the item wait for a new node?"""
-        reservation = self._reservations.get(task_id)
+        reservation = self.reservations.get(task_id)
         return reservation is not None and NEW_NODE in reservation.parts
 
     def reserve(self, task_id: str, parts: Mapping[str, Resources], now: float, *, spreads: bool = False) -> None:
         """Hold this for the item until :meth:`release`. An item holds one reservation at a time."""
         self._drop(task_id, now)
-        self._reservations[task_id] = Reservation(now, dict(parts), spreads)
+        self.reservations[task_id] = Reservation(now, dict(parts), spreads)
         for node_id, amounts in parts.items():
             self._book(node_id, amounts, 1, now)
 
@@ -111,24 +95,24 @@ class Ledger:
         self._move_to_real_nodes(now)
 
     def hand_over(self, ended_id: str, begun_id: str) -> bool:
-        """What one item held is another one's from now on. False if it held nothing."""
-        reservation = self._reservations.pop(ended_id, None)
+        """Give the reservation of one item to another. False if it held nothing."""
+        reservation = self.reservations.pop(ended_id, None)
         if reservation is None:
             return False
-        self._reservations[begun_id] = reservation
+        self.reservations[begun_id] = reservation
         return True
 
     def shrink(self, task_id: str, amounts: Resources, now: float) -> None:
         """From now on it holds only this, where it is."""
-        reservation = self._reservations.get(task_id)
+        reservation = self.reservations.get(task_id)
         if reservation is not None and reservation.parts:
             self.reserve(task_id, {next(iter(reservation.parts)): amounts} if amounts else {}, now)
-            self._reservations[task_id].started_at = reservation.started_at
+            self.reservations[task_id].started_at = reservation.started_at
             self._move_to_real_nodes(now)
 
     def move(self, task_id: str, node_id: str, now: float) -> bool:
         """Ray started it on this node, whatever we expected. False if that is what we expected."""
-        reservation = self._reservations.get(task_id)
+        reservation = self.reservations.get(task_id)
         if reservation is None or not reservation.parts:
             return False
         if node_id in reservation.parts and len(reservation.parts) == 1:
@@ -141,7 +125,7 @@ class Ledger:
 
     def arrange(self, task_id: str, parts: Mapping[str, Resources], now: float) -> bool:
         """Ray started it, or the members of a gang, on these nodes. False if that is what we expected."""
-        reservation = self._reservations.get(task_id)
+        reservation = self.reservations.get(task_id)
         if reservation is None:
             return False
         reservation.started_at = now
@@ -154,7 +138,7 @@ class Ledger:
                 self._history.setdefault(node_id, UsageHistory()).backdate(since, came)
                 self._external.attribute_to_us(node_id, since, came)
         self.reserve(task_id, parts, now, spreads=reservation.spreads)
-        self._reservations[task_id].since, self._reservations[task_id].started_at = since, now
+        self.reservations[task_id].since, self.reservations[task_id].started_at = since, now
         self._move_overbooked(parts, now)
         self._move_to_real_nodes(now)
         return True
@@ -162,7 +146,7 @@ class Ledger:
     def observe(self, snapshot: ResourceSnapshot) -> None:
         """Learn from a snapshot, which may come late, early, twice or out of order."""
         self._forget_views()
-        newest = self._latest_snapshot
+        newest = self.latest_snapshot
         if newest is not None and _other_session(newest, snapshot):
             if snapshot.taken_at < newest.taken_at:
                 return
@@ -174,7 +158,7 @@ class Ledger:
         if newest is None or snapshot.taken_at >= newest.taken_at:
             if newest is not None and NEW_NODE in self._reserved:
                 self._book_on_added_nodes(newest, snapshot)
-            self._latest_snapshot = newest = snapshot
+            self.latest_snapshot = newest = snapshot
             self._forget_vanished(snapshot)
             self._record_node_sizes(snapshot)
         if snapshot.taken_at < newest.taken_at - STALENESS_S[newest.source]:
@@ -189,8 +173,7 @@ class Ledger:
 
     def forget_node_sizes(self) -> None:
         """The cluster was reconfigured: earlier node sizes no longer apply."""
-        self._past_node_sizes.clear()
-        self._largest_node_set = ()
+        self.past_node_sizes = self.largest_node_set = ()
         self._on_change()
 
     def _forget_views(self) -> None:
@@ -199,10 +182,10 @@ class Ledger:
 
     def nodes(self) -> tuple[NodeView, ...]:
         """The nodes of the newest snapshot with the current bookings."""
-        if self._latest_snapshot is None:
+        if self.latest_snapshot is None:
             return ()
         views = self._views
-        return tuple([views.get(node.node_id) or self._view(node) for node in self._latest_snapshot.nodes])
+        return tuple([views.get(node.node_id) or self._view(node) for node in self.latest_snapshot.nodes])
 
     def _view(self, node: NodeSnapshot) -> NodeView:
         ours = self._reserved.get(node.node_id, {})
@@ -221,7 +204,7 @@ class Ledger:
         return view
 
     def _drop(self, task_id: str, now: float) -> None:
-        reservation = self._reservations.pop(task_id, None)
+        reservation = self.reservations.pop(task_id, None)
         if reservation is None:
             return
         for node_id, amounts in reservation.parts.items():
@@ -230,7 +213,7 @@ class Ledger:
     def _move_overbooked(self, taken: Iterable[str], now: float) -> None:
         """More is booked on these nodes than they have: attempts that have not started will start where there is
         capacity."""
-        totals = {node.node_id: node.total for node in self._latest_snapshot.nodes} if self._latest_snapshot else {}
+        totals = {node.node_id: node.total for node in self.latest_snapshot.nodes} if self.latest_snapshot else {}
         for node_id in taken:
             for task_id, reservation in self._expected_on(node_id):
                 if node_id not in totals or fits(self._reserved.get(node_id, {}), totals[node_id]):
@@ -244,12 +227,12 @@ class Ledger:
         """Those that are booked there alone and were not seen to start."""
         return [
             (task_id, one)
-            for task_id, one in self._reservations.items()
+            for task_id, one in self.reservations.items()
             if node_id in one.parts and len(one.parts) == 1 and one.started_at == math.inf and not one.spreads
         ]
 
     def _waiting_for_nodes(self) -> list[tuple[str, Reservation]]:
-        return [(task_id, one) for task_id, one in self._reservations.items() if NEW_NODE in one.parts]
+        return [(task_id, one) for task_id, one in self.reservations.items() if NEW_NODE in one.parts]
 
     def _move_to_real_nodes(self, now: float) -> None:
         """Capacity was freed or a node appeared: Ray starts there what waits for a new node."""
@@ -278,7 +261,7 @@ class Ledger:
         self, task_id: str, node_id: str, part: Resources, now: float, *, expected: str = NEW_NODE
     ) -> None:
         """Move this part of a reservation to another node."""
-        reservation = self._reservations[task_id]
+        reservation = self.reservations[task_id]
         self._on_rebooked(task_id)
         rest = {name: amount for name, amount in minus(reservation.parts[expected], part).items() if amount > 0}
         parts = {**reservation.parts, node_id: plus(reservation.parts.get(node_id, {}), part), expected: rest}
@@ -309,7 +292,7 @@ class Ledger:
     def _running_by(self, since: float) -> dict[str, dict[str, float]]:
         """What was seen to start by then and has not ended, by node."""
         running: dict[str, dict[str, float]] = {}
-        for reservation in self._reservations.values():
+        for reservation in self.reservations.values():
             if reservation.started_at <= since:
                 for node_id, part in reservation.parts.items():
                     running[node_id] = plus(running.get(node_id, {}), part)
@@ -335,13 +318,13 @@ class Ledger:
         self._external.keep_only(alive)
 
     def _record_node_sizes(self, snapshot: ResourceSnapshot) -> None:
-        if len(snapshot.nodes) > len(self._largest_node_set):
-            self._largest_node_set = tuple(node.total for node in snapshot.nodes)
+        if len(snapshot.nodes) > len(self.largest_node_set):
+            self.largest_node_set = tuple(node.total for node in snapshot.nodes)
         for node in snapshot.nodes:
-            if any(fits(node.total, size) for size in self._past_node_sizes):
+            if any(fits(node.total, size) for size in self.past_node_sizes):
                 continue
-            self._past_node_sizes = [size for size in self._past_node_sizes if not fits(size, node.total)]
-            self._past_node_sizes = [*self._past_node_sizes, node.total][-_BYGONE_SIZES:]
+            larger = [size for size in self.past_node_sizes if not fits(size, node.total)]
+            self.past_node_sizes = tuple([*larger, node.total][-_MOST_PAST_SIZES:])
 
 
 def _other_session(left: ResourceSnapshot, right: ResourceSnapshot) -> bool:

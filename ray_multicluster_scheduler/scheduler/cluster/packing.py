@@ -2,7 +2,7 @@
 
 For one node, or as many nodes as bundles, the result is exact. In between it is bin packing: bundles are placed largest
 first; if that fails, a bounded search tries other arrangements. A solution may exist that the search does not find, so
-only :func:`never_fits` says that there is none.
+only :func:`never_fits` is certain that there is none.
 
 Nodes with equal free resources are considered once.
 """
@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 from ray_multicluster_scheduler.common.model import Resources
 
-MOST_LOOKS = 2_000
-"""So often the search looks whether a bundle fits a node: a few milliseconds."""
+MOST_CHECKS = 2_000
+"""Checks of a bundle against a node before the search gives up: a few milliseconds."""
 _MOST_SEARCHED = 64
-"""Bundles: the search goes one level deeper for each."""
+"""The most bundles that are searched for: the search goes one level deeper for each."""
 _ROUNDING = 0.5 / 10_000  # half a step of Ray's fixed-point amounts
 
 Rooms: TypeAlias = Sequence[Resources]
@@ -75,7 +75,7 @@ class _Packing:
         return [self._placed[index] for index in range(len(self._bundles))] if found else None
 
     def _on_one_node(self) -> bool:
-        """Use the node that they fill best, so that large gaps remain for large items."""
+        """Use the node with the least left over, so that large gaps remain for large items."""
         fitting = [at for at, free in enumerate(self._free) if _fits(self._total, free)]
         if not fitting:
             return False
@@ -150,7 +150,7 @@ class _Packing:
                 continue  # an equal node would fare no better
             tried.add(room)
             self._checks += 1
-            if self._checks > MOST_LOOKS:
+            if self._checks > MOST_CHECKS:
                 self.gave_up = True
                 return False
             if not _fits(need, room):
@@ -165,7 +165,7 @@ class _Packing:
 
 
 def _move(groups: dict[_Alike, list[int]], alike: _Alike, need: _Amounts) -> int:
-    """Put it on the first of these nodes, which is then one of others."""
+    """Put it on the first of these nodes, and move that node to its new group."""
     number, left = alike
     at = groups[alike].pop()
     if not groups[alike]:

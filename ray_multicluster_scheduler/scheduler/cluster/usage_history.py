@@ -33,7 +33,7 @@ class UsageHistory:
         self._buckets: deque[_Bucket] = deque()
 
     def record(self, now: float, ours: Resources) -> None:
-        """From now on this much is ours."""
+        """Record how much is ours from now on."""
         at = math.floor(now / BUCKET_S) * BUCKET_S
         if self._buckets and self._buckets[-1].at >= at:
             bucket = self._buckets[-1]
@@ -43,7 +43,7 @@ class UsageHistory:
         else:
             before = self._buckets[-1].last if self._buckets else {}
             self._buckets.append(_Bucket(at, highest(before, ours), _lowest(before, ours), ours))
-        # The last bucket before the horizon stays: it says what was ours at the horizon.
+        # The last bucket before the horizon stays: its end is what was ours at the horizon.
         while len(self._buckets) > 1 and self._buckets[1].at < now - KEEP_S:
             self._buckets.popleft()
 
@@ -90,7 +90,7 @@ class UsageHistory:
 
 
 def _lowest(left: Resources, right: Resources) -> Resources:
-    """Name by name; ``left`` itself where that is the lower one anyway, as it often is."""
+    """The minimum by resource; returns ``left`` itself if that is the minimum, the usual case."""
     for name, amount in left.items():
         if right.get(name, 0.0) < amount:
             return {name: min(amount, right[name]) for name, amount in left.items() if name in right}
@@ -98,7 +98,7 @@ def _lowest(left: Resources, right: Resources) -> Resources:
 
 
 def highest(left: Resources, right: Resources) -> Resources:
-    """Name by name; ``left`` itself where that is the higher one anyway."""
+    """The maximum by resource; returns ``left`` itself if that is the maximum."""
     for name, amount in right.items():
         if amount > left.get(name, 0.0):
             return {**left, **{name: max(amount, left.get(name, 0.0)) for name, amount in right.items()}}

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import Depende
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 
 MAX_NOTIFICATIONS = 200
-"""Items that are notification in one call that another one has ended; the rest goes on with Continued."""
+"""Dependents that are notified in one call that an item has ended; the rest continues with Continued."""
 
 
 class Admission:

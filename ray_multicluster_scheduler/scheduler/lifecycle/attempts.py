@@ -48,7 +48,7 @@ class Attempts:
         if record is None or record.accepted:
             return
         record.accepted = True
-        if record.started_at is not None or record.task.kind == "job":  # of jobs only the cluster knows when they do
+        if record.started_at is not None or record.task.kind == "job":  # only the cluster knows when a job starts
             return
         if not record.task.runs_actors:
             state = self._machine.registry.find(record.cluster)
@@ -105,7 +105,7 @@ class Attempts:
             return
         if event.started_at is not None and record.started_at is None:
             self._record_start(record, event.started_at, event.node_id, now)
-        if event.status != "cancelled":  # an attempt that was taken back says nothing of the cluster
+        if event.status != "cancelled":  # a recalled attempt is no evidence about the cluster
             self._update_breaker(record, event.failure, now, event.code)
         if record.state is not TaskState.RUNNING and _has_run(event, record):
             self._drop_take_back(record)
@@ -206,12 +206,12 @@ class Attempts:
         return task.kind != "job" and state.ledger.move(task.id, node_id, now)
 
     def _drop_take_back(self, record: TaskRecord) -> None:
-        """It runs, so a take-back of the prefetched attempt is void."""
+        """Drop the request to take back a prefetched attempt, because it runs."""
         if record.ending is not None and record.ending.kind == "take_back":
             record.ending = None
 
     def _actor_ready(self, record: TaskRecord, state: ClusterState, now: float) -> None:
-        """The actor is in service: from now on it holds only what it asked for."""
+        """The actor is in service: from now on it holds only its requirements."""
         state.actor_ready(record.task, now)
         self._machine.clusters_to_refresh.add(state.name)
         self._machine.freed_clusters.add(state.name)
@@ -242,10 +242,7 @@ class Attempts:
 
     def _request_end(self, record: TaskRecord, ending: Ending, now: float) -> None:
         """Ask the cluster to end the attempt, unless that was requested before."""
-        taken_back = (
-            record.ending is not None and record.ending.kind == "take_back"
-        )  # it had started already, or it would have ended
-        if (record.ending is not None and not taken_back) or record.cluster is None:
+        if record.cluster is None or (record.ending is not None and record.ending.kind != "take_back"):
             return
         record.ending = ending
         code = _ENDING_CODES[ending.kind]
@@ -282,7 +279,7 @@ class Attempts:
         return True
 
     def _record_refusal(self, record: TaskRecord, event: DispatchRefused, now: float) -> None:
-        """A job that is refused while the link is up tells of the dashboard only: tasks continue over the link."""
+        """While the link is up, a refused job is a failure of the dashboard only: tasks continue over the link."""
         state = self._machine.registry.find(record.cluster)
         if record.task.kind == "job" and state is not None and state.receives_updates():
             state.record_dashboard_failure(event.sentence, now)
@@ -330,7 +327,7 @@ class Attempts:
             record.restarts += 1
             return record.restarts <= retry.restarts(actor), record.restarts
         if record.task.gang is not None and record.task.runs_actors and was_ready:
-            return False, 1  # whoever calls its members would not know that they begin anew
+            return False, 1  # callers of its members would not notice that they lost their state
         failures = record.failures = {**record.failures, failure: record.failures.get(failure, 0) + 1}
         again = retry.wants_retry(record.task, failure, error_type, failures, ran=not refused)
         return again, failures[failure]

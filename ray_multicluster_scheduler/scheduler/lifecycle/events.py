@@ -20,7 +20,7 @@ class Submitted:
     """A validated item; its payload is already stored.
 
     ``waits_for`` names arguments without a value: the item is not queued before ArgumentsReady. ``bytes_beside`` is the
-    size of arguments that are sent beside the call and that no other call uses.
+    size of arguments that are sent separately and that no other call uses.
     """
 
     task: TaskDescription

@@ -50,7 +50,7 @@ class FleetEvents:
             self._mark_recovered(state, now, jobs=True)
         self._machine.clusters_to_refresh.add(state.name)
         if before is not None and before == _capacity_signature(state, now):
-            self._machine.freed_clusters.add(state.name)  # at the most, something got free
+            self._machine.freed_clusters.add(state.name)  # at most, capacity was freed
         else:
             self._scheduling.request_full_scan()
 
@@ -59,7 +59,7 @@ class FleetEvents:
         if state is None:
             return
         state.record_snapshot_failure(event.sentence, permanent=event.permanent, now=now, awaited=event.awaited)
-        # Jobs have no link that could tell: their cluster is lost when it does not answer for so long.
+        # Jobs have no link that reports a loss: their cluster is lost when it does not answer for this time.
         if state.silent_since is not None and now - state.silent_since >= self._machine.settings.lost_after_s:
             self._mark_lost(state, now, jobs=True, sentence=event.sentence)
 
@@ -151,7 +151,7 @@ class FleetEvents:
         self._machine.clusters.declare_dead(state.name, event.reason, now)
         self._machine.output.add(RememberFleet())
         sentence = f"an operator declared {state.name} dead{f': {event.reason}' if event.reason else ''}"
-        for task_id in (*state.slots.prefetched, *state.slots.held):  # else a place that is freed would be handed over
+        for task_id in (*state.slots.prefetched, *state.slots.held):  # prefetched first: they must not get a freed slot
             self._attempts.abandon(self._machine.records[task_id], codes.DECLARED_DEAD, sentence, now)
 
     def checked(self, event: ClusterChecked, now: float) -> None:
@@ -174,7 +174,7 @@ class FleetEvents:
             self._prefetch.recall_cluster(state, "it is cordoned", now)
 
     def _find_and_reschedule(self, cluster: str) -> ClusterState | None:
-        """The cluster, if it is configured; any event of it may unblock or doom what waits."""
+        """The cluster, if it is configured; requests a full scan, since the event may unblock or fail waiting items."""
         state = self._machine.registry.find(cluster)
         if state is not None:
             self._machine.clusters_to_refresh.add(cluster)
@@ -231,7 +231,7 @@ class FleetEvents:
 
 
 def _capacity_signature(state: ClusterState, now: float) -> tuple[object, ...] | None:
-    """Everything that matters of a healthy cluster except what is free; None if it is not healthy."""
+    """What placement reads of a healthy cluster except its free capacity; None if it is not healthy."""
     newest = state.ledger.latest_snapshot
     if newest is None or state.problem(now) is not None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
@@ -70,8 +70,8 @@ class Dispatch:
     (PlaceMoved) or waits for StartAttempt. The start of a ``short`` one may be reported with its end.
 
     ``again``: an earlier process may have sent it. A gateway that knows it answers as before and does not start it
-    anew; DispatchRefused is reported only once nothing of it can be alive. If it was prefetched then and is not now, a
-    StartAttempt follows.
+    again; DispatchRefused is posted only when the attempt cannot be alive any more. If it was prefetched then and is
+    not now, a StartAttempt follows.
     """
 
     task_id: str
@@ -85,8 +85,8 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class AdoptAttempt:
-    """This attempt ran when the previous process ended: find it and report its end. It is never started anew; if the
-    cluster does not know it, it has failed with its cluster once nothing of it can be alive."""
+    """This attempt ran when the previous process ended: find it and report its end. It is never started again; if
+    the cluster does not know it, it counts as lost as soon as it cannot be alive any more."""
 
     task_id: str
     attempt: int
@@ -196,21 +196,8 @@ class InstructionBuffer:
         self._durable: list[Instruction] = []
         self._effects: list[Instruction] = []
         self._more = False
-        self._timers: dict[str, float] = {}
-
-    @property
-    def timers(self) -> frozenset[str]:
-        """Keys of the timers that have not fired."""
-        return frozenset(self._timers)
-
-    @property
-    def timer_keys(self) -> KeysView[str]:
-        """The same as a live view, without a copy."""
-        return self._timers.keys()
-
-    def due_at(self, key: str) -> float | None:
-        """When this timer fires; None if it is not set."""
-        return self._timers.get(key)
+        self.timers: dict[str, float] = {}
+        """When each timer that has not fired is due, by key."""
 
     def add_transition(self, step: Transition, decision: SchedulingDecision | None) -> None:
         """Persist and publish a transition."""
@@ -226,17 +213,17 @@ class InstructionBuffer:
 
     def set_timer(self, key: str, at: float) -> None:
         """Set or move a timer; emits nothing if it is already set to that time."""
-        if self._timers.get(key) != at:
-            self._timers[key] = at
+        if self.timers.get(key) != at:
+            self.timers[key] = at
             self.add(SetTimer(key, at))
 
     def clear_timer(self, key: str) -> None:
-        if self._timers.pop(key, None) is not None:
+        if self.timers.pop(key, None) is not None:
             self.add(ClearTimer(key))
 
     def consume_timer(self, key: str) -> bool:
         """Remove a timer that fired. False if it was cleared before it fired."""
-        return self._timers.pop(key, None) is not None
+        return self.timers.pop(key, None) is not None
 
     def drain(self) -> list[Instruction]:
         """Return all instructions of this call and start an empty list."""

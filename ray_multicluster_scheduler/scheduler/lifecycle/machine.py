@@ -10,8 +10,6 @@ from typing import Any
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_manager import ClusterManager
-from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, events, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
@@ -54,6 +52,11 @@ class SchedulerMachine:
     ) -> None:
         engine = policy or PolicyEngine(settings, local_python=local_python)
         self._state = MachineState(settings, clusters, engine, first_fence)
+        self.registry = self._state.registry
+        self.clusters = self._state.clusters
+        """Life cycle and recorded health of the clusters; change them only by events."""
+        self.filter_names = engine.filter_names
+        """All filters, in the order in which every decision applies them."""
         self._refresher = SnapshotRefresher(self._state)
         self._prefetch = Prefetch(self._state)
         reservations = WideItemReservations(self._state)
@@ -93,7 +96,7 @@ class SchedulerMachine:
             events.OwnerLimitsChanged: self._control.change_owner_limits,
             events.Restored: self._restore.restored,
             events.TimerFired: self._timer_fired,
-            events.Continued: _nothing,  # the pass goes on, as after every event
+            events.Continued: lambda _event, _now: None,  # the pass that follows every event does the work
         }
 
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
@@ -104,7 +107,7 @@ class SchedulerMachine:
         if self._state.prerequisites.has_notifications():
             self._state.output.request_continue()  # an item ended in the pass itself
         self._refresher.run(now, submitted=isinstance(event, events.Submitted))
-        if self._state.registry.rebooked:
+        if self.registry.rebooked:
             self._state.persist_rebooked()
         return self._state.output.drain()
 
@@ -135,21 +138,12 @@ class SchedulerMachine:
             case _:
                 self._scheduling.request_full_scan()
 
-    # ---- what callers may look at
-
-    @property
-    def registry(self) -> ClusterRegistry:
-        return self._state.registry
-
-    @property
-    def clusters(self) -> ClusterManager:
-        """Life cycle and recorded health of the clusters; change them only by events."""
-        return self._state.clusters
+    # ---- queries
 
     @property
     def timers(self) -> frozenset[str]:
         """Keys of the timers that have not fired."""
-        return self._state.output.timers
+        return frozenset(self._state.output.timers)
 
     def record(self, task_id: str) -> TaskRecord:
         """The record of an item, read-only. Raises KeyError for an unknown id."""
@@ -202,7 +196,7 @@ class SchedulerMachine:
 
     def retry_delay_left(self, task_id: str, now: float) -> float | None:
         """Seconds until the next attempt of a failed item may be placed; None if it is not in back-off."""
-        due = self._state.output.due_at(timers.retry_key(task_id))
+        due = self._state.output.timers.get(timers.retry_key(task_id))
         return None if due is None else max(0.0, due - now)
 
     def estimate_start(
@@ -214,7 +208,7 @@ class SchedulerMachine:
 
     def view(self, name: str, now: float) -> ClusterView:
         """The cluster as placement sees it. Raises ConfigurationError for an unknown name."""
-        return self._state.view(self._state.registry.state(name), now)
+        return self._state.view(self.registry.state(name), now)
 
     def queue_depths(self) -> dict[QueueKey, int]:
         """The number of waiting items of each queue that is not empty."""
@@ -227,11 +221,6 @@ class SchedulerMachine:
     def queue_positions(self, task_ids: Iterable[str], now: float) -> dict[str, int]:
         """The positions of those of these items that are queued, by id."""
         return queue_positions(self._state.queue, task_ids, now)
-
-    @property
-    def filter_names(self) -> tuple[str, ...]:
-        """All filters, in the order in which every decision applies them."""
-        return self._state.engine.filter_names
 
     def fresh_views(self, now: float) -> tuple[ClusterView, ...]:
         """All clusters with current sentences; pass them to :meth:`explain_wait` when it is called for many items."""
@@ -249,9 +238,9 @@ class SchedulerMachine:
         ConfigurationError and PolicyEvaluationError."""
         name = self._admission.unknown_name(task)
         if name is not None:
-            hint = self._state.registry.name_hint(name)
+            hint = self.registry.name_hint(name)
             raise ConfigurationError(
-                self._state.registry.unknown_name_message(name), task_id=task.id, cluster=name, next_step=hint
+                self.registry.unknown_name_message(name), task_id=task.id, cluster=name, next_step=hint
             )
         decision, full = self._scheduling.plan(task, now), self._admission.queue_limit_refusal(task)
         if full is None or verdict(decision) not in (Verdict.PLACED, Verdict.WAIT):
@@ -264,10 +253,6 @@ class SchedulerMachine:
         """Drop the record of an ended item. Raises KeyError if it is unknown, ValueError if it has not ended."""
         record = self._state.records[task_id]
         if not record.state.terminal:
-            raise ValueError(f"{task_id} is {record.state}: only an item that is over can be forgotten")
+            raise ValueError(f"{task_id} is {record.state}: only an item that has ended can be forgotten")
         del self._state.records[task_id]
         self._admission.forget(record)
-
-
-def _nothing(event: events.Event, now: float) -> None:
-    """Handler of Continued: the pass that follows every event does the work."""

@@ -34,7 +34,7 @@ from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 
 
 class MachineState:
-    """State of the whole machine. It is soft state: everything that matters after a restart was persisted."""
+    """State of the whole machine. It is soft state: what a restart needs was persisted."""
 
     def __init__(
         self, settings: Settings, clusters: Iterable[ClusterMetadata], engine: PolicyEngine, first_fence: int
@@ -50,7 +50,7 @@ class MachineState:
         self.freed_clusters: set[str] = set()
         """Clusters with more capacity than at the last scan of the queue."""
         self.new_groups: dict[ShapeGroup, None] = {}
-        """Groups whose head was not considered yet."""
+        """Groups with a head that was not considered yet."""
         self.wide_reservations: dict[str, str] = {}
         """The cluster with reserved capacity, by the id of the wide item."""
         self.fleet = FleetViews(self.registry, self.view)
@@ -90,7 +90,7 @@ class MachineState:
     ) -> None:
         """End an item that has no live attempt: remove it from the queue and from all waits, and publish its completion
         once."""
-        assert record.holding is None, f"{record.task.id} still has a place"
+        assert record.holding is None, f"{record.task.id} still holds a share"
         if record.group is not None or self.held_items:
             self.leave_queue(record)
         self.output.clear_timer(timers.retry_key(record.task.id))

@@ -25,7 +25,7 @@ class DependencyOutcome(NamedTuple):
 
 @dataclass(slots=True)
 class UnmetPrerequisites:
-    """What one item still waits for; it is queued when nothing is left."""
+    """What one item still waits for; it is queued when all of it is there."""
 
     arguments: str = ""
     after: dict[str, None] = field(default_factory=dict)
@@ -144,7 +144,11 @@ class Prerequisites:
     def forgotten_outcome(self, task_id: str) -> DependencyOutcome | None:
         """How an item ended whose record was dropped; None if it is unknown."""
         state = self._forgotten.get(task_id)
-        return None if state is None else DependencyOutcome(task_id, state, "it ended long ago, and why was forgotten")
+        return (
+            None
+            if state is None
+            else DependencyOutcome(task_id, state, "it ended long ago, and its reason was dropped")
+        )
 
 
 def _some(names: Collection[str]) -> str:

@@ -19,8 +19,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 
 class QueueControl:
-    """Handlers for orders of people about the queue. They affect only what was not sent yet; a repeated order changes
-    nothing."""
+    """Handlers for operators' orders about the queue. They affect only items that were not sent yet; a repeated order
+    has no effect."""
 
     def __init__(self, machine: MachineState, scheduling: SchedulingPass, prefetch: Prefetch) -> None:
         self._machine, self._scheduling, self._prefetch = machine, scheduling, prefetch

@@ -15,7 +15,7 @@ class SnapshotRefresher:
     """At most one request per cluster at a time.
 
     A cluster is polled while anything waits or something of ours runs there. Where a link pushes every change, only the
-    dashboard is checked periodically. With nothing to do there are no requests; a submission then triggers one.
+    dashboard is checked periodically. An idle fleet gets no requests; a submission triggers one.
     """
 
     def __init__(self, machine: MachineState) -> None:
@@ -29,7 +29,7 @@ class SnapshotRefresher:
         names: Iterable[str] = sorted(self._machine.clusters_to_refresh)
         if waiting != self._waiting:
             names, self._waiting = self._machine.registry.names(), waiting
-        elif submitted and not waiting and self._polled:  # while anything waits, each was asked or has its timer
+        elif submitted and not waiting and self._polled:  # while items wait, each has a request or a timer
             names = sorted({*names, *self._polled})
         for name in names:
             state = self._machine.registry.find(name)
@@ -57,7 +57,7 @@ class SnapshotRefresher:
             self._polled.discard(state.name)
             self._update_dashboard_check(state, now, wanted=wanted)
             return
-        self._polled.add(state.name)  # a submission may be a reason to ask it
+        self._polled.add(state.name)  # a submission may trigger a request
         due = None if state.refreshing else self._due_at(state, now)
         if due is not None and now >= due and (wanted or (submitted and state.problem(now) is not None)):
             self._request_snapshot(state, now)

@@ -1,7 +1,7 @@
 """Restore: writes the durable rows of a machine, and continues from them after a restart.
 
 Load, run times and past use of owners are not stored; they are learnt again. Items keep their states. For every attempt
-that may be alive the cluster is asked, and nothing of it starts anew before there is an answer.
+that may be alive a request goes to its cluster, and it is not started again before the answer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Restore:
     # ---- writing rows
 
     def row(self, record: TaskRecord) -> ItemRow:
-        """All of an item that outlives the process."""
+        """The durable row of an item."""
         task_id = record.task.id
         state = self._machine.registry.find(record.cluster) if record.live else None
         reservation = None if state is None else state.ledger.reservations.get(task_id)
@@ -66,7 +66,7 @@ class Restore:
             held=record.held,
             waits_for="" if missing is None else missing.arguments,
             after=() if missing is None else tuple(missing.after),
-            retry_at=self._machine.output.due_at(timers.retry_key(task_id)),
+            retry_at=self._machine.output.timers.get(timers.retry_key(task_id)),
             holding=record.holding,
             place=self._slot_state(record, state),
             parts={} if reservation is None else dict(reservation.parts),

@@ -114,7 +114,7 @@ class TaskLifecycleManager:
         }
 
     def connect_executor(self, executor: InstructionExecutor, on_failure: Callable[[BaseException], None]) -> None:
-        """Connect the executor; ``on_failure`` is called on a defect in the machine, after which nothing is driven."""
+        """Connect the executor; ``on_failure`` is called on a defect in the machine, after which it is not driven."""
         self._executor, self._failure = executor, on_failure
 
     def post(self, event: Event) -> None:
@@ -135,7 +135,7 @@ class TaskLifecycleManager:
             return
         self._since_pause = 0
         self._caught_up.clear()
-        if self._inbox:  # else the turn that says so may be over
+        if self._inbox:  # else the turn that sets the event may be over
             self._caught_up.wait(_PAUSE_S)
 
     def when_durable(self, action: Callable[[], object]) -> None:
@@ -148,7 +148,7 @@ class TaskLifecycleManager:
             self._loop.call_soon(self._process_inbox)
 
     def halt(self) -> None:
-        """Stop without notifying anybody: the next process continues from the durable rows."""
+        """Stop without notifications: the next process continues from the durable rows."""
         self._broken = True
         self.stop_timers()
 
@@ -184,8 +184,7 @@ class TaskLifecycleManager:
         self.log.flush()
 
     def run_guarded(self, action: Callable[[], object]) -> bool:
-        """On the loop: run this. An exception is a defect of ours: nothing is driven after it, listeners are notified.
-        Returns False then."""
+        """On the loop: run this. On an exception, a defect of ours, stop the machine, report it and return False."""
         if self._broken:
             return False
         try:
@@ -197,7 +196,7 @@ class TaskLifecycleManager:
         return True
 
     def fail(self, error: BaseException) -> None:
-        """The control plane cannot continue: nothing is driven any more."""
+        """Stop the machine: the control plane cannot continue."""
         self._broken = True
         if self._failure is not None:
             self._failure(error)

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruct
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 WAKE = "wake"
-"""Something that blocks the queue ends at a known time."""
+"""The next time at which a block of the queue ends."""
 
 STARTS = "starts"
 """The oldest attempt that was accepted has had ``start_grace_s`` to start."""
@@ -43,7 +43,7 @@ def run_key(task_id: str, attempt: int) -> str:
 
 
 def start_key(task_id: str, attempt: int) -> str:
-    """``ready_timeout`` of an actor that is being made."""
+    """``ready_timeout`` of an actor that is being created."""
     return f"start:{task_id}:{attempt}"
 
 
@@ -71,7 +71,7 @@ def split(key: str) -> tuple[str, str]:
 
 
 NEW_NODE_GRACE_S = 600.0
-"""What Ray's autoscaler may take to add a node before that which was sent there for it is called back."""
+"""How long Ray's autoscaler may take to add a node; then the attempts that wait for it are recalled."""
 
 _Line: TypeAlias = "deque[tuple[float, str, int]]"
 
@@ -91,11 +91,11 @@ class StartTimeouts:
         line, grace = (self._on_new_nodes, NEW_NODE_GRACE_S) if new_node else (self._on_existing_nodes, self._grace_s)
         self._next_deadline(line)
         line.append((now + grace, record.task.id, record.attempt))
-        if STARTS not in self._output.timer_keys or now + grace < self._timer_at:
+        if STARTS not in self._output.timers or now + grace < self._timer_at:
             self._set_timer(now + grace)
 
     def expired(self, now: float) -> list[TaskRecord]:
-        """The attempts whose time is over; sets the timer for the next one."""
+        """The attempts that did not start in time; sets the timer for the next one."""
         late = []
         for line in (self._on_existing_nodes, self._on_new_nodes):
             while (due := self._next_deadline(line)) is not None and due <= now:
@@ -106,7 +106,7 @@ class StartTimeouts:
         return late
 
     def clear(self) -> None:
-        """No item is left."""
+        """Forget all deadlines: no item is left."""
         self._on_existing_nodes.clear()
         self._on_new_nodes.clear()
         self._output.clear_timer(STARTS)

@@ -95,7 +95,7 @@ HALF = {"n1": 4.0, "n2": 4.0, "n3": 4.0}
 def test_room_that_others_use_is_never_given_away(use: dict[str, float], steps: list[tuple[Any, ...]]) -> None:
     """While others neither come nor go, the books never show more room than there is, however snapshots come.
 
-    All happens within DOUBT_S: for longer than that, nobody insists on what no snapshot shows again.
+    All happens within UNCONFIRMED_S: older bounds that no snapshot confirms are dropped.
     """
     cluster = TrueCluster(dict(use))
     for step in steps:

@@ -181,4 +181,4 @@ class TestTheRest:
         queued = driver.submit(task("wide", 2)).queued_at
         driver.now += 200
         after = reborn(driver, reserve_after_s=300)
-        assert after.machine._state.output.due_at("keep") == (queued or 0) + 300
+        assert after.machine._state.output.timers["keep"] == (queued or 0) + 300

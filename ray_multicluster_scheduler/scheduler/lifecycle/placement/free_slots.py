@@ -19,7 +19,7 @@ EMPTY_ITEMS = {
     "actor": TaskDescription("", "actor", "", actor=ActorDescription("")),
     "job": TaskDescription("", "job", "", job=JobDescription("")),
 }
-"""An item of each kind that asks for nothing: what is closed for it is closed for all of its kind."""
+"""An item without needs of each kind: a cluster that is closed for it is closed for all of its kind."""
 
 
 class FreeSlots:

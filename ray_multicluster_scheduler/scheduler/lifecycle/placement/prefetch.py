@@ -157,7 +157,7 @@ class Prefetch:
         return sent
 
     def _lacks_one_slot(self, record: TaskRecord, view: ClusterView, relieved: ClusterView) -> bool:
-        """Is one slot all that it lacks there? An item that could start already waits for something else."""
+        """Is one slot all that it lacks there? False also for an item that could start now."""
         reject = self._machine.engine.first_rejection
         try:
             if reject(record.wanted, relieved, retry=record.retry) is not None:
@@ -219,7 +219,7 @@ class Prefetch:
     def start_timer(self, state: ClusterState) -> None:
         """Set the timer for the prefetched attempt that has waited longest."""
         key = timers.ahead_key(state.name)
-        if key in self._machine.output.timer_keys:
+        if key in self._machine.output.timers:
             return
         waiting = (
             record.task.id

@@ -1,4 +1,4 @@
-"""WideItemReservations: reserves capacity for wide items that waited ``reserve_after_s``, so that nothing starves.
+"""WideItemReservations: reserves capacity for wide items that waited ``reserve_after_s``, so that they do not starve.
 
 An item is wide if the end of one of our attempts alone may not free enough for it: smaller items would always take what
 is freed first. Reserved capacity is closed to other items, except to more urgent ones and to those that are expected to
@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_capacity
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
-MOST_LOOKED_AT = 10
+MAX_CHECKED = 10
 _SLACK = 64
 _AGAIN_S = 1.0
 """Interval after which a waiting item is checked again."""
@@ -51,7 +51,7 @@ class WideItemReservations:
             self._set_timer(now)
 
     def views_for(self, record: TaskRecord, views: tuple[ClusterView, ...], now: float) -> tuple[ClusterView, ...]:
-        """The fleet as this item may use it: without the reservations that it may ignore."""
+        """The views without the reservations that this item may ignore."""
         if not self._machine.wide_reservations:
             return views
         urgency = inf if record.group is None else self._machine.queue.urgency(record.group)
@@ -76,7 +76,7 @@ class WideItemReservations:
         """
         clusters = []
         self.drop_useless(now)
-        for _ in range(MOST_LOOKED_AT):
+        for _ in range(MAX_CHECKED):
             if not self._deadlines or self._deadlines[0][0] > now:
                 break
             group = heapq.heappop(self._deadlines)[2]
@@ -105,7 +105,7 @@ class WideItemReservations:
                 self._machine.release_wide_reservation(task_id)
 
     def clear(self) -> None:
-        """No item waits any more."""
+        """Forget all deadlines: no item waits any more."""
         if self._deadlines:
             self._deadlines.clear()
             self._watched.clear()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ray_multicluster_scheduler.common.model import TaskDescription
 
 OVERHEAD_S = 0.001
-"""What a task costs Ray at the least, however little it does."""
+"""The least time that Ray needs for a task."""
 
 _ENOUGH = 2
 _RECENT = 8
@@ -31,7 +31,7 @@ class RunTimes:
     def __init__(self) -> None:
         self._recent: OrderedDict[str, deque[float]] = OrderedDict()
         self.changed = False
-        """Is some function expected to take less time than before, or expected to take some at all?"""
+        """Set when the expected time of a function became shorter, or known; the reader resets it."""
 
     def observe(self, function: str | None, took: float | None) -> None:
         """Record a run time."""
@@ -64,7 +64,7 @@ class RunTimes:
             recent = self._recent.get(key) if key is not None else None
             if recent:
                 number = len(recent)
-                few = 1 / (number + 1), 1 / number  # the fewer were seen, the less is known of the others
+                few = 1 / (number + 1), 1 / number  # few samples: a wider range
                 return RunTime(min(recent) * (1 - few[0]), sum(recent) / number, max(recent) * (1 + few[1]))
         return None
 
@@ -82,7 +82,7 @@ def code_key(task: TaskDescription) -> str | None:
 
 
 def size_key(task: TaskDescription) -> str | None:
-    """Key of kind and size; None for what does not end by itself."""
+    """Key of kind and size; None for actors, which do not end by themselves."""
     if task.runs_actors:
         return None
     needs = task.requirements

@@ -65,11 +65,11 @@ class SchedulingPass:
     # ---- requests
 
     def request_full_scan(self) -> None:
-        """Something changed that may unblock, or doom, any item: consider the whole queue again."""
+        """Consider the whole queue again, after a change that may unblock or fail any item."""
         self._full_scan = self._wake_unknown = True
 
     def reserve_for_wide_items(self, now: float) -> None:
-        """Reserve capacity for items that waited long; nothing more is prefetched to their clusters."""
+        """Reserve capacity for items that waited long, and recall what was prefetched to their clusters."""
         for cluster in self._reservations.reserve_overdue(now):
             self._prefetch.recall_cluster(self._machine.registry.state(cluster), "room is kept for a wide item", now)
 
@@ -98,13 +98,13 @@ class SchedulingPass:
         self.rescan_owner(owner)
 
     def owner_limited(self, owner: str, now: float) -> None:
-        """The owner's limits changed: each of its groups is considered anew or gets the limit as its reason."""
+        """The owner's limits changed: each of its groups is considered again or gets the limit as its reason."""
         self._skipped_owners.add(owner)
         self.owner_resumed(owner, now)
 
     def _wait_for_owner(self, group: ShapeGroup, now: float) -> None:
         refusal = self._machine.queue.refusal(group)
-        assert refusal is not None, "nothing of its owner's keeps it from starting"
+        assert refusal is not None, "its owner may start it"
         head = self._machine.records[group.head().task_id]
         self._wait(head, group, self._refusal_decision(head.task.id, refusal, (), now), now)
 
@@ -146,7 +146,7 @@ class SchedulingPass:
             return SchedulingDecision(record.task.id, now, None, codes.HELD, record.sentence, (), unblocked)
         if record.group is None:
             return None
-        head = self._machine.records[record.group.head().task_id]  # who is first decides for all of them
+        head = self._machine.records[record.group.head().task_id]  # the head decides for its group
         views = self._reservations.views_for(head, self._machine.fresh_views(now) if views is None else views, now)
         refusal = self._machine.queue.refusal(record.group)
         if refusal is None:
@@ -282,8 +282,8 @@ class SchedulingPass:
             self._park(scan, group)
         else:
             _fail_unplaceable(self._machine, record, decision, verdict(decision), now)
-        told = decision is not None and decision.cluster is None and decision.at == now
-        return max(1, len(opened)) + (len(views) if told else 0)
+        is_new = decision is not None and decision.cluster is None and decision.at == now
+        return max(1, len(opened)) + (len(views) if is_new else 0)
 
     def _prefiltered(
         self, record: TaskRecord, group: ShapeGroup, views: tuple[ClusterView, ...], scan: _Scan
@@ -364,8 +364,8 @@ class SchedulingPass:
     def _may_still_answer(self, record: TaskRecord, decision: SchedulingDecision, now: float) -> bool:
         """Retry clusters whose failure is older than the item; the item fails only by a newer failure."""
         suspects = [row.cluster for row in decision.candidates if not never_fits(row)]
-        asked = [self._refresher.request_newer(name, record.queued_at or now, now) for name in suspects]
-        return any(asked)
+        requested = [self._refresher.request_newer(name, record.queued_at or now, now) for name in suspects]
+        return any(requested)
 
     def _views_of(self, names: frozenset[str], now: float) -> list[ClusterView]:
         return [view for view in self._machine.fleet.views(now) if view.name in names]

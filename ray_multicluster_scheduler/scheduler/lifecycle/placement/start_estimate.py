@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.scheduler.policy import reasons
 from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
 
 MAX_SLOTS_PER_NODE = 1000
-"""For each node of a cluster: more of them say nothing more."""
+"""Limit per node: more slots would not improve the estimate."""
 
 _A_MOMENT_S = 0.05
 """Less than this would be written as 0 s."""
@@ -49,8 +49,8 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCapacity:
-    """The nodes of a cluster. ``headroom`` is how much more may be in use: while it is negative for a resource, nothing
-    is started, whatever is free. ``full``: nothing starts before something has ended."""
+    """The nodes of a cluster. ``headroom`` is how much more may be in use: no item is started while it is negative for
+    a resource. ``full``: no item is started before another one has ended."""
 
     nodes: Sequence[NodeCapacity]
     headroom: Resources = field(default_factory=dict)
@@ -59,10 +59,8 @@ class ClusterCapacity:
 
 @dataclass(frozen=True, slots=True)
 class StartEstimate:
-    """Seconds from now; None where unknown, and then ``why`` says why.
-
-    With ``low`` alone only the earliest start is known.
-    """
+    """Seconds from now; None if unknown, with the reason in ``why``. With ``low`` alone only the earliest start is
+    known."""
 
     low: float | None = None
     likely: float | None = None
@@ -204,8 +202,8 @@ def _in_units(seconds: float) -> tuple[str, str]:
     return f"{seconds / 3600:.0f}", "h"
 
 
-MOST_LOOKED_AT = 2000
-"""Items that run on one cluster; the ends of more of them say nothing more."""
+MAX_RUNNING = 2000
+"""Limit of running items per cluster: more would not improve the estimate."""
 
 _ROOM = frozenset({reasons.NO_CAPACITY, reasons.ABOVE_THRESHOLD})
 _ENDS = frozenset({reasons.SERIAL, reasons.MAX_IN_FLIGHT, reasons.MAX_RUNNING_JOBS})
@@ -220,7 +218,7 @@ def estimate_start(
     if record.state is TaskState.PENDING:
         return _before_the_queue(machine, record, now)
     if record.state is TaskState.RETRYING:
-        return StartEstimate(max(0.0, (machine.output.due_at(timers.retry_key(record.task.id)) or now) - now))
+        return StartEstimate(max(0.0, (machine.output.timers.get(timers.retry_key(record.task.id)) or now) - now))
     if record.state is not TaskState.QUEUED:
         return None
     if decision is None or position is None:
@@ -286,7 +284,7 @@ def _rooms(
         if spare is None:
             continue
         busy: dict[str, list[RunningItem]] = {}
-        for task_id, reservation in islice(state.ledger.reservations.items(), MOST_LOOKED_AT):
+        for task_id, reservation in islice(state.ledger.reservations.items(), MAX_RUNNING):
             for node_id, amounts in reservation.parts.items():
                 busy.setdefault(node_id, []).append(RunningItem(amounts, _left(machine, task_id, now)))
         nodes = [NodeCapacity(one.free or {}, tuple(busy.get(one.node_id, ()))) for one in views]
@@ -295,7 +293,7 @@ def _rooms(
 
 def _places(machine: MachineState, state: ClusterState, now: float) -> NodeCapacity:
     """The cluster as one node with a slot per item."""
-    running = islice(state.ledger.reservations, MOST_LOOKED_AT)
+    running = islice(state.ledger.reservations, MAX_RUNNING)
     return NodeCapacity({}, tuple(RunningItem(_PLACE, _left(machine, task_id, now)) for task_id in running))
 
 
@@ -303,7 +301,7 @@ def _own(machine: MachineState, record: TaskRecord, now: float) -> RunTime | Non
     """Run time of such items, from those that ended and those that have run for longer."""
     key, longest = code_key(record.task), 0.0
     for state in machine.registry if key is not None else ():
-        for task_id in islice(state.ledger.reservations, MOST_LOOKED_AT):
+        for task_id in islice(state.ledger.reservations, MAX_RUNNING):
             other = machine.records[task_id]
             if other.started_at is not None and code_key(other.task) == key:
                 longest = max(longest, now - other.started_at)
