@@ -96,7 +96,7 @@ def test_the_times_on_the_page_about_failure_are_those_of_the_settings() -> None
 def test_the_states_on_the_page_about_failure_are_shown_in_that_order() -> None:
     """Of a cluster that falls silent for good while something waits."""
     rows = re.findall(r"^\| .*", (DOCS / "concepts" / "failure.md").read_text(encoding="utf-8"), re.MULTILINE)
-    table = rows[rows.index("| after | the state in `rmcs clusters` | what |") + 1 :]
+    table = rows[rows.index("| after | the state in `rmcs clusters` | effect |") + 1 :]
     told = [code for row in table[:3] for code in re.findall(r"`([A-Z_]+)`", row.split(" | ")[1])]
     state = ClusterState(ClusterMetadata("mac", dashboard="http://mac:8265"), Settings())
     state.link_up("3.11.9", "2.60.0", 0.0)
@@ -210,3 +210,12 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', front)
     assert loaded == [], "a page loads something from elsewhere"
+
+
+def test_files_named_by_how_it_works_exist() -> None:
+    """The walks name files by their last part or by their path in the package."""
+    package = ROOT / "ray_multicluster_scheduler"
+    files = ["/" + path.relative_to(package).as_posix() for path in package.rglob("*.py")]
+    named = set(re.findall(r"`([\w/]+\.py)`", (DOCS / "how-it-works.md").read_text(encoding="utf-8")))
+    assert len(named) > 50
+    assert [name for name in sorted(named) if not any(file.endswith("/" + name) for file in files)] == []
