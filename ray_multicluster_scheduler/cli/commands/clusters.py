@@ -84,7 +84,7 @@ def apply(
     answer = connect(address).post(with_query(api_path("clusters", "apply"), {"dry_run": dry_run}), body)
     emit_folded(answer, output, lambda: "\n".join(applied_lines(answer, dry_run=dry_run)))
     for one in warnings:
-        notify(f"! {one.sentence}; what to do: {one.mend} (more: rmcs explain {one.code})")
+        notify(f"! {one.sentence}; what to do: {one.fix} (more: rmcs explain {one.code})")
 
 
 def _read_clusters(file: Path) -> tuple[dict[str, Any], list[ConfigWarning]]:

@@ -53,7 +53,7 @@ def verdict(found: FleetConfig, warnings: list[ConfigWarning]) -> str:
     settings = f"settings: {', '.join(keys)}" if keys else "all settings have their defaults"
     lines = [f"{found.source} {'can be used' if warnings else 'is right'}: {count}; {settings}"]
     for one in warnings:
-        lines += [f"! {one.sentence}", f"    What to do: {one.mend} (more: rmcs explain {one.code})"]
+        lines += [f"! {one.sentence}", f"    What to do: {one.fix} (more: rmcs explain {one.code})"]
     return "\n".join(lines)
 
 

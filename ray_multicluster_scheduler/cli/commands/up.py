@@ -74,8 +74,8 @@ def up(
     if not is_configured():
         configure("INFO")
     found = load_config(config)
-    for doubt in config_warnings(found.clusters):
-        get_logger(__name__).warning("%s; what to do: %s", doubt.sentence, doubt.mend)
+    for one in config_warnings(found.clusters):
+        get_logger(__name__).warning("%s; what to do: %s", one.sentence, one.fix)
     serve(
         found,
         state or rmcs_home(),

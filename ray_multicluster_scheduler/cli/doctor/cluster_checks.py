@@ -51,7 +51,7 @@ def _duplicates(clusters: tuple[ClusterConfig, ...], sessions: Mapping[str, str 
     ]
     others = [one for one in by_address if not any(set(one.clusters) < set(wider.clusters) for wider in by_session)]
     for one in (*others, *by_session):
-        yield warning(", ".join(one.clusters), one.sentence, one.mend, one.code)
+        yield warning(", ".join(one.clusters), one.sentence, one.fix, one.code)
 
 
 async def _check_cluster(
@@ -69,10 +69,10 @@ async def _cluster_findings(
         yield await _check_head(
             name, cluster.head_address, needed=cluster.dashboard is None or cluster.carrier == "ray_client"
         )
-    for doubt in config_warnings((cluster,)):
-        if doubt.code == NO_TOKEN and cluster.dashboard is not None:
+    for one in config_warnings((cluster,)):
+        if one.code == NO_TOKEN and cluster.dashboard is not None:
             continue  # the request below reports it
-        yield warning(name, doubt.sentence, doubt.mend, doubt.code)
+        yield warning(name, one.sentence, one.fix, one.code)
     if cluster.dashboard is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""serve(): runs a service in the foreground of this process until it is told to stop (``rmcs up``)."""
+"""serve(): runs a service in the foreground of this process until a signal stops it (``rmcs up``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ray_multicluster_scheduler.common.exception import StoreError
@@ -80,7 +79,9 @@ def serve(
                 finally:
                     extended = runtime.park(away_s)
                     if away_s:
-                        say(_park_report(extended, away_s))
+                        kept = f"{', '.join(extended)}: its work continues for {away_s:g} s longer than lease_s"
+                        failed = "no cluster could extend its lease: work there ends after lease_s"
+                        say(f"rmcs: {kept if extended else failed}")
             finally:
                 store.close()
 
@@ -160,7 +161,7 @@ def _serve(
             server.should_exit = True
             serving.result()
     if runtime.failure is not None:
-        raise StoreError(f"The service {runtime.failure}.", next_step="fix that and start it again: nothing is lost")
+        raise StoreError(f"The service {runtime.failure}.", next_step="fix that and start it again; no work is lost")
     left = len(runtime.unfinished())
     say(
         f"rmcs: stopped; {left} item{'s' if left != 1 else ''} not over"
@@ -169,14 +170,8 @@ def _serve(
     return request.away_s
 
 
-def _park_report(clusters: list[str], away_s: float) -> str:
-    if not clusters:
-        return "rmcs: no cluster could be told to continue for longer; its work ends after lease_s"
-    return f"rmcs: {', '.join(clusters)}: its work continues for {away_s:g} s longer than lease_s"
-
-
 def _drain(runtime: ServiceRuntime, limit_s: float, stop: _StopSignal, say: Callable[[str], object]) -> None:
-    runtime.refuse("is draining and takes nothing new")
+    runtime.refuse("is draining and accepts no new work")
     waiting = [item for item in runtime.unfinished() if not item.task.runs_actors]  # an actor does not end by itself
     if not waiting:
         return
@@ -219,16 +214,13 @@ class _StopSignal:
     def __enter__(self) -> _StopSignal:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._handle)
+                self._before[number] = signal.signal(number, lambda *_: self.set())
             self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: self.on_hang_up())
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.set()
 
 
 def _forward_log(name: str) -> None:

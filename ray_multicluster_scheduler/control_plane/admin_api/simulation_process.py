@@ -36,7 +36,7 @@ class SimulationRunner:
         """Run :func:`simulated` in the child. Raises ConfigurationError, QueueFullError while another simulation runs,
         and SchedulerError if it takes too long or ends without an answer."""
         if self._busy:
-            raise QueueFullError("Another simulation is running.", next_step="try again when it is over")
+            raise QueueFullError("Another simulation is running.", next_step="repeat the request when it is over")
         self._busy = True
         try:
             return await _run_in_child(request, limit_s)
@@ -54,7 +54,7 @@ async def _run_in_child(request: dict[str, Any], limit_s: float) -> dict[str, An
             output, _ = await process.communicate(json.dumps(request).encode())
     except TimeoutError:
         raise SchedulerError(
-            f"The simulation did not end within {limit_s:g} s.", next_step="simulate less, or with `rmcs simulate`"
+            f"The simulation did not end within {limit_s:g} s.", next_step="simulate less, or use `rmcs simulate`"
         ) from None
     finally:
         with suppress(ProcessLookupError):
@@ -65,7 +65,7 @@ async def _run_in_child(request: dict[str, Any], limit_s: float) -> dict[str, An
     except ValueError:
         raise SchedulerError(
             f"The simulation ended without an answer ({process.returncode}).",
-            next_step="simulate less, or with `rmcs simulate`, which says why",
+            next_step="simulate less, or use `rmcs simulate`, which reports the reason",
         ) from None
     if "problem" in answer:
         raise error_from_problem(answer["problem"])
@@ -77,12 +77,12 @@ def simulated(request: dict[str, Any]) -> dict[str, Any]:
     ConfigurationError."""
     from ray_multicluster_scheduler.simulation import Synthetic, load_fleet, simulate  # noqa: PLC0415 - only in the child
 
-    fleet = load_fleet(config_from(request["config"], "what was sent", Path.cwd(), {}), None, request["nodes"])
+    fleet = load_fleet(config_from(request["config"], "the request", Path.cwd(), {}), None, request["nodes"])
     workload = Synthetic.parse(request["synthetic"]).generate(request["seed"], fleet)
     if len(workload) > MOST_ITEMS:
         raise ConfigurationError(
             f"The workload has {len(workload):,} items.",
-            next_step=f"simulate {MOST_ITEMS:,} at the most here, and more with `rmcs simulate`",
+            next_step=f"simulate at most {MOST_ITEMS:,} in the service, or more with `rmcs simulate`",
         )
     return simulate(fleet, workload, seed=request["seed"]).to_dict()
 

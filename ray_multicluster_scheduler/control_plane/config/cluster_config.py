@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_serializer, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import ClusterMetadata, parse_resources
@@ -29,8 +37,45 @@ _WITH_USER = re.compile(r"[a-z]+://[^/]*@")
 _MAX_PORT = 65535
 
 
+def _check_host_port(value: str) -> str:
+    """Check ``host:port``. Raises ValueError with a sentence."""
+    match = _HOST_PORT.fullmatch(value)
+    if match is None:
+        raise ValueError(f"expected host:port, for example 192.168.5.7:10001, got {value!r}")
+    _check_port(match.group(1), value, "host:port")
+    return value
+
+
+def _check_dashboard(value: str) -> str:
+    """Check ``http(s)://host:port[/path]`` without user, query or fragment. Raises ValueError with a sentence."""
+    if _WITH_USER.match(value):
+        raise ValueError("the address must not contain a user name or password; give the token as auth_token")
+    match = _DASHBOARD.fullmatch(value)
+    if match is None:
+        expected = "expected http://host:port or https://host:port, for example http://192.168.5.7:8265"
+        raise ValueError(f"{expected}, got {value!r}")
+    _check_port(match.group(1), value, "http://host:port or https://host:port")
+    return value.rstrip("/")
+
+
+def _check_port(text: str, value: str, shape: str) -> None:
+    if not 0 < int(text) <= _MAX_PORT:
+        raise ValueError(f"expected {shape} with a port from 1 to {_MAX_PORT}, got {value!r}, where it is {text}")
+
+
+def _check_home(value: str) -> str:
+    if not value.startswith("/") or not value.strip("/"):
+        raise ValueError(f"expected an absolute path other than /, got {value!r}")
+    return value.rstrip("/")
+
+
+HostPort = Annotated[str, AfterValidator(_check_host_port)]
+DashboardUrl = Annotated[str, AfterValidator(_check_dashboard)]
+HomeDir = Annotated[str, AfterValidator(_check_home)]
+
+
 class Tls(Strict):
-    """How an https dashboard is trusted: by a file of certificates (``ca``), or blindly (``verify: false``)."""
+    """How an https dashboard is verified: by a file of certificates (``ca``), or not at all (``verify: false``)."""
 
     ca: str | None = None
     verify: bool = True
@@ -41,9 +86,9 @@ class ClusterConfig(Strict):
 
     name: str
     """Its name; letters, digits, ``_``, ``-`` and ``.``."""
-    head_address: str | None = None
+    head_address: HostPort | None = None
     """Ray Client, ``host:port``."""
-    dashboard: str | None = None
+    dashboard: DashboardUrl | None = None
     """The Jobs API, used exactly as written."""
     prefer: bool = False
     """Its load score counts 1.2 times."""
@@ -51,18 +96,18 @@ class ClusterConfig(Strict):
     """The value of a free CPU there, such as its relative speed."""
     tags: tuple[str, ...] = ()
     """What items can prefer (``tags``) or require (``require_tags``)."""
-    home_dir: str | None = None
+    home_dir: HomeDir | None = None
     """Paths below the home directory of the submitter, or of another cluster, are converted to paths below this one."""
     python: Annotated[str, Field(min_length=1)] = "python"
     """The Python interpreter in the cluster that has ray, for our agent."""
-    runtime_env: dict[str, Any] = Field(default_factory=dict)
+    runtime_env: Annotated[dict[str, Any], BeforeValidator(normalise_runtime_env)] = Field(default_factory=dict)
     """Ray's runtime_env for everything that runs there; the runtime_env of an item is merged over it."""
     auth_token: SecretStr | None = None
     """The cluster's token; ``${NAME}`` is read from the environment when used, and never stored."""
     auth_token_path: str | None = None
     """A file that holds the token, instead of ``auth_token``."""
     tls: Tls = Tls()
-    """How an https dashboard is trusted."""
+    """How an https dashboard is verified."""
     max_running_jobs: Annotated[int, Field(ge=1)] = 20
     """Limit of our Ray jobs: each takes 60 to 100 MB on the head node."""
     max_in_flight: Annotated[int, Field(ge=1)] = 1000
@@ -71,12 +116,12 @@ class ClusterConfig(Strict):
     """How tasks reach it: by an agent that dials back, by one that listens and is dialled, or by Ray Client."""
     agent_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """The port on which a dialled agent listens; 0 is any free port."""
-    agent_address: str | None = None
+    agent_address: HostPort | None = None
     """The address to dial, ``host:port``, if it differs from the address of its machine."""
     connector_python: Annotated[str, Field(min_length=1)] | None = None
     """A Python on this machine that has the cluster's version of Ray, for its connector (Ray Client)."""
     autoscaling: bool = False
-    """It can grow: it gets work even if nothing is free."""
+    """It can grow, so it gets work even without free resources."""
     max_node: dict[str, float] | None = None
     """The largest node that may still appear, ``{CPU: , GPU: , memory: }``."""
 
@@ -85,18 +130,8 @@ class ClusterConfig(Strict):
     def _name_is_usable(cls, value: str) -> str:
         if not _NAME.fullmatch(value):
             rule = "begin with a letter or a digit, then use letters, digits, '_', '-' and '.'; at most 63"
-            raise ValueError(f"{value!r} is no name for a cluster: {rule}")
+            raise ValueError(f"{value!r} is not a valid name of a cluster: {rule}")
         return value
-
-    @field_validator("head_address", "agent_address")
-    @classmethod
-    def _head_is_host_port(cls, value: str | None) -> str | None:
-        return None if value is None else _check_host_port(value)
-
-    @field_validator("dashboard")
-    @classmethod
-    def _dashboard_is_url(cls, value: str | None) -> str | None:
-        return None if value is None else _check_dashboard(value)
 
     @field_validator("tags", mode="before")
     @classmethod
@@ -104,20 +139,6 @@ class ClusterConfig(Strict):
         if isinstance(value, str):
             raise ValueError(f"expected a list, for example [{value}]")
         return value
-
-    @field_validator("home_dir")
-    @classmethod
-    def _home_is_absolute(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        if not value.startswith("/") or not value.strip("/"):
-            raise ValueError(f"expected an absolute path other than /, got {value!r}")
-        return value.rstrip("/")
-
-    @field_validator("runtime_env", mode="before")
-    @classmethod
-    def _runtime_env_is_usable(cls, value: object) -> dict[str, Any]:
-        return normalise_runtime_env(value)
 
     @field_validator("max_node", mode="before")
     @classmethod
@@ -192,29 +213,3 @@ class ClusterConfig(Strict):
                 next_step="write the cluster's token into it",
             )
         return token
-
-
-def _check_host_port(value: str) -> str:
-    """Check ``host:port``. Raises ValueError with a sentence."""
-    match = _HOST_PORT.fullmatch(value)
-    if match is None:
-        raise ValueError(f"expected host:port, for example 192.168.5.7:10001, got {value!r}")
-    _check_port(match.group(1), value, "host:port")
-    return value
-
-
-def _check_dashboard(value: str) -> str:
-    """Check ``http(s)://host:port[/path]`` without user, query or fragment. Raises ValueError with a sentence."""
-    if _WITH_USER.match(value):
-        raise ValueError("a user name or password in the address is not used; give the token as auth_token")
-    match = _DASHBOARD.fullmatch(value)
-    if match is None:
-        expected = "expected http://host:port or https://host:port, for example http://192.168.5.7:8265"
-        raise ValueError(f"{expected}, got {value!r}")
-    _check_port(match.group(1), value, "http://host:port or https://host:port")
-    return value.rstrip("/")
-
-
-def _check_port(text: str, value: str, shape: str) -> None:
-    if not 0 < int(text) <= _MAX_PORT:
-        raise ValueError(f"expected {shape} with a port from 1 to {_MAX_PORT}, got {value!r}, where it is {text}")

@@ -1,5 +1,5 @@
-"""Warnings about a valid configuration that is probably a mistake, for `rmcs config check`, `rmcs doctor`, `rmcs
-up`."""
+"""Warnings about likely mistakes in a valid configuration: `rmcs config check`, `rmcs doctor` and `rmcs up` show
+them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SAME_CLUSTER, NO_CARRIER, NO_TOKEN = "SAME_CLUSTER", "NO_CARRIER", "CLUSTER_MISC
 
 
 class ConfigWarning(NamedTuple):
-    """A warning about clusters; `rmcs explain CODE` explains its ``code``. ``mend`` says how to fix it."""
+    """A warning about clusters, and how to fix it; `rmcs explain CODE` explains its ``code``."""
 
     clusters: tuple[str, ...]
     sentence: str
-    mend: str
+    fix: str
     code: str
 
     def to_dict(self) -> dict[str, object]:
-        return {**self._asdict(), "clusters": list(self.clusters)}
+        return {"clusters": list(self.clusters), "sentence": self.sentence, "mend": self.fix, "code": self.code}
 
 
 def config_warnings(clusters: Sequence[ClusterConfig]) -> list[ConfigWarning]:
@@ -30,12 +30,12 @@ def config_warnings(clusters: Sequence[ClusterConfig]) -> list[ConfigWarning]:
 
 
 def same_cluster_warning(names: Sequence[str], by: str) -> ConfigWarning:
-    """Several names for one cluster; ``by`` tells how that was found."""
+    """Several names for one cluster; ``by`` is the evidence."""
     return ConfigWarning(
         tuple(names),
-        f"{' and '.join(names)} are one cluster under several names ({by}), so what is free there counts more than "
-        "once, and limits and intervals hold for each name alone",
-        "keep one of the names, and give what differs between them (a runtime_env, say) with each item",
+        f"{' and '.join(names)} are one cluster under several names ({by}), so its free resources are counted "
+        "repeatedly, and limits and intervals apply to each name alone",
+        "keep one of the names, and set what differs (for example runtime_env) per item",
         SAME_CLUSTER,
     )
 
@@ -66,15 +66,15 @@ def _no_dashboard(clusters: Iterable[ClusterConfig]) -> Iterator[ConfigWarning]:
         if one.dashboard is None:
             yield ConfigWarning(
                 (one.name,),
-                f"{one.name} has a head_address and no dashboard: tasks and actors go there by Ray Client, and no jobs",
+                f"{one.name} has a head_address but no dashboard: tasks and actors use Ray Client, jobs cannot run",
                 f"add `dashboard: http://{one.head_address.rpartition(':')[0] if one.head_address else 'host'}:8265`, "
-                "or where else its Jobs API is, if it has one",
+                "or the actual address of its Jobs API, if it has one",
                 NO_CARRIER,
             )
 
 
 def _no_token(clusters: Iterable[ClusterConfig]) -> Iterator[ConfigWarning]:
-    """A token is resolved at each use, so it may be set later; until then nothing can be sent there."""
+    """A token is resolved at each use, so it may be set later; until then the cluster cannot be used."""
     for one in clusters:
         try:
             one.resolve_token()

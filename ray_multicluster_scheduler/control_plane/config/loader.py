@@ -1,4 +1,4 @@
-"""Finds and reads the configuration, and reports every problem of it in one sentence."""
+"""load_config(): finds and reads the configuration; one error reports all its problems."""
 
 from __future__ import annotations
 
@@ -59,13 +59,14 @@ def _from_surroundings(environ: Mapping[str, str], here: Path) -> FleetConfig:
     if path := environ.get("RMCS_CONFIG"):
         return _from_file(here / expanded(path, "RMCS_CONFIG"), environ, origin=" (named by RMCS_CONFIG)")
     if text := environ.get("RMCS_CLUSTERS"):
-        return _from_text(text, environ, here)
+        data, lines = parse_with_lines(text, "RMCS_CLUSTERS")
+        return config_from(data, "RMCS_CLUSTERS", here, environ, lines)
     places = [here / FILE_NAME, rmcs_home(environ) / FILE_NAME, SYSTEM_FILE]
     for place in places:
         if place.exists():
             return _from_file(place, environ, origin="")
     raise NothingConfiguredError(
-        "No clusters are configured. Looked at RMCS_CONFIG, RMCS_CLUSTERS, "
+        "No clusters are configured: there is no RMCS_CONFIG, no RMCS_CLUSTERS, and no file "
         f"{', '.join(str(place) for place in places)}.",
         next_step="write a clusters.yaml (`clusters: [{name: mac, dashboard: 'http://192.168.5.2:8265'}]` is one) and "
         "name it in RMCS_CONFIG, or start a local fleet with `rmcs fleet up`",
@@ -77,12 +78,6 @@ def _from_file(path: Path, environ: Mapping[str, str], *, origin: str) -> FleetC
     source = str(path)
     data, lines = parse_with_lines(text, source)
     return _build(_Document.parse(data, source, lines), environ, path.parent)
-
-
-def _from_text(text: str, environ: Mapping[str, str], here: Path) -> FleetConfig:
-    source = "RMCS_CLUSTERS"
-    data, lines = parse_with_lines(text, source)
-    return config_from(data, source, here, environ, lines)
 
 
 def config_from(
@@ -107,7 +102,9 @@ class _Document:
     def parse(cls, data: object, source: str, lines: LineIndex = NO_LINES) -> _Document:
         if not isinstance(data, Mapping):
             what = "is empty" if data is None else f"holds {_kind(data)} at its top level"
-            raise _malformed(f"{source} {what}; expected the keys {' and '.join(TOP_KEYS)}.")
+            raise ConfigurationError(
+                f"{source} {what}; expected the keys {' and '.join(TOP_KEYS)}.", next_step=NEXT_STEP
+            )
         settings: Any = data.get("settings") or {}
         clusters: Any = data.get("clusters")
         found = [
@@ -167,10 +164,6 @@ def _json_or_text(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _malformed(message: str) -> ConfigurationError:
-    return ConfigurationError(message, next_step=NEXT_STEP)
 
 
 def _kind(value: object) -> str:

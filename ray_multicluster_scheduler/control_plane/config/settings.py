@@ -23,7 +23,7 @@ LimitedAmount = Annotated[float, Field(ge=0, le=MOST_OF_AN_OWNER, allow_inf_nan=
 LimitedPriority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
 
 LEASE_MARGIN_S = 10.0
-"""A cluster is lost at least so much later than the lease ends, because clocks and queues differ."""
+"""Minimum time between the end of the lease and the loss of a cluster, because clocks and queues differ."""
 
 
 def _attribute_path(value: str) -> str:
@@ -116,7 +116,7 @@ class Settings(Strict):
     execution_mode: Literal["parallel", "serial"] = "parallel"
     """``serial``: at most one top-level item runs on a cluster (an actor counts until it is ready)."""
     max_queue: Annotated[int, Field(ge=1)] = 100_000
-    """With so many waiting items, more are refused with QueueFullError."""
+    """At this number of waiting items, submissions are refused with QueueFullError."""
     dedup: Literal["none", "content"] = "none"
     """``content``: a submission equal to an unfinished item is joined to it."""
     retries: Count = 0
@@ -132,13 +132,13 @@ class Settings(Strict):
     breaker_recovery_s: Seconds = 60.0
     """The time until it is probed."""
     heartbeat_s: Seconds = 5.0
-    """A cluster that missed three heartbeats is suspect, and gets nothing new."""
+    """A cluster that missed three heartbeats is suspect, and gets no new work."""
     lease_s: Seconds = 45.0
-    """Work in a cluster ends itself after so long without contact to the control plane."""
+    """Work in a cluster ends itself after this time without contact to the control plane."""
     lost_after_s: Seconds = 60.0
     """A silent cluster is lost after this time; at least 10 s more than ``lease_s``."""
     node_grace_s: MaybeSeconds = 60.0
-    """After a restart of a cluster with several nodes, old nodes may run on for so long."""
+    """After a restart of a cluster with several nodes, old nodes may run on for this time."""
     start_grace_s: Seconds = 60.0
     """An attempt that does not start within this time is taken back."""
     snapshot_interval_s: Seconds = 5.0
@@ -146,11 +146,11 @@ class Settings(Strict):
     health_check_interval_s: Seconds = 30.0
     """How often clusters are checked, while items wait or run, or a person views them."""
     prefetch_ms: Milliseconds = 50.0
-    """How much work of a kind that is known to be short is prefetched to a cluster; 0 for none."""
+    """How much work that is known to be short is prefetched to a cluster; 0 for none."""
     reserve_after_s: MaybeSeconds = 300.0
-    """A large item that has waited so long gets a reservation."""
+    """A large item that has waited this long gets a reservation."""
     ageing_s: Seconds = 3600.0
-    """Waiting for so long raises the priority by one."""
+    """Waiting for this time raises the priority by one."""
     order: Literal["fair", "fifo"] = "fair"
     """At equal priority: fair between owners, or first in, first out."""
     owners: dict[str, OwnerLimits] = {}
@@ -170,7 +170,7 @@ class Settings(Strict):
     agent_idle_s: Seconds = 300.0
     """An agent without work ends after this."""
     program_lease_s: Seconds = 60.0
-    """The actors of a program end when it is silent for so long (service)."""
+    """The actors of a program end when it is silent for this time (service)."""
     keep_history_s: Seconds = 30 * 86_400.0
     """How long a service keeps ended items …"""
     keep_history_items: Count = 1_000_000

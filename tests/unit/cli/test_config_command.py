@@ -62,7 +62,7 @@ def test_a_usable_one_that_is_hardly_meant(file: str, rmcs: Rmcs) -> None:
     assert done.code == 0
     assert "can be used: 3 clusters (mac, also, head)" in done.out
     assert "! mac and also are one cluster under several names (the same dashboard, http://127.0.0.1:9)" in done.out
-    assert "! head has a head_address and no dashboard" in done.out
+    assert "! head has a head_address but no dashboard" in done.out
     told = json.loads(rmcs("config", "check", file, "-o", "json").out)["warnings"]
     assert [(one["clusters"], one["code"]) for one in told] == [
         (["mac", "also"], "SAME_CLUSTER"),

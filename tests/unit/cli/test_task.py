@@ -182,7 +182,7 @@ class TestSelectors:
         done = rmcs("task", "cancel", "t1")
         assert done.code != 0
         assert "does not answer" not in done.err
-        assert "that of vera is viewer" in done.err
+        assert "the token of vera has viewer" in done.err
         monkeypatch.setenv("RMCS_TOKEN", "rubbish")
         done = rmcs("task", "list")
         assert "does not take the token" in done.err

@@ -96,7 +96,7 @@ def test_needs_an_address() -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"name": "a b"}, "no name for a cluster"),
+        ({"name": "a b"}, "not a valid name of a cluster"),
         ({"weight": 0}, "greater than 0"),
         ({"weight": float("inf")}, "finite"),
         ({"tags": "linux"}, r"expected a list, for example \[linux\]"),

@@ -29,9 +29,9 @@ def test_nothing_to_doubt() -> None:
     ],
 )
 def test_one_address_under_two_names(one: dict[str, Any], other: dict[str, Any]) -> None:
-    (doubt,) = found(a=one, b={"dashboard": "http://z:9"}, c=other)
-    assert (doubt.clusters, doubt.code) == (("a", "c"), "SAME_CLUSTER")
-    assert "a and c are one cluster" in doubt.sentence
+    (warning,) = found(a=one, b={"dashboard": "http://z:9"}, c=other)
+    assert (warning.clusters, warning.code) == (("a", "c"), "SAME_CLUSTER")
+    assert "a and c are one cluster" in warning.sentence
 
 
 def test_paths_of_one_host_are_told_apart() -> None:
@@ -39,12 +39,10 @@ def test_paths_of_one_host_are_told_apart() -> None:
 
 
 def test_a_cluster_without_a_dashboard() -> None:
-    (doubt,) = found(a={"head_address": "head.example:10001"})
-    assert doubt.code == "NO_CARRIER"
-    assert (
-        "a has a head_address and no dashboard: tasks and actors go there by Ray Client, and no jobs" in doubt.sentence
-    )
-    assert "`dashboard: http://head.example:8265`" in doubt.mend
+    (warning,) = found(a={"head_address": "head.example:10001"})
+    assert warning.code == "NO_CARRIER"
+    assert "a has a head_address but no dashboard" in warning.sentence
+    assert "`dashboard: http://head.example:8265`" in warning.fix
 
 
 def test_a_token_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +54,7 @@ def test_a_token_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (by_file.clusters, by_name.clusters, by_file.code) == (("a",), ("b",), "CLUSTER_MISCONFIGURED")
     assert by_file.sentence.endswith(f"is {file}, which cannot be read: No such file or directory")
     assert by_name.sentence.endswith("refers to the environment variable NO_SUCH_TOKEN, which is not set")
-    assert by_name.mend == "set NO_SUCH_TOKEN to the cluster's token, or change auth_token"
+    assert by_name.fix == "set NO_SUCH_TOKEN to the cluster's token, or change auth_token"
     file.write_text("hush")
     monkeypatch.setenv("NO_SUCH_TOKEN", "hush")
     assert (

@@ -144,7 +144,7 @@ def test_what_a_variable_says_has_no_line_of_the_file(tmp_path: Path) -> None:
 def test_a_name_with_odd_characters_is_shown_spelt_out(name: str, tmp_path: Path) -> None:
     message = refused(f'clusters:\n  - name: "{name}"\n    dashboard: http://h:1\n', tmp_path)
     assert message.isprintable()
-    assert "is no name for a cluster: begin with a letter or a digit, then use letters, digits" in message
+    assert "is not a valid name of a cluster: begin with a letter or a digit, then use letters, digits" in message
     assert "line 2" in message
 
 

@@ -290,7 +290,7 @@ def test_every_route_refuses_a_parameter_that_it_does_not_know(service: HttpServ
 def test_who_names_an_unknown_parameter_is_told_the_known_ones(service: HttpService) -> None:
     status, answer = service.ask("GET", "/api/v1/items?stat=QUEUED&limit=5&%FF")
     assert status == 422
-    assert answer["message"].startswith("GET /api/v1/items knows no parameter 'stat'")
+    assert answer["message"].startswith("GET /api/v1/items has no parameter 'stat'")
     assert "use state, kind, owner, cluster, name, begins, since, until, after, limit" in answer["next_step"]
     status, answer = service.ask("GET", "/api/v1/nodes?x=1")
     assert status == 422

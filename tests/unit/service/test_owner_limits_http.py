@@ -188,5 +188,5 @@ def test_a_program_that_runs_hears_of_a_higher_ceiling(service: HttpService) -> 
         until(lambda: handle.accepted)
         put(service, max_priority=2)
         late = scheduler.submit_task_async(print, owner="ann", priority=6)
-        with pytest.raises(NotAllowedError, match="ann may ask for 2 at the most"):
+        with pytest.raises(NotAllowedError, match="ann may use at most 2"):
             late.result(60)

@@ -56,7 +56,7 @@ def test_the_owner_is_the_tokens_user(service: Tokens) -> None:
     assert service.get("/api/v1/items/alice-t")["owner"] == "alice"
     status, said = service.send(service.alice, a_task("x", owner="bob"))
     assert (status, said["error"]) == (403, "NotAllowedError")
-    assert "The owner of x is bob, and the token is alice's." in said["message"]
+    assert "The owner of x is bob, but the token belongs to alice." in said["message"]
     both = service.token_for("oscar", Role.SUBMITTER, Role.OPERATOR)
     assert service.send(both, a_task("for-bob", 0, owner="bob"))[0] == 200
     assert service.get("/api/v1/items/for-bob")["owner"] == "bob"
@@ -116,8 +116,8 @@ def test_the_trace_has_only_ones_own(service: Tokens) -> None:
 
 def test_an_id_of_somebody_else_is_not_handed_out(service: Tokens) -> None:
     status, said = service.send(service.bob, a_task("alice-t"))
-    assert (status, said["message"]) == (403, "alice-t is not bob's.")
-    assert service.send(service.bob, a_job("alice-t"))[1]["message"] == "alice-t is not bob's.", (
+    assert (status, said["message"]) == (403, "alice-t does not belong to bob.")
+    assert service.send(service.bob, a_job("alice-t"))[1]["message"] == "alice-t does not belong to bob.", (
         "nor of what kind it is"
     )
     assert service.send(service.alice, a_task("alice-t", 0))[0] == 200
@@ -142,7 +142,7 @@ def test_nothing_waits_for_others_or_takes_their_values(service: Tokens) -> None
     ):
         status, said = service.send(service.bob, task, objects=objects)
         assert status == 403, said
-        assert "is not bob's" in said["message"]
+        assert "does not belong to bob" in said["message"]
         assert service.plane.store.item(task.id) is None
     assert service.send(service.alice, a_task("w4", after=("alice-t",)))[0] == 200
 
@@ -267,7 +267,7 @@ def test_an_operator_steers_everybodys_and_it_is_recorded(service: Tokens, caplo
 def test_max_priority_is_the_ceiling_of_an_owner(service: Tokens) -> None:
     status, said = service.send(service.alice, a_task("high", priority=11))
     assert status == 403
-    assert "The priority of high would be 11; alice may ask for 10 at the most." in said["message"]
+    assert "The priority of high is 11, but alice may use at most 10." in said["message"]
     assert service.send(service.alice, a_task("high", 0, priority=10, start_after=5e9))[0] == 200
     assert service.ask("POST", "/api/v1/items/high/priority", {"priority": 11}, token=service.alice)[0] == 403
     assert service.ask("POST", "/api/v1/items/high/priority", {"priority": 12}, token=service.operator)[0] == 200

@@ -157,7 +157,7 @@ def test_a_submitter_repeats_only_its_own_and_finds_nobody_elses(tmp_path: Path)
             service.ask("POST", f"/api/v1/items/{name}/cancel", {}, token=token)
         assert service.ask("POST", "/api/v1/items/anns/retry", {}, token=bob)[0] == 404
         status, answer = service.ask("POST", "/api/v1/items/bobs/retry", {"id": "anns"}, token=bob)
-        assert (status, answer["message"]) == (403, "anns is not bob's.")
+        assert (status, answer["message"]) == (403, "anns does not belong to bob.")
         status, answer = service.ask("POST", "/api/v1/items/bobs/retry", {"id": "again"}, token=bob)
         assert (status, answer["id"]) == (200, "again")
 

@@ -201,7 +201,7 @@ def test_who_is_let_in(service: Matrix, route: str, caller: str) -> None:
         assert said["next_step"]
         assert not any(token and token.rpartition("_")[2] in str(said) for token in service.tokens.values())
     if caller == "other" and wanted == 200 and example.of is not None:
-        no = ("is not other's", "'status': 404", "UnknownItemError", "{'id': 'call-")
+        no = ("does not belong to other", "'status': 404", "UnknownItemError", "{'id': 'call-")
         assert any(one in str(said) for one in no), "the answer itself says no"
 
 

@@ -187,7 +187,7 @@ def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
     asked = [sys.executable, "-m", "ray_multicluster_scheduler", "status", "--address", address]
     known = {**os.environ, "RMCS_HOME": str(folder.state)}
     status = subprocess.run(asked, cwd=ROOT, env=known, capture_output=True, text=True, timeout=60, check=True)
-    assert status.stdout.splitlines()[1] == "The service is draining and takes nothing new."
+    assert status.stdout.splitlines()[1] == "The service is draining and accepts no new work."
     second = folder.rmcs("down", "--drain", "600")
     assert (second.wait(60), process.wait(60)) == (0, 0)
     said = folder.said(second)
@@ -268,7 +268,7 @@ def test_down_says_for_how_long_what_runs_goes_on(folder: Folder) -> None:
     assert (folder.rmcs("down", "--away", "600").wait(60), process.wait(60)) == (0, 0)
     said = folder.said(process)
     assert "1 item not over, which the next start continues" in said
-    assert "no cluster could be told to continue for longer" in said, "there is no agent anywhere"
+    assert "no cluster could extend its lease" in said, "there is no agent anywhere"
     for option, number in (("--away", "nan"), ("--away", "inf"), ("--drain", "inf")):
         wrong = folder.rmcs("down", option, number)
         assert wrong.wait(60) == 2

@@ -1,4 +1,5 @@
-"""Access: everything that decides who may use one service: its tokens, sessions, tickets, host names and origins."""
+"""Access: who may use a service: its tokens, sessions, tickets, host names and origins. Middleware and routes use
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration for display: everything that is or may be a secret is masked or left out."""
+"""Configuration for display: values that are or may be secrets are masked or left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose an item is, and what a submitter may do who steers nothing but his own."""
+"""Ownership of items: checks of requests by callers who may see or steer only their own items."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from starlette.requests import HTTPConnection
-
 from ray_multicluster_scheduler.common.control_characters import check_identifiers
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
 from ray_multicluster_scheduler.common.redaction import mask_text
-from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Caller, caller_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Caller
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime.explanation import unknown_item
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
@@ -65,7 +63,7 @@ def with_owner(caller: Caller, limits_of: LimitsOf, request: SubmitRequest) -> S
         request = request._replace(task=task)
     elif task.owner != caller.user and not caller.steers_all:
         raise NotAllowedError(
-            f"The owner of {task.id} is {task.owner}, and the token is {caller.user}'s.",
+            f"The owner of {task.id} is {task.owner}, but the token belongs to {caller.user}.",
             task_id=task.id,
             next_step="leave owner out, or use a token with the role operator as well",
         )
@@ -79,9 +77,9 @@ def check_priority(limits: OwnerLimits, owner: str, priority: int, item_id: str)
     """Raises NotAllowedError if the priority is above the limit of the owner."""
     if limits.max_priority is not None and priority > limits.max_priority:
         raise NotAllowedError(
-            f"The priority of {item_id} would be {priority}; {owner} may ask for {limits.max_priority} at the most.",
+            f"The priority of {item_id} is {priority}, but {owner} may use at most {limits.max_priority}.",
             task_id=item_id,
-            next_step=f"ask for {limits.max_priority} or less; an operator can raise it",
+            next_step=f"use {limits.max_priority} or less; an admin can raise the limit",
         )
 
 
@@ -94,7 +92,7 @@ def restricted_to_own(caller: Caller, request: SubmitRequest) -> SubmitRequest:
     actor = task.actor
     if actor is not None and actor.adopt:
         raise NotAllowedError(
-            f"{actor.ray_name} was left by another program, and its owner is not known.",
+            f"{actor.ray_name} was created by another program, and its owner is unknown.",
             task_id=task.id,
             next_step="use a token with the role operator as well",
         )
@@ -103,12 +101,12 @@ def restricted_to_own(caller: Caller, request: SubmitRequest) -> SubmitRequest:
 
 def steer_check(caller: Caller) -> OwnershipCheck | None:
     """A check of items that the caller is about to use."""
-    return None if caller.steers_all else partial(_check_steered, caller)
+    return None if caller.steers_all else partial(check_item_steered, caller)
 
 
 def see_check(caller: Caller) -> OwnershipCheck | None:
     """A check of items that are about to be shown to the caller."""
-    return None if caller.sees_all else partial(_check_seen, caller)
+    return None if caller.sees_all else partial(check_item_seen, caller)
 
 
 def _check_used(caller: Caller, owner: str, item_id: str) -> None:
@@ -117,32 +115,22 @@ def _check_used(caller: Caller, owner: str, item_id: str) -> None:
         raise _not_yours(caller, item_id)
 
 
-def _check_steered(caller: Caller, owner: str, item_id: str) -> None:
+def check_item_steered(caller: Caller, owner: str, item_id: str) -> None:
+    """Raises the error of :func:`hidden_item` if the caller may not steer items of this owner."""
     if not caller.may_steer(owner):
         raise hidden_item(caller, item_id)
 
 
-def _check_seen(caller: Caller, owner: str, item_id: str) -> None:
+def check_item_seen(caller: Caller, owner: str, item_id: str) -> None:
+    """Raises the error of :func:`hidden_item` if the caller may not see items of this owner."""
     if not caller.may_see(owner):
         raise hidden_item(caller, item_id)
 
 
-def check_item_seen(request: HTTPConnection, owner: str, item_id: str) -> None:
-    """Raises as :func:`hidden_item` says."""
-    _check_seen(caller_of(request), owner, item_id)
-
-
-def check_item_steered(request: HTTPConnection, owner: str, item_id: str) -> None:
-    """Raises as :func:`hidden_item` says."""
-    _check_steered(caller_of(request), owner, item_id)
-
-
 async def check_steered_by(caller: Caller, runtime: ServiceRuntime, item_id: str) -> None:
-    """Raises as :func:`hidden_item` says for somebody else's item."""
-    if not caller.steers_all:
-        owner = await owner_of(runtime, item_id)
-        if owner is not None:
-            _check_steered(caller, owner, item_id)
+    """As :func:`check_item_steered`, for an item that may be unknown."""
+    if not caller.steers_all and (owner := await owner_of(runtime, item_id)) is not None:
+        check_item_steered(caller, owner, item_id)
 
 
 def own_answer(caller: Caller, answer: Item | SchedulerError) -> Item | SchedulerError:
@@ -162,11 +150,8 @@ def without_hidden_ids(
     story: dict[str, Any], caller: Caller, owner_of_id: Callable[[str], str | None]
 ) -> dict[str, Any]:
     """An explanation without the ids of items that the caller may not see."""
-    if caller.sees_all:
-        return story
-
     queue = story.get("queue")
-    if not queue:
+    if caller.sees_all or not queue:
         return story
     ahead = [_ahead(one, visible_id(caller, one["id"], owner_of_id), owner_of_id(one["id"])) for one in queue["ahead"]]
     return {**story, "queue": {**queue, "ahead": ahead}}
@@ -184,7 +169,7 @@ def _ahead(entry: dict[str, Any], name: str, owner: str | None) -> dict[str, Any
 
 def _not_yours(caller: Caller, item_id: str) -> NotAllowedError:
     return NotAllowedError(
-        f"{item_id} is not {caller.user}'s.",
+        f"{item_id} does not belong to {caller.user}.",
         task_id=item_id,
         next_step="use an id of your own, or a token with the role operator as well",
     )

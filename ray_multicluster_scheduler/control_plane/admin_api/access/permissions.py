@@ -28,7 +28,7 @@ class Role(StrEnum):
     """What a token permits. A token may have several; only ``submitter`` includes the right to submit."""
 
     VIEWER = "viewer"
-    """Reads everything but code, arguments and values."""
+    """Reads all but code, arguments and values."""
     SUBMITTER = "submitter"
     """Runs code, and sees and steers its user's own items."""
     OPERATOR = "operator"
@@ -68,14 +68,14 @@ class Caller(NamedTuple):
 
 
 class Rule(StrEnum):
-    """Who may use a route. Rules about items admit a role; the handler then checks whose item it is."""
+    """Who may use a route. Rules about items admit a role; the handler then checks the owner of the item."""
 
     OPEN = "open"
-    """Everybody, without a token."""
+    """All callers, without a token."""
     KNOWN = "known"
-    """Every token: information about the fleet, not about anybody's items."""
+    """Every token: information about the fleet, not about items."""
     SEE = "see"
-    """Every token; one that is only a submitter's sees its user's own items."""
+    """Every token; one with the role submitter alone sees its user's own items."""
     STEER = "steer"
     """Operators, and submitters for their user's own items."""
     SUBMIT = "submit"
@@ -143,8 +143,8 @@ def enforce(rule: Rule, request: HTTPConnection) -> None:
     if not caller.roles & rule.roles:
         wanted = " or ".join(sorted(rule.roles))
         raise NotAllowedError(
-            f"{request.scope.get('method', 'WebSocket')} {request.url.path} is for a token with the role {wanted}; "
-            f"that of {caller.user} is {', '.join(sorted(caller.roles))}.",
+            f"{request.scope.get('method', 'WebSocket')} {request.url.path} requires a token with the role {wanted}; "
+            f"the token of {caller.user} has {', '.join(sorted(caller.roles))}.",
             next_step=f"use a token with the role {wanted} (rmcs token create)",
         )
 
@@ -189,5 +189,5 @@ def check_steered(request: HTTPConnection, owner: str, what: str) -> None:
 
 def _not_yours(caller: Caller, what: str) -> NotAllowedError:
     return NotAllowedError(
-        f"{what} is not {caller.user}'s.", next_step="use a token of its owner, or one with the role operator"
+        f"{what} does not belong to {caller.user}.", next_step="use a token of its owner, or one with the role operator"
     )

@@ -33,7 +33,7 @@ _KEYS = "token/"
 _VERSION = 1
 _WRITE_PATIENCE_S = 30.0
 _WRITE_POLL_S = 1.5
-"""A little longer than it takes the store to try again."""
+"""A little longer than the store's interval between retries."""
 _MOST_TEXT = 256
 _MOST_TOKENS = 10_000
 
@@ -62,15 +62,6 @@ class Token(NamedTuple):
         }
 
 
-class TokenRefused(NamedTuple):
-    """Why a token is refused; the sentence reveals nothing about existing tokens."""
-
-    sentence: str
-
-
-NOT_KNOWN = TokenRefused("This token is not known here, was revoked, or has expired.")
-
-
 class TokenStore:
     """Safe from any thread. A new token is valid once it is durable; a revoked one is invalid at once, even if that
     cannot be written now. :meth:`check` costs one hash."""
@@ -87,15 +78,13 @@ class TokenStore:
             if token is not None:
                 self._tokens[token.id] = token
 
-    def check(self, text: str) -> Caller | TokenRefused:
-        """The caller who has this token."""
+    def check(self, text: str) -> Caller | None:
+        """The caller with this token; None if it is unknown, revoked or expired."""
         prefix, _, rest = text.partition("_")
         token = self._tokens.get(rest.partition("_")[0]) if prefix == PREFIX else None
         digest = _digest(text)
-        if token is None or not hmac.compare_digest(digest, token.digest):
-            return NOT_KNOWN
-        if token.expires_at is not None and token.expires_at <= self._now():
-            return NOT_KNOWN
+        if token is None or not hmac.compare_digest(digest, token.digest) or not self.is_valid(token.id):
+            return None
         return token.caller
 
     def is_valid(self, token_id: str) -> bool:
@@ -132,11 +121,11 @@ class TokenStore:
         _check(user, caller_roles, note, expires_at, self._now())
         with self._lock:
             if len(self._tokens) >= _MOST_TOKENS:
-                raise ConfigurationError(f"There are {_MOST_TOKENS:,} tokens already.", next_step="revoke some")
+                raise ConfigurationError(f"There are {_MOST_TOKENS:,} tokens already.", next_step="revoke unused ones")
             if self._store.write_problem is not None:
                 raise ServiceUnavailableError(
                     f"Tokens cannot be written now. {self._store.write_problem}",
-                    next_step="repeat it when there is room",
+                    next_step="repeat it when the disk has free space",
                 )
             token_id = secrets.token_hex(4)
             while token_id in self._tokens or token_id in self._revoking:
@@ -180,8 +169,8 @@ class TokenStore:
             others = (one for one in self._tokens.values() if one.id != token_id and self.is_valid(one.id))
             if not force and Role.ADMIN in token.caller.roles and not any(Role.ADMIN in o.caller.roles for o in others):
                 raise NotAllowedError(
-                    f"{token_id} is the last token of an admin: without it no other one can be made.",
-                    next_step="make another one first, or give force; the next start of the service then makes one",
+                    f"{token_id} is the last token of an admin: without it no token can be created.",
+                    next_step="create another one first, or use force; the next start of the service then creates one",
                 )
             del self._tokens[token_id]
             written = self._erase(token)
@@ -235,8 +224,8 @@ class TokenStore:
     def _check_writable(self) -> None:
         if self._store.write_problem is not None:
             raise ServiceUnavailableError(
-                f"The request is in force, but cannot be written now. {self._store.write_problem}",
-                next_step="repeat it when there is room",
+                f"The request took effect, but cannot be written now. {self._store.write_problem}",
+                next_step="repeat it when the disk has free space",
             )
 
     def _check_written(self, writing: Future[int]) -> None:
@@ -244,7 +233,7 @@ class TokenStore:
         if error is not None or not writing.done():
             why = f" {error}" if error is not None else ""
             raise ServiceUnavailableError(
-                f"The request is in force, but cannot be written now.{why}", next_step="repeat it when the disk works"
+                f"The request took effect, but cannot be written now.{why}", next_step="repeat it when the disk works"
             )
 
 
@@ -254,7 +243,7 @@ def roles_of(words: Iterable[object]) -> frozenset[Role]:
         return frozenset(Role(str(one)) for one in words)
     except (ValueError, TypeError):
         raise ConfigurationError(
-            f"{', '.join(map(str, words))[:100]!r} are no roles.", next_step=f"use {', '.join(Role)}"
+            f"{', '.join(map(str, words))[:100]!r} are not roles.", next_step=f"use {', '.join(Role)}"
         ) from None
 
 
@@ -265,7 +254,7 @@ def _check(user: str, roles: frozenset[Role], note: str, expires_at: float | Non
         raise ConfigurationError("The token has no role.", next_step=f"give one or more of {', '.join(Role)}")
     if len(note) > _MOST_TEXT or (note and not note.isprintable()):
         raise ConfigurationError(
-            "note is not one short line.", next_step=f"give one line of at most {_MOST_TEXT} characters"
+            "note is not a single short line.", next_step=f"give one line of at most {_MOST_TEXT} characters"
         )
     if expires_at is not None and not (math.isfinite(expires_at) and expires_at > now):
         raise ConfigurationError(f"expires_at is {expires_at}, which is past.", next_step="give a time in the future")
@@ -310,15 +299,14 @@ CREATED_BY_UP = "made by rmcs up"
 
 
 def ensure_first_token(tokens: TokenStore, folder: Path, user: str) -> str | None:
-    """Make sure that a file in the state folder holds a valid token of its owner, so that commands on this machine need
-    no setup. Returns what to tell the operator, if anything. Raises ConfigurationError if others can read the file, or
-    if it cannot be written."""
+    """Make sure that a file in the state folder holds a valid token of its owner, so that local commands need no setup.
+    Returns a message for the operator, or None. Raises ConfigurationError if the file is not private or writable."""
     path = folder / TOKEN_FILE
     try:
         before = read_private(path)
     except FileNotFoundError:
         before = None
-    if before is not None and not isinstance(tokens.check(before), TokenRefused):
+    if before is not None and tokens.check(before) is not None:
         return None
     known = [one for one in tokens.list() if one["note"] == CREATED_BY_UP and one["user"] == user]
     about, text = tokens.create(user, Role, CREATED_BY_UP)
@@ -332,7 +320,7 @@ def ensure_first_token(tokens: TokenStore, folder: Path, user: str) -> str | Non
     for one in known:  # their only copy was the file
         tokens.revoke(one["id"], force=True)
     if before is not None:
-        return f"the token in {path} was revoked or had expired; there is a new one in its place"
+        return f"the token in {path} was revoked or had expired; it was replaced by a new one"
     if known:
-        return f"{path} was lost; there is a new token in its place, and the previous one is revoked"
-    return f"{path} has a token for you; programs and commands of your account find it by themselves"
+        return f"{path} was lost; it has a new token now, and the previous one is revoked"
+    return f"{path} has a token for you, which programs and commands of your account use"

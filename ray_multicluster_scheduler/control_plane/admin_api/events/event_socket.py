@@ -18,18 +18,18 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import Eve
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Batch, Subscription
 
 HEARTBEAT_S = 30.0
-_MOST = 2**53
-MOST_DIGITS = 1_000
-"""Digits of a number in a text; Python parses no more than some thousands."""
+_LARGEST_NUMBER = 2**53
+_MOST_DIGITS = 1_000
+"""Python parses no more than a few thousand digits."""
 _AT_ONCE = 100
 _GOING_AWAY, _NO_CODE, _POLICY_VIOLATION = 1001, 1005, 1008
 _FLAGS = ("snapshot", "batch")
 
 
 class EventSocket:
-    """The first subscription comes with the query, later ones as ``{"type": "subscribe", "types": […], "owner": …,
-    "since": …, "snapshot": true, "batch": true}``; each replaces the one before. With ``batch`` what came together is
-    one message, ``{"type": "events", "events": […]}``. "ping" is answered ``{"type": "pong"}``."""
+    """The query has the first subscription. Messages ``{"type": "subscribe", "types": […], "owner": …, "since": …,
+    "snapshot": true, "batch": true}`` replace it. With ``batch`` several events may come in one message, ``{"type":
+    "events", "events": […]}``. "ping" is answered ``{"type": "pong"}``."""
 
     def __init__(self, websocket: WebSocket, runtime: ServiceRuntime, only_owner: str | None) -> None:
         self._socket, self._runtime, self._only_owner = websocket, runtime, only_owner
@@ -43,7 +43,7 @@ class EventSocket:
         """Start a subscription. Raises ConfigurationError for an invalid one, ServiceUnavailableError if there are too
         many."""
         filters = {key: value for key, value in message.items() if key not in ("type", "since", "ticket", *_FLAGS)}
-        wanted, since = EventFilter.parse(filters), _number(message.get("since"))
+        wanted, since = EventFilter.parse(filters), event_number("since", message.get("since"))
         flags = {key: _flag(key, message.get(key)) for key in _FLAGS}
         self.close()
         self._reader = self._runtime.event_publisher.subscribe(wanted, only_owner=self._only_owner)
@@ -149,14 +149,15 @@ class EventSocket:
                 await send(event.text)
 
 
-def _number(value: object) -> int | None:
+def event_number(name: str, value: object) -> int | None:
+    """The number of an event, cut to the largest possible one. Raises ConfigurationError that names the parameter."""
     if value is None:
         return None
     if isinstance(value, str) and value.isdecimal():
-        value = int(value) if len(value) < MOST_DIGITS else _MOST
+        value = int(value) if len(value) < _MOST_DIGITS else _LARGEST_NUMBER
     if type(value) is not int or value < 0:
-        raise ConfigurationError(f"since is {str(value)[:100]!r}.", next_step="give the number of an event")
-    return min(value, _MOST)
+        raise ConfigurationError(f"{name} is {str(value)[:100]!r}.", next_step="give the number of an event, 0 or more")
+    return min(value, _LARGEST_NUMBER)
 
 
 def _flag(key: str, value: object) -> bool:

@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Caller, Rule, enforce
 from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import hash_of, session_cookie
-from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import PREFIX, TokenRefused
+from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import PREFIX
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
 
 _log = get_logger(__name__)
@@ -62,16 +62,16 @@ class ErrorMiddleware:
             if started:
                 raise
             _log.warning("%s %s: nested too deeply, or a defect", scope["method"], scope["path"], exc_info=True)
-            sentence = "What was sent is nested too deeply."
-            document = problems.problem(422, "TOO_DEEP", "ConfigurationError", sentence, "send it flatter")
+            sentence = "The request is nested too deeply."
+            document = problems.problem(422, "TOO_DEEP", "ConfigurationError", sentence, "send fewer levels")
             await _send_document(send, "http.response", document)
         except Exception:
             name = secrets.token_hex(4)
             _log.exception("defect %s: %s %s", name, scope["method"], scope["path"])
             if started:
                 raise  # the connection must break: a partial answer must not look complete
-            sentence = f"The service has a defect; its log calls it {name}."
-            step = f"look for {name} in the log of the service, and report it"
+            sentence = f"Internal error {name} of the service (a defect)."
+            step = f"search the log of the service for {name}, and report it"
             document = problems.problem(500, "DEFECT", "SchedulerError", sentence, step)
             await _send_document(send, "http.response", {**document, "id": name})
 
@@ -176,14 +176,14 @@ class OriginGuard(_Guard):
     def _origin_problem(self, scope: Scope, headers: dict[bytes, bytes]) -> str | None:
         host = headers.get(b"host", b"").decode("latin-1")
         if host and not self._is_ours(_host_of(f"//{host}")):
-            return f"This service is not {host}."
+            return f"{host} is not a name of this service."
         origin = headers.get(b"origin", b"").decode("latin-1")
         listed = bool(origin) and self._is_listed(origin)
         if origin and not listed and not self._is_ours(_host_of(origin)):
             return f"A page of {origin} may not use this service."
         changes = scope["type"] != "http" or scope["method"] not in SAFE
         if origin and not listed and changes and self._access.tokens is None and not same_origin(scope):
-            return f"A page of {origin} may only read, without a token."
+            return f"A page of {origin} may only read, because this service requires no tokens."
         return None
 
     def _is_ours(self, host: str | None) -> bool:
@@ -250,28 +250,28 @@ def _origin_parts(origin: str) -> tuple[Any, ...] | None:
 # ---- authentication
 
 ANONYMOUS = Caller("", frozenset())
-STREAMS = ("/api/v1/events",)
-"""Besides WebSockets, the paths (and those below) that accept a ticket, since a page cannot send a header there."""
+_STREAM = "/api/v1/events"
 _TOKEN_PARAMETERS = frozenset({"token", "access_token", "auth", "authorization", "api_key", "apikey"})
 _NO_TOKEN = Denial(
     401,
     "This service requires a token.",
     "send Authorization: Bearer, with the token in the service's state folder or one of rmcs token create",
 )
+_UNKNOWN_TOKEN = Denial(401, "This token is unknown, was revoked, or has expired.", _NO_TOKEN.next_step)
 _NOT_BEARER = Denial(401, "The Authorization header has no Bearer token.", "send Authorization: Bearer and the token")
 _TOKEN_IN_URL = Denial(
     400,
-    "There is a token in the URL, which logs and browser histories keep.",
+    "The URL contains a token, which logs and browser histories keep.",
     "send Authorization: Bearer; for a WebSocket or a stream of events, a ticket of POST /api/v1/ticket. "
     "Revoke that token if others may have seen it",
 )
 _NO_TICKET_HERE = Denial(
     403, "A ticket is for WebSockets and streams of events.", "send Authorization: Bearer for everything else"
 )
-_OLD_TICKET = Denial(401, "This ticket was used, or has expired.", "get another one from POST /api/v1/ticket")
-_SESSION_OVER = Denial(401, "This session is over.", "log in again")
+_OLD_TICKET = Denial(401, "This ticket was used, or has expired.", "request another one: POST /api/v1/ticket")
+_SESSION_OVER = Denial(401, "This session has ended.", "log in again")
 _OTHER_ORIGIN = Denial(
-    403, "This does not come from a page of this service.", "send Authorization: Bearer instead of the cookie"
+    403, "The request does not come from a page of this service.", "send Authorization: Bearer instead of the cookie"
 )
 
 
@@ -311,7 +311,7 @@ class AuthMiddleware(_Guard):
             if scheme.lower() != "bearer":
                 return _NOT_BEARER
             found = access.tokens.check(token.strip())
-            return Denial(401, found.sentence, _NO_TOKEN.next_step) if isinstance(found, TokenRefused) else found
+            return found or _UNKNOWN_TOKEN
         tickets = [value for name, value in parameters if name == "ticket"]
         if tickets:
             if not is_stream(scope):
@@ -331,11 +331,10 @@ class AuthMiddleware(_Guard):
 
 
 def is_stream(scope: Scope) -> bool:
-    """Is this a WebSocket or a stream of events, where a ticket is accepted?"""
+    """Is this a WebSocket or an event stream, which accept a ticket, since a page cannot send a header there?"""
     if scope["type"] == "websocket":
         return True
-    path: str = scope["path"]
-    return scope["method"] == "GET" and any(path == one or path.startswith(f"{one}/") for one in STREAMS)
+    return scope["method"] == "GET" and f"{scope['path']}/".startswith(f"{_STREAM}/")
 
 
 # ---- routing
@@ -376,6 +375,6 @@ async def refuse_unknown_parameters(request: HTTPConnection) -> None:
     if unknown:
         names = ", ".join(repr(name[:100]) for name in unknown[:5])
         raise ConfigurationError(
-            f"{request.scope['method']} {request.url.path} knows no parameter {names}.",
+            f"{request.scope['method']} {request.url.path} has no parameter {names}.",
             next_step=f"use {', '.join(known)}" if known else "send no parameters",
         )

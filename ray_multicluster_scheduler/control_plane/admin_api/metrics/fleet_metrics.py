@@ -21,44 +21,44 @@ _RESOURCES = ("CPU", "GPU", "memory")
 def metrics_text(runtime: ServiceRuntime, room: StorageUsage) -> str:
     """All metrics in text form. On the loop; no cluster is contacted."""
     out = Exposition()
-    out.gauge("rmcs_build_info", "Which version this is.", [({"version": __version__}, 1)])
+    out.gauge("rmcs_build_info", "The version of the service, as a label.", [({"version": __version__}, 1)])
     add_items(out, runtime.machine, runtime.metrics)
     add_clusters(out, runtime.machine, runtime.metrics, runtime.clock.now())
     _add_store(out, runtime, room)
     sender = runtime.trace_sender
     if sender is not None:
         counts = [({"outcome": "sent"}, sender.sent), ({"outcome": "dropped"}, sender.dropped)]
-        out.counter("rmcs_traces_total", "Items that a collector was, or could not be, told of.", counts)
+        out.counter("rmcs_traces_total", "Traces of ended items that were sent to the collector, or dropped.", counts)
     return out.text()
 
 
 def _add_store(out: Exposition, runtime: ServiceRuntime, room: StorageUsage) -> None:
-    out.histogram("rmcs_store_commit_seconds", "To make one group of changes durable.", runtime.metrics.commit)
+    out.histogram("rmcs_store_commit_seconds", "Duration of a commit of the store.", runtime.metrics.commit)
     trouble = runtime.store.write_problem
-    out.gauge("rmcs_store_up", "1 if what is accepted can be written.", [({}, float(trouble is None))])
-    out.gauge("rmcs_store_free_bytes", "Free where the record is kept.", [({}, room.free_bytes)])
-    out.gauge("rmcs_store_blob_bytes", "Payloads, results and output that are kept.", [({}, room.blob_bytes)])
+    out.gauge("rmcs_store_up", "1 if the store can write.", [({}, float(trouble is None))])
+    out.gauge("rmcs_store_free_bytes", "Free bytes on the disk of the store.", [({}, room.free_bytes)])
+    out.gauge("rmcs_store_blob_bytes", "Bytes of stored payloads, results and output.", [({}, room.blob_bytes)])
     quota = runtime.config.settings.payload_quota_bytes
-    out.gauge("rmcs_store_blob_quota_bytes", "And how much they may take.", [({}, quota)])
+    out.gauge("rmcs_store_blob_quota_bytes", "The quota of stored payloads, results and output.", [({}, quota)])
 
 
 def add_items(out: Exposition, machine: SchedulerMachine, metrics: MetricsAggregator) -> None:
     """Counts of states and retries, and durations."""
     out.counter(
         "rmcs_tasks_total",
-        "Steps of items into each state, since the service was started.",
+        "Transitions of items into each state since the start of the service.",
         [({"state": state}, count) for state, count in metrics.entered.items()],
     )
     out.counter(
         "rmcs_retries_total",
-        "Attempts that are followed by another, by the reason.",
+        "Attempts that were retried, by reason.",
         [({"reason": code}, count) for code, count in sorted(metrics.retries.items())],
     )
     depths = [({"queue": one}, waiting) for one, waiting in waiting_by_queue(machine).items()]
-    out.gauge("rmcs_queue_depth", "Items that wait.", depths)
-    out.histogram("rmcs_queue_wait_seconds", "From when an item was queued until it was sent.", metrics.queue_wait)
-    out.histogram("rmcs_dispatch_seconds", "From when an item was sent until it ran.", metrics.dispatch)
-    out.histogram("rmcs_decision_seconds", "One event, and all that was decided by it.", metrics.decision)
+    out.gauge("rmcs_queue_depth", "Waiting items.", depths)
+    out.histogram("rmcs_queue_wait_seconds", "Time from queueing to dispatch of an item.", metrics.queue_wait)
+    out.histogram("rmcs_dispatch_seconds", "Time from dispatch to start of an item.", metrics.dispatch)
+    out.histogram("rmcs_decision_seconds", "Duration of the handling of one event by the scheduler.", metrics.decision)
 
 
 def add_clusters(out: Exposition, machine: SchedulerMachine, metrics: MetricsAggregator, now: float) -> None:
@@ -69,23 +69,23 @@ def add_clusters(out: Exposition, machine: SchedulerMachine, metrics: MetricsAgg
     views = {name: machine.view(name, now) for name in names}
     out.counter(
         "rmcs_attempts_total",
-        "Attempts that were sent to a cluster: those that began there, and those that did not.",
+        "Attempts dispatched to a cluster, by whether they began there.",
         _attempts(metrics, names),
     )
     lost = [({"cluster": one}, metrics.lost[one]) for one in names]
-    out.counter("rmcs_lost_total", "Attempts that a cluster had when it was lost.", lost)
+    out.counter("rmcs_lost_total", "Attempts on a cluster when it was lost.", lost)
     out.gauge(
         "rmcs_schedule_success_ratio",
-        "Of what was sent to a cluster since the service was started, which part began there.",
+        "Share of the attempts dispatched to a cluster since the start of the service that began there.",
         [({"cluster": one}, ratio) for one in names if (ratio := metrics.success_ratio(one)) is not None],
     )
     ups = [({"cluster": name}, float(up)) for name, view in views.items() if (up := is_up(view)) is not None]
-    out.gauge("rmcs_cluster_up", "1 if it takes work, as far as is known.", ups)
+    out.gauge("rmcs_cluster_up", "1 if the cluster accepts work, as far as is known.", ups)
     items = [({"cluster": name}, float(view.in_flight + view.prefetched)) for name, view in views.items()]
-    out.gauge("rmcs_cluster_items", "Items that are there.", items)
+    out.gauge("rmcs_cluster_items", "Items on the cluster, including prefetched ones.", items)
     breakers = [({"cluster": one}, float(_BREAKER[machine.clusters.health(one, now).breaker])) for one in names]
-    out.gauge("rmcs_breaker_state", "0 closed, 1 half open, 2 open.", breakers)
-    out.gauge("rmcs_cluster_utilization", "Which part of a resource is taken.", _taken(views))
+    out.gauge("rmcs_breaker_state", "Circuit breaker: 0 closed, 1 half open, 2 open.", breakers)
+    out.gauge("rmcs_cluster_utilization", "Used share of a resource.", _taken(views))
 
 
 def _attempts(metrics: MetricsAggregator, names: tuple[str, ...]) -> Samples:

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.websockets import WebSocket
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.expiry import batches_while_valid, close_on_expiry
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, needs_of_socket, visible_owner
-from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import MOST_DIGITS, EventSocket
+from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import EventSocket, event_number
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import HEARTBEAT_S, EventStream
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import snapshot as snapshot_of
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
@@ -20,7 +20,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_descriptio
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
-_MOST = 2**53
 
 
 @router.get("/events", **described(Rule.SEE, service_docs.EVENTS))
@@ -45,7 +44,8 @@ async def events(
         {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
     )
     runtime, only = runtime_of(request), visible_owner(request)
-    after = _number(request.headers.get("last-event-id"), since)
+    last_id = request.headers.get("last-event-id", "").strip()
+    after = event_number("Last-Event-ID", last_id) if last_id else event_number("since", since)
     reader = runtime.event_publisher.subscribe(wanted, only_owner=only)
     try:
         first = [snapshot_of(runtime, only)] if snapshot and after is None else []
@@ -75,15 +75,3 @@ async def socket(websocket: WebSocket) -> None:
         await websocket.send_denial_response(answer)
         return
     await line.run()
-
-
-def _number(header: str | None, since: int | None) -> int | None:
-    if header is None or not header.strip():
-        number = since
-    elif header.strip().isdecimal():
-        number = int(header) if len(header) < MOST_DIGITS else _MOST
-    else:
-        raise ConfigurationError(f"Last-Event-ID is {header[:100]!r}.", next_step="give the number of an event")
-    if number is not None and number < 0:
-        raise ConfigurationError(f"since is {str(number)[:30]}.", next_step="give the number of an event, 0 or more")
-    return None if number is None else min(number, _MOST)

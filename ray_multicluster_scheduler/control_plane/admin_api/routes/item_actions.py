@@ -91,7 +91,7 @@ async def steerable_item(request: Request, item_id: str) -> Item | None:
     """An item that the caller may steer; None: EXPIRED. Raises UnknownItemError, NotAllowedError."""
     item = await runtime_of(request).find_item(item_id)
     if item is not None:
-        ownership.check_item_steered(request, item.task.owner, item_id)
+        ownership.check_item_steered(caller_of(request), item.task.owner, item_id)
     return item
 
 

@@ -198,7 +198,7 @@ async def get(request: Request, item_id: str) -> dict[str, Any]:
 
 def item_summary(request: Request, item: Item) -> dict[str, Any]:
     """An item for a caller who may see it. Raises NotAllowedError."""
-    ownership.check_item_seen(request, item.task.owner, item.id)
+    ownership.check_item_seen(caller_of(request), item.task.owner, item.id)
     summary = {
         **_status(caller_of(request), item),
         **_why_now(request, item),
@@ -348,7 +348,7 @@ async def logs(
     item = await runtime.find_item(item_id)
     if item is None:
         raise result_lost(item_id)
-    ownership.check_item_seen(request, item.task.owner, item_id)
+    ownership.check_item_seen(caller_of(request), item.task.owner, item_id)
     if attempt is not None and not 0 < attempt <= item.attempt:
         had = "none yet" if not item.attempt else f"attempts 1 to {item.attempt}"
         raise ConfigurationError(
