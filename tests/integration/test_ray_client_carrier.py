@@ -259,8 +259,8 @@ def _at(keys: dict[str, Any], port: int) -> dict[str, Any]:
         ({"auth_token_path": None, "auth_token": "wrong" * 8}, "CLUSTER_MISCONFIGURED", "does not accept the token"),
         ({"auth_token_path": None}, "CLUSTER_MISCONFIGURED", "requires a token"),
         ({"head_address": "127.0.0.1:1"}, "CLUSTER_UNREACHABLE", "nothing listens at head_address 127.0.0.1:1"),
-        ({"head_address": "HTTP"}, "CLUSTER_MISCONFIGURED", "is no Ray Client server (a dashboard?)"),
-        ({"head_address": "GCS"}, "CLUSTER_MISCONFIGURED", "is no Ray Client server"),
+        ({"head_address": "HTTP"}, "CLUSTER_MISCONFIGURED", "is not a Ray Client server (a dashboard?)"),
+        ({"head_address": "GCS"}, "CLUSTER_MISCONFIGURED", "is not a Ray Client server"),
         ({"connector_python": "/bin/false"}, "CLUSTER_UNREACHABLE", "the connector ended (status 1)"),
     ],
 )

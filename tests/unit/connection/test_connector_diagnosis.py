@@ -38,14 +38,14 @@ def test_a_closed_port_is_reported_at_once() -> None:
     [
         ("UNAUTHENTICATED", "", True, "HEAD_WRONG_TOKEN", "does not accept the token"),
         ("UNAUTHENTICATED", "", False, "HEAD_WRONG_TOKEN", "requires a token"),
-        ("UNIMPLEMENTED", "", True, "NOT_A_RAY_CLIENT", "is no Ray Client server"),
+        ("UNIMPLEMENTED", "", True, "NOT_A_RAY_CLIENT", "is not a Ray Client server"),
         ("UNAVAILABLE", "Trying to connect an http1.x server", True, "NOT_A_RAY_CLIENT", "a dashboard?"),
         ("UNAVAILABLE", "connect an http1.x server (HTTP status 400)", True, "NOT_A_RAY_CLIENT", "a dashboard?"),
         ("UNAVAILABLE", "connect an http1.x server (HTTP status 502)", True, "HEAD_UNREACHABLE", "a proxy .*HTTP 502"),
         ("UNAVAILABLE", "Received http2 header with status: 503", True, "HEAD_UNREACHABLE", "a proxy .*HTTP 503"),
         ("UNAVAILABLE", "http2 GOAWAY", True, "HEAD_UNREACHABLE", "no Ray Client server answers there"),
         ("UNAVAILABLE", "Socket closed", True, "HEAD_UNREACHABLE", "Socket closed"),
-        ("DEADLINE_EXCEEDED", "", True, "HEAD_UNREACHABLE", "nothing answers there within"),
+        ("DEADLINE_EXCEEDED", "", True, "HEAD_UNREACHABLE", "does not answer within"),
     ],
 )
 def test_problem_from_the_status_of_the_first_request(

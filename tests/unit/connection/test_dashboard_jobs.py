@@ -256,7 +256,7 @@ async def test_life_of_a_job(dashboard: Dashboard, client: DashboardClient) -> N
     assert [job["submission_id"] for job in await client.list_jobs()] == ["j1"]
     assert await client.stop_job("j1") is True
     assert await client.stop_job("j1") is False
-    with pytest.raises(TaskSubmissionError, match="knows no job j2"):
+    with pytest.raises(TaskSubmissionError, match="has no job j2"):
         await client.job_logs("j2")
 
 
@@ -303,7 +303,7 @@ async def test_following_can_be_given_up_early(dashboard: Dashboard, client: Das
 
 
 async def test_unknown_job_cannot_be_followed(client: DashboardClient) -> None:
-    with pytest.raises(TaskSubmissionError, match="knows no job j1"):
+    with pytest.raises(TaskSubmissionError, match="has no job j1"):
         await collect(client)
 
 

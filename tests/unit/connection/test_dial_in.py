@@ -285,7 +285,7 @@ async def test_where_loopback_is_taken_the_address_of_the_node_is_enough(capsys:
         door = DialInServer(certificate_of(PEM))
         assert await asyncio.wait_for(door.open("127.0.0.2", number), 60) == number
         door.close()
-    assert "it listens at 127.0.0.2 alone" in capsys.readouterr().out
+    assert "listens at 127.0.0.2 only" in capsys.readouterr().out
 
 
 async def test_a_machine_without_loopback_is_no_reason_not_to_listen(

@@ -1,4 +1,4 @@
-"""`python -m ray_multicluster_scheduler.scheduler.connection.connector`: started by a control plane only."""
+"""Entry point of the connector process, which ``ConnectorProcess`` starts; see the package's docstring."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class EventWriter:
-    """Writes events as lines of JSON. Whatever else is printed in this process goes to standard error."""
+    """Writes events as lines of JSON to standard output; all other output of this process goes to standard error."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -34,7 +34,7 @@ class EventWriter:
 
 
 class CommandReader:
-    """Reads commands on its own thread, so that the end of the control plane is noticed even while Ray blocks."""
+    """Reads commands on a thread, so that this process ends with the control plane even while Ray blocks."""
 
     def __init__(self) -> None:
         self.handle: Callable[[dict[str, Any]], object] = lambda _: None
@@ -82,8 +82,8 @@ def main() -> NoReturn:
 
 
 def _end_with_parent() -> None:
-    """The parent's end closes our standard input, too, but a stopped process does not notice. Linux ends even a stopped
-    one; elsewhere it stays until it is continued."""
+    """Be killed with the parent, on Linux. Its end also closes our standard input, but a stopped process does not read
+    that before it is continued."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,6 +1,6 @@
-"""Checks a head address before Ray connects, and turns errors of gRPC and Ray into one sentence and a code.
+"""Checks a head address before Ray connects, and turns errors of gRPC and Ray into a sentence and a code.
 
-Ray itself would try for half a minute and give one vague error.
+Used by the connector process, because Ray itself retries for half a minute and then raises one vague error.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ray_multicluster_scheduler.scheduler.connection.connector import protocol
 _CONNECT_S, _ANSWER_S = 3.0, 5.0
 _HTTP_STATUS = re.compile(r"[Ss]tatus:? (\d{3})\b")
 _PROXY_STATUSES = frozenset({"429", "502", "503", "504"})
-"""A proxy answers so for a server that it cannot reach; the server may be up a moment later."""
+"""Statuses of a proxy for a server that it cannot reach; the server may be up a moment later."""
 _NO_GRPC = ("http1.x", "parsing http/2", "http2 header with status")
 _GRPC_ERROR = re.compile(
     r"(?:Last exception: *)?<\w+ of RPC that terminated with:\s*status = (?:StatusCode\.)?(\w+)\s*"
     r"details = \"(.*?)\"\s*(?:debug_error_string|>|\Z)",
     re.DOTALL,
 )
-"""An error of gRPC's as text, on several lines; Ray puts it behind a sentence of its own."""
+"""The text of a gRPC error, on several lines; Ray puts it behind a sentence of its own."""
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _SHARED_PORT = "or the server of another cluster has answered, if one on the same machine shares its ports"
 _LONGEST = 400
@@ -69,11 +69,11 @@ def raise_for_status(head: str, status: str, details: str, *, has_token: bool) -
     if status in _REFUSED:
         reason = "does not accept the token" if has_token else "requires a token"
         raise Problem(protocol.TOKEN_REFUSED, f"the Ray Client server at {head} {reason}")
-    no_server = f"what answers at head_address {head} is no Ray Client server"
+    no_server = f"the server at head_address {head} is not a Ray Client server"
     if status == "UNIMPLEMENTED":
         raise Problem(protocol.NOT_RAY_CLIENT, f"{no_server} (its GCS port?)")
     if status == "DEADLINE_EXCEEDED":
-        sentence = f"head_address {head} is open, but nothing answers there within {_ANSWER_S:g} s"
+        sentence = f"head_address {head} is open, but does not answer within {_ANSWER_S:g} s"
         raise Problem(protocol.UNREACHABLE, sentence)
     if status == "UNAVAILABLE" and (answer := _HTTP_STATUS.search(details)) and answer[1] in _PROXY_STATUSES:
         sentence = (
@@ -111,7 +111,7 @@ def from_connecting(head: str, error: BaseException, ours: tuple[str, str]) -> P
 
 
 def summary_line(error: BaseException) -> str:
-    """The first line of the error's text; of gRPC's errors, the status and the details, which are on the next lines."""
+    """The first line of the error's text; for a gRPC error, its status and details, which are on later lines."""
     text = str(error)
     grpc_error = _GRPC_ERROR.search(text)
     if grpc_error is not None:
@@ -121,13 +121,12 @@ def summary_line(error: BaseException) -> str:
 
 
 _ENDED = "The actor is dead because its worker process has died"
-"""The actor's node has seen the process end, and reported it to the head. All other causes are no proof: that a node is
-dead is the head's guess, and after `ray.kill` the head takes an actor for dead before its process has ended."""
+"""Reported by the actor's node after the process ended. No other cause is proof: the head only guesses that a node is
+dead, and after `ray.kill` it considers an actor dead before its process has ended."""
 
 
 def known_death(error: BaseException | str) -> str | None:
-    """The sentence that proves that an actor's process has ended; None if this error, or cause of death, is no
-    proof."""
+    """The sentence that proves that an actor's process has ended; None if this error or cause is no proof."""
     for line in str(error).splitlines():
         if _ENDED in line:
             return line[line.index(_ENDED) :].strip().rstrip(".")

@@ -10,7 +10,7 @@ TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # nosec B105 # the name of a variable
 BEAT_S = 1.0
 
 # Events of a connector: {"event": one of these, …}
-PHASE = "phase"  # {phase, makes}: the next step; makes: from now on there may be a gateway
+PHASE = "phase"  # {phase, makes}: the next step; makes: it may create the gateway
 READY = "ready"  # {session}: the gateway runs, and a connection to it is open
 BEAT = "beat"  # {}: the connector's loop runs
 GONE = "gone"  # {session, why, dead}: the cluster answers, and has no such gateway; dead: its process has ended
@@ -31,9 +31,9 @@ MISMATCH, NO_RAY, BROKEN = "RAY_MISMATCH", "CONNECTOR_NO_RAY", "CONNECTOR_FAILED
 class ConnectorConfig:
     """Connect the agent ``agent`` of ``cluster``, whose Ray Client server is at ``head``, with our port ``listener``.
 
-    With ``join``, which is for the agent, the connector creates the gateway's actor; without, it must exist.
-    ``package`` is the folder of our package, which is shipped there. A call to the actor times out after
-    ``patience_s``.
+    With ``join``, the agent's configuration, the connector creates the gateway's actor; without it the actor must
+    exist. ``package`` is the folder of our package, which is shipped to the cluster. A call to the actor times out
+    after ``patience_s``.
     """
 
     cluster: str
@@ -45,7 +45,7 @@ class ConnectorConfig:
     package: str = ""
     excludes: tuple[str, ...] = ()
     inside: str = ""
-    """The environment variable that tells code in the cluster where it runs."""
+    """The environment variable with the name of the cluster, for code that runs there."""
 
     def line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"

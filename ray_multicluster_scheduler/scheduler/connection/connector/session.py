@@ -22,9 +22,9 @@ from ray_multicluster_scheduler.scheduler.connection.connector.diagnosis import 
 from ray_multicluster_scheduler.scheduler.connection.connector.tunnel import Tunnel
 
 GATEWAY_NAMESPACE = "rmcs-gateways"
-"""Apart from the actors of users, whose names are arbitrary."""
+"""Separate from the actors of users, which may have any name."""
 ON_THE_HEAD = {"node:__internal_head__": 0.001}
-"""As the job of an agent: the loss of another node must not end what runs on the rest of them."""
+"""Like the job of an agent: the loss of another node must not end the agent."""
 _CONCURRENT_CALLS = 8
 _NOT_FOUND = "Failed to look up actor"
 _REOPEN_S, _START_S = 0.2, 60.0
@@ -32,8 +32,8 @@ _MAX_WAIT_S = 1.0
 
 
 class Gone(Exception):
-    """The cluster answers, and has no such gateway. ``session``: Ray's session of the cluster that says so; ``cause``:
-    the cause of death that it keeps, "" if none."""
+    """The cluster answers, and has no such gateway. ``session``: the Ray session of that cluster; ``cause``: the
+    recorded cause of death, "" if none."""
 
     def __init__(self, session: str, cause: str = "") -> None:
         super().__init__(cause)
@@ -41,21 +41,16 @@ class Gone(Exception):
 
 
 def connect(config: protocol.ConnectorConfig) -> None:
-    """Raises Problem."""
-    # To find the actor, too: Ray makes a handle only where the actor's class can be imported.
+    """Connect Ray to the cluster. Raises Problem."""
+    # Needed to find the actor, too: Ray makes a handle only where the actor's class can be imported.
     env = {
         "py_modules": [config.package],
         "excludes": list(config.excludes),
         "env_vars": {config.inside: config.cluster},
     }
     try:
-        ray.init(
-            f"ray://{config.head}",
-            namespace=ACTOR_NAMESPACE,
-            runtime_env=env,
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
+        address = f"ray://{config.head}"
+        ray.init(address, namespace=ACTOR_NAMESPACE, runtime_env=env, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
         ours = (ray.__version__, platform.python_version())
         raise from_connecting(config.head, error, ours) from error
@@ -69,7 +64,7 @@ class GatewayActor:
         self._actor: Any = None
 
     async def find(self) -> None:
-        """Raises Gone only when the cluster itself says that there is no such actor; Problem if it cannot be asked."""
+        """Find the actor. Raises Gone only if the cluster itself reports that there is none; Problem if it fails."""
         try:
             self._actor = ray.get_actor(self._config.agent, namespace=GATEWAY_NAMESPACE)
         except ValueError as error:
@@ -84,32 +79,29 @@ class GatewayActor:
 
         actor = ray.remote(num_cpus=0, resources=ON_THE_HEAD, max_restarts=0, max_task_retries=0)(GatewayHost)
         self._actor = actor.options(
-            name=self._config.agent,
-            namespace=GATEWAY_NAMESPACE,
-            lifetime="detached",
-            max_concurrency=_CONCURRENT_CALLS,
+            name=self._config.agent, namespace=GATEWAY_NAMESPACE, lifetime="detached", max_concurrency=_CONCURRENT_CALLS
         ).remote(self._config.join)
 
     async def call(self, method: str, *args: Any, patience_s: float | None = None) -> Any:
-        """Raises TimeoutError when it is not answered, and whatever Ray raises."""
+        """Call a method of the actor. Raises TimeoutError, and Ray's exceptions."""
         future = getattr(self._actor, method).remote(*args).future()
         async with asyncio.timeout(patience_s or self._config.patience_s):
             return await asyncio.wrap_future(future)
 
     async def how_it_died(self, cause: str) -> str | None:
-        """Of an actor that is gone: the sentence that proves that its process has ended, if there is one. ``cause`` is
-        what the cluster keeps; Ray itself can be asked only by a process that has called the actor before."""
+        """For an actor that is gone: the sentence that proves that its process has ended, if any. ``cause`` is the one
+        recorded in the cluster. Ray itself answers only processes that have called the actor before."""
         death = known_death(cause)
         if death is not None or self._actor is None:
             return death
         try:
             await self.call("close", "")
-        except Exception as error:  # noqa: BLE001 - an error that does not prove its death leaves that unknown
+        except Exception as error:  # noqa: BLE001 - the error may prove its death
             return known_death(error)
         return None
 
     def execute(self, command: dict[str, Any]) -> bool | None:
-        """Execute a command, on a thread. Raises whatever Ray raises."""
+        """Execute a command, on a thread. Raises Ray's exceptions."""
         match command["order"]:
             case protocol.KILL:
                 ray.kill(self._actor)
@@ -141,14 +133,14 @@ def _lookup_task() -> Callable[[str, str], tuple[str, list[str], str]]:
         return session, names, "" if agent in names else cause_of_death(agent)
 
     def cause_of_death(agent: str) -> str:
-        """The GCS keeps dead actors. How to ask it is internal to Ray and may change: then the cause is unknown, and
+        """The cause of death in the GCS, read by an internal API of Ray. If that has changed, the cause is unknown, and
         the lease decides."""
         try:
             from ray._private.state import actors  # noqa: PLC0415 - in the cluster
 
             dead = [one for one in actors().values() if one.get("Name") == agent and one.get("State") == "DEAD"]
             return dead[0]["DeathCause"].actor_died_error_context.error_message if len(dead) == 1 else ""
-        except Exception as error:  # noqa: BLE001 - that it is gone is known all the same
+        except Exception as error:  # noqa: BLE001 - only the cause stays unknown
             print(f"the cause of death of the gateway {agent} is unknown: {type(error).__name__}: {error}")
             return ""
 
@@ -156,7 +148,7 @@ def _lookup_task() -> Callable[[str, str], tuple[str, list[str], str]]:
 
 
 class ConnectorSession:
-    """Runs until the gateway is gone or cannot be reached. Lives on one loop; when Ray blocks that, the beats stop."""
+    """Runs until the gateway is gone or unreachable. Lives on one loop; while Ray blocks it, no heartbeats are sent."""
 
     def __init__(self, config: protocol.ConnectorConfig, emit: Callable[..., None]) -> None:
         self._config, self._emit = config, emit
@@ -164,12 +156,12 @@ class ConnectorSession:
         self._loop = asyncio.get_running_loop()
         self._beating: asyncio.Task[None] | None = None
         self._why = ""
-        """Why the agent has ended, as far as is known."""
+        """Why the agent has ended, if known."""
         self._dead = False
-        """The agent said that it ended, or its node said so."""
+        """The agent or its node has reported its end."""
 
     async def run(self) -> None:
-        """Raises Problem."""
+        """Serve connections until the gateway is gone. Raises Problem."""
         try:
             if self._config.join is not None:
                 self._gateway.create()
@@ -196,7 +188,7 @@ class ConnectorSession:
                 self._beating.cancel()
 
     def handle_command(self, command: dict[str, Any]) -> None:
-        """From any thread."""
+        """Execute a command on the loop; called on any thread."""
         asyncio.run_coroutine_threadsafe(self._execute(command), self._loop)
 
     async def _serve_connection(self) -> None:
@@ -214,7 +206,7 @@ class ConnectorSession:
             raise Problem(protocol.BROKEN, sentence) from error
         except ConnectionRefusedError as error:
             raise Problem(protocol.BROKEN, "the control plane's port for agents is closed") from error
-        except Exception as error:  # noqa: BLE001 - whatever Ray raises, the next find() shows whether the actor lives
+        except Exception as error:  # noqa: BLE001 - after any error, the next find() shows whether the actor lives
             death = known_death(error)
             self._why, self._dead = death or self._why or summary_line(error), self._dead or death is not None
 
@@ -227,6 +219,6 @@ class ConnectorSession:
         answer, problem = None, None
         try:
             answer = await asyncio.to_thread(self._gateway.execute, command)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the control plane waits for an answer
+        except Exception as error:  # noqa: BLE001 - the control plane waits for an answer
             problem = f"{type(error).__name__}: {summary_line(error)}"
         self._emit(protocol.ANSWER, id=command["id"], answer=answer, problem=problem)

@@ -13,14 +13,14 @@ MANY_BYTES, BATCH_DELAY_S, BUSY_S = 1024, 0.02, 0.15
 
 
 class BatchDelay:
-    """Decides how long the next call waits for more bytes. A call costs the cluster some milliseconds, whatever it
-    carries, so while many messages pass both ways each call waits a moment; a single message is sent at once."""
+    """Decides how long the next call waits for more bytes. A call of any size costs the cluster some milliseconds, so
+    while many messages pass in both directions each call is delayed; a single message is sent at once."""
 
     def __init__(self) -> None:
         self._many_at = {"pull": -BUSY_S, "push": -BUSY_S}
 
     def after(self, way: str, size: int, now: float) -> float:
-        """Seconds to wait after a call with so many bytes; none after a large one, whose rest waits already."""
+        """Seconds to wait after a call with ``size`` bytes; 0 after a large one, because its rest waits already."""
         if size >= FIRST_BYTES:
             return 0.0
         if size >= MANY_BYTES:
@@ -29,14 +29,13 @@ class BatchDelay:
 
 
 class ChunkSize:
-    """Grows while whole chunks are fast, shrinks when one was slow. A smaller piece shows how fast the connection is
-    only if it was slow."""
+    """Grows while whole chunks are fast, shrinks when one was slow. A smaller piece counts only if it was slow."""
 
     def __init__(self) -> None:
         self.bytes = FIRST_BYTES
 
     def took(self, size: int, seconds: float) -> None:
-        """A call with so many bytes took so long."""
+        """Adapt to a call with ``size`` bytes that took ``seconds``."""
         if seconds > SLOW_S and size >= MIN_BYTES:
             self.bytes = max(MIN_BYTES, min(self.bytes, size) // 2)
         elif size >= self.bytes and seconds < FAST_S:
@@ -50,7 +49,7 @@ class Caller(Protocol):
 
 
 class Tunnel:
-    """One connection. In each direction one call is under way, with all bytes that wait when it starts."""
+    """One connection. In each direction there is one call at a time, with all bytes that wait when it starts."""
 
     def __init__(self, gateway: Caller, listener: tuple[str, int], wait_s: float) -> None:
         self._gateway, self._listener, self._wait_s = gateway, listener, wait_s
@@ -58,14 +57,14 @@ class Tunnel:
         self._delay = BatchDelay()
 
     async def open(self, patience_s: float | None = None) -> dict[str, Any]:
-        """Open both ends; returns the actor's answer. Raises OSError (our port is closed), and what calls raise."""
+        """Open both ends; returns the actor's answer. Raises OSError if our port is closed, and errors of calls."""
         opened: dict[str, Any] = await self._gateway.call("open", self._name, patience_s=patience_s)
-        # Only now: an actor may take long to start, and our port closes a connection that sends no HELLO in seconds.
+        # Last: an actor may start slowly, and our port closes a connection without a HELLO after seconds.
         self._reader, self._writer = await asyncio.open_connection(*self._listener)
         return opened
 
     async def carry(self) -> None:
-        """Copy until one of the two ends closes. Raises what calls raise, TimeoutError among it."""
+        """Copy until one of the two ends closes. Raises the errors of calls, such as TimeoutError."""
         both = [asyncio.ensure_future(self._pull()), asyncio.ensure_future(self._push())]
         try:
             done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
 """DashboardClient: jobs, packages and snapshots of one cluster over HTTP.
 
 Every failure is a :class:`DashboardProblem` (a ClusterConnectionError), or a TaskSubmissionError if it is about the job
-itself. No call takes ten seconds, except uploads and whole logs, whose timeouts grow with their size.
+itself. Calls take less than ten seconds, except uploads and whole logs: their timeouts grow with the size.
 """
 
 from __future__ import annotations
@@ -62,18 +62,15 @@ class DashboardClient:
         timeouts: Timeouts | None = None,
     ) -> None:
         """``token`` is called for every request and its result not kept; ``ca`` is a file of trusted certificates."""
+        self.name = name
         self._http = DashboardHttp(name, url, token=token, ca=ca, verify=verify, timeouts=timeouts)
-
-    @property
-    def name(self) -> str:
-        return self._http.name
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
         await self._http.close()
 
     async def version(self) -> dict[str, Any]:
-        """``ray_version``, ``session_name`` and what else the dashboard reports about itself."""
+        """``ray_version``, ``session_name`` and the other fields that the dashboard reports about itself."""
         answer = await self._http.get_json(VERSION_ROUTE)
         if not isinstance(answer, dict) or "ray_version" not in answer:
             raise self._http.problem("NOT_A_DASHBOARD", "answers in JSON, but not like a Ray dashboard")
@@ -196,7 +193,7 @@ class DashboardClient:
         return await self._http.request("PUT", path, data=data, timeout=timeout)
 
     async def _physical_use(self) -> Any | None:
-        """None if the dashboard does not offer it; placement does not need it."""
+        """The node summary; None if the dashboard has none, because placement does not need it."""
         try:
             return await self._http.get_json(SUMMARY_ROUTE)
         except DashboardProblem as error:
@@ -205,7 +202,7 @@ class DashboardClient:
             raise
 
     def _unknown(self, answer: HttpResponse) -> bool:
-        """Whether Ray answers that the object does not exist. Any other 404 does not come from Ray."""
+        """Whether Ray answers that the object does not exist. Raises DashboardProblem for a 404 that is not Ray's."""
         if answer.status != _NOT_FOUND:
             return False
         if "does not exist" not in answer.text:
@@ -214,7 +211,7 @@ class DashboardClient:
 
     def _no_such_job(self, submission_id: str) -> TaskSubmissionError:
         return TaskSubmissionError(
-            f"Cluster {self.name} knows no job {submission_id}.",
+            f"Cluster {self.name} has no job {submission_id}.",
             task_id=submission_id,
             cluster=self.name,
             next_step="list the jobs of the cluster; the job may have been deleted, or the cluster restarted",
@@ -222,7 +219,7 @@ class DashboardClient:
 
 
 def _first(problems: BaseExceptionGroup[DashboardProblem]) -> BaseException:
-    """A permanent one if there is one, because an operator can fix it."""
+    """A permanent problem if there is one, because an operator can fix it; else the first."""
     found = [error for error in problems.exceptions if isinstance(error, DashboardProblem)]
     return min(found, key=lambda error: not error.permanent)
 

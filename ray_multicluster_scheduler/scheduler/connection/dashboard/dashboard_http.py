@@ -1,4 +1,7 @@
-"""DashboardHttp: HTTP requests to a dashboard, with timeouts, token and TLS; every failure is a DashboardProblem."""
+"""DashboardHttp: HTTP requests to a dashboard with timeouts, token and TLS, for ``DashboardClient``.
+
+Every failure is a DashboardProblem.
+"""
 
 from __future__ import annotations
 
@@ -74,12 +77,8 @@ class DashboardHttp:
         verify: bool = True,
         timeouts: Timeouts | None = None,
     ) -> None:
-        self.name = name
-        self.url = url.rstrip("/")
-        self.timeouts = timeouts or Timeouts()
-        self._token = token
-        self._ca = ca
-        self._verify = verify
+        self.name, self.url, self.timeouts = name, url.rstrip("/"), timeouts or Timeouts()
+        self._token, self._ca, self._verify = token, ca, verify
         self._session: aiohttp.ClientSession | None = None
 
     async def request(
@@ -92,7 +91,7 @@ class DashboardHttp:
         timeout: float | None = None,
         limit_bytes: int = MAX_RESPONSE_BYTES,
     ) -> HttpResponse:
-        """Send a request and read the whole response. Raises DashboardProblem; the caller handles other HTTP errors."""
+        """Send a request and read the whole response. Raises DashboardProblem. The caller checks for HTTP errors."""
         limit_s = timeout if timeout is not None else self.timeouts.small
         headers = self._headers()
         session = self._open()
@@ -171,10 +170,7 @@ class DashboardHttp:
         if token is None:
             return {}
         if not token.isprintable() or not token.isascii() or not token:
-            raise self.problem(
-                "WRONG_TOKEN",
-                "was not asked: the token is empty or not printable ASCII",
-            )
+            raise self.problem("WRONG_TOKEN", "was not asked: the token is empty or not printable ASCII")
         return {"Authorization": f"Bearer {token}"}
 
     def _open(self) -> aiohttp.ClientSession:

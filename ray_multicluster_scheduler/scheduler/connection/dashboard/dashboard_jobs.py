@@ -1,4 +1,4 @@
-"""Submits a job so that it runs only once, and follows the output of a job; both for ``DashboardClient``."""
+"""JobSubmission submits a job so that it runs only once; follow_log follows its output. Used by ``DashboardClient``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem
 OWNER_KEYS = ("rmcs_control_plane", "rmcs_task", "rmcs_attempt")
 """Metadata keys that prove a job to be the attempt that we sent."""
 _AGENT_KEYS = ("rmcs_control_plane", "rmcs_agent")
-"""The same for an agent, whose id is used only once."""
+"""The same for an agent, which has a unique id."""
 
 _BAD_REQUEST, _SERVER_ERROR = 400, 500
 _MIN_TRY_S = 0.5
@@ -85,18 +85,15 @@ class JobSubmission:
     async def _try(self, timeout: float) -> str:
         answer = await self._http.request("POST", "/api/jobs/", json_body=self._body, timeout=timeout)
         if answer.status >= _SERVER_ERROR and "already exists" in answer.text:
-            return await self._adopt()
+            if await self._find() is None:
+                what = f"reports that job {self._id} exists, and that it does not"
+                raise self._http.problem("BAD_ANSWER", what, ambiguous=True)
+            return self._id
         if not answer.ok:
             raise self._refusal(answer)
         reply = self._http.parse(answer, "/api/jobs/")
         if not isinstance(reply, dict) or reply.get("submission_id") != self._id:
             raise self._http.problem("BAD_ANSWER", "did not confirm the id of the job", ambiguous=True)
-        return self._id
-
-    async def _adopt(self) -> str:
-        if await self._find() is None:
-            what = f"says that job {self._id} exists, and that it does not"
-            raise self._http.problem("BAD_ANSWER", what, ambiguous=True)
         return self._id
 
     async def _find(self) -> dict[str, Any] | None:
@@ -119,8 +116,7 @@ class JobSubmission:
     def _refusal(self, answer: HttpResponse) -> Exception:
         """Ray wraps the response of its agent: a 400 inside is about the job, other failures are about the cluster."""
         reason = self._http.excerpt(answer)
-        about_the_job = _BAD_REQUEST <= answer.status < _SERVER_ERROR or "status code 4" in answer.text
-        if about_the_job:
+        if _BAD_REQUEST <= answer.status < _SERVER_ERROR or "status code 4" in answer.text:
             return TaskSubmissionError(
                 f"Cluster {self._http.name} refuses job {self._id}: {reason}.",
                 task_id=self._id,

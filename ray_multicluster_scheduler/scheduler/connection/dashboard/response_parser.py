@@ -1,5 +1,5 @@
-"""Parses responses of the dashboard: the nodes to a ResourceSnapshot, the list of actors. Pure functions; what the
-responses do not contain stays None.
+"""Parses responses of the dashboard for ``DashboardClient``: nodes to a ResourceSnapshot, and the list of actors. Pure
+functions; values that the responses do not contain are None.
 
 Ray camel-cases the keys of ``/api/cluster_status``, resource names included. The totals of ``/api/v0/nodes`` have the
 real names, so each name is camel-cased and looked up.
@@ -32,9 +32,11 @@ class SnapshotResponses:
 
 
 def build_snapshot(cluster: str, now: float, responses: SnapshotResponses) -> ResourceSnapshot:
-    """Build a snapshot. Raises ValueError, KeyError or TypeError if a response has not the form of Ray's."""
+    """Build a snapshot. Raises ValueError, KeyError or TypeError if a response is malformed."""
     version = responses.version
-    usage = _usage_by_node(responses.status)
+    # Empty while the cluster starts and Ray's monitor has not reported yet.
+    report = (responses.status["data"].get("clusterStatus") or {}).get("loadMetricsReport") or {}
+    usage = report.get("usageByNode") or {}
     rows = [row for row in responses.nodes["data"]["result"]["result"] if row["state"] == "ALIVE"]
     nodes = tuple(_node(row, usage) for row in rows)
     return ResourceSnapshot(
@@ -74,13 +76,6 @@ def _free(total: Resources, used_by_camel_name: Mapping[str, Any] | None) -> dic
     return {name: max(0.0, amount - float(used_by_camel_name[camel[name]][0])) for name, amount in total.items()}
 
 
-def _usage_by_node(status: Any) -> Mapping[str, Any]:
-    """Empty while the cluster starts and Ray's monitor has not reported yet."""
-    report = (status["data"].get("clusterStatus") or {}).get("loadMetricsReport") or {}
-    usage = report.get("usageByNode") or {}
-    return dict(usage)
-
-
 def _observed(summary: Any | None, node_ids: Sequence[str]) -> dict[str, float] | None:
     """Physical utilization of all nodes; None unless every live node has reported."""
     if summary is None:
@@ -107,14 +102,13 @@ def _fraction(part: float, whole: float) -> float:
 
 def actors_route(name: str) -> str:
     """The route that lists the actors of this name in our namespace, dead ones included."""
-    filters = [("name", name), ("ray_namespace", ACTOR_NAMESPACE)]
     query = [("detail", "1"), ("limit", "1000")]
-    for key, value in filters:
+    for key, value in (("name", name), ("ray_namespace", ACTOR_NAMESPACE)):
         query += [("filter_keys", key), ("filter_predicates", "="), ("filter_values", value)]
     return f"/api/v0/actors?{urlencode(query)}"
 
 
 def has_living_actor(response: Any, name: str) -> bool:
-    """Whether one of them is detached and not dead. Raises KeyError, TypeError if the response is not of Ray's form."""
+    """Whether one of them is detached and not dead. Raises KeyError, TypeError if the response is malformed."""
     rows = response["data"]["result"]["result"]
     return any(row["name"] == name and row["state"] != "DEAD" and row.get("is_detached", True) for row in rows)

@@ -1,4 +1,4 @@
-"""The code that runs inside a cluster: the link agent, and what runs around each call in Ray's workers.
+"""The code that runs inside a cluster: the agent, and the code around each call in Ray's workers.
 
 It is shipped as a `py_modules` package and runs on the cluster's own Python and Ray, so it imports only the standard
 library, `ray` and `common`. The control plane imports only :mod:`.link.messages`, which both ends share; connectors

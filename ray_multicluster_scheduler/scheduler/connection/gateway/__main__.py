@@ -1,4 +1,4 @@
-"""`python -m ray_multicluster_scheduler.scheduler.connection.gateway`: the entrypoint of the agent's job."""
+"""Entrypoint of the agent's Ray job, which ``AgentLauncher`` submits; see the package's docstring."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link import message
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Ray's variable for the runtime environment of a job's workers."""
 _SWITCH_INTERVAL_S = 0.0005
-"""Ray's threads and the event loop often wait for each other; at Python's default for up to 5 ms each time."""
+"""Ray's threads and the event loop often wait for each other; by Python's default for up to 5 ms each time."""
 
 
 def main() -> NoReturn:
-    """Run the agent. The control plane reads from the first word of the last line why it ended."""
+    """Run the agent. The first word of its last line is the reason of its end, which the control plane reads."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     if sys.version_info < m.OLDEST_PYTHON:
         _end(6, f"{m.OLD_PYTHON} {sys.executable} is Python {sys.version.split()[0]}")
@@ -53,14 +53,14 @@ def main() -> NoReturn:
 
 
 def _hide_from_workers(variable: str) -> None:
-    """Workers of a job get the job's variables, too; the agent's token is not for them."""
+    """Remove the variable, with the agent's token, from the environment that Ray passes to workers of the job."""
     config = json.loads(os.environ.get(_JOB_CONFIG, "{}"))
     if (config.get("runtime_env") or {}).get("env_vars", {}).pop(variable, None) is not None:
         os.environ[_JOB_CONFIG] = json.dumps(config)
 
 
 def _end(code: int, sentence: str) -> NoReturn:
-    """Print why, and exit. Ray ends the workers of a driver that is gone; an orderly shutdown could hang."""
+    """Print the reason and exit. Ray ends the workers of a driver that has exited; an orderly shutdown could hang."""
     print(sentence, flush=True)
     os._exit(code)
 

@@ -1,7 +1,8 @@
-"""The link agent: connects to its control plane from inside a cluster, and runs the calls that it gets.
+"""Agent: connects to its control plane from inside a cluster, and runs the calls that it receives.
 
-It holds a lease: when the control plane has not answered for ``lease_s``, the agent ends, with all that it runs. After
-a connection that breaks before that it reconnects, and nothing is lost.
+Started by the gateway's ``__main__`` in a Ray job, or by ``GatewayHost`` in an actor. It holds a lease: when the
+control plane has not answered for ``lease_s``, the agent ends, with all its calls. If the connection breaks earlier, it
+reconnects and no call is lost.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ class Closed(Exception):
 
 
 class LeaseOver(Exception):
-    """The control plane does not count on this agent any more, and gives its calls to others."""
+    """The lease has expired, so the control plane runs the agent's calls elsewhere."""
 
 
 class Agent:
-    """One agent process. Lives on the event loop but for what says otherwise."""
+    """One agent process. Runs on the event loop, except where noted."""
 
     def __init__(self, join: Join) -> None:
         self._join = join
@@ -85,7 +86,7 @@ class Agent:
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
         self._idle_writer: asyncio.StreamWriter | None = None
-        """The connection's writer while it has nothing to write, for :func:`messages.write_if_idle`."""
+        """The connection's writer while the outbox is empty, for :func:`messages.write_if_idle`."""
         self._drain_scheduled = self._draining = self._batch_scheduled = self._poll_scheduled = False
         self._last_contact = time.monotonic()
         self._heartbeat_s = 0.0
@@ -93,7 +94,7 @@ class Agent:
         self._snapshot: dict[str, Any] | None = None
 
     async def run(self) -> None:
-        """Serve until the control plane closes it (Closed), rejects it (Rejected), or the lease is over
+        """Serve until the control plane closes it (Closed) or rejects it (Rejected), or the lease expires
         (CannotDial)."""
         identity = agent_identity(self._join.carrier)
         connection = await dial(self._join, identity, None, time.monotonic() + self._join.first_join_s)
@@ -125,7 +126,7 @@ class Agent:
             asyncio.create_task(self._write(connection.writer)),
             asyncio.create_task(self._beat(probe)),
         ]
-        self._calls.collect()  # what has ended since is among the unacknowledged
+        self._calls.collect()  # all that have ended are among the unacknowledged
         self._values.resume()
         self._results.resume(self._calls.unacknowledged_moves(), self._calls.unacknowledged.values())
         if self._snapshot is not None and not self._head_is_silent(probe):  # else the snapshot is out of date
@@ -136,7 +137,7 @@ class Agent:
                 task.result()
         except (Closed, LeaseOver):
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it costs the connection and not what runs here
+        except Exception as error:  # noqa: BLE001 - an error ends the connection, not the calls
             print(f"rmcs agent: the connection broke ({type(error).__name__}: {error}); reconnecting", flush=True)
         finally:
             self._outbox = None
@@ -147,12 +148,12 @@ class Agent:
 
     def _check_lease(self) -> None:
         if self._lease.left_s() < 0:
-            raise LeaseOver(f"the control plane answered nothing for {self._lease.total_s:g} s: the lease is over")
+            raise LeaseOver(f"the control plane did not answer for {self._lease.total_s:g} s: the lease has expired")
 
     async def _read(self, connection: Connection, probe: ClusterProbe) -> None:
         self._handle_all(connection.early, probe)
         while data := await connection.reader.read(1 << 18):
-            self._check_lease()  # first: a process that was stopped and resumes must not use what lay in its buffers
+            self._check_lease()  # first: a process that was stopped and resumes must not use buffered messages
             self._last_contact = time.monotonic()
             self._handle_all(connection.frames.feed(data), probe)
         raise ConnectionResetError("closed by the other side")
@@ -189,7 +190,7 @@ class Agent:
     # Messages of the control plane ------------------------------------------------------------------------
 
     def _handle_all(self, messages: list[Message], probe: ClusterProbe) -> None:
-        """An error in handling a message costs this connection, never the process and all that it runs."""
+        """An error in a message ends this connection, never the process with all its calls."""
         for message in messages:
             try:
                 self._handle(message, probe)
@@ -207,19 +208,21 @@ class Agent:
             case m.CANCEL:
                 self._cancel((head["id"], head["attempt"]), bool(head["force"]))
             case m.START:
-                self._calls.start(_keys(head))
+                self._calls.start(m.message_keys(head))
             case m.RECALL:
-                self._calls.recall(_keys(head))
+                self._calls.recall(m.message_keys(head))
             case m.ACK:
-                self._calls.forget(_keys(head))
-                self._actors.forget(_keys(head))
-                self._gangs.forget(_keys(head))
+                keys = m.message_keys(head)
+                self._calls.forget(keys)
+                self._actors.forget(keys)
+                self._gangs.forget(keys)
             case m.RESUME:
-                self._resume(_keys(head), sender_is_gone=bool(head.get("before")), again=bool(head.get("again")))
+                keys, again = m.message_keys(head), bool(head.get("again"))
+                self._resume(keys, sender_is_gone=bool(head.get("before")), again=again)
             case m.FETCH:
-                self._values.fetch(_keys(head))
+                self._values.fetch(m.message_keys(head))
             case m.RELEASE:
-                self._values.release(_keys(head))
+                self._values.release(m.message_keys(head))
             case _:
                 self._handle_link(message, probe)
 
@@ -247,12 +250,12 @@ class Agent:
         repeated: list[CallRecord] = []
         for call in calls:
             record = record_from(call, blobs, self._functions, self._objects)
-            if record is None:  # the cache dropped something that it uses: ask for all of it again
+            if record is None:  # the cache has dropped a function or object that it uses: ask for all of it again
                 incomplete.append((call["id"], call["attempt"]))
                 continue
             accepted.append(record.key)
             known = self._calls.records.get(record.key)
-            if known is not None:  # sent twice: the same call, and its sender may not know that it has started
+            if known is not None:  # sent twice, so its sender may not have received its progress
                 repeated.append(known)
                 continue
             if record.method is not None:
@@ -283,7 +286,7 @@ class Agent:
 
     def _resume(self, keys: list[Key], *, sender_is_gone: bool, again: bool) -> None:
         """Report which calls have arrived, and their progress; the control plane sends the others again, unless their
-        sender is gone. With ``again``, send results again that were sent already."""
+        sender is gone. With ``again``, also repeat results."""
         known = [key for key in keys if key in self._calls.records]
         unknown = [key for key in keys if key not in self._calls.records]
         self.send(m.ACCEPTED, {"keys": known})
@@ -297,7 +300,7 @@ class Agent:
             self._results.add(record for record in records if record.head is not None and not record.waits_for_output)
 
     def _resend_progress(self, records: Iterable[CallRecord]) -> None:
-        """Of those that are not over."""
+        """Report again the progress of those that have not ended."""
         self._reporter.resend(
             (record.key, record.progress) for record in records if record.head is None and record.method is None
         )
@@ -401,7 +404,3 @@ class Agent:
             self._loop.call_later(m.LAZY_S, self._can_send.set)
         elif not m.write_if_idle(self._idle_writer, self._outbox):
             self._can_send.set()
-
-
-def _keys(head: dict[str, Any]) -> list[Key]:
-    return [(str(task_id), int(attempt)) for task_id, attempt in head["keys"]]

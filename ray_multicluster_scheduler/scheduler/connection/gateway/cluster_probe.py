@@ -1,5 +1,4 @@
-"""What the agent reads about its cluster: its identity, total and free resources per node, and physical CPU and memory
-use.
+"""ClusterProbe: reads the cluster's nodes, their resources and physical use for the agent, which sends snapshots.
 
 Ray is imported inside the functions, so that :class:`MachineUsage` can be used without it.
 """
@@ -18,7 +17,7 @@ BUSY_INTERVAL_S = 0.2
 QUIET_INTERVAL_S = 1.0
 USAGE_INTERVAL_S = 5.0
 LATE_S = 1.0
-"""An answer that took longer than this is published even if nothing changed: a HEAD message may have been sent."""
+"""An answer that took longer than this is published even without a change: a HEAD message may have been sent."""
 _HEAD_MARK = "node:__internal_head__"
 _STAT, _MEMORY = Path("/proc/stat"), Path("/proc/meminfo")
 
@@ -89,7 +88,7 @@ def _visible(resources: dict[str, float]) -> dict[str, float]:
 
 
 class MachineUsage:
-    """Physical CPU and memory use of this machine, whatever Ray has reserved. Linux only.
+    """Physical CPU and memory use of this machine, independent of Ray's reservations. Linux only.
 
     CPU use is measured between two readings, so the first one has memory only.
     """
@@ -142,12 +141,12 @@ class ClusterProbe:
         threading.Thread(target=self._loop, name="rmcs-probe", daemon=True).start()
 
     def now(self) -> None:
-        """Read at once, and publish even if nothing changed."""
+        """Read at once, and publish even without a change."""
         self._last = None
         self._wake.set()
 
     def silent_s(self) -> float:
-        """For how long the head has owed an answer; 0 if it owes none."""
+        """Seconds since the open request to the head; 0 if there is none."""
         since = self._unanswered_since
         return 0.0 if since is None else time.monotonic() - since
 

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import 
     PendingCall,
     PendingCalls,
 )
-from ray_multicluster_scheduler.scheduler.connection.links.remote_values import RemoteValues, message_keys
+from ray_multicluster_scheduler.scheduler.connection.links.remote_values import RemoteValues
 
 _PROTOCOL_WITH_LIVES = 3
 """From this protocol version on, an agent can order calls of several processes of one control plane."""
@@ -149,7 +149,7 @@ class CallTracker:
             case m.FINISHED:
                 self._finished(head["results"], message.blobs)
             case m.ACCEPTED:
-                self._accepted(message_keys(head))
+                self._accepted(m.message_keys(head))
             case m.STARTED:
                 for task_id, attempt, at, node in head["calls"]:
                     if self._pending.mark_started((task_id, attempt)):
@@ -160,7 +160,7 @@ class CallTracker:
             case m.OUTPUT:
                 self._output((head["id"], head["attempt"]), head["parts"])
             case m.UNKNOWN:
-                self._send_again(message_keys(head))
+                self._send_again(m.message_keys(head))
             case _:
                 return False
         return True

@@ -27,7 +27,7 @@ CallKey: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SharedObject:
-    """A pickled value that several calls may use; sent once per connection."""
+    """A pickled value that several calls may use; it is sent once per connection."""
 
     digest: str
     data: bytes
@@ -39,9 +39,9 @@ class NewActor:
 
     It ends as succeeded if it exited by itself, as cancelled if it was killed, otherwise as failed. ``ray_name`` is
     its name in our namespace of the cluster. ``placement`` had to be free to place it; it holds the call's
-    ``resources``. A detached actor outlives its agent; only then Ray itself restarts it. ``adopt`` finds a detached
-    actor by name instead of creating it. ``asynchronous``: its class has ``async def`` methods, so all
-    its methods run on an event loop.
+    ``resources``. A detached actor outlives its agent, and only such an actor is restarted by Ray. ``adopt`` finds a
+    detached actor by name instead of creating it. ``asynchronous``: its class has ``async def`` methods, so all its
+    methods run on an event loop.
     """
 
     ray_name: str
@@ -83,7 +83,7 @@ class NewGang:
 @dataclass(frozen=True, slots=True)
 class MethodCall:
     """Makes a call one of an actor method. Calls run in the order of ``number``, which counts from 0 without gaps per
-    attempt of the actor, whatever order they arrive in. ``life`` numbers the control plane processes: a later process
+    attempt of the actor, in any order of arrival. ``life`` numbers the control plane processes: a later process
     has a larger one and counts from 0 again; calls that arrived from an earlier process run first."""
 
     actor_id: str
@@ -97,7 +97,7 @@ class MethodCall:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One attempt of one task, ready to send: everything that depends on the cluster is resolved.
+    """One attempt of one task, ready to send: all values that depend on the cluster are resolved.
 
     The gateway rewrites path arguments under one of ``homes`` to ``target_home`` when it unpickles them. ``objects``
     replace the ObjectArguments among the arguments.
@@ -192,7 +192,7 @@ class LinkListener(Protocol):
     def started(self, cluster: str, task_id: str, attempt: int, at: float, node_id: str) -> None: ...
 
     def moved(self, cluster: str, ended: tuple[str, int], begun: tuple[str, int]) -> None:
-        """The slot of an ended call went to one that was sent ahead. Reported before ``finished`` of either."""
+        """The slot of an ended call moved to a call that was sent ahead. Reported before ``finished`` of either."""
 
     def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
         """Output of actor methods belongs to the actor."""
@@ -203,12 +203,12 @@ class LinkListener(Protocol):
     def finished(self, cluster: str, result: CallResult) -> None: ...
 
     def when_durable(self, action: Callable[[], object]) -> None:
-        """Run ``action`` on the loop once all results reported so far are durable; at once if nothing outlives the
-        process. Only then may the agent forget them."""
+        """Run ``action`` on the loop once all results reported so far are durable; at once without a store. Only then
+        may the agent drop them."""
 
     def hold_until_delivered(self, call_id: str, action: Callable[[], object]) -> bool:
         """Called before the result of an actor method is reported. True: ``action`` runs on the loop when the caller
-        has the result, and only then may the agent forget it. False: ``when_durable`` decides, as for other calls."""
+        has the result, and only then may the agent drop it. False: ``when_durable`` decides, as for other calls."""
 
     def snapshot(self, snapshot: ResourceSnapshot) -> None: ...
 
@@ -250,7 +250,7 @@ class ClusterLink(Protocol):
         """Request cancellation; an actor is killed. Unknown or finished calls are ignored."""
 
     def start(self, task_id: str, attempt: int) -> None:
-        """There is a slot for this call that was sent ahead. Ignored if it has started."""
+        """Give a slot to this call, which was sent ahead. Ignored if it has started."""
 
     def recall(self, task_id: str, attempt: int) -> None:
         """Take back a call that was sent ahead and has not started: ``finished`` as cancelled, code RECALLED, and it

@@ -1,6 +1,6 @@
-"""LinkProblem: the error for a link that could not be made, built from the log of an agent or a connector.
+"""LinkProblem: the error for a link that could not be made; its builders read the log of an agent or a connector.
 
-Each problem has a code, and a next step that names the configuration key to change.
+Raised by carriers. Each problem has a code, and a next step that names the configuration key to change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link import message
 
 _TAIL_LINES = 5
 CLUSTER_RESTARTED = "the cluster was restarted and knows nothing of it"
-"""The reason why an agent is dead if its cluster has never heard of it."""
+"""The reason why an agent is dead if its cluster does not know it."""
 
 
 class LinkProblem(ClusterConnectionError):
@@ -38,51 +38,35 @@ class LinkProblem(ClusterConnectionError):
 
 
 def from_agent_log(cluster: str, python: str, dialed: str, status: str, log: str) -> LinkProblem:
-    """Diagnose an agent that ended before it joined by its log. ``dialed`` is the address that it was given."""
+    """Diagnose, by its log, an agent that ended before it joined. ``dialed`` is the address that it had to dial."""
     tail = " | ".join(line.strip() for line in log.strip().splitlines()[-_TAIL_LINES:])
+    permanent = True
     if m.DIAL_FAILED in log:
-        return LinkProblem(
-            f"the agent in cluster {cluster!r} started but cannot dial back to {dialed}: {_after(m.DIAL_FAILED, log)}.",
-            code="AGENT_CANNOT_DIAL",
-            permanent=True,
-            cluster=cluster,
-            next_step="set agent_listen and agent_advertise to an address of this machine that the cluster's head "
-            "can reach, and open that port",
+        code, reason = "AGENT_CANNOT_DIAL", _after(m.DIAL_FAILED, log)
+        sentence = f"the agent in cluster {cluster!r} started but cannot dial back to {dialed}: {reason}."
+        next_step = (
+            "set agent_listen and agent_advertise to an address of this machine that the cluster's head can reach, and "
+            "open that port"
         )
-    if m.LISTEN_FAILED in log:
-        where = _after(m.LISTEN_FAILED, log)
-        return LinkProblem(
-            f"the agent in cluster {cluster!r} started, but cannot listen at {where.removeprefix(m.TAKEN).strip()}.",
-            code="AGENT_CANNOT_LISTEN",
-            permanent=not where.startswith(m.TAKEN),
-            cluster=cluster,
-            next_step=f"give cluster {cluster!r} another agent_port, or none, and any free port is taken",
-        )
-    no_interpreter = "not found" in log and python in log
-    if m.NO_RAY in log or no_interpreter or "No module named" in log:
-        reason = _after(m.NO_RAY, log) if m.NO_RAY in log else tail
-        return LinkProblem(
-            f"the interpreter {python!r} of cluster {cluster!r} cannot run our agent: {reason}.",
-            code="AGENT_NO_RAY",
-            permanent=True,
-            cluster=cluster,
-            next_step=f"set the key python of cluster {cluster!r} to an interpreter there that can import ray",
-        )
-    if m.OLD_PYTHON in log:
-        return LinkProblem(
-            f"the interpreter of cluster {cluster!r} is too old: {_after(m.OLD_PYTHON, log)}.",
-            code="AGENT_OLD_PYTHON",
-            permanent=True,
-            cluster=cluster,
-            next_step="tasks and actors need Python 3.11 or newer there, of the same minor version as here",
-        )
-    return LinkProblem(
-        f"the agent in cluster {cluster!r} ended before it joined ({status}): {tail or 'it left no log'}",
-        code="AGENT_FAILED",
-        permanent=False,
-        cluster=cluster,
-        next_step="read the agent's job log in the cluster's dashboard",
-    )
+    elif m.LISTEN_FAILED in log:
+        code, where = "AGENT_CANNOT_LISTEN", _after(m.LISTEN_FAILED, log)
+        permanent = not where.startswith(m.TAKEN)
+        where = where.removeprefix(m.TAKEN).strip()
+        sentence = f"the agent in cluster {cluster!r} started, but cannot listen at {where}."
+        next_step = f"set another agent_port for cluster {cluster!r}, or none to use any free port"
+    elif m.NO_RAY in log or ("not found" in log and python in log) or "No module named" in log:
+        code, reason = "AGENT_NO_RAY", _after(m.NO_RAY, log) if m.NO_RAY in log else tail
+        sentence = f"the interpreter {python!r} of cluster {cluster!r} cannot run our agent: {reason}."
+        next_step = f"set the key python of cluster {cluster!r} to an interpreter there that can import ray"
+    elif m.OLD_PYTHON in log:
+        code = "AGENT_OLD_PYTHON"
+        sentence = f"the interpreter of cluster {cluster!r} is too old: {_after(m.OLD_PYTHON, log)}."
+        next_step = "tasks and actors need Python 3.11 or newer there, of the same minor version as here"
+    else:
+        code, permanent = "AGENT_FAILED", False
+        sentence = f"the agent in cluster {cluster!r} ended before it joined ({status}): {tail or 'it left no log'}"
+        next_step = "read the agent's job log in the cluster's dashboard"
+    return LinkProblem(sentence, code=code, permanent=permanent, cluster=cluster, next_step=next_step)
 
 
 GIVE_CONNECTOR = (
@@ -128,4 +112,4 @@ def agent_end_reason(message: str) -> str:
 
 def _after(word: str, log: str) -> str:
     first_line = log.split(word, 1)[1].strip().partition("\n")[0]
-    return first_line.strip().rstrip(".") or "its log says no more"
+    return first_line.strip().rstrip(".") or "its log has no details"

@@ -69,7 +69,7 @@ class RemoteValues:
                 for task_id, attempt, age_s in message.head["values"]:
                     self.add((str(task_id), int(attempt)), float(age_s))
             case m.RELEASED:
-                self._released.difference_update(message_keys(message.head))
+                self._released.difference_update(m.message_keys(message.head))
             case m.VALUE:
                 self._fetched((str(message.head["id"]), int(message.head["attempt"])), message)
             case _:
@@ -101,11 +101,6 @@ class RemoteValues:
 
     def _pop_waiting(self, key: CallKey) -> list[asyncio.Future[bytes]]:
         return [future for future in self._fetches.pop(key, ()) if not future.done()]
-
-
-def message_keys(head: dict[str, Any]) -> list[CallKey]:
-    """The calls that a message is about."""
-    return [(str(task_id), int(attempt)) for task_id, attempt in head["keys"]]
 
 
 def value_lost(task_id: str, cluster: str | None, reason: str) -> ResultLostError:

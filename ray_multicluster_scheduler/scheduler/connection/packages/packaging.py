@@ -1,4 +1,4 @@
-"""Packages of local folders and modules: which files belong into a package, and how it is written.
+"""Packages of local folders and modules for ``PackageCache``: selects the files of a package, and writes it.
 
 A package is named by its content: equal files give an equal ``gcs://_ray_pkg_<hash>.zip`` on every machine. The cluster
 deletes a package that nothing refers to, so check for it before each use.
@@ -215,7 +215,7 @@ class _Walk:
     excludes: GitIgnoreSpec
 
     def entries(self, folder: Path, prefix: str, above: tuple[Path, ...], rules: tuple[_Rules, ...]) -> Iterator[Entry]:
-        """``above``: the resolved parent folders; a link to one of them would recurse for ever."""
+        """``above``: the resolved parent folders; following a link to one of them would not terminate."""
         here = (*above, folder.resolve())
         rules += _own_rules(folder, prefix)
         for item in sorted(os.scandir(folder), key=lambda item: item.name):
@@ -250,11 +250,9 @@ class _Walk:
 def _own_rules(folder: Path, prefix: str) -> tuple[_Rules, ...]:
     names = (".rayignore",) if os.environ.get(NO_GITIGNORE) == "1" else (".gitignore", ".rayignore")
     files = [folder / name for name in names if (folder / name).is_file()]
-    return tuple(_Rules(prefix, _patterns(_lines(file), what=str(file))) for file in files)
-
-
-def _lines(file: Path) -> list[str]:
-    return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return tuple(
+        _Rules(prefix, _patterns(file.read_text("utf-8", "replace").splitlines(), what=str(file))) for file in files
+    )
 
 
 def _patterns(lines: Iterable[str], *, what: str) -> GitIgnoreSpec:

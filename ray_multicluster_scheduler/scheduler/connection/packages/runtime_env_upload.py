@@ -32,8 +32,8 @@ OWN_PACKAGE = Path(ray_multicluster_scheduler.__file__).parent
 OWN_EXCLUDES = ("*.pyc", "*.typed", "*.md")
 MAX_KEPT = 32
 SEEN_TTL_S = 5.0
-"""How long a package that was seen in a cluster's store is assumed to be there. Ray keeps it for ten minutes after each
-check, and no cluster restarts in less than this; otherwise each of a thousand small tasks would cost a check."""
+"""A package that was seen in a cluster's store is assumed to be there for this time, which saves a check per task. Ray
+keeps it for ten minutes after each check, and no cluster restarts in less than this."""
 
 _PREFIX = "rmcs-packages-"
 
@@ -113,10 +113,9 @@ class PackageCache:
         return uri
 
     def report_missing(self, sentence: str) -> None:
-        """A cluster reports that it lacks the packages in this sentence: rename them.
+        """Rename the packages that a cluster lacks according to ``sentence``, an error of Ray's.
 
-        To upload one again under its old name would not help: Ray remembers for ten minutes that an environment could
-        not be created.
+        An upload under the old name would not help: Ray caches for ten minutes that an environment cannot be created.
         """
         for uri in _LOST.findall(sentence):
             stem, number = _NUMBERED.fullmatch(uri).groups()  # type: ignore[union-attr]  # every zip has such a name
@@ -129,7 +128,7 @@ class PackageCache:
         return key in self._seen
 
     def forget_seen(self) -> None:
-        """Clusters may have lost packages: check before each use."""
+        """Check again before the next use, because clusters may have lost packages."""
         self._seen.clear()
 
     def close(self) -> None:
@@ -173,9 +172,9 @@ class PackageCache:
         return self._folder
 
     def _evict(self) -> None:
-        """Forget the paths that were least recently used, and remove the files that are not needed any more."""
+        """Drop the least recently used paths, and remove the files that are not used any more."""
         if self._folder is None or any(slot.lock.locked() for slot in self._slots.values()):
-            return  # one is being packed; the next one to finish evicts
+            return  # the package that is being written now evicts when it is done
         idle = [key for key, slot in self._slots.items() if not slot.users]
         for key in idle[: max(0, len(self._slots) - MAX_KEPT)]:
             del self._slots[key]
@@ -188,17 +187,14 @@ class PackageCache:
 
 
 async def ship_own_package(packages: PackageCache, store: PackageStore) -> str:
-    """Upload our own package to ``store`` if it lacks it, and return its URI.
-
-    Raises TaskSubmissionError, DashboardProblem.
-    """
+    """Upload our own package if ``store`` lacks it; returns its URI. Raises TaskSubmissionError, DashboardProblem."""
     return await packages.ship(OWN_PACKAGE, "py_module", OWN_EXCLUDES, store)
 
 
 async def resolve_runtime_env(
     runtime_env: Mapping[str, Any], base_dir: str | Path | None, client: PackageStore, cache: PackageCache
 ) -> dict[str, Any]:
-    """Return a copy without local paths, which the cluster of ``client`` can use.
+    """Return a copy for the cluster of ``client``, with package URIs instead of local paths.
 
     Relative paths start at ``base_dir``. Raises TaskSubmissionError with the path that cannot be used, and
     DashboardProblem.

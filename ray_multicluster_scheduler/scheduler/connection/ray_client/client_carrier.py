@@ -1,8 +1,8 @@
-"""ClientCarrier: runs the agent as a detached actor, started by Ray Client; for clusters without a dashboard, or that
-can neither reach us nor be reached.
+"""ClientCarrier: runs the agent as a detached actor, started by Ray Client; used by ``RayClientPool``.
 
-A connector process of ours speaks Ray Client, so that our own process never imports Ray and is never blocked by it. It
-carries the bytes between the agent and our port; the link does not notice it.
+For clusters without a dashboard, or without a direct connection in either direction. A separate connector process uses
+Ray Client, so that our own process never imports Ray and is never blocked by it. The connector copies the bytes between
+the agent and our port; for the link it is an ordinary connection.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ LOOPBACK = "127.0.0.1"
 _BOOT = Path(connector.__file__).with_name("boot.py")
 _MIN_CALL_TIMEOUT_S = 5.0
 _FIRST_JOIN_S = 30.0
-"""A gateway without a connection ends after this time, in case its connector died right after creating it."""
+"""A gateway that gets no connection ends after this time: its connector may have died right after creating it."""
 _SCRUBBED = ("RMCS_", "RAY_", "PYTHON", "COVERAGE_", "COV_CORE_", "PYTEST_")
 _KEPT = ("RAY_USE_TLS", "RAY_TLS_")
 _CONNECT_S, _RECONNECT_S = "3", "3"
-"""Instead of 30 s, the default of Ray: we watch the process, and start a new one sooner than that."""
+"""Ray's default is 30 s; we supervise the process and replace it earlier."""
 
 
 class ClientCarrier(Carrier):
@@ -77,7 +77,7 @@ class ClientCarrier(Carrier):
             "carrier": "ray_client",
             "first_join_s": _FIRST_JOIN_S,
         }
-        connector_python(self._configs(link.cluster), self._settings)  # raises if there is none
+        python = connector_python(self._configs(link.cluster), self._settings)
         process = self._start(link.cluster, link.agent, invitation.port, join)
         ended = asyncio.ensure_future(process.wait_ended())
         try:
@@ -86,9 +86,8 @@ class ClientCarrier(Carrier):
             if link.joined.done():
                 return
             late = f"the gateway did not join within {JOIN_TIMEOUT_S:g} s: its connector was to {process.phase}"
-            raise self._problem(
-                link.cluster, ended.result() if ended.done() else ConnectorFailure(protocol.UNREACHABLE, late)
-            )
+            failure = ended.result() if ended.done() else ConnectorFailure(protocol.UNREACHABLE, late)
+            raise from_connector(link.cluster, python, failure.code, failure.sentence, failure.next_step)
         finally:
             ended.cancel()
 
@@ -105,8 +104,8 @@ class ClientCarrier(Carrier):
         if process.session and process.gone.session != process.session:
             return CLUSTER_RESTARTED
         if process.gone.dead:
-            return f"its actor is gone: {process.gone.why or 'Ray does not say why'}"
-        return None  # its node may only be disconnected, so the lease decides
+            return f"its actor is gone: {process.gone.why}"
+        return None  # its node may only be disconnected, so only the lease decides
 
     async def stop(self, cluster: str, agent: str) -> None:
         process = self._processes.get(agent)
@@ -115,10 +114,10 @@ class ClientCarrier(Carrier):
         _log.info("agent %s of cluster %s could not be stopped; its lease ends it", agent, cluster)
 
     async def ask(self, agent: str, order: str, **more: Any) -> Any:
-        """Give an order to the connector of this agent. Raises ClusterConnectionError."""
+        """Send a request to the connector of this agent. Raises ClusterConnectionError."""
         process = self._processes.get(agent)
         if process is None:
-            raise ClusterConnectionError(f"there is no connector of {agent}.")
+            raise ClusterConnectionError(f"agent {agent} has no connector process.")
         return await process.ask(order, **more)
 
     async def release(self, agent: str) -> None:
@@ -147,7 +146,7 @@ class ClientCarrier(Carrier):
 
         def command() -> Command:
             nonlocal config
-            with suppress(KeyError):  # a removed cluster is reached as before, until its link has ended
+            with suppress(KeyError):  # a removed cluster keeps its last configuration until its link has ended
                 config = self._configs(cluster)
             python = connector_python(config, self._settings)
             environment = connector_environment(os.environ, config.resolve_token())
@@ -156,23 +155,15 @@ class ClientCarrier(Carrier):
         self._processes[agent] = process = ConnectorProcess(order, find_order, command, session=session)
         return process
 
-    def _problem(self, cluster: str, failure: ConnectorFailure) -> LinkProblem:
-        python = connector_python(self._configs(cluster), self._settings)
-        return from_connector(cluster, python, failure.code, failure.sentence, failure.next_step)
-
 
 class ConnectorPackageStore:
-    """PackageStore of a cluster without a dashboard: its connector stores packages as Ray Client itself would.
+    """PackageStore of a cluster without a dashboard: its connector stores packages as Ray Client does.
 
     ``ask`` sends a request to the cluster's connector, and raises ClusterConnectionError.
     """
 
     def __init__(self, name: str, ask: Callable[..., Awaitable[Any]]) -> None:
-        self._name, self._ask = name, ask
-
-    @property
-    def name(self) -> str:
-        return self._name
+        self.name, self._ask = name, ask
 
     async def package_exists(self, uri: str) -> bool:
         return bool(await self._ask(protocol.HAS_PACKAGE, uri=uri))

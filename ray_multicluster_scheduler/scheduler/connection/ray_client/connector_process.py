@@ -24,30 +24,30 @@ CREATE_TIMEOUT_S, FIND_TIMEOUT_S = 60.0, 30.0
 """The first connector also ships our package and creates the actor."""
 SILENCE_TIMEOUT_S = 5.0
 FIRST_OUTPUT_TIMEOUT_S = 10.0
-"""From its start to its first line. What is no Python may take for ever."""
+"""From its start to its first line, which a program that is not Python may never print."""
 _BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _STABLE_AFTER_S = 30.0
 _TAIL_LINES = 5
 _KILL_TIMEOUT_S = 3.0
 _EXIT_TIMEOUT_S = 5.0
-"""For a process that closed its output or was killed: its children may hold its pipes open for ever."""
+"""For a process that closed its output or was killed: its children may keep its pipes open."""
 ANSWER_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFailure:
-    """Why a connector ended. ``code`` is that of a LinkProblem."""
+    """Why a connector ended. ``code`` is a code of LinkProblem."""
 
     code: str
     sentence: str
     next_step: str = ""
-    """If that of its code does not help."""
+    """Replaces the usual next step of its code."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayGone:
-    """The cluster, in ``session``, answers and has no such gateway. ``dead``: its process has certainly ended.
-    Otherwise its node may only be disconnected, and its calls may run until its lease ends."""
+    """The cluster answers, in Ray session ``session``, and has no such gateway. ``dead``: its process has certainly
+    ended; otherwise its node may only be disconnected, and its calls may run until its lease ends."""
 
     session: str
     why: str
@@ -86,7 +86,7 @@ class ConnectorProcess:
         self.failure: ConnectorFailure | None = None
         """Of the last connector that ended."""
         self.phase = "start"
-        """What the connector is about to do."""
+        """The current step of the connector, as a verb: "connect to …"."""
         self.may_exist = create_order.join is None
         """Whether there may be a gateway: of the previous process, or one that is being created."""
         self.ready = asyncio.Event()
@@ -102,13 +102,11 @@ class ConnectorProcess:
         """Wait until the first connector ended before it was ready, or the gateway is gone."""
         await asyncio.shield(self._supervision)
         if self.gone is not None:
-            return ConnectorFailure(
-                protocol.BROKEN, f"the gateway ended at once: {self.gone.why or 'Ray does not say why'}"
-            )
+            return ConnectorFailure(protocol.BROKEN, f"the gateway ended at once: {self.gone.why}")
         return self.failure or ConnectorFailure(protocol.BROKEN, "the connector ended")
 
     async def kill_gateway(self) -> bool:
-        """Kill the gateway if the connector reaches it. True: it did."""
+        """Kill the gateway. False if the connector does not reach it."""
         if not self.ready.is_set():
             return False
         try:
@@ -118,11 +116,11 @@ class ConnectorProcess:
         return True
 
     async def ask(self, order: str, timeout_s: float = ANSWER_TIMEOUT_S, **more: Any) -> Any:
-        """Send a request and wait for the answer. Raises ClusterConnectionError, also if the connector ends first. The
-        connector may send heartbeats although the cluster does not answer it."""
+        """Send a request and wait for the answer. Raises ClusterConnectionError if the connector ends first, or on a
+        timeout, which is possible although the connector sends heartbeats."""
         cluster, process = self._order.cluster, self._process
         if not self.ready.is_set() or process is None or process.stdin is None:
-            raise ClusterConnectionError(f"there is no connector to cluster {cluster!r} now.", cluster=cluster)
+            raise ClusterConnectionError(f"cluster {cluster!r} has no connector process now.", cluster=cluster)
         number = next(self._numbers)
         self._requests[number] = answer = asyncio.get_running_loop().create_future()
         try:
@@ -153,8 +151,8 @@ class ConnectorProcess:
             if not self._ever_ready and self._order.join is not None:
                 return  # it may have created the gateway; the caller decides what to do
             if self.gone is not None:
-                why = self.gone.why or "Ray does not say why"
-                _log.warning("the gateway %s of cluster %s is gone: %s", self._order.agent, self._order.cluster, why)
+                agent, cluster = self._order.agent, self._order.cluster
+                _log.warning("the gateway %s of cluster %s is gone: %s", agent, cluster, self.gone.why)
                 return
             _log.warning("the connector of cluster %s is replaced: %s", self._order.cluster, self.failure.sentence)
             tries = 0 if time.monotonic() - began > _STABLE_AFTER_S else tries + 1
@@ -192,8 +190,9 @@ class ConnectorProcess:
             )
             if failure is None:
                 await _ended(process, reading)
-                code = process.returncode
-                ended = "closed its output and did not end" if code is None else f"ended ({_exit(code)})"
+                code = process.returncode or 0
+                status = f"by signal {-code}" if code < 0 else f"status {code}"
+                ended = "closed its output and did not end" if process.returncode is None else f"ended ({status})"
                 output = " | ".join(tail) or "no error output"
                 failure = ConnectorFailure(
                     protocol.BROKEN,
@@ -256,7 +255,8 @@ class ConnectorProcess:
                 self.phase, self.may_exist = "carry", True
                 self.ready.set()
             case protocol.GONE:
-                self.gone = GatewayGone(str(event["session"]), str(event["why"]), bool(event["dead"]))
+                why = str(event["why"]) or "Ray gives no reason"
+                self.gone = GatewayGone(str(event["session"]), why, bool(event["dead"]))
                 return ConnectorFailure(protocol.BROKEN, "the gateway is gone")
             case protocol.FAILED:
                 return ConnectorFailure(str(event["code"]), str(event["sentence"]))
@@ -271,7 +271,7 @@ class ConnectorProcess:
 
     def _unanswered(self, why: str) -> ClusterConnectionError:
         cluster = self._order.cluster
-        return ClusterConnectionError(f"cluster {cluster!r} could not be asked by Ray Client: {why}.", cluster=cluster)
+        return ClusterConnectionError(f"a request to cluster {cluster!r} by Ray Client failed: {why}.", cluster=cluster)
 
 
 async def _keep_tail(process: asyncio.subprocess.Process, tail: deque[str]) -> None:
@@ -338,7 +338,3 @@ def _kill(process: asyncio.subprocess.Process) -> None:
         return  # another process may have its pid by now
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _exit(code: int) -> str:
-    return f"by signal {-code}" if code < 0 else f"status {code}"

@@ -1,4 +1,4 @@
-"""ActorRunner: creates each actor once, calls its methods in order, and detects its death."""
+"""ActorRunner: creates the actors of an ``Agent`` once each, calls their methods in order, and detects their deaths."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _CHECK_AGAIN_S = 0.3
 _LAST_RESULTS_S = 5.0
 _MANY_UNANSWERED = 16  # calls of one actor
 _TOO_LATE = (
-    "it came after calls of a later process of the control plane, so it has no place in their order any more; it was "
-    "not run"
+    "it was not run: it arrived after calls of a later process of the control plane, so its place in their order has "
+    "passed"
 )
 
 SendToActor = Callable[[Key, Message], None]
@@ -68,7 +68,7 @@ class ActorAttempt:
     """Method calls that Ray has."""
     being_checked: bool = False
     connected: bool = False
-    """Its process has a connection to the agent, whose end would reveal its death."""
+    """Its process has a connection to the agent; the end of the connection would reveal its death."""
     left: bool = False
     """It exited by its own request."""
     constructor_failure: tuple[dict[str, Any], bytes] | None = None
@@ -92,10 +92,8 @@ class ActorAttempt:
 
 
 class ActorMethods:
-    """Submits method calls to Ray in the order of their numbers. Lives on the event loop but for what says otherwise.
-
-    ``check`` is called when a method died with its actor, and ``answered`` after each result.
-    """
+    """Submits method calls to Ray in the order of their numbers. Runs on the event loop, except where noted. ``check``
+    is called when a method died with its actor, and ``answered`` after each result."""
 
     def __init__(
         self,
@@ -109,14 +107,14 @@ class ActorMethods:
         self._check, self._after_result = check, answered
 
     def call(self, actor: ActorAttempt | None, record: CallRecord) -> None:
-        """Take the call of a method; Ray gets it once it has all calls with smaller numbers."""
+        """Accept the call of a method; it is submitted to Ray after all calls with smaller numbers."""
         method = record.method
         if method is None:
             raise TypeError(f"{record.key} is not the call of a method")
         self._calls.records[record.key] = record
         if actor is not None:
             record.progress, record.gang_key = actor.record.progress, actor.record.gang_key
-        if record.head is not None:  # it came as one that is not to be called
+        if record.head is not None:  # cancelled or refused before it was sent
             self._calls.conclude(record, record.head)
         elif actor is None or actor.dead:
             self.fail(record, actor)
@@ -124,7 +122,9 @@ class ActorMethods:
         if actor is None or actor.dead:
             return
         if not actor.queue.add(method, record):
-            self._refuse_late(record)
+            if record.head is None:
+                head = {"status": "failed", "failure": "permanent", "error_type": "RuntimeError"}
+                self._calls.conclude(record, {**head, "code": "CAME_TOO_LATE", "message": _TOO_LATE})
             return
         if record.head is None and record.must_store:
             record.being_stored = True
@@ -132,8 +132,8 @@ class ActorMethods:
         self.advance(actor)
 
     def cancel(self, actor: ActorAttempt | None, record: CallRecord) -> None:
-        """Cancel a method that has not begun. Ray can interrupt only what runs on an event loop; a call that waits in
-        the actor's process runs even though Ray reports it as cancelled, so the process is told to skip it."""
+        """Cancel a method that has not begun. Ray can interrupt methods on an event loop only. A call that waits in the
+        actor's process runs even though Ray reports it as cancelled, so a message makes the process skip it."""
         record.cancelled = True
         if actor is None:
             return
@@ -145,7 +145,7 @@ class ActorMethods:
             cancel_in_ray(record)
 
     def resend_cancels(self, actor: ActorAttempt) -> None:
-        """Its process has connected: send again what may have been lost."""
+        """Its process has connected: send the cancellations again, which may have been lost."""
         for key in actor.unanswered:
             record = self._calls.records.get(key)
             if record is not None and record.cancelled:
@@ -155,13 +155,13 @@ class ActorMethods:
         self._send(actor.record.key, Message(CANCEL, {"id": record.key[0], "attempt": record.key[1]}))
 
     def _store(self, actor: ActorAttempt, record: CallRecord) -> None:
-        """On a thread: store what is large, after which the call is small."""
+        """On a thread: move large arguments and objects to the object store."""
         problem: Exception | None = None
         try:
             record.arguments = ray.put(record.arguments)
             for one in record.objects:
                 one.argument(ray.put)
-        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's failure
+        except Exception as error:  # noqa: BLE001 - any error of Ray is this call's failure
             problem = error
         self._threads.run_on_loop(self._stored, actor, record, problem)
 
@@ -172,7 +172,7 @@ class ActorMethods:
         self.advance(actor)
 
     def advance(self, actor: ActorAttempt) -> None:
-        """Submit the next calls, as far as they have arrived."""
+        """Submit the next calls that have arrived."""
         while actor.handle is not None and (record := actor.queue.take()) is not None:
             if record.head is None:
                 actor.unanswered.add(record.key)
@@ -185,7 +185,7 @@ class ActorMethods:
             order = MethodOrder(record.key, name, record.homes, arguments).packed()
             record.ref = handle.run.remote(order, *separate)
             record.release_arguments()
-        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's failure
+        except Exception as error:  # noqa: BLE001 - any error of Ray is this call's failure
             self._threads.run_on_loop(self._answered, actor, record, None, error)
             return
         on_result = partial(self._answered, actor, record)
@@ -207,11 +207,6 @@ class ActorMethods:
             self._calls.complete(record, value, error)
         self._after_result(actor)
 
-    def _refuse_late(self, record: CallRecord) -> None:
-        if record.head is None:
-            head = {"status": "failed", "failure": "permanent", "code": "CAME_TOO_LATE", "error_type": "RuntimeError"}
-            self._calls.conclude(record, {**head, "message": _TOO_LATE})
-
     def fail(self, record: CallRecord, actor: ActorAttempt | None, error: BaseException | None = None) -> None:
         """Conclude a call that was not run, or died with its actor."""
         if record.head is not None or record.method is None:
@@ -228,7 +223,7 @@ class ActorMethods:
 
 
 class ActorRunner:
-    """Lives on the event loop but for what says otherwise. ``call_later`` is the loop's; ``on_ready`` is called when an
+    """Runs on the event loop, except where noted. ``call_later`` is the loop's; ``on_ready`` is called when an
     actor is ready, with the time and its node."""
 
     def __init__(
@@ -250,7 +245,7 @@ class ActorRunner:
     # Start and end ----------------------------------------------------------------------------------------
 
     def create(self, record: CallRecord, spec: dict[str, Any]) -> None:
-        """Take the call of an actor, which lasts as long as the actor lives."""
+        """Accept the call of an actor, which lasts as long as the actor lives."""
         self._calls.records[record.key] = record
         actor = self._actors[record.key] = ActorAttempt(record, spec)
         self._threads.run_in_pool(self._create, actor, time.monotonic() + _NAME_TIMEOUT_S)
@@ -263,9 +258,9 @@ class ActorRunner:
         try:
             handle = self._find(actor) if actor.spec["adopt"] else self._new(actor)
             ref = self._attend(actor, handle)
-        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this actor's failure
+        except Exception as error:  # noqa: BLE001 - any error of Ray is this actor's failure
             if isinstance(error, NameTaken) and time.monotonic() < deadline:
-                # Perhaps by an earlier attempt, whose end Ray has not seen yet.
+                # An earlier attempt may have it, if Ray has not processed its end yet.
                 again = partial(self._threads.run_in_pool, self._create, actor, deadline)
                 self._threads.run_on_loop(self._call_later, _NAME_PAUSE_S, again)
             else:
@@ -275,7 +270,7 @@ class ActorRunner:
         self._threads.watch(ref, partial(self._checked, actor))
 
     def _new(self, actor: ActorAttempt) -> Any:
-        """On a thread. Raises NameTaken, and what Ray raises."""
+        """On a thread: create the actor. Raises NameTaken, and Ray's exceptions."""
         record, spec = actor.record, actor.spec
         options = actor_options(record, spec, self._calls.own_modules)
         cls = None if record.function is None else record.function.argument(ray.put)
@@ -285,7 +280,7 @@ class ActorRunner:
             return shell.remote(self._order(actor), cls, record.arguments, *objects)
         except ValueError as error:
             if "already" in str(error):
-                raise NameTaken(f"another actor of this cluster is called {spec['ray_name']!r} already") from None
+                raise NameTaken(f"another actor of this cluster already has the name {spec['ray_name']!r}") from None
             raise
 
     def _find(self, actor: ActorAttempt) -> Any:
@@ -294,10 +289,10 @@ class ActorRunner:
         try:
             return ray.get_actor(name, namespace=ACTOR_NAMESPACE)
         except ValueError:
-            raise NoSuchActor(f"there is no actor {name!r} in namespace {ACTOR_NAMESPACE!r} of this cluster") from None
+            raise NoSuchActor(f"no actor {name!r} exists in namespace {ACTOR_NAMESPACE!r} of this cluster") from None
 
     def _attend(self, actor: ActorAttempt, handle: Any) -> Any:
-        """On a thread: a reference to how its constructor ended; to an error when it is dead."""
+        """On a thread. Returns a reference to the result of its constructor, or to an error if it is dead."""
         return handle.attend.remote(self._order(actor))
 
     def _order(self, actor: ActorAttempt) -> bytes:
@@ -325,7 +320,7 @@ class ActorRunner:
             self._actors[key].left = True
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """The control plane has acknowledged that these are over."""
+        """The control plane has acknowledged the ends of these actors."""
         for key in keys:
             self._actors.pop(key, None)
 
@@ -337,20 +332,20 @@ class ActorRunner:
         try:
             if handle is not None:
                 ray.kill(handle, no_restart=True)
-        except Exception as error:  # noqa: BLE001 - an actor that Ray does not know need not be killed
+        except Exception as error:  # noqa: BLE001 - Ray may not know the actor any more
             print(f"rmcs agent: an actor cannot be killed: {error!r}", flush=True)
         self._threads.run_on_loop(step, *args)
 
     # Detecting deaths -------------------------------------------------------------------------------------
 
     def nodes_changed(self, nodes: set[str]) -> None:
-        """Check the actors on nodes that the cluster does not have any more."""
+        """Check the actors on nodes that have left the cluster."""
         for key, actor in list(self._actors.items()):
             if actor.node and actor.node not in nodes:
                 self.check(key)
 
     def connection_changed(self, key: Key, is_open: bool) -> None:
-        """Its process has connected; or the connection has ended, so it may be dead."""
+        """Its process has connected, or its connection has ended, so that it may be dead."""
         if key in self._actors:
             self._actors[key].connected = is_open
             if is_open:
@@ -370,7 +365,7 @@ class ActorRunner:
         """On a thread."""
         try:
             ref = self._attend(actor, handle)
-        except Exception as error:  # noqa: BLE001 - whatever Ray raises is examined
+        except Exception as error:  # noqa: BLE001 - the error is examined in _checked
             self._threads.run_on_loop(self._checked, actor, None, error)
         else:
             self._threads.watch(ref, partial(self._checked, actor))
@@ -388,12 +383,12 @@ class ActorRunner:
             self._call_later(_CHECK_AGAIN_S, partial(self._check_again, actor))
 
     def _check_again(self, actor: ActorAttempt) -> None:
-        """Until it is dead, or its connection is open and would reveal its death."""
+        """Repeat until it is dead, or its connection is open, whose end would reveal its death."""
         if actor.is_ending or not actor.connected or not actor.node:
             self.check(actor.record.key)
 
     def _lives(self, actor: ActorAttempt, head: dict[str, Any], payload: memoryview) -> None:
-        """Its process reported how the constructor ended."""
+        """Handle the result of the constructor."""
         if head["status"] != "succeeded":
             actor.constructor_failure = {name: head[name] for name in head.keys() - {"at", "node"}}, bytes(payload)
             self._kill(actor)
@@ -404,7 +399,7 @@ class ActorRunner:
             self._on_ready(actor.record, float(head["at"]), actor.node)
 
     def _died(self, actor: ActorAttempt, error: BaseException | None) -> None:
-        """Kill it in Ray first: Ray keeps the name of a dead actor for as long as there may be a handle of it."""
+        """Kill it in Ray first: Ray keeps the name of a dead actor as long as handles of it may exist."""
         if actor.dead:
             return
         actor.dead, actor.death = True, error
@@ -415,7 +410,7 @@ class ActorRunner:
     def _name_freed(self, actor: ActorAttempt) -> None:
         for record in actor.queue.clear():
             self._methods.fail(record, actor)
-        if actor.unanswered:  # their results first, which Ray gives by itself
+        if actor.unanswered:  # Ray returns their results first
             self._call_later(_LAST_RESULTS_S, partial(self._conclude, actor))
         else:
             self._conclude(actor)
@@ -444,7 +439,7 @@ class ActorRunner:
     # Methods ----------------------------------------------------------------------------------------------
 
     def call(self, record: CallRecord) -> None:
-        """Take the call of a method."""
+        """Accept the call of a method."""
         self._methods.call(self._actor_of(record), record)
 
     def skip_missing(self, record: CallRecord) -> None:

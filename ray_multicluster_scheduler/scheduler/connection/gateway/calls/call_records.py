@@ -1,4 +1,4 @@
-"""CallRecord: the state of one call in the agent; SharedObjectCache: functions and objects that several calls use."""
+"""CallRecord: the state of one call in the agent. SharedObjectCache: functions and objects that several calls use."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import
 BIG_BYTES = 1024 * 1024
 """A larger result stays in the object store until it is sent."""
 MAX_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024 * 1024
-"""Of one message, which also has a head."""
+"""The largest value of a message, which also has a head."""
 _INLINE_BYTES = 64 * 1024
-"""Larger arguments, functions and objects go to the object store, for which Ray may block."""
+"""Larger arguments, functions and objects go to the object store, where Ray may block."""
 
 Parts: TypeAlias = list[tuple[str, str]]
 """Output: pairs of a stream and a text."""
@@ -39,7 +39,7 @@ class SharedObject:
         return self.size > _INLINE_BYTES and not self._stored
 
     def argument(self, store: Callable[[bytes], Any]) -> Any:
-        """What to pass to Ray: its bytes, or a reference if it is large. May block and raise."""
+        """The argument for Ray: its bytes, or a reference if it is large. May block and raise."""
         with self._lock:
             if self.needs_storing:
                 self._value = store(self._value)
@@ -76,7 +76,7 @@ class SharedObjectCache:
 
 @dataclass(slots=True)
 class Progress:
-    """What a call has reported so far: its start, and output that was not sent yet."""
+    """The reported progress of a call: its start, and output that was not sent yet."""
 
     started: tuple[float, str] | None = None
     """When, and on which node."""
@@ -94,7 +94,7 @@ class Method:
     name: str
     number: int
     life: int = 0
-    """The process of the control plane that sent it; each counts its calls from 0."""
+    """The number of the control plane process that sent it; each process counts its calls from 0."""
 
 
 @dataclass(slots=True)
@@ -158,12 +158,12 @@ class CallRecord:
 
     @property
     def output_key(self) -> Key:
-        """The item whose output it is: the actor for methods, the gang for members."""
+        """The item that owns its output: the actor for methods, the gang for members."""
         return self.gang_key or (self.key if self.method is None else self.method.actor)
 
     @property
     def must_store(self) -> bool:
-        """True if something large has to be copied to the object store before Ray gets the call."""
+        """True if arguments or objects must be copied to the object store before the call is submitted."""
         return len(self.arguments) > _INLINE_BYTES or any(one.needs_storing for one in self._shared)
 
     @property
@@ -171,8 +171,8 @@ class CallRecord:
         return self.objects if self.function is None else [self.function, *self.objects]
 
     def split(self, store: Callable[[bytes], Any]) -> tuple[tuple[bytes | None, bytes | None], list[Any]]:
-        """Function and arguments as far as they are small, for the order; and the rest, as arguments of Ray's.
-        May block and raise."""
+        """Function and arguments for the order, None for large ones; and the others, as arguments of Ray's. May block
+        and raise."""
         separate = [one.argument(store) for one in self._shared]
         function = separate.pop(0) if self.function is not None and isinstance(separate[0], bytes) else None
         if isinstance(self.arguments, bytes) and len(self.arguments) <= _INLINE_BYTES:
@@ -181,7 +181,7 @@ class CallRecord:
         return (function, None), separate
 
     def release_arguments(self) -> None:
-        """Free what Ray has by now, or does not need any more."""
+        """Free the values that Ray has by now, or does not need."""
         self.arguments, self.function, self.objects = b"", None, []
 
 
@@ -192,10 +192,14 @@ def record_from(
     if "gang" in call:
         return _gang_from(call, blobs, functions, objects)
     method = _method(call)
-    if method is not None and "args_blob" not in call:  # it will not be called, but its number counts
-        record = CallRecord((call["id"], call["attempt"]), method=method, cancelled=bool(call.get("cancelled")))
-        record.head = _head_without_call(call)
-        return record
+    if method is not None and "args_blob" not in call:  # it is not called, but later calls wait for its number
+        if call.get("cancelled"):
+            return CallRecord(
+                (call["id"], call["attempt"]), method=method, cancelled=True, head={"status": "cancelled"}
+            )
+        head = {"status": "failed", "failure": "permanent", "code": "NOT_SENDABLE", "error_type": "ValueError"}
+        head["message"] = str(call["refused"])
+        return CallRecord((call["id"], call["attempt"]), method=method, head=head)
     function = None if method is not None else _shared_object(functions, call["fn"], call["fn_blob"], blobs)
     shared = [_shared_object(objects, digest, position, blobs) for digest, position in call.get("objects", ())]
     if (method is None and function is None) or None in shared:
@@ -249,10 +253,3 @@ def _shared_object(
     cache: SharedObjectCache, digest: str, position: int | None, blobs: Sequence[Any]
 ) -> SharedObject | None:
     return cache.get(digest) if position is None else cache.add(digest, blobs[position])
-
-
-def _head_without_call(call: dict[str, Any]) -> dict[str, Any]:
-    if call.get("cancelled"):
-        return {"status": "cancelled"}
-    head = {"status": "failed", "failure": "permanent", "code": "NOT_SENDABLE", "error_type": "ValueError"}
-    return {**head, "message": str(call["refused"])}

@@ -1,4 +1,4 @@
-"""CallRunner: submits each call to Ray once, answers it once, and keeps the result until it is acknowledged."""
+"""CallRunner: submits each call of an ``Agent`` to Ray once, and keeps its result until it is acknowledged."""
 
 from __future__ import annotations
 
@@ -33,10 +33,8 @@ _MAX_CACHED_KINDS = 1000
 
 
 class CallRunner:
-    """Holds the records of all calls, and runs tasks. Lives on the event loop but for what says otherwise.
-
-    ``wake`` is called when :meth:`collect` has something.
-    """
+    """Keeps the records of all calls, and runs tasks. Runs on the event loop, except where noted. ``wake`` is called
+    when :meth:`collect` has new results."""
 
     def __init__(self, cluster: str, own_modules: list[str], threads: RayThreads, wake: Callable[[], None]) -> None:
         self.cluster, self.own_modules, self._threads, self._wake = cluster, own_modules, threads, wake
@@ -51,13 +49,13 @@ class CallRunner:
         self._slots = SlotAllocator()
         self._remotes: dict[tuple[str, ResourceShape, str], Any] = {}
         self._environments: set[str] = set()
-        """Those for which Ray has taken a call, so that the next one does not block."""
+        """Environments for which Ray has accepted a call, so that the next one does not block."""
         self._ordered_pending = 0
         self._ended: list[CallRecord] = []
         self._moves: list[Move] = []
 
     def accept(self, record: CallRecord) -> None:
-        """Take the call of a task."""
+        """Accept the call of a task."""
         self.records[record.key] = record
         shape = shape_of(record.resources)
         if record.ahead:
@@ -91,7 +89,7 @@ class CallRunner:
             self.unacknowledged.pop(key, None)
 
     def collect(self) -> tuple[list[Move], list[CallRecord]]:
-        """The slots that were handed on, and the calls that ended, since the last time."""
+        """The slots that moved, and the calls that ended, since the last time."""
         moves, self._moves = self._moves, []
         ended, self._ended = self._ended, []
         return moves, ended
@@ -103,7 +101,9 @@ class CallRunner:
         """Read a stored result from the object store, off the event loop."""
         if record.gang is not None:
             members = record.gang.members
-            return self._threads.run_in_pool(lambda: joined([_value_of(member) for member in members]))
+            return self._threads.run_in_pool(
+                lambda: joined([_read(one.ref) if one.payload is None else one.payload for one in members])
+            )
         return self.read(record.ref)
 
     def read(self, ref: Any) -> Future[bytes]:
@@ -111,7 +111,7 @@ class CallRunner:
         return self._threads.run_in_pool(lambda: _read(ref))
 
     def complete(self, record: CallRecord, value: bytes | None, error: BaseException | None) -> None:
-        """Ray has returned an envelope or an error: make it the call's result."""
+        """Set the call's result from the envelope or error that Ray returned."""
         if record.head is not None:
             return
         if value is None:
@@ -133,7 +133,7 @@ class CallRunner:
             self.conclude(record, head, None)
 
     def conclude(self, record: CallRecord, head: dict[str, Any], payload: bytes | None = b"") -> None:
-        """Set the call's result and hand on its slot. With None the payload stays in the object store."""
+        """Set the call's result and move its slot to the next call. With None the payload stays in the object store."""
         for timer in record.timers:
             timer.cancel()
         record.head, record.payload = head, payload
@@ -158,11 +158,11 @@ class CallRunner:
             sentence = "the task raised KeyboardInterrupt"
             head |= {"status": "failed", "failure": "user", "error_type": "KeyboardInterrupt", "message": sentence}
         if record.method is not None and record.cancelled and head["status"] == "succeeded":
-            head["message"] = "it had begun when its end was asked for, and a running method cannot be interrupted"
+            head["message"] = "it was running when it was cancelled, and a running method cannot be interrupted"
 
     def _submit_all(self, keys: Iterable[Key]) -> None:
-        """In order, except those with large values. The first call of an environment, and the calls behind it, go
-        through the ordered thread, so that they do not block the loop."""
+        """Submit in order, except calls with large values. The first call of an environment, and the calls behind it,
+        are submitted by the ordered thread, so that they do not block the loop."""
         for key in keys:
             record = self.records[key]
             if record.must_store:
@@ -189,7 +189,7 @@ class CallRunner:
         try:
             item = CurrentItem(*record.key, record.fence, self.cluster)
             self.submit_to_ray(record, item, self._remote_of(record))
-        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's failure
+        except Exception as error:  # noqa: BLE001 - any error of Ray is this call's failure
             self._threads.run_on_loop(self.complete, record, None, error)
             return
         self._environments.add(_environment(record))
@@ -201,7 +201,7 @@ class CallRunner:
             self.stop(record, record.force)
 
     def submit_to_ray(self, record: CallRecord, item: CurrentItem, remote: Any) -> None:
-        """On any thread: pass a task to Ray. May block; raises what Ray raises."""
+        """On any thread: submit a task to Ray. May block; raises Ray's exceptions."""
         inline, separate = record.split(ray.put)
         order = TaskOrder(self.agent_endpoint, item, record.homes, record.digest, record.short, *inline).packed()
         record.ref = remote.remote(order, *separate)
@@ -232,7 +232,7 @@ class CallRunner:
 
 
 def cancel_in_ray(record: CallRecord, **options: Any) -> None:
-    """``ray.cancel``; an error is printed, and does not end the agent with all its other calls."""
+    """Call ``ray.cancel``; an error is printed, and does not end the agent with all its other calls."""
     try:
         ray.cancel(record.ref, **options)
     except Exception as error:  # noqa: BLE001 - see above
@@ -241,10 +241,6 @@ def cancel_in_ray(record: CallRecord, **options: Any) -> None:
 
 def _read(ref: Any) -> bytes:
     return bytes(unpack(ray.get(ref))[1])
-
-
-def _value_of(member: CallRecord) -> bytes:
-    return _read(member.ref) if member.payload is None else member.payload
 
 
 def _environment(record: CallRecord) -> str:

@@ -1,4 +1,4 @@
-"""Translates Ray's errors into the heads of results: status, failure class, code and message."""
+"""Translates Ray's errors for the runners into the heads of results: status, failure class, code and message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CRASHES: tuple[tuple[type[BaseException], str], ...] = (
 )
 
 _NEVER_RAN = "The actor never ran"
-"""In Ray's message, also for an actor whose constructor has begun."""
+"""Part of Ray's message, also if the actor's constructor has begun."""
 
 
 def describe(error: BaseException | None, cancelled: bool) -> dict[str, Any]:
@@ -31,9 +31,7 @@ def describe(error: BaseException | None, cancelled: bool) -> dict[str, Any]:
     message = str(error).strip()
     base = {"status": "failed", "error_type": type(error).__name__, "message": message[:20_000]}
     if isinstance(error, rex.RuntimeEnvSetupError):
-        if (
-            "Failed to download runtime_env file package" in message
-        ):  # the cluster dropped it; the control plane sends it again
+        if "Failed to download runtime_env file package" in message:  # the control plane uploads it again
             return {**base, "failure": "crash", "code": "PACKAGE_MISSING"}
         return {**base, "failure": "permanent", "code": "RUNTIME_ENV_FAILED"}
     for kind, code in _CRASHES:
@@ -58,13 +56,13 @@ def actor_died(name: str, key: tuple[str, int], why: str, error: BaseException |
 
 
 def left_by_itself(error: BaseException | None) -> bool:
-    """True if Ray says that the actor exited by its own request."""
+    """True if Ray reports that the actor exited by its own request."""
     return isinstance(error, rex.RayActorError) and "INTENDED_USER_EXIT" in str(error)
 
 
 def cause_of(error: BaseException | None) -> str:
-    """The line of Ray's long message about a dead actor that says why."""
+    """The line with the cause in Ray's long message about a dead actor."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and _NEVER_RAN in lines[-1]:
-        return f"its process ended before its constructor was done (Ray says: {lines[-1][:2000]})"
+        return f"its process ended before its constructor was done (Ray: {lines[-1][:2000]})"
     return lines[-1][:2000] if lines else type(error).__name__

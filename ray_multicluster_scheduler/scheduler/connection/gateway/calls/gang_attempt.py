@@ -1,4 +1,4 @@
-"""GangAttempt: the state of one attempt of a gang, and how its result follows from those of its members."""
+"""GangAttempt: the state of one attempt of a gang, for ``GangRunner``; builds its result from those of its members."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records 
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 
 _MEMBER_FIELDS = frozenset({"at", "node", "chunks", "dropped", "parts"})
-"""In the result of a gang these are about all its members."""
+"""Fields that are combined from all members in the result of a gang."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class GangAttempt:
     submitted: bool = False
     over: bool = False
     first_ended: CallRecord | None = None
-    """The member whose end is the end of all: the first task that failed, or the first actor that ended."""
+    """The member that ended the gang: the first task that failed, or the first actor that ended."""
     problem: dict[str, Any] | None = None
     """The head of the result if Ray refused the gang before a member was started."""
     starts: dict[int, tuple[float, str]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class GangAttempt:
         return self._cancelled(heads), b""
 
     def _cancelled(self, heads: list[dict[str, Any]]) -> dict[str, Any]:
-        """The code says whether any of it may have run."""
+        """The head of a cancelled gang; the code tells whether a member may have run."""
         if any(head.get("code") == m.KILLED for head in heads):
             return {"status": "cancelled", "code": m.KILLED}
         if self.starts:
@@ -80,7 +80,7 @@ class GangAttempt:
             return {"status": "succeeded", "message": f"{name} left by itself, so the others were ended"}, b""
         if head["status"] == "cancelled":  # within its cluster
             head |= {"status": "failed", "failure": "crash", "code": "MEMBER_ENDED", "error_type": "TaskCancelledError"}
-            head["message"] = "it was ended there, not by us"
+            head["message"] = "it was cancelled in the cluster, not by the control plane"
         return {**head, "message": f"{name} failed: {head.get('message', '')}", "member": member.member}, member.payload
 
     def _success(self, heads: list[dict[str, Any]]) -> tuple[dict[str, Any], bytes | None]:

@@ -1,7 +1,7 @@
 """GangRunner: runs gangs, each in one placement group: all members or none, and one result for all of them.
 
-The placement group is removed before the result is given, in whatever way the gang ended. Ray removes the groups that
-an agent created when the agent ends.
+Used by ``Agent``. The placement group is always removed before the result is reported. When an agent ends, Ray removes
+the groups that it created.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import
 
 
 class GangRunner:
-    """Lives on the event loop but for what says otherwise. ``on_started`` is called once all members of a gang run,
+    """Runs on the event loop, except where noted. ``on_started`` is called once all members of a gang run,
     with the time and their nodes."""
 
     def __init__(
@@ -39,7 +39,7 @@ class GangRunner:
         self._gangs: dict[Key, GangAttempt] = {}
 
     def create(self, record: CallRecord, spec: GangSpec) -> None:
-        """Take the call of a gang."""
+        """Accept the call of a gang."""
         self._calls.records[record.key] = record
         gang = self._gangs[record.key] = GangAttempt(record, spec.members, spec.of)
         for member in spec.members:
@@ -59,7 +59,7 @@ class GangRunner:
 
     @property
     def actor_gangs(self) -> int:
-        """How many gangs consist of actors, which may be idle for days."""
+        """The number of gangs of actors, which may be idle for days."""
         return sum(1 for gang in self._gangs.values() if gang.of == "actor")
 
     def started(self, key: Key, member: int, at: float, node: str) -> None:
@@ -84,14 +84,14 @@ class GangRunner:
     # Start ------------------------------------------------------------------------------------------------
 
     def _reserve(self, gang: GangAttempt, strategy: str) -> None:
-        """On a thread: create the placement group, which Ray reserves as a whole."""
+        """On a thread: create the placement group, which Ray reserves all at once."""
         task_id, attempt = gang.record.key
         bundles = [{name: amount for name, amount in one.resources.items() if amount} for one in gang.members]
         try:
             group = placement_group(bundles, strategy, name=f"rmcs-{task_id}-{attempt}")
             self._threads.run_on_loop(self._group_created, gang, group)
             ready = group.ready()
-        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this gang's failure
+        except Exception as error:  # noqa: BLE001 - any error of Ray is this gang's failure
             self._threads.run_on_loop(self._refused, gang, error)
             return
         self._threads.watch(ready, partial(self._reserved, gang))
@@ -126,13 +126,10 @@ class GangRunner:
                 continue
             try:
                 item = CurrentItem(*gang.record.key, gang.record.fence, self._calls.cluster, index)
-                options = {
-                    **task_options(member, self._calls.own_modules),
-                    "scheduling_strategy": _bundle(gang, index),
-                }
+                options = {**task_options(member, self._calls.own_modules), "scheduling_strategy": _bundle(gang, index)}
                 self._calls.submit_to_ray(member, item, self._calls.wrapper.options(**options))
                 self._threads.watch(member.ref, partial(self._calls.complete, member))
-            except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this member's failure, and the gang's
+            except Exception as error:  # noqa: BLE001 - any error of Ray is this member's failure, and the gang's
                 self._threads.run_on_loop(self._calls.complete, member, None, error)
         self._threads.run_on_loop(self._members_submitted, gang)
 
@@ -166,7 +163,7 @@ class GangRunner:
                 self._calls.stop(member, force)
 
     def _finish(self, gang: GangAttempt) -> None:
-        """Once: remove the placement group, then give the result."""
+        """Once: remove the placement group, then report the result."""
         if gang.over:
             return
         gang.over = True
@@ -178,13 +175,13 @@ class GangRunner:
         try:
             if group is not None:
                 remove_placement_group(group)
-        except Exception as error:  # noqa: BLE001 - its resources are lost until the agent ends; the result is not
+        except Exception as error:  # noqa: BLE001 - the result is valid; the resources are lost until the agent ends
             print(f"rmcs agent: the placement group {group.id.hex()} cannot be removed: {error!r}", flush=True)
         self._threads.run_on_loop(self._calls.conclude, gang.record, *gang.result())
 
 
 def _bundle(gang: GangAttempt, index: int) -> PlacementGroupSchedulingStrategy:
-    """The member's own bundle. What the member submits itself is placed outside the group, as for other items."""
+    """The member's own bundle. Tasks that the member submits are placed outside the group, as for other items."""
     return PlacementGroupSchedulingStrategy(gang.placement_group, placement_group_bundle_index=index)
 
 

@@ -1,4 +1,4 @@
-"""MethodQueue: puts the method calls of one actor into the order of their numbers, whichever arrives first."""
+"""MethodQueue: puts the method calls of one actor into the order of their numbers, for ``ActorMethods``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records 
 
 
 class MethodQueue:
-    """The calls that Ray does not have yet. Each process of the control plane (a ``life``) counts its calls from 0.
-    When the first call of a later life arrives, the waiting calls of the life before go first, and its missing calls
-    are not waited for any more."""
+    """The calls that were not submitted to Ray yet. Each process of the control plane (a ``life``) counts its calls
+    from 0. When the first call of a later life arrives, the waiting calls of the earlier life go first, without its
+    missing calls."""
 
     def __init__(self) -> None:
         self._life = self._next = 0
         self._waiting: dict[int, CallRecord] = {}
         """Of the newest life, by number."""
         self._due: deque[CallRecord] = deque()
-        """Before all of those, in this order, whatever is missing between them."""
+        """Calls that go before those, in this order, without a wait for missing numbers."""
 
     def add(self, method: Method, record: CallRecord) -> bool:
-        """Queue this call. False: too late, a later one has passed it."""
+        """Queue this call. False: too late, because a later call was submitted."""
         if method.life > self._life:
             self._due.extend(self._waiting[number] for number in sorted(self._waiting))
             self._waiting.clear()

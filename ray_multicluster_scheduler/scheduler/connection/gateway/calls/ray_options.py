@@ -1,4 +1,4 @@
-"""Options of Ray for tasks and actors, from the record of a call."""
+"""Builds Ray's options for tasks and actors from the record of a call; used by the runners."""
 
 from __future__ import annotations
 
@@ -11,30 +11,19 @@ _NAMED = ("CPU", "GPU", "memory")
 
 
 def task_options(record: CallRecord, own_modules: list[str]) -> dict[str, Any]:
-    """Ray's own retries are off: the control plane retries."""
-    return {
-        "name": record.name,
-        "max_retries": 0,
-        "num_cpus": record.resources.get("CPU", 0),
-        **_common(record, own_modules),
-    }
+    """Options of a task. Ray's own retries are off, because the control plane retries."""
+    options = _common(record, own_modules)
+    return options | {"name": record.name, "max_retries": 0, "num_cpus": record.resources.get("CPU", 0)}
 
 
 def actor_options(record: CallRecord, actor: dict[str, Any], own_modules: list[str]) -> dict[str, Any]:
-    """As by Ray's default, an actor that requests no CPU needs one to be placed and then holds none.
-
-    ``place`` is the scheduling strategy of a gang's member.
-    """
-    options: dict[str, Any] = {
-        "name": actor["ray_name"],
-        "namespace": ACTOR_NAMESPACE,
-        "max_restarts": 0,
-        "max_task_retries": 0,
-        **_common(record, own_modules),
-    }
+    """Options of an actor. As by Ray's default, one that requests no CPU needs one to be placed and then holds none.
+    ``place`` is the scheduling strategy of a gang's member."""
+    options = _common(record, own_modules)
+    options |= {"name": actor["ray_name"], "namespace": ACTOR_NAMESPACE, "max_restarts": 0, "max_task_retries": 0}
     held = {name for name, amount in record.resources.items() if amount}
     if not held & {"GPU"}:
-        del options["num_gpus"]  # with num_gpus=0, too, Ray gives the actor a CPU to hold
+        del options["num_gpus"]  # with num_gpus=0 Ray gives the actor a CPU to hold, too
     if held - {"memory"} or not actor["placement"].get("CPU"):
         options["num_cpus"] = record.resources.get("CPU", 0)
     if actor["max_concurrency"] is not None:

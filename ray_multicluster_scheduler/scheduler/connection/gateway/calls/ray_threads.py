@@ -1,11 +1,11 @@
-"""RayThreads: runs blocking calls of Ray on threads, and brings their results back to the agent's event loop.
+"""RayThreads: runs blocking calls of Ray on threads, and passes their results to the agent's event loop.
 
-Submitting a small call takes Ray a fraction of a millisecond, less than a switch of threads, so it happens on the loop.
-Creating an actor, storing a large value and submitting the first call of a kind may block.
+Submitting a small call takes Ray less time than a thread switch, so it happens on the loop. Creating an actor, storing
+a large value and submitting the first call of a kind may block.
 
-A callback for one result costs two switches of threads, more than all the rest of a short call. While many short calls
-run, it is cheaper to poll every few milliseconds and to fetch all results that are ready at once. A call that is not
-done after some polls is not short, and gets a callback of its own.
+A callback for one result costs two thread switches, more than all the rest of a short call. While many short calls run,
+it is cheaper to poll every few milliseconds and to fetch all ready results at once. A call that is not done after some
+polls is not short, and gets a callback of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 POLL_PAUSE_S = 0.008
-"""Less than what waits in Ray takes (see EARLY_S), and enough for several results to be ready."""
+"""Less than the work that waits in Ray (see EARLY_S), and enough for several results to be ready."""
 WINDOW = 128
-"""So many calls are polled; the others wait behind them."""
+"""The number of calls that are polled; the others wait behind them."""
 MAX_POLLS = 32
 """Per call. Calls wait behind each other in Ray, and on a busy machine that takes a while even for the shortest."""
 
@@ -73,7 +73,7 @@ class ResultPoller:
         try:
             done, _ = self._ray.wait([one.ref for one in window], num_returns=len(window), timeout=0)
             values = self._fetch(done)
-        except Exception as error:  # noqa: BLE001 - Ray cannot be asked for all of them; it may know more of each
+        except Exception as error:  # noqa: BLE001 - a request for each result alone may succeed
             print(f"rmcs agent: polling {len(window)} results failed ({error!r}); each is watched alone", flush=True)
             for one in window:
                 self._watch(one.ref, one.on_result)
@@ -96,7 +96,7 @@ class ResultPoller:
     def _fetch(self, refs: Sequence[Any]) -> list[tuple[bytes | None, BaseException | None]]:
         try:
             return [(value, None) for value in self._ray.get(list(refs))]
-        except Exception:  # noqa: BLE001 - one of them has an error for a value: find out which
+        except Exception:  # noqa: BLE001 - one of the results is an error: find out which
             return [self._fetch_one(ref) for ref in refs]
 
     def _fetch_one(self, ref: Any) -> tuple[bytes | None, BaseException | None]:
@@ -107,7 +107,7 @@ class ResultPoller:
 
 
 class RayThreads:
-    """``wake`` is called from any thread when :meth:`drain` has something to do; ``schedule_poll`` on the loop when
+    """``wake`` is called on any thread when :meth:`drain` has work; ``schedule_poll`` is called on the loop when
     :meth:`poll` is due after a pause."""
 
     def __init__(self, wake: Step, schedule_poll: Step) -> None:

@@ -1,4 +1,4 @@
-"""Sends the progress, the results and the retained values of calls to the control plane, also after a reconnect."""
+"""Sends progress, results and retained values of the ``Agent``'s calls to the control plane, also after a reconnect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Move: TypeAlias = tuple[Key, Key]
 MAX_UNSENT_CHARS = 200_000
 """Output of one call that is kept while it cannot be sent; the rest is dropped, to bound the agent's memory."""
 BACKLOG_HIGH = 16 * 1024 * 1024
-"""With so many bytes waiting to be sent, output and results are held back."""
+"""While more bytes than this wait to be sent, output and results are held back."""
 
 _BYTES_PER_CHAR = 12  # JSON's longest escape of one character
 _BYTES_PER_PART = 32
@@ -34,7 +34,7 @@ _BATCH_BYTES = 1024 * 1024
 _BATCH_RESULTS = 256
 _BATCH_MOVES = 500
 _READ_BYTES_AT_ONCE = 64 * 1024 * 1024
-"""So much of large results is copied out of the object store at a time, or one result if it is larger."""
+"""The bytes of large results that are copied out of the object store at a time, or one larger result."""
 _VALUES_AT_ONCE = 2
 _OUTPUT_TIMEOUT_S = 2.0
 
@@ -65,7 +65,7 @@ class ProgressReporter:
         self._send(m.STARTED, {"calls": [[*key, at, node]]})
 
     def output(self, key: Key, progress: Progress, parts: Parts) -> None:
-        """Send what a call printed, keep it until there is room, or count it as dropped."""
+        """Send output of a call, keep it until there is room, or count it as dropped."""
         progress.chunks += 1
         if self._has_room() and not progress.unsent:
             self._send_output(key, parts)
@@ -79,7 +79,7 @@ class ProgressReporter:
         self._behind[id(progress)] = key, progress
 
     def drained(self) -> None:
-        """Something was sent, so there may be room again."""
+        """Bytes were sent, so there may be room again."""
         for key, progress in list(self._behind.values()):
             if not self._has_room():
                 return
@@ -130,19 +130,16 @@ class ResultSender:
     """Sends results in the order in which the calls ended, after the moves of their slots. Lives on the event loop."""
 
     def __init__(
-        self,
-        sender: ControlPlaneSender,
-        reporter: ProgressReporter,
-        read_back: Callable[[CallRecord], Future[bytes]],
+        self, sender: ControlPlaneSender, reporter: ProgressReporter, read_back: Callable[[CallRecord], Future[bytes]]
     ) -> None:
         self._sender, self._reporter, self._read_back = sender, reporter, read_back
         self._ready: deque[CallRecord] = deque()
         self._waiting: dict[Key, CallRecord] = {}
-        """Results whose last output has not arrived yet."""
+        """Results that wait for the last output of their calls."""
         self._reading: dict[asyncio.Task[None], int] = {}
 
     def resume(self, moves: list[Move], ended: Iterable[CallRecord]) -> None:
-        """Over a new connection, send again everything that was not acknowledged."""
+        """Over a new connection, send all unacknowledged moves and results again."""
         self._ready = deque(record for record in ended if not record.waits_for_output)
         self.send_moves(moves)
         self.send()
@@ -157,7 +154,7 @@ class ResultSender:
         """These calls have ended."""
         for record in ended:
             if record.progress.chunks < (record.head or {}).get("chunks", 0):
-                # Output and result come by different ways; the last of the output may still be under way.
+                # Output and result arrive by different ways, so the last output may still be in transit.
                 record.waits_for_output = True
                 self._waiting[record.key] = record
                 asyncio.get_running_loop().call_later(_OUTPUT_TIMEOUT_S, self._give_up_output, record)
@@ -169,22 +166,19 @@ class ResultSender:
         """Send the results that waited for it."""
         for record in list(self._waiting.values()):
             if record.progress.chunks >= (record.head or {}).get("chunks", 0):
-                self._release(record)
+                self._waiting.pop(record.key, None)
+                record.waits_for_output = False
+                self._ready.append(record)
+                self.send()
 
     def _give_up_output(self, record: CallRecord) -> None:
-        """What has not come by now is lost; later results of the same actor do not wait for it again."""
+        """Treat missing output as lost; later results of the same actor do not wait for it again."""
         if record.waits_for_output:
             record.progress.chunks = max(record.progress.chunks, (record.head or {}).get("chunks", 0))
             self.output_arrived()
 
-    def _release(self, record: CallRecord) -> None:
-        if self._waiting.pop(record.key, None) is not None:
-            record.waits_for_output = False
-            self._ready.append(record)
-            self.send()
-
     def send(self) -> None:
-        """Send what is ready while there is room; the rest follows as the connection drains."""
+        """Send ready results while there is room; the rest follows as the connection drains."""
         while self._ready and self._has_room():
             batch: list[CallRecord] = []
             size = 0
@@ -211,7 +205,7 @@ class ResultSender:
             payload = b""
             try:
                 payload = await asyncio.wrap_future(self._read_back(record))
-            except Exception as error:  # noqa: BLE001 - whatever Ray raises: the value cannot be had
+            except Exception as error:  # noqa: BLE001 - any error of Ray makes the value unreadable
                 sentence = f"the result was stored in the cluster, but cannot be read any more: {error}"
                 _fail(record, "crash", "RESULT_LOST", type(error).__name__, sentence)
             if len(payload) > MAX_VALUE_BYTES:
@@ -243,7 +237,7 @@ def _result(record: CallRecord) -> dict[str, Any]:
 
 
 def _fail(record: CallRecord, failure: str, code: str, error_type: str, sentence: str) -> None:
-    """The call ran, but its value cannot be had."""
+    """Make a call failed that ran, because its value cannot be sent."""
     record.ref, record.payload = None, b""
     outcome = {"status": "failed", "failure": failure, "code": code, "error_type": error_type, "message": sentence}
     record.head = {**(record.head or {}), **outcome}
@@ -252,7 +246,7 @@ def _fail(record: CallRecord, failure: str, code: str, error_type: str, sentence
 class RetainedValues:
     """Values that stay in the cluster: listed on each new connection, sent on FETCH, few at a time.
 
-    ``values`` are references into the object store, each with the time when it came. Lives on the event loop.
+    ``values`` are references into the object store, each with its time of arrival. Runs on the event loop.
     """
 
     def __init__(
@@ -285,8 +279,8 @@ class RetainedValues:
         self._sender.send(m.RELEASED, {"keys": keys})
 
     def send(self) -> None:
-        """Copy the next values out of the object store, few at a time, once those before them have left. One read that
-        hangs does not hold up the others."""
+        """Copy the next values out of the object store, few at a time, while there is room. One read that hangs does
+        not block the others."""
         backlog = self._sender.backlog()
         while (
             self._requested and len(self._reading) < _VALUES_AT_ONCE and backlog is not None and backlog < BACKLOG_HIGH
@@ -309,7 +303,7 @@ class RetainedValues:
                 payload = await asyncio.wrap_future(self._read(self._values[key][0]))
             else:
                 problem = {"problem": "the cluster does not have it any more", "gone": True}
-        except Exception as error:  # noqa: BLE001 - whatever Ray raises: the value cannot be had
+        except Exception as error:  # noqa: BLE001 - any error of Ray makes the value unreadable
             problem = {"problem": f"it cannot be read there ({type(error).__name__}: {str(error).strip()[:300]})"}
         if self._sender.connection() is connection:  # else it is requested again over the new one
             self._sender.send(m.VALUE, {"id": key[0], "attempt": key[1], **problem}, [payload])

@@ -1,5 +1,5 @@
-"""SlotAllocator: which calls hold the control plane's slots in this cluster, and which wait. Book-keeping without
-Ray."""
+"""SlotAllocator: records for ``CallRunner`` which calls hold the control plane's slots in this cluster, and which wait.
+It does not use Ray."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.model.resources import ResourceShape
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Key
 
 EARLY_S = 0.02
-"""So much work may wait in Ray behind each slot; it cannot be recalled from there."""
+"""The work that may wait in Ray behind each slot; it cannot be recalled from there."""
 OVERHEAD_S = 0.001
 MAX_EARLY = 16
 _RECENT, _MIN_SAMPLES = 8, 4
@@ -19,15 +19,15 @@ _RECENT, _MIN_SAMPLES = 8, 4
 @dataclass(slots=True)
 class _ShapeQueue:
     """The calls of one resource shape. ``early`` calls were submitted to Ray before they had a slot: one for each slot,
-    and more only while they cover no more than ``EARLY_S`` of work. ``waiting`` is in the order of arrival; its values
-    say whether a call may be submitted early."""
+    and more only while they are no more than ``EARLY_S`` of work. ``waiting`` is in the order of arrival; its values
+    are whether a call may be submitted early."""
 
     holders: set[Key] = field(default_factory=set)
     early: OrderedDict[Key, None] = field(default_factory=OrderedDict)
     waiting: OrderedDict[Key, bool] = field(default_factory=OrderedDict)
     durations: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     early_per_slot: int = 1
-    """Ray keeps a worker for us only while it has its next call: a few of the shortest, one of the others."""
+    """Ray keeps a worker for us only while it has its next call: several for the shortest calls, otherwise one."""
 
     def submit_early(self) -> list[Key]:
         """Move as many waiting calls as allowed to ``early``, in order; one that may not be early blocks those
@@ -41,8 +41,8 @@ class _ShapeQueue:
         return submitted
 
     def record_duration(self, seconds: float) -> None:
-        """Adapt ``early_per_slot``. Of enough samples the slowest is ignored: on a busy machine one of the shortest
-        calls is slow now and then, because its process did not get a processor."""
+        """Adapt ``early_per_slot``. With enough samples the slowest is ignored: on a busy machine even a short call is
+        sometimes slow, because its process did not get a CPU."""
         self.durations.append(seconds)
         if len(self.durations) >= _MIN_SAMPLES:
             slow = sorted(self.durations)[-2 if len(self.durations) == _RECENT else -1]
@@ -69,7 +69,7 @@ class SlotAllocator:
         return queue.submit_early()
 
     def start(self, key: Key) -> list[Key]:
-        """Give it a slot, unless it has one or is over."""
+        """Give it a slot, unless it has one or has ended."""
         queue = self._queue_of(key)
         if queue is None or key in queue.holders:
             return []
@@ -79,7 +79,7 @@ class SlotAllocator:
         return [key, *queue.submit_early()] if waited else queue.submit_early()
 
     def recall(self, key: Key) -> bool:
-        """True if it waited here, and is removed. False if Ray has it, or it is over."""
+        """Remove a waiting call. False if Ray has it, or it has ended."""
         queue = self._queue_of(key)
         if queue is None or queue.waiting.pop(key, None) is None:
             return False
@@ -87,7 +87,7 @@ class SlotAllocator:
         return True
 
     def ended(self, key: Key, took: float | None = None) -> tuple[Key | None, list[Key]]:
-        """A call is over, in whatever way: returns the call that got its slot, and the calls to submit."""
+        """Remove a call that has ended: returns the call that got its slot, and the calls to submit."""
         queue = self._queue_of(key)
         if queue is None:
             return None, []
@@ -103,7 +103,7 @@ class SlotAllocator:
                 submitted.append(heir)
             if heir is not None:
                 queue.holders.add(heir)
-        else:  # Ray ran it before its turn, or refused it; the call in whose slot it ran still holds it
+        else:  # Ray ran it before its turn, or refused it; its slot still belongs to another call
             queue.early.pop(key, None)
             queue.waiting.pop(key, None)
         submitted += queue.submit_early()
@@ -111,7 +111,7 @@ class SlotAllocator:
         return heir, submitted
 
     def is_one_of_many(self, key: Key) -> bool:
-        """True if it is one of several calls that wait behind each other and are all short as far as is known."""
+        """True if it is one of several waiting calls that have been short so far."""
         queue = self._queue_of(key)
         return queue is not None and queue.early_per_slot > 1 and len(queue.early) + len(queue.waiting) > 1
 

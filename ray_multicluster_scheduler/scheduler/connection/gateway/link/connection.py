@@ -1,9 +1,8 @@
-"""Opens the agent's connection to its control plane: dials its addresses, or listens to be dialled; then the handshake.
+"""Opens the agent's connection to its control plane: dials it or is dialled by it, then does the handshake. Also Lease.
 
-Also the lease, which says how long the control plane still counts on this agent. Where the control plane cannot be
-reached, the agent listens. The control plane then proves itself twice: with the TLS key whose certificate came with the
-agent's job, and by the same handshake. The agent generates its own key, which never leaves it, and prints the key's
-fingerprint.
+Used by ``Agent``. Where the control plane cannot be reached, the agent listens. The control plane is then authenticated
+twice: by TLS, with the certificate from the agent's job, and by the same handshake. The agent generates its own key,
+which never leaves it, and prints the key's fingerprint.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from ray_multicluster_scheduler.common.frames import (
     PROTOCOL_VERSION,
     FrameError,
     FrameReader,
-    FrameWriter,
     Message,
+    small_frame,
 )
 from ray_multicluster_scheduler.common.tls import certificate_of, fingerprint_of, self_signed, server_context
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 
 FIRST_JOIN_S = 4.0
 FIRST_DIAL_IN_S = 60.0
-"""A listening agent waits so long to be dialled first: the control plane has to find out where it listens."""
+"""The time in which a listening agent must be dialled first: the control plane has to find its address in a log."""
 PORT_TAKEN_TIMEOUT_S, _BIND_PAUSE_S = 10.0, 0.5
 _CONNECT_TIMEOUT_S = 3.0
 _TLS_TIMEOUT_S = 5.0
@@ -57,10 +56,10 @@ class Rejected(Exception):
 
 
 class Lease:
-    """How long the control plane counts on this agent: runs from when the agent *asked*, once an answer has come.
+    """How long the agent may work: counts from when a PING was *sent*, once it was answered.
 
-    Bytes may wait in a kernel or a proxy until long after the control plane gave this agent up. The question is never
-    younger than its answer, so the control plane's own lease ends later than this one.
+    Bytes may wait in a kernel or a proxy until long after the control plane gave this agent up. A PING is never later
+    than its answer, so the control plane's own lease ends after this one.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -70,7 +69,7 @@ class Lease:
 
     @property
     def total_s(self) -> float:
-        """From a question that was answered to the end of the lease."""
+        """From an answered PING to the end of the lease."""
         return self.seconds + self._extra_s
 
     @property
@@ -79,33 +78,33 @@ class Lease:
         return self._asked_at + self.total_s
 
     def answered(self, asked_at: object) -> None:
-        """Renew it: the control plane has answered what was asked then. A time that is not ours is ignored."""
+        """Renew it: the control plane has answered the PING sent at ``asked_at``. An invalid time is ignored."""
         if isinstance(asked_at, float) and asked_at <= time.monotonic():
             self._asked_at = max(self._asked_at, asked_at)
 
     def extend(self, seconds: float) -> None:
-        """The control plane will be away for so long, and still counts on this agent."""
+        """Extend it by ``seconds``, for which the control plane will be away."""
         self._extra_s = max(seconds, 0.0) if math.isfinite(seconds) else 0.0
 
     def reconnected(self, asked_at: float) -> None:
-        """The control plane is back, and has answered over a new connection."""
+        """End the extension and renew it: the control plane has answered over a new connection."""
         self._extra_s = 0.0
         self.answered(asked_at)
 
     def grant_s(self) -> float:
-        """The lease of a worker, without the extension: workers renew it all the time, and one that loses its agent
-        ends as soon as usual, however long the control plane is away."""
+        """The lease of a worker, without the extension: workers renew theirs often, and one that loses its agent must
+        end as soon as usual, although the control plane is away."""
         return min(self.left_s(), self.seconds)
 
     def left_s(self) -> float:
-        """Negative when it is over."""
+        """Seconds left; negative after its end."""
         return self.until - time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """How to join the control plane, as it wrote it into the agent's job. An agent that was started by a connector
-    (``carrier`` ray_client), or that has to ``listen``, has no address to dial; ``opener`` waits for a connection."""
+    """How to join the control plane; received in the environment of the agent's job. An agent that was started by a
+    connector (``carrier`` ray_client), or that has to ``listen``, does not dial: ``opener`` waits for a connection."""
 
     cluster: str
     agent: str
@@ -134,7 +133,7 @@ class Connection:
     frames: FrameReader
     welcome: dict[str, Any]
     early: list[Message]
-    """Messages that came right behind the welcome."""
+    """Messages that arrived together with WELCOME."""
     asked_at: float
     """When HELLO was sent (monotonic): the lease counts from it."""
 
@@ -151,10 +150,10 @@ async def dial(join: Join, identity: dict[str, Any], secret: str | None, until: 
                 async with asyncio.timeout(until - time.monotonic()):
                     return await _try(join, host, port, identity, secret)
             except (OSError, FrameError, asyncio.IncompleteReadError, TimeoutError) as error:
-                # A try that was cut short does not replace what an earlier one found.
+                # A try that was cut short does not replace the problem of an earlier one.
                 if time.monotonic() < until or address not in problems:
                     problems[address] = f"{type(error).__name__}: {str(error) or 'no answer in time'}"
-        # An opener waits by itself, so its next connection is taken at once.
+        # An opener waits by itself, so no pause is needed.
         pause = 0.0 if join.opener is not None else _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
         tries += 1
         if time.monotonic() + pause > until:
@@ -177,7 +176,7 @@ async def _try(join: Join, host: str, port: int, identity: dict[str, Any], secre
 
 
 def _tls(certificate: str | None) -> ssl.SSLContext | None:
-    """Trust exactly the one certificate that the control plane named; its host name does not matter."""
+    """Trust exactly the certificate that the control plane named, for any host name."""
     if certificate is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -187,11 +186,7 @@ def _tls(certificate: str | None) -> ssl.SSLContext | None:
 
 
 async def _handshake(
-    join: Join,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    identity: dict[str, Any],
-    secret: str | None,
+    join: Join, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, identity: dict[str, Any], secret: str | None
 ) -> Connection:
     frames = FrameReader(MAX_HANDSHAKE_BYTES)
     inbox: list[Message] = []
@@ -209,20 +204,16 @@ async def _handshake(
         "resume": secret is not None,
     }
     asked_at = time.monotonic()
-    outbox = FrameWriter()
-    outbox.put(Message(m.HELLO, hello))
-    writer.write(outbox.take())
+    writer.write(small_frame(Message(m.HELLO, hello)))
     answer = await _next(reader, frames, inbox)
     if answer.kind == m.REJECT:
         sentence = str(answer.head.get("sentence"))
         over_tls = writer.get_extra_info("ssl_object") is not None  # then it can only be our control plane
         if over_tls or m.proof_is_right(answer.head.get("proof"), key, "reject", nonce):
             raise Rejected(sentence)
-        raise ConnectionRefusedError(
-            f"an unknown server, which does not prove to be our control plane, says: {sentence}"
-        )
+        raise ConnectionRefusedError(f"a server that is not proved to be our control plane rejects us: {sentence}")
     if answer.kind != m.WELCOME or not m.proof_is_right(answer.head.get("proof"), key, "control-plane", nonce):
-        raise ConnectionRefusedError("an unknown server answers, which does not prove to be our control plane")
+        raise ConnectionRefusedError("the server has not proved to be our control plane")
     frames.allow_large_messages()
     return Connection(reader, writer, frames, answer.head, inbox, asked_at)
 
@@ -237,11 +228,9 @@ async def _next(reader: asyncio.StreamReader, frames: FrameReader, inbox: list[M
 
 
 class DialInServer:
-    """The port of an agent that is dialled by its control plane, which has the key of the certificate ``trusted``.
-
-    Only the newest connection counts: a control plane that dials again has given up the one before. TLS keeps
-    everybody else out.
-    """
+    """The port of an agent that is dialled by its control plane, the only client that TLS admits: it has the key of the
+    certificate ``trusted``. Only the newest connection counts: a control plane that dials again has given up the one
+    before."""
 
     def __init__(self, trusted: str) -> None:
         pem = self_signed("rmcs agent")
@@ -253,8 +242,8 @@ class DialInServer:
         self._in_use: asyncio.StreamWriter | None = None
 
     async def open(self, host: str, port: int) -> int:
-        """Listen; returns the port's number. Waits a while for a port that is in use, whose owner may be about to end.
-        Raises CannotListen."""
+        """Listen; returns the port's number. Retries for a while if the port is in use, because its owner may be about
+        to end. Raises CannotListen."""
         until = time.monotonic() + PORT_TAKEN_TIMEOUT_S
         while True:
             try:
@@ -301,8 +290,8 @@ class DialInServer:
 
 
 def _bind(host: str, port: int) -> list[socket.socket]:
-    """Bind the address of the node, and loopback, where port forwarding to that machine ends. No other address: the
-    operator decides who may reach those. Raises OSError."""
+    """Bind the address of the node, and loopback for port forwarding; no other address, because that is the operator's
+    decision. Raises OSError."""
     first = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     if host in _LOOPBACK:
         return [first]
@@ -312,14 +301,14 @@ def _bind(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         if port == 0 and error.errno == errno.EADDRINUSE:
             first.close()
-            raise  # another number will do as well
+            raise  # the caller tries another number
         why = os.strerror(error.errno or 0)
-        print(f"rmcs agent: it listens at {host} alone, not at {_LOOPBACK[0]}:{number} ({why})", flush=True)
+        print(f"rmcs agent: listens at {host} only, not at {_LOOPBACK[0]}:{number} ({why})", flush=True)
         return [first]
 
 
 async def listen_if_configured(join: Join, host: str) -> Join:
-    """If ``join`` says so, listen and print where; returns the join to use. Raises CannotListen."""
+    """If ``join.listen`` is set, listen and print the address; returns the join to use. Raises CannotListen."""
     if join.listen is None:
         return join
     server = DialInServer(str(join.listen["certificate"]))

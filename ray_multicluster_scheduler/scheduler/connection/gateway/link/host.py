@@ -1,9 +1,9 @@
 """GatewayHost: a detached, named Ray actor that runs an agent, in a cluster that is reached by Ray Client.
 
-The actor owns what the agent runs, so work and results outlive the connector that created it. A connector carries the
-bytes of one connection at a time, with :meth:`GatewayHost.push` and :meth:`GatewayHost.pull`; the next connector finds
-the actor by its name and opens a new connection. The actor ends with its agent: when the control plane closes it, when
-its lease is over, or when no connection is opened soon after its start.
+Created by a connector. The actor owns the agent's calls, so calls and results outlive the connector. A connector copies
+the bytes of one connection at a time, with :meth:`GatewayHost.push` and :meth:`GatewayHost.pull`; the next connector
+finds the actor by its name and opens a new connection. The actor ends with its agent: when the control plane closes it,
+when its lease expires, or when no connection is opened soon after its start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link.host_tunnel im
 SWITCH_INTERVAL_S = 0.0005
 """See :mod:`..__main__`."""
 _LINGER_S = 1.0
-"""The actor still answers so long why it ends."""
+"""For this time the actor still answers why it ends."""
 _START_TIMEOUT_S = 10.0
 
 
@@ -58,7 +58,7 @@ class GatewayHost:
         return {"session": session_name(), "ended": self._ended}
 
     def pull(self, name: str, most: int, wait_s: float) -> bytes | None:
-        """See :meth:`ActorTunnel.pull`; None, too, when another connection has replaced this one."""
+        """See :meth:`ActorTunnel.pull`; None also if another connection has replaced this one."""
         tunnel = self._tunnel_of(name)
         return None if tunnel is None else tunnel.pull(most, wait_s)
 
@@ -88,7 +88,7 @@ class GatewayHost:
             why = f"no control plane answered it while its lease lasted: {error}"
         except Rejected as error:
             why = f"it was rejected: {error}"
-        except BaseException as error:  # noqa: BLE001 - whatever it is, an actor without its agent must end
+        except BaseException as error:  # noqa: BLE001 - an actor without its agent must end
             why = f"it failed: {type(error).__name__}: {error}"
         print(f"rmcs agent: {why}", flush=True)
         with self._lock:
@@ -96,7 +96,7 @@ class GatewayHost:
             if self._tunnel is not None:
                 self._tunnel.close()
         threading.Event().wait(_LINGER_S)
-        os._exit(0)  # Ray ends what the actor owns; an orderly shutdown could hang
+        os._exit(0)  # Ray ends the tasks and actors that it owns; an orderly shutdown could hang
 
     def _use(self, pending: PendingConnection | None) -> None:
         with self._lock:

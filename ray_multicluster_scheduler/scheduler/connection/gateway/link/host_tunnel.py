@@ -1,4 +1,4 @@
-"""ActorTunnel: the connection of an agent inside a Ray actor, whose bytes come and go in calls of the actor."""
+"""ActorTunnel: the connection of an agent in a Ray actor, for ``GatewayHost``; calls of the actor carry its bytes."""
 
 from __future__ import annotations
 

@@ -36,15 +36,15 @@ connection and the link's secret on later ones. Then, in any order:
     RELEASED   ← agent    {keys}                   the answer to RELEASE
     VALUE      ← agent    {id, attempt, problem, gone} + one attachment, empty if there is a problem
     SNAPSHOT   ← agent    {nodes: [{node_id, total, free, is_head}], observed}
-    HEAD       ← agent    {silent_s}               the head has not answered for so long; with every PING while that
-                                                   is so, until the next SNAPSHOT
+    HEAD       ← agent    {silent_s}               the time since the head last answered; sent with every PING until
+                                                   the next SNAPSHOT
 
 A call's ``fn_blob`` and ``args_blob`` are positions among the attachments. ``objects`` is [[digest, position], …]. A
 function or object that the agent has from an earlier call has the position null. ``actor`` holds the fields of
-NewActor; ``method`` is [actor id, actor attempt, name, number], and ``life`` says which process of the control plane
+NewActor; ``method`` is [actor id, actor attempt, name, number], and ``life`` is the process of the control plane that
 sent it. ``gang`` is {strategy, of, members: [{name, fn, fn_blob, args_blob, res, objects, asynchronous}]}, and then the
-call itself has no function and no arguments; in its cluster a member goes by the id of the gang, a dot and its
-position. Empty keys are left out. For a method that will not be called after all, the entry is {id,
+call itself has no function and no arguments; in its cluster the id of a member is that of the gang, a dot and its
+position. Empty keys are left out. For a method that is not called in the end, the entry is {id,
 attempt, method, life} with ``cancelled: true`` or ``refused: sentence``: its number must arrive, because later ones
 wait for it.
 
@@ -64,19 +64,18 @@ missing calls with smaller numbers either. A method's entry in FINISHED has ``me
 client has named it yet does not acknowledge it at once. RESUME with ``again: true`` asks for FINISHED once more, of
 calls that have ended.
 
-A call with ``keep: true`` leaves a large value in the cluster: its FINISHED says ``kept``, the number of bytes, and has
-an empty attachment. The agent has the value until RELEASE, or until its own end.
+A call with ``keep: true`` leaves a large value in the cluster: its FINISHED has ``kept``, the number of bytes, and an
+empty attachment. The agent has the value until RELEASE, or until its own end.
 
-What an actor's methods print is its own: OUTPUT has its key, and so have the ``parts`` in a method's result.
+Output of methods belongs to their actor: OUTPUT has the actor's key, as have the ``parts`` in a method's result.
 
 ``observed`` is the physical use ({cpu, memory}, each 0..1) of a cluster of one node on Linux; null where that is not
 known, as with several nodes.
 
-The lease: the agent may work until ``lease_s`` after it *sent* the newest PING that was answered, and the control plane
-counts from when it answered. An answer is never sent before its question, so however long either was under way, the
-agent's lease ends first. After AWAY the agent may work for ``seconds`` longer than that, until it is admitted again and
-its first PING shows that it knows. The next process of the control plane waits for so much longer, counted from its own
-start, before it takes what ran there for dead.
+The lease: the agent may work until ``lease_s`` after it *sent* the newest PING that was answered; the control plane
+counts from its answer. An answer is never sent before its PING, so the agent's lease always ends first.
+AWAY extends the lease by ``seconds``, until the agent is admitted again and has sent its first PING. The next process
+of the control plane waits for that much longer, counted from its own start, before it declares the agent's calls dead.
 """
 
 from __future__ import annotations
@@ -84,9 +83,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-if TYPE_CHECKING:  # an older Python must be able to load this module and say that it is too old
+if TYPE_CHECKING:  # an older Python must be able to load this module, to report that it is too old
     import asyncio
 
     from ray_multicluster_scheduler.common.frames import FrameWriter
@@ -100,8 +99,8 @@ ACCEPTED, UNKNOWN, STARTED, MOVED = "accepted", "unknown", "started", "moved"
 OUTPUT, FINISHED, SNAPSHOT = "output", "finished", "snapshot"
 
 LAZY_S = 0.01
-"""ACCEPTED and ACK wait so long for other messages to travel with: waking the other side for them alone costs more than
-a short call."""
+"""ACCEPTED and ACK are delayed by this time, to travel with other messages: waking the other side for them alone costs
+more than a short call."""
 _SMALL_BYTES = 64 * 1024
 RECALLED, NOT_SENDABLE, KILLED, BEGUN = "RECALLED", "NOT_SENDABLE", "KILLED", "BEGUN"
 """Result codes that both ends use."""
@@ -112,9 +111,9 @@ JOIN_VARIABLE = "RMCS_AGENT_JOIN"
 OLDEST_PYTHON = (3, 11)
 DIAL_FAILED, LISTEN_FAILED, NO_RAY = "RMCS-AGENT-CANNOT-DIAL", "RMCS-AGENT-CANNOT-LISTEN", "RMCS-AGENT-NO-RAY"
 REFUSED, OLD_PYTHON = "RMCS-AGENT-REFUSED", "RMCS-AGENT-OLD-PYTHON"
-"""An agent that gives up prints one of these first, by which the control plane recognises its log."""
+"""The first word that an agent prints when it gives up; the control plane finds it in the agent's log."""
 TAKEN = "TAKEN"
-"""Follows LISTEN_FAILED: another process has the port, perhaps not for long."""
+"""Follows LISTEN_FAILED: another process has the port, but may release it."""
 LISTENS = "RMCS-AGENT-LISTENS"
 """Printed by a listening agent, followed by its host and port and the fingerprint of its certificate."""
 _LISTENS_LINE = re.compile(rf"{LISTENS} (\S+):(\d+) sha256:([0-9a-f]{{64}})")
@@ -133,12 +132,17 @@ def listens_line(host: str, port: int, fingerprint: str) -> str:
 
 
 def listens_at(log: str) -> Listens | None:
-    """Read from the log of an agent's job where it listens; None as long as the log does not say."""
+    """Find the line of :func:`listens_line` in the log of an agent's job; None if there is none yet."""
     for line in log.splitlines():
         found = _LISTENS_LINE.fullmatch(line.strip())
         if found is not None:
             return Listens(found[1], int(found[2]), found[3])
     return None
+
+
+def message_keys(head: dict[str, Any]) -> list[tuple[str, int]]:
+    """The ``keys`` of a message: ids and attempts of calls."""
+    return [(str(task_id), int(attempt)) for task_id, attempt in head["keys"]]
 
 
 def proof(key: str, role: str, nonce: str) -> str:
@@ -152,8 +156,8 @@ def proof_is_right(given: object, key: str, role: str, nonce: str) -> bool:
 
 
 def write_if_idle(writer: asyncio.StreamWriter | None, outbox: FrameWriter) -> bool:
-    """Write what is in the outbox at once, if it is small and nothing else waits to be written: that spares the writing
-    task a turn of the loop. ``writer`` is None while that task is busy. False: nothing was written."""
+    """Write the outbox at once if it is small and no other bytes wait, which saves the writing task a turn of the loop.
+    ``writer`` is None while that task is busy. Returns whether it was written."""
     if writer is None or outbox.pending_bytes > _SMALL_BYTES or writer.transport.get_write_buffer_size():
         return False
     writer.write(outbox.take())

@@ -1,13 +1,14 @@
-"""The connection of an actor's process to its agent: open for as long as the actor lives.
+"""ActorChannel: the connection of an actor's process to its agent, open for as long as the actor lives.
 
-When it closes, the agent checks whether the actor is dead. A detached actor needs no lease. Without an agent it lives
-on, and connects to the next one that attends to it.
+When it closes, the agent checks whether the actor is dead. A detached actor needs no lease: it survives its agent, and
+connects to the next one that takes it over with :meth:`ActorChannel.attend`.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Any
 
 from ray_multicluster_scheduler.common.frames import Message
@@ -22,7 +23,7 @@ _MAX_CANCELS = 10_000
 
 
 class ActorChannel(WorkerChannel):
-    """Created with the actor. Everything that its process prints is the actor's output, whichever method prints it."""
+    """Created with the actor. All output of its process is the actor's, for every method."""
 
     def __init__(self, agent: AgentEndpoint, task_id: str, attempt: int, *, detached: bool) -> None:
         self._detached = detached
@@ -34,7 +35,7 @@ class ActorChannel(WorkerChannel):
     def begin_actor(self, node_id: str) -> RunningCall:
         """Start the actor's own call, which lasts as long as the actor. Raises NoLease."""
         running = self.begin(*self._actor, node_id)
-        running.reported = True  # it counts as started when it is ready, which its agent finds out first
+        running.reported = True  # its agent reports the start when the constructor has returned
         return running
 
     def attend(self, agent: AgentEndpoint, task_id: str, attempt: int) -> None:
@@ -54,7 +55,7 @@ class ActorChannel(WorkerChannel):
         return key is None or self._cancelled.pop(key, self) is self
 
     def flush(self, running: RunningCall) -> list[tuple[str, str]]:
-        """Send the output. Returns what could not be sent, to go with a result."""
+        """Send the output. Returns the rest that could not be sent, to go with a result."""
         if not running.unsent:
             return []
         try:
@@ -66,19 +67,19 @@ class ActorChannel(WorkerChannel):
         return []
 
     def report_exit(self, running: RunningCall) -> None:
-        """The actor exits by its own request: tell the agent, which would otherwise take it for a crash."""
+        """Report that the actor exits by its own request; otherwise the agent would report a crash."""
         self.flush(running)
         try:
             self._send(LEAVING, {"id": running.task_id, "attempt": running.attempt})
         except OSError:
-            self._shut_down()  # then it is taken for a crash
+            self._shut_down()  # the agent will report a crash
 
     def _handle(self, message: Message) -> None:
         if message.kind != CANCEL:
             super()._handle(message)
             return
         self._cancelled[str(message.head["id"]), int(message.head["attempt"])] = None
-        if len(self._cancelled) > _MAX_CANCELS:  # those of methods that had begun stay
+        if len(self._cancelled) > _MAX_CANCELS:  # entries of methods that had begun are never used
             self._cancelled.popitem(last=False)
 
     def _tick_s(self) -> float:
@@ -95,13 +96,11 @@ class ActorChannel(WorkerChannel):
         return not self._detached
 
     def _shut_down(self) -> None:
-        """Shut the connection down from another thread than the channel's own, which then notices and cleans up."""
+        """Shut the connection down from another thread; the channel's own thread then cleans up."""
         connection = self._socket
         if connection is not None:
-            try:
+            with suppress(OSError):  # closed already
                 connection.shutdown(2)
-            except OSError:
-                return  # closed already
 
     def _disconnect(self) -> None:
         super()._disconnect()

@@ -1,7 +1,7 @@
 """The Ray actors that hold a user's object: :class:`Shell`, and :class:`AsyncShell` for ``async def`` methods.
 
-A call that comes through the agent always returns an envelope, whatever user code does. Other code in the same cluster
-may find the actor by its name in Ray and use ``native_call``.
+Created by ``ActorRunner``. A call through the agent always returns an envelope, also for errors of user code. Other
+code in the same cluster may find the actor by its name in Ray and use ``native_call``.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class _Shell:
             setattr(sys, stream, Tee(getattr(sys, stream), self._writer(stream)))
         head, payload = self._construct(actor_order.homes, cls, arguments, objects)
         if head["status"] == "failed" and ray.get_runtime_context().was_current_actor_reconstructed:
-            raise RuntimeError(head["message"])  # Ray restarted it by itself, so Ray must see the failure
+            raise RuntimeError(head["message"])  # Ray restarted the actor, so Ray must see the failure
         self._constructed = pack({"at": time.time(), "node": node_id, **head}, payload)
 
     def _construct(self, homes: Homes, cls: bytes, arguments: bytes, objects: tuple[bytes, ...]) -> Outcome:
         try:
             made = pickling.loads(cls)
             args, kwargs = load_arguments(homes, arguments, objects)
-        except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
+        except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; every error is reported
             return not_loadable(error), b""
         try:
             self._object = made(*args, **kwargs)
@@ -98,14 +98,14 @@ class _Shell:
             arguments, *separate = separate
         try:
             return method, *load_call(homes, arguments, separate)
-        except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
+        except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; every error is reported
             return self._pack((not_loadable(error), b""))
 
     def _display_name(self, method: str) -> str:
         return f"{type(self._object).__qualname__}.{method}"
 
     def _pack(self, outcome: Outcome, took: float | None = None) -> bytes:
-        """The envelope of a method, after its output was sent; what could not be sent goes with it."""
+        """Send the output, then return the method's envelope, with the output that could not be sent."""
         head, payload = outcome
         if took is not None:
             head["took"] = took
@@ -130,7 +130,7 @@ class Shell(_Shell):
     """An actor whose methods run one at a time, or in ``max_concurrency`` threads."""
 
     def attend(self, order: bytes) -> bytes:
-        """Belong to this agent from now on; returns how the constructor ended. Also shows that the actor lives."""
+        """Report to this agent from now on; returns how the constructor ended. Also shows that the actor lives."""
         return self._attend(order)
 
     def run(self, order: bytes, *separate: bytes) -> bytes:
@@ -186,7 +186,7 @@ class AsyncShell(_Shell):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise  # from ray.cancel()
-            # The method's own: in the caller's program it would look like a cancellation there.
+            # Raised by the method: in the caller's program it would look like a cancellation there.
             head = failed("user", error, f"{self._display_name(method)} raised asyncio.CancelledError")
             return self._pack((head, b""), time.monotonic() - began)
         except (SystemExit, AsyncioActorExit):

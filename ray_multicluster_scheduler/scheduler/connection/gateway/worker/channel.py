@@ -1,14 +1,13 @@
-"""The connection of a worker process to its agent: start reports, output as it is printed, and the lease.
+"""WorkerChannel: the connection of a worker process to its agent: start reports, output, and the lease.
 
-One per worker process. A short call costs nothing here: its start and its output travel with its result.
-Only a call that still runs after ``REPORT_AFTER_S`` is reported by the background thread. The same thread
-renews the lease: it asks the agent every few seconds how long the control plane still counts on it. When the lease
-expires, the control plane gives this attempt to another cluster, so this process must end.
+One per worker process. A short call sends no messages: its start and output travel with its result. A background thread
+reports calls that still run after ``REPORT_AFTER_S``, and renews the lease every few seconds. When the lease expires,
+the control plane gives this attempt to another cluster, so this process must end.
 
-A grant counts from when this process *asked*: a process that was stopped and resumes finds old answers in its socket,
-which are worth nothing. For the same reason no call starts without a lease that was granted to this process: the call
-may have waited in Ray for any length of time, behind an agent whose lease is over. So the first call of a process costs
-one round trip; while calls keep coming, the lease is renewed in the background.
+A grant counts from when this process *asked*: a process that was stopped and resumes finds old, invalid answers in its
+socket. For the same reason no call starts without a lease that was granted to this process: the call may have waited in
+Ray for any length of time, after the agent's lease expired. So the first call of a process costs one round trip; during
+further calls the lease is renewed in the background.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ Parts: TypeAlias = list[tuple[str, list[str]]]
 """Streams, and the texts that were written to each, in order."""
 MAX_UNSENT_CHARS = 1_000_000
 UNFINISHED_LINE_S = 1.0
-"""An unfinished line of a gang's member is held back so long: all members write to one output, and print() writes the
-end of a line separately."""
+"""An unfinished line of a gang's member is held back for this time: all members write to one output, and print() writes
+the end of a line separately."""
 
 
 @dataclass(slots=True)
 class RunningCall:
-    """The call in progress, and its output that was not sent yet. Its channel holds the lock."""
+    """The call in progress, and its output that was not sent yet. The channel's lock protects it."""
 
     task_id: str
     attempt: int
@@ -50,7 +49,7 @@ class RunningCall:
     unsent_chars: int = 0
     member: int | None = None
     unfinished_since: float | None = None
-    """Since when the last line is held back."""
+    """When the last line began to be held back."""
 
     def start(self) -> dict[str, Any]:
         """The head of the message "started"."""
@@ -58,7 +57,7 @@ class RunningCall:
         return head if self.member is None else {**head, "member": self.member}
 
     def write(self, stream: str, text: str) -> None:
-        """Keep output; what exceeds the limit is counted and dropped."""
+        """Keep output; beyond the limit it is counted and dropped."""
         if self.unsent_chars + len(text) > MAX_UNSENT_CHARS:
             self.dropped += len(text)
             return
@@ -69,20 +68,20 @@ class RunningCall:
         self.unsent_chars += len(text)
 
     def take(self, now: float) -> Parts:
-        """Remove and return what to send now, as one chunk; a line that a gang's member has just begun stays."""
+        """Remove and return the output to send now, as one chunk; an unfinished line of a gang's member stays."""
         parts, unfinished = self._split_unfinished_line(now)
         self.unsent, self.unsent_chars = unfinished, _chars(unfinished)
         self.chunks += bool(parts)
         return parts
 
     def put_back(self, parts: Parts) -> None:
-        """Undo :meth:`take`: they could not be sent."""
+        """Undo :meth:`take` after an error."""
         self.unsent = parts + self.unsent
         self.unsent_chars += _chars(parts)
         self.chunks -= 1
 
     def rest(self) -> list[tuple[str, str]]:
-        """Remove and return all that is left, to go with a result."""
+        """Remove and return all remaining output, to go with a result."""
         parts, self.unsent, self.unsent_chars = self.unsent, [], 0
         return join_texts(parts)
 
@@ -172,12 +171,12 @@ class WorkerChannel:
             return running.rest()
 
     def write(self, running: RunningCall, stream: str, text: str) -> None:
-        """Keep output of user code for the background thread. Never blocks; what exceeds the limit is dropped."""
+        """Keep output of user code for the background thread. Never blocks; output beyond the limit is dropped."""
         with self._lock:
             running.write(stream, text)
 
     def _report_start(self, running: RunningCall) -> None:
-        """Without a connection it is reported later: only displays depend on it."""
+        """Report the start now; without a connection later, because only displays depend on it."""
         if self._socket is None:
             self._wait_for_connection()
         with self._sending:
@@ -187,7 +186,7 @@ class WorkerChannel:
                 self._send_now("started", running.start())
                 running.reported = True
             except OSError:
-                return  # the background thread notices, too, reconnects and reports it
+                return  # the background thread reconnects and reports it
 
     def _wait_for_connection(self) -> None:
         deadline = time.monotonic() + _CONNECTED_TIMEOUT_S
@@ -207,7 +206,7 @@ class WorkerChannel:
             self.write(running, stream, text)
 
     def _margin(self) -> float:
-        """A call needs time left to renew the lease in the background, or a healthy process would end itself."""
+        """The time that a call must have left to renew the lease in the background."""
         return self.address.lease_s * _RENEW_AFTER
 
     def _wait_for_lease(self) -> None:
@@ -235,7 +234,7 @@ class WorkerChannel:
                 self._wake.clear()
                 if not self._is_needed():
                     self._disconnect()
-                    self._next_connect = 0.0  # nothing failed: the next call need not wait
+                    self._next_connect = 0.0  # not an error, so the next call need not wait
                     continue
                 self._wake.set()
             self._tick()
@@ -279,7 +278,7 @@ class WorkerChannel:
         try:
             self._socket = self._open()
         except (OSError, FrameError, KeyError):
-            # Not an error yet: without contact the lease expires, and that ends the process with a message.
+            # Not an error yet: if the agent stays unreachable, the lease expires, which ends the process.
             self._disconnect()
 
     def _open(self) -> socket.socket:
@@ -311,7 +310,7 @@ class WorkerChannel:
         return str(messages[0].head["nonce"])
 
     def _timeout(self) -> float:
-        """This thread watches the lease, too: while a call runs, nothing may block it beyond the lease."""
+        """While a call runs, this thread must not block beyond the lease, which it also watches."""
         if self._running is None or not self._lease_is_needed():
             return _CONNECT_TIMEOUT_S
         return min(_CONNECT_TIMEOUT_S, max(self._lease_until - time.monotonic(), _TICK_S))
@@ -338,7 +337,7 @@ class WorkerChannel:
             self._disconnect()
 
     def _send_output(self, running: RunningCall) -> None:
-        """Send the output since the last time. Raises OSError, and then keeps it."""
+        """Send the new output. Raises OSError, and then keeps it."""
         with self._sending:
             with self._lock:
                 parts = running.take(time.monotonic())
@@ -370,7 +369,7 @@ class WorkerChannel:
             self._disconnect()
 
     def _handle(self, message: Message) -> None:
-        """A grant says how long the lease lasts, counted from when it was asked for."""
+        """Renew the lease by a grant, which counts from the time of the request."""
         until = float(message.head["t"]) + float(message.head["left_s"])
         self._lease_until = max(self._lease_until, until)
         self._answered.set()
@@ -400,7 +399,7 @@ class WorkerChannel:
 
 
 def _is_readable(connection: socket.socket, seconds: float) -> bool:
-    """Poll for data to read; other threads may be writing meanwhile."""
+    """Poll for data to read; other threads may write at the same time."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
@@ -410,7 +409,7 @@ _channel: WorkerChannel | None = None
 
 
 def channel_for(address: AgentEndpoint) -> WorkerChannel:
-    """The channel of this process, which serves one agent all its life."""
+    """The channel of this process, which serves a single agent."""
     global _channel  # noqa: PLW0603 - one per process by design
     if _channel is None or _channel.address != address:
         _channel = WorkerChannel(address)
@@ -418,6 +417,6 @@ def channel_for(address: AgentEndpoint) -> WorkerChannel:
 
 
 def write_output(stream: str, text: str) -> None:
-    """Output of this process, whichever call is running."""
+    """Record output of the running call, if any."""
     if _channel is not None:
         _channel.write_output(stream, text)

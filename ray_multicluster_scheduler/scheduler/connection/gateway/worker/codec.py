@@ -1,7 +1,7 @@
-"""Byte strings between agent and worker: the order to run a call, and the envelope with its result.
+"""Encodes the byte strings between agent and worker: the order to run a call, and the envelope with its result.
 
-Ray passes plain ``bytes`` on without another copy, and pickles anything else argument by argument, which costs more
-than all the rest of a short call. Large values are separate arguments. The agent never unpickles what users return.
+Ray passes plain ``bytes`` without another copy, and pickles all other arguments one by one, which costs more than all
+the rest of a short call. Large values are separate arguments. The agent never unpickles values of users.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.common.current_item import CurrentItem
 Key: TypeAlias = tuple[str, int]
 """Id of an item, and the number of its attempt."""
 Homes: TypeAlias = tuple[list[str], str] | None
-"""Home directories of submitters, and the one to which paths under them are moved in arguments."""
+"""Home directories of submitters, and the directory to which paths under them are moved in arguments."""
 
 
 class AgentEndpoint(NamedTuple):

@@ -22,7 +22,7 @@ _MAX_TEXT = 20_000
 
 
 def load_function(digest: str, function: bytes) -> Callable[..., Any]:
-    """Unpickle a function, or return it from the cache. Raises whatever unpickling raises."""
+    """Unpickle a function, or return it from the cache. Raises any exception of unpickling."""
     target = _functions.get(digest)
     if target is None:
         target = _functions[digest] = pickling.loads(function)
@@ -32,13 +32,13 @@ def load_function(digest: str, function: bytes) -> Callable[..., Any]:
 
 
 def load_arguments(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Unpickle arguments, insert objects, and move paths to this cluster's home. Raises whatever unpickling raises."""
+    """Unpickle arguments, insert objects, and move paths to this cluster's home. Raises any exception of unpickling."""
     args, kwargs, _ = load_call(homes, arguments, objects)
     return args, kwargs
 
 
 def load_call(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple[Sequence[Any], dict[str, Any], int]:
-    """The same for a method, and how many values it returns: a third element, left out if it is one."""
+    """The same for a method, with the number of values that it returns (in the pickle, 1 is left out)."""
     args, kwargs, *returns = pickling.loads(arguments)
     if objects:
         args, kwargs = fill_in(args, kwargs, lambda index: pickling.loads(objects[index]))
@@ -48,16 +48,16 @@ def load_call(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple
 
 
 def succeeded(value: Any, of: str) -> Outcome:
-    """The outcome of a call that returned; ``of`` ("task's", "method's") is for the error message."""
+    """The outcome of a call that returned; ``of`` ("task's", "method's") is used in the error message."""
     try:
         return {"status": "succeeded"}, pickling.dumps(value)
-    except Exception as error:  # noqa: BLE001 - pickling runs arbitrary code; all of it is reported
+    except Exception as error:  # noqa: BLE001 - pickling runs arbitrary code; every error is reported
         sentence = f"the {of} result, a {type(value).__qualname__}, cannot be pickled: {error}"
         return {**failed("permanent", error, sentence), "code": "RESULT_NOT_PICKLABLE"}, b""
 
 
 def not_loadable(error: Exception) -> dict[str, Any]:
-    """The head for a call whose function or arguments cannot be unpickled."""
+    """The head for a call with a function or arguments that cannot be unpickled."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return {**failed("permanent", error, _missing_module(error.name)), "code": "MODULE_NOT_FOUND"}
     sentence = f"the function or its arguments cannot be loaded on the cluster: {type(error).__name__}: {error}"
@@ -65,7 +65,7 @@ def not_loadable(error: Exception) -> dict[str, Any]:
 
 
 def user_error(error: BaseException) -> Outcome:
-    """The outcome of a call that raised. The first frame of the traceback is ours, and is left out."""
+    """The outcome of a call that raised. The first frame of the traceback, which is ours, is left out."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
     if isinstance(error, ModuleNotFoundError) and error.name:
@@ -107,15 +107,14 @@ def _text(error: BaseException) -> str:
 
 
 class Tee(io.TextIOBase):
-    """A text stream that also passes what is written to a callback.
+    """A text stream that also passes its text to a callback.
 
-    Its other attributes (``buffer``, ``reconfigure`` …) are the original stream's; what is written past this stream is
+    Its other attributes (``buffer``, ``reconfigure`` …) are those of the original stream; text written through them is
     only in the worker's own log.
     """
 
     def __init__(self, original: Any, callback: Callable[[str], None]) -> None:
-        self._original = original
-        self._callback = callback
+        self._original, self._callback = original, callback
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)

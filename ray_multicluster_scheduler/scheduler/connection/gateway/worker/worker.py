@@ -1,6 +1,6 @@
-"""Runs a task in a worker process: loads the function and its arguments, captures its output and its exception.
+"""run_call: runs a task in a worker process: loads function and arguments, captures output and exception.
 
-It always returns an envelope: Ray sees an error only when the process itself died.
+Submitted to Ray by ``CallRunner``. It always returns an envelope: Ray sees an error only if the process itself died.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _streams: tuple[Tee, Tee] | None = None
 
 
 def run_call(order: bytes, *separate: bytes) -> bytes:
-    """Run one attempt of a task. Returns an envelope, whatever the user's code does."""
+    """Run one attempt of a task. Always returns an envelope."""
     task = TaskOrder.unpacked(order)
     item, channel = task.item, channel_for(task.agent)
     node_id = this_node()
@@ -45,12 +45,11 @@ def run_call(order: bytes, *separate: bytes) -> bytes:
     process = os.getpid()
     try:
         head, payload = _call(task, separate)
-    except KeyboardInterrupt:
-        # from ray.cancel()
+    except KeyboardInterrupt:  # from ray.cancel()
         head, payload = {"status": "cancelled"}, b""
     finally:
         if os.getpid() != process:
-            os._exit(0)  # a child that user code forked returned here; only its parent may answer
+            os._exit(0)  # a child forked by user code has returned here; only its parent may answer
         set_current(None)
         rest = channel.end(running)
     if head["status"] == "succeeded" and not (rest or running.chunks or running.dropped):
@@ -74,7 +73,7 @@ def this_node() -> str:
 
 
 def no_lease(node_id: str, error: NoLease) -> bytes:
-    """The envelope of a call that was not started, because the agent granted no lease."""
+    """The envelope of a call that was not started without a lease."""
     return pack({**failed("crash", error, f"node {node_id}: {error}"), "code": "AGENT_UNREACHABLE"})
 
 
@@ -87,7 +86,7 @@ def _call(task: TaskOrder, separate: Sequence[bytes]) -> Outcome:
     try:
         target = load_function(task.digest, function)
         args, kwargs = load_arguments(task.homes, arguments, separate)
-    except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
+    except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; every error is reported
         return not_loadable(error), b""
     began = time.monotonic()
     try:
@@ -96,21 +95,21 @@ def _call(task: TaskOrder, separate: Sequence[bytes]) -> Outcome:
         raise
     except SystemExit as error:
         outcome: Outcome = failed("user", error, f"the task called sys.exit({error.code!r})"), b""
+        took = time.monotonic() - began
     except BaseException as error:  # noqa: BLE001 - the user's exception is the answer
         outcome = user_error(error)
+        took = time.monotonic() - began
     else:
         took = time.monotonic() - began
         outcome = succeeded(value, "task's")
-        outcome[0]["took"] = took
-        return outcome
-    outcome[0]["took"] = time.monotonic() - began
+    outcome[0]["took"] = took
     return outcome
 
 
 def _capture_output() -> None:
-    """Send what Python code prints to the channel as well as to the worker's own log.
+    """Send the output of Python code to the channel as well as to the worker's own log.
 
-    The streams are the same for all calls of a process: a log handler that one call creates works in the next, too.
+    The streams are the same for all calls of a process, so that a log handler of one call works in the next.
     """
     global _streams  # noqa: PLW0603 - created once per process, for all calls
     if _streams is None:

@@ -1,10 +1,10 @@
-"""The agent's server for its workers: receives start reports and output, and renews their leases.
+"""WorkerServer: the agent's server for its workers: receives start reports and output, and renews their leases.
 
 CHALLENGE  agent → worker   {nonce}
 HELLO      worker → agent   {proof, pid, actor}  HMAC of the nonce with the secret that came with the call; actor: its
                                                  key, from an actor's process, which stays connected as long as it lives
 lease      worker → agent   {t}                asks for the lease (t: the worker's own clock)
-lease      agent → worker   {t, left_s}        the lease lasts so many seconds from t
+lease      agent → worker   {t, left_s}        the lease lasts left_s seconds from t
 started, output             worker → agent
 leaving    worker → agent   {id, attempt}      this actor exits by its own request
 cancel     agent → worker   {id, attempt}      do not begin this method of the actor
@@ -16,13 +16,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 
-from ray_multicluster_scheduler.common.frames import (
-    MAX_HANDSHAKE_BYTES,
-    FrameError,
-    FrameReader,
-    FrameWriter,
-    Message,
-)
+from ray_multicluster_scheduler.common.frames import MAX_HANDSHAKE_BYTES, FrameError, FrameReader, Message, small_frame
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import LEASE
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint, Key
@@ -58,7 +52,7 @@ class WorkerServer:
     def send_to_actor(self, actor: Key, message: Message) -> None:
         """Send a message to an actor's process, if that is connected."""
         if actor in self._actors:
-            _write(self._actors[actor], message)
+            self._actors[actor].write(small_frame(message))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = FrameReader(MAX_HANDSHAKE_BYTES)
@@ -90,9 +84,9 @@ class WorkerServer:
     async def _admit(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: FrameReader
     ) -> list[Message]:
-        """A HELLO with the right proof, and what came behind it; empty for a wrong one."""
+        """A HELLO with a valid proof, and the messages behind it; empty if the proof is invalid."""
         nonce = secrets.token_hex(16)
-        _write(writer, Message(m.CHALLENGE, {"nonce": nonce}))
+        writer.write(small_frame(Message(m.CHALLENGE, {"nonce": nonce})))
         while data := await reader.read(65536):
             messages = frames.feed(data)
             if messages:
@@ -104,12 +98,7 @@ class WorkerServer:
     def _handle_all(self, messages: list[Message], writer: asyncio.StreamWriter) -> None:
         for message in messages:
             if message.kind == LEASE:
-                _write(writer, Message(LEASE, {"t": message.head["t"], "left_s": self._left_s()}))
+                grant = Message(LEASE, {"t": message.head["t"], "left_s": self._left_s()})
+                writer.write(small_frame(grant))
             else:
                 self._handle(message)
-
-
-def _write(writer: asyncio.StreamWriter, message: Message) -> None:
-    frames = FrameWriter()
-    frames.put(message)
-    writer.write(frames.take())
