@@ -108,7 +108,7 @@ class TestHandlesAsArguments:
         last = add.remote(add.remote(submit_task_async(fail)))
         with pytest.raises(KeyError, match="the first one") as caught:
             get(last)
-        assert "was to have the value as an argument" in "".join(caught.value.__notes__)
+        assert "needed the value as an argument" in "".join(caught.value.__notes__)
 
     def test_what_waits_says_so_and_can_be_cancelled(self) -> None:
         slow = submit_task_async(time.sleep, (30,))

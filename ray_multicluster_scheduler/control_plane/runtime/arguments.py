@@ -1,31 +1,35 @@
 """Arguments of items and calls while some of their values do not exist yet.
 
-:class:`Arguments` is what was given, :class:`ArgumentWatch` waits until every value exists and every actor is ready,
-and :class:`IncompleteItems` holds the items that were accepted before that.
+:class:`Arguments` is the pickled arguments with references to values and actors, :class:`ArgumentWatch` waits until
+every value exists and every actor is ready, and :class:`IncompleteItems` (used by ``Runtime.submit``) holds the items
+that were accepted before that.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Protocol
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.notices import shorten
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.outcome import FetchValue, is_in_cluster, payload_of
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady, Event
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
+_MAX_NAMED = 3
+
 
 class ValueSource(Protocol):
-    """A value among arguments that travels apart from the call: the result of an item, or what was ``put``."""
+    """A value among arguments that is sent apart from the call: the result of an item, or an object of ``put``."""
 
     @property
     def _item(self) -> Promise:
-        """What has to succeed before there is a value."""
+        """The promise of the value."""
 
     @property
     def id(self) -> str: ...
@@ -37,7 +41,7 @@ class ValueSource(Protocol):
 
 
 class ActorSource(Protocol):
-    """An actor among arguments: whoever uses it must run where it is."""
+    """An actor among arguments: the item or call must run on its cluster."""
 
     @property
     def _item(self) -> Item: ...
@@ -64,7 +68,7 @@ class ItemValue:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What was given, ready to be sent but for the values of ``sources``.
+    """Arguments that are ready to be sent, except the values of ``sources``.
 
     ``data`` is the pickled ``(args, kwargs)``, where ``ObjectArgument(i)`` stands for the value of ``sources[i]``,
     followed by the number of values that a method returns, if not one. ``modules`` are the user's modules that it
@@ -78,16 +82,14 @@ class Arguments:
 
     @property
     def plain(self) -> bool:
-        """Is nothing missing?"""
+        """Whether they contain no references."""
         return not self.sources and not self.actors
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """``objects[i]``, a name and the pickled value, is what ``ObjectArgument(i)`` stands for.
-
-    ``pinned`` is the only cluster where it can run: that of the actors among the arguments.
-    """
+    """``objects[i]`` is the name and pickled value of ``ObjectArgument(i)``. ``pinned``: the only cluster where it can
+    run: that of the actors among the arguments."""
 
     objects: tuple[tuple[str, bytes], ...]
     pinned: str | None = None
@@ -95,7 +97,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentFailure:
-    """One of them will never have a value. ``error`` as in Complete; ``origin`` is how that one ended."""
+    """An argument that will never have a value. ``error`` as in Complete; ``origin`` is its outcome."""
 
     sentence: str
     error: str | None
@@ -103,7 +105,7 @@ class ArgumentFailure:
 
 
 class ArgumentWatch:
-    """Calls ``ready`` or ``failed``, once, on whatever thread that happens."""
+    """Calls ``ready`` or ``failed`` once, on the thread that provided or failed the last value."""
 
     def __init__(
         self,
@@ -112,19 +114,19 @@ class ArgumentWatch:
         failed: Callable[[ArgumentFailure], object],
         fetch_value: FetchValue | None = None,
     ) -> None:
-        """``fetch_value`` fetches values that were left in their clusters. Without it they count as present:
-        the service resolves them by name."""
+        """``fetch_value`` fetches values that are kept in clusters. Without it they count as present: the service
+        resolves them by name."""
         self._arguments = arguments
         self._ready, self._failed, self._fetch = ready, failed, fetch_value
         self._lock = threading.Lock()
         self._over = False
         self._left = len(arguments.sources) + 1  # one for begin() itself
         self._places: dict[str, str | None] = {}
-        """Where each actor is that takes calls, or did before its cluster got out of reach."""
+        """The clusters of the actors that take calls, or did before their cluster became unreachable."""
         self.waits_for = _waits_for(arguments)
 
     def begin(self) -> None:
-        """Look, and wait for what is missing; calls back at once if nothing is."""
+        """Start watching; calls back at once if every value exists."""
         for source in self._arguments.sources:
             source._item.watch(self._source_over)
         for actor in self._arguments.actors:
@@ -135,7 +137,7 @@ class ArgumentWatch:
             self._unwatch_all()
 
     def stop(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the watch."""
         if self._finish():
             self._unwatch_all()
 
@@ -155,7 +157,7 @@ class ArgumentWatch:
         if problem is None:
             self._source_ready()
         else:
-            sentence = f"its argument, the value of {promise.id}, cannot be had: {problem.message}"
+            sentence = f"its argument, the value of {promise.id}, cannot be fetched: {problem.message}"
             self._fail(ArgumentFailure(sentence, type(problem).__name__))
 
     def _actor_moved(self, actor: Item) -> None:
@@ -165,11 +167,11 @@ class ArgumentWatch:
             self._fail(ArgumentFailure(sentence, "ActorDiedError"))
             return
         with self._lock:
-            # Looked at here: of two threads that tell of it, the later one then tells the newest.
+            # Read under the lock, so that of two threads the later one records the newest state.
             state, cluster = actor.state, actor.cluster
             if state is TaskState.RUNNING:
                 self._places[actor.id] = cluster
-            elif state is not TaskState.LOST:  # it is being made again, who knows where
+            elif state is not TaskState.LOST:  # it is being restarted, on an unknown cluster
                 self._places.pop(actor.id, None)
         if state is TaskState.RUNNING:
             self._check()
@@ -192,7 +194,7 @@ class ArgumentWatch:
             self._unwatch_all()
             try:
                 values = Values(values_of(self._arguments), next(iter(clusters), None))
-            except SchedulerError as error:  # it had a value, which is forgotten
+            except SchedulerError as error:  # a value was forgotten
                 self._failed(ArgumentFailure(error.message, type(error).__name__))
                 return
             self._ready(values)
@@ -217,7 +219,7 @@ class ArgumentWatch:
 
 
 def values_of(arguments: Arguments) -> tuple[tuple[str, bytes], ...]:
-    """The values of its sources, all of which succeeded; nothing of one that somebody else brings."""
+    """The values of its sources, all of which succeeded; empty for a value that is kept in a cluster."""
     outcomes = [(source, source._item.outcome) for source in arguments.sources]
     return tuple(
         (source.id, b"") if is_in_cluster(outcome) else source._blob(outcome)
@@ -227,31 +229,27 @@ def values_of(arguments: Arguments) -> tuple[tuple[str, bytes], ...]:
 
 
 def values_available(arguments: Arguments) -> bool:
-    """Can it go as it is?"""
+    """Whether no value has to be waited for or fetched."""
     return not arguments.actors and all(
         (outcome := source._item.outcome) is not None and outcome.succeeded and not is_in_cluster(outcome)
         for source in arguments.sources
     )
 
 
-def _waits_for(arguments: Arguments, most: int = 3) -> str:
+def _waits_for(arguments: Arguments) -> str:
     names = [source.id for source in arguments.sources if not source.done()]
     names += [f"actor {actor._item.id}" for actor in arguments.actors]
     away = [source.id for source in arguments.sources if is_in_cluster(source._item.outcome)]
     if not names and away:
-        return f"fetches the value of {_list(away, most)} from its cluster"
+        return f"fetches the value of {shorten(away, _MAX_NAMED)} from its cluster"
     if not names:
-        return "looks at its arguments"
-    return f"waits for its argument{'s' if len(names) > 1 else ''} {_list(names, most)}"
-
-
-def _list(names: Sequence[str], most: int) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+        return "checks its arguments"
+    return f"waits for its argument{'s' if len(names) > 1 else ''} {shorten(names, _MAX_NAMED)}"
 
 
 class IncompleteItems:
-    """Puts the values into the payload cache and tells the brain, on the loop, unless the item is over by then."""
+    """Attaches the values of accepted items in the payload cache and posts the event, on the loop, unless the item is
+    over by then."""
 
     def __init__(
         self,
@@ -260,13 +258,12 @@ class IncompleteItems:
         call_soon: Callable[..., None],
         fetch_value: FetchValue | None = None,
     ) -> None:
-        """``fetch_value`` is for values that were left in their clusters, if there can be any."""
         self._payload_cache, self._post, self._call_soon, self._fetch = payload_cache, post, call_soon, fetch_value
         self._watches: dict[str, ArgumentWatch] = {}
         self._origins: dict[str, Outcome | None] = {}
 
     def expect(self, task_id: str, arguments: Arguments) -> ArgumentWatch | None:
-        """From any thread, for a new item. None: nothing is missing. Else begin the watch once the brain was told."""
+        """From any thread, for a new item: the watch to begin once it was submitted, or None if no value is missing."""
         if values_available(arguments):
             self._payload_cache.attach(task_id, values_of(arguments))
             return None
@@ -279,11 +276,11 @@ class IncompleteItems:
         return watch
 
     def attached_bytes(self, task_id: str) -> int:
-        """How much travels beside its call and for it alone; what was ``put`` is for many."""
+        """Size of the values that are sent for this item only; objects of ``put`` are shared by many items."""
         return sum(len(data) for name, data in self._payload_cache.objects_of(task_id) if name.startswith(RESULT))
 
     def over(self, task_id: str) -> Outcome | None:
-        """On the loop: the item has ended. Returns how an argument of it failed, if that was why."""
+        """On the loop: drop its values when it has ended. Returns the outcome of the argument that made it fail."""
         watch = self._watches.pop(task_id, None)
         if watch is not None:
             watch.stop()

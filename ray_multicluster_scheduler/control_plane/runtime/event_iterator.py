@@ -1,4 +1,7 @@
-"""EventIterator: events in a program, for loops and for `async for`; and callbacks that hear of each."""
+"""EventIterator: live events for a `for` or `async for` loop of a program. EventListener: calls a callback with each.
+
+``UnifiedScheduler.events`` and ``on_event`` return them, in a program with or without a service.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ EventCallback = Callable[[EventDict], object]
 
 
 class LoopOwner(Protocol):
-    """Whoever runs the loop on which events come."""
+    """The control plane, which runs the loop of the event source."""
 
     def start(self, work: Coroutine[Any, Any, Any]) -> Future[Any]: ...
 
@@ -27,50 +30,50 @@ class LoopOwner(Protocol):
 
 
 class EventIterator:
-    """Each event is a dict with its ``type``; durable ones have a ``number``. It ends when its scheduler does, or with
-    :meth:`close`; `with` and `async with` close it. For one reader at a time."""
+    """Each event is a dict with its ``type``; durable ones have a ``number``. It ends with its scheduler or by
+    :meth:`close`, which `with` and `async with` call. For one reader at a time."""
 
     def __init__(self, plane: LoopOwner, source: AsyncGenerator[list[EventDict], None]) -> None:
         self._plane, self._source = plane, source
-        self._here: deque[EventDict] = deque()
-        self._asked: Future[list[EventDict] | None] | None = None
+        self._buffer: deque[EventDict] = deque()
+        self._pending: Future[list[EventDict] | None] | None = None
         self._closed = False
 
     def begin(self, timeout: float) -> None:
-        """Until it is known that they come, or that they are refused. Raises SchedulerError."""
-        asked = self._ask()
-        if asked is not None:
+        """Wait for the first batch, which shows that the request was accepted. Raises SchedulerError."""
+        pending = self._request()
+        if pending is not None:
             try:
-                self._take(asked.result(timeout))
+                self._take(pending.result(timeout))
             except TimeoutError:
                 self.close()
                 raise ServiceUnavailableError(
-                    f"Nobody has told of any event for {timeout:g} s.", next_step="see whether the service runs"
+                    f"No event was received within {timeout:g} s.", next_step="check whether the service runs"
                 ) from None
 
     def next(self, timeout: float | None = None) -> EventDict | None:
-        """The next one; None if none came for so many seconds, or none will come any more."""
-        while not self._here:
-            asked = self._ask()
-            if asked is None:
+        """The next event; None on timeout or after the last event."""
+        while not self._buffer:
+            pending = self._request()
+            if pending is None:
                 return None
             try:
-                found = asked.result(timeout)
+                found = pending.result(timeout)
             except TimeoutError:
                 return None
             except CancelledError:
                 found = None
             if not self._take(found):
                 return None
-        return self._here.popleft()
+        return self._buffer.popleft()
 
     def close(self) -> None:
-        """No more is wanted. Idempotent."""
+        """End the subscription. Idempotent."""
         if not self._closed:
             self._closed = True
-            if self._asked is not None:
-                self._asked.cancel()
-            self._plane.spawn(_end(self._source))
+            if self._pending is not None:
+                self._pending.cancel()
+            self._plane.spawn(_close(self._source))
 
     def __iter__(self) -> Self:
         return self
@@ -89,19 +92,19 @@ class EventIterator:
         return self
 
     async def __anext__(self) -> EventDict:
-        while not self._here:
-            asked = self._ask()
-            if asked is None:
+        while not self._buffer:
+            pending = self._request()
+            if pending is None:
                 raise StopAsyncIteration
             try:
-                found = await asyncio.shield(asyncio.wrap_future(asked))
+                found = await asyncio.shield(asyncio.wrap_future(pending))
             except asyncio.CancelledError:
-                if not asked.cancelled():
+                if not pending.cancelled():
                     raise
                 found = None
             if not self._take(found):
                 raise StopAsyncIteration
-        return self._here.popleft()
+        return self._buffer.popleft()
 
     def __enter__(self) -> Self:
         return self
@@ -115,68 +118,60 @@ class EventIterator:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self) -> Future[list[EventDict] | None] | None:
-        """What is asked already is not asked twice: a time-out loses nothing."""
+    def _request(self) -> Future[list[EventDict] | None] | None:
+        """The pending request for the next batch. It is kept after a timeout, so that no event is lost."""
         if self._closed:
             return None
-        if self._asked is None:
+        if self._pending is None:
             try:
-                self._asked = self._plane.start(anext(self._source, None))
+                self._pending = self._plane.start(anext(self._source, None))
             except SchedulerError:  # its scheduler was shut down
                 self._closed = True
                 return None
-        return self._asked
+        return self._pending
 
     def _take(self, found: list[EventDict] | None) -> bool:
-        self._asked = None
+        self._pending = None
         if found is None:
             self._closed = True
             return False
-        self._here.extend(found)
+        self._buffer.extend(found)
         return True
 
 
 class EventListener:
-    """Calls ``hear`` with each event, one after the other, on a thread of its own; what it returns is awaited if that
-    can be. If it raises, that is logged, and it is not called again."""
+    """Calls ``hear`` with one event after the other, on a thread of its own, and awaits what it returns if possible. If
+    it raises, the error is logged, and it is not called again."""
 
     def __init__(self, events: EventIterator, hear: EventCallback) -> None:
         self._events, self._hear = events, hear
-        self._thread = threading.Thread(target=self._run, name="rmcs-events", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._listen()), name="rmcs-events", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Not called any more once this returns, unless it closes itself. Idempotent."""
+        """End the calls; waits for the one in progress, unless the callback itself closes it. Idempotent."""
         self._events.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _run(self) -> None:
-        asyncio.run(self._listen())
-
     async def _listen(self) -> None:
         try:
-            async for event in _while_they_come(self._events):
+            while (event := await self._next()) is not None:
                 answer = self._hear(event)
                 if inspect.isawaitable(answer):
                     await answer
-        except Exception:  # noqa: BLE001 - the user's; nothing else hangs on it
+        except Exception:  # noqa: BLE001 - user code; nothing else depends on it
             _log.exception("a callback for events failed; it is not called any more")
         finally:
             self._events.close()
 
-
-async def _while_they_come(events: EventIterator) -> AsyncGenerator[EventDict, None]:
-    while True:
+    async def _next(self) -> EventDict | None:
         try:
-            event = await anext(events)
-        except StopAsyncIteration:
-            return
+            return await anext(self._events, None)
         except SchedulerError as error:
             _log.warning("no more events come for a callback: %s", error)
-            return
-        yield event
+            return None
 
 
-async def _end(source: AsyncGenerator[list[EventDict], None]) -> None:
+async def _close(source: AsyncGenerator[list[EventDict], None]) -> None:
     await source.aclose()

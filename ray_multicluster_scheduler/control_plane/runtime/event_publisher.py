@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
+from ray_multicluster_scheduler.common.notices import shorten
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.store.records import EventRecord, LogEntry, OperationRecord
 from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_events
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 CHECK_INTERVAL_S = 5.0
-"""How often clusters are compared with what was published: some changes are only the passing of time."""
+"""How often the rows of clusters are compared with the published ones: some change only as time passes."""
 MAX_NAMED = 3
 _PAGE_SIZE = 500
 _CLUSTER_EVENTS = (
@@ -88,7 +89,7 @@ class EventPublisher:
         self.hub.close()
 
     def on_scheduler_event(self, event: object) -> None:
-        """From any thread: the scheduler was given this event."""
+        """From any thread, for each event that is posted to the scheduler."""
         if isinstance(event, _CLUSTER_EVENTS) and not self._check_due:
             self._check_due = True
             self._runtime.call_soon(self._check_when_durable)
@@ -96,21 +97,19 @@ class EventPublisher:
             self._runtime.call_soon(self._publish_load, event)
 
     def request_checks(self) -> None:
-        """On the loop, when a person views the fleet or metrics are scraped: check clusters that were not checked
-        lately."""
+        """On the loop, for a view of the fleet or of metrics: check the clusters not checked lately."""
         now = self._loop.time()
         if now - self._checked_at >= self._runtime.settings.health_check_interval_s:
             self._checked_at = now
             self._runtime.spawn(self._runtime.health.check_all_queryable())
 
     def note(self, note: OperationRecord) -> None:
-        """On the loop: write it to the log, which publishes it."""
+        """On the loop: write an operation to the log, which publishes it."""
         self._log.record_operation(note)
         self._runtime.manager.when_durable(lambda: None)
 
     def subscribe(self, wanted: EventFilter, *, only_owner: str | None = None) -> Subscription:
-        """A subscription for :meth:`batches`; the caller closes it. Raises ServiceUnavailableError if there are too
-        many."""
+        """A subscription for :meth:`batches`; the caller closes it. Raises ServiceUnavailableError for too many."""
         return self.hub.subscribe(wanted, only_owner=only_owner)
 
     async def batches(
@@ -126,7 +125,7 @@ class EventPublisher:
             durable = self.hub.number
             select = functools.partial(self._select, reader, last)
             events, end, complete = await asyncio.to_thread(select) if self._slow else select()
-            # What is missing by now was pruned; what was read already and reaches the hub later is not sent twice.
+            # Missing numbers were pruned; the hub does not send again what was read here.
             last = max(end, durable) if complete else end
             if events or report_progress:
                 yield Batch(events, read=last)
@@ -145,15 +144,17 @@ class EventPublisher:
 
     def stream(self, wanted: EventFilter, since: int | None) -> AsyncGenerator[list[dict[str, Any]], None]:
         """Batches of events for a program in this process."""
-        return self._stream(self.subscribe(wanted), self.hub.number if since is None else since)
+        reader, after = self.subscribe(wanted), self.hub.number if since is None else since
 
-    async def _stream(self, reader: Subscription, since: int) -> AsyncGenerator[list[dict[str, Any]], None]:
-        try:
-            async for batch in self.batches(reader, since):
-                missing = [] if batch.missed is None else [missed_event(batch.missed)]
-                yield missing + [event.fields for event in batch.events]
-        finally:
-            reader.close()
+        async def batches() -> AsyncGenerator[list[dict[str, Any]], None]:
+            try:
+                async for batch in self.batches(reader, after):
+                    missing = [] if batch.missed is None else [missed_event(batch.missed)]
+                    yield missing + [event.fields for event in batch.events]
+            finally:
+                reader.close()
+
+        return batches()
 
     def _item_facts(self, item_id: str) -> tuple[str, str, str]:
         record = self._runtime.record(item_id)
@@ -172,7 +173,7 @@ class EventPublisher:
     def _publish_load(self, event: SnapshotTaken) -> None:
         name = event.snapshot.cluster
         view = self._runtime.machine.view(name, self._runtime.clock.now())
-        self.hub.publish_latest(load_event(event.snapshot, view.in_flight + view.prefetched))
+        self.hub.publish_latest(_load_event(event.snapshot, view.in_flight + view.prefetched))
 
     def _check_periodically(self) -> None:
         self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_periodically)
@@ -192,7 +193,7 @@ class ClusterChangeDetector:
         self.reset()
 
     def reset(self) -> None:
-        """Take the present facts as published."""
+        """Treat the present facts as published."""
         self._published = dict(self._facts())
 
     def check(self) -> None:
@@ -224,13 +225,12 @@ def shared_with(others: Sequence[str]) -> str:
     """A warning about a cluster that other control planes use as well; empty if none does."""
     if not others:
         return ""
-    named = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED} more" if others[MAX_NAMED:] else "")
-    return f"agents of other control planes were there when ours was started ({named}); each keeps its own limits only"
+    named = shorten(others, MAX_NAMED)
+    return f"agents of other control planes ran there when ours was started ({named}); each keeps its own limits only"
 
 
-def load_event(snapshot: ResourceSnapshot, items: int) -> Event:
-    """A telemetry event with what is free in a cluster."""
-    said = {
+def _load_event(snapshot: ResourceSnapshot, items: int) -> Event:
+    fields = {
         "at": snapshot.taken_at,
         "cluster": snapshot.cluster,
         "nodes": len(snapshot.nodes),
@@ -238,4 +238,4 @@ def load_event(snapshot: ResourceSnapshot, items: int) -> Event:
         "free": snapshot.free(),
         "items": items,
     }
-    return Event(TELEMETRY, said)
+    return Event(TELEMETRY, fields)

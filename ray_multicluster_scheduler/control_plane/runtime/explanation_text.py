@@ -1,8 +1,11 @@
-"""An explanation for people. It is data first: this only prints what the data says, also when it came as JSON."""
+"""Explanation: the dict that `explain` returns, printed as text or HTML for people.
+
+The functions here only format the data, which may also have been received as JSON from a service.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -35,7 +38,7 @@ class Explanation(dict[str, Any]):
 
 
 def explanation_text(story: Mapping[str, Any], draw: DrawTable = columns) -> str:
-    """Sections of text; what there is nothing to say about is left out. Its tables are drawn for a margin of MARGIN."""
+    """Sections of text; empty ones are left out. Tables are indented by MARGIN."""
     story = _shown(story)
     tables = (_decision(story, draw), _attempts(story, draw))
     parts = [_head(story), _queue(story), *tables, _environment(story), _history(story)]
@@ -43,7 +46,7 @@ def explanation_text(story: Mapping[str, Any], draw: DrawTable = columns) -> str
 
 
 def _shown(value: Any, key: object = None) -> Any:
-    """Every text in it on one line. What a cluster said may have several: those that follow are indented."""
+    """A copy with control characters escaped; further lines of a sentence are indented."""
     if isinstance(value, str):
         return escaped_lines(value).replace("\n", "\n    ") if key == "sentence" else escaped(value)
     if isinstance(value, Mapping):
@@ -58,7 +61,7 @@ def _head(story: Mapping[str, Any]) -> str:
     member = story.get("member")
     if member:
         what = f", {member['name']}" if member["name"] else ""
-        lines.append(f"  {member['id']} is its member {member['index']}{what}; all of them have one fate")
+        lines.append(f"  {member['id']} is its member {member['index']}{what}; all members share one state")
     if story.get("repeats"):
         lines.append(f"  repeats: {story['repeats']}")
     if story.get("repeated_by"):
@@ -88,11 +91,11 @@ def _decision(story: Mapping[str, Any], draw: DrawTable) -> str:
     if not decision:
         return ""
     at, names = _moment(decision["at"]), decision.get("filters") or ()
-    looked = f"\nFilters that each was put to: {', '.join(names)}" if names else ""
+    filters = f"\nFilters applied to each: {', '.join(names)}" if names else ""
     if decision["cluster"] is not None:
-        return f"Decided at {at}\n{_indented(decision_text({**decision, 'unblocked_by': None}, draw) + looked)}"
-    lines = decision_rows(decision)  # why it waits was said above
-    return f"Clusters, as of {at}\n{_indented(rows_text(lines, draw) + looked)}" if lines else ""
+        return f"Decided at {at}\n{_indented(decision_text({**decision, 'unblocked_by': None}, draw) + filters)}"
+    lines = decision_rows(decision)  # the head has the reason
+    return f"Clusters, as of {at}\n{_indented(rows_text(lines, draw) + filters)}" if lines else ""
 
 
 def _attempts(story: Mapping[str, Any], draw: DrawTable) -> str:
@@ -118,8 +121,7 @@ def _environment(story: Mapping[str, Any]) -> str:
 
 def _history(story: Mapping[str, Any]) -> str:
     steps = story.get("history") or ()
-    first = [f"{_moment(step['at'])}  {step['state']}  {step['code']}" for step in steps]
-    return _section("History", first)
+    return _section("History", [f"{_moment(step['at'])}  {step['state']}  {step['code']}" for step in steps])
 
 
 def _section(title: str, lines: Iterable[str]) -> str:
@@ -145,24 +147,21 @@ _HTML_STEPS = ("at", "state", "reason")
 
 
 def explanation_html(story: Mapping[str, Any]) -> str:
-    """What there is nothing to say about is left out."""
-    return "".join(_html_tables(story))
-
-
-def _html_tables(story: Mapping[str, Any]) -> Iterator[str]:
+    """Tables for a notebook; empty ones are left out."""
     queue, estimate, decision = story.get("queue") or {}, story.get("estimate") or {}, story.get("decision")
     kinds = ("id", "kind", "name", "owner", "state", "cluster", "attempt", "code", "sentence")
     facts = [(name, story.get(name)) for name in kinds]
     facts += [("repeats", story.get("repeats")), ("repeated by", ", ".join(story.get("repeated_by") or ()))]
     facts += [("goes on when", story.get("unblocked_by")), ("position in the queue", queue.get("position"))]
-    yield html_facts("", [*facts, ("may start", estimate.get("text"))])
+    tables = [html_facts("", [*facts, ("may start", estimate.get("text"))])]
     if decision:
-        yield candidates_html(decision)
+        tables.append(candidates_html(decision))
     if story.get("attempts"):
-        yield html_table("Attempts", _HTML_ATTEMPTS, [_html_attempt(one) for one in story["attempts"]])
+        tables.append(html_table("Attempts", _HTML_ATTEMPTS, [_html_attempt(one) for one in story["attempts"]]))
     if story.get("history"):
         steps = [(_time_of_day(one["at"]), one["state"], one["code"]) for one in story["history"]]
-        yield html_table("History", _HTML_STEPS, steps)
+        tables.append(html_table("History", _HTML_STEPS, steps))
+    return "".join(tables)
 
 
 def _html_attempt(one: Mapping[str, Any]) -> tuple[object, ...]:

@@ -1,4 +1,7 @@
-"""Output of jobs, read from the cluster that runs them."""
+"""Output of jobs, read from the cluster that runs them, with the secrets of the job masked.
+
+``Runtime.job_log`` and ``follow_job_log`` use it from any thread, the HTTP routes on the loop.
+"""
 
 from __future__ import annotations
 
@@ -25,56 +28,51 @@ def read_all(runtime: Runtime, job_id: str) -> str:
     attempt = runtime.call_and_wait(lambda: _attempt(_record(runtime, job_id)))
     if attempt is None:
         return ""
-
     _check_reach(runtime, job_id, attempt)
     return runtime.run(read(runtime, job_id, attempt.cluster, attempt.number))
 
 
 async def read(runtime: Runtime, job_id: str, cluster: str, attempt: int, secrets: Sequence[str] | None = None) -> str:
-    """On the loop: what an attempt printed, without ``secrets``: those of the job, which are to be given if its record
-    was forgotten. Raises ClusterConnectionError, ConfigurationError for a cluster that is not there any more."""
+    """On the loop: the output of an attempt. ``secrets`` are needed only if the record of the job was forgotten. Raises
+    ClusterConnectionError, ConfigurationError for a cluster that is not configured any more."""
     own = runtime.secret_masker.secrets(job_id) if secrets is None else secrets
     return mask_values(await runtime.clients.client(cluster).job_logs(runtime.jobs.ray_id(job_id, attempt)), own)
 
 
 def follow(runtime: Runtime, job_id: str) -> Iterator[str]:
-    """Pieces as they come, attempt after attempt, until the job is over or the scheduler is shut down.
-
-    They are fetched when they are asked for, so whoever stops reading leaves nothing behind.
-    """
+    """Pieces as they come, attempt after attempt, until the job is over or the scheduler is shut down. Each is fetched
+    on request, so a reader that stops leaves no task behind."""
     seen = 0
     while (attempt := _next_attempt(runtime, job_id, seen)) is not None:
         seen = attempt.number
         _check_reach(runtime, job_id, attempt)
-        yield from _pieces(runtime, tail(runtime, job_id, attempt))
+        pieces = tail(runtime, job_id, attempt)
+        try:
+            while (piece := runtime.run(_next_piece(pieces))) is not None:
+                yield piece
+        except GeneratorExit:
+            runtime.spawn(pieces.aclose())
+            raise
+        except SchedulerError:
+            if not runtime.closed:
+                raise
         if runtime.closed:
             return
 
 
-def _pieces(runtime: Runtime, tail: AsyncGenerator[str, None]) -> Iterator[str]:
-    async def one_more() -> str | None:
-        return await anext(tail, None)
-
-    try:
-        while (piece := runtime.run(one_more())) is not None:
-            yield piece
-    except GeneratorExit:
-        runtime.spawn(tail.aclose())
-        raise
-    except SchedulerError:
-        if not runtime.closed:
-            raise
+async def _next_piece(pieces: AsyncGenerator[str, None]) -> str | None:
+    return await anext(pieces, None)
 
 
 async def tail(runtime: Runtime, job_id: str, attempt: _Attempt) -> AsyncGenerator[str, None]:
-    """On the loop."""
+    """On the loop: the pieces of an attempt's output as they come."""
     pieces = runtime.clients.client(attempt.cluster).tail_job_logs(runtime.jobs.ray_id(job_id, attempt.number))
     async for piece in mask_stream(pieces, runtime.secret_masker.secrets(job_id)):
         yield piece
 
 
 def started_attempt(runtime: Runtime, job_id: str) -> _Attempt | None:
-    """On the loop: the newest attempt that was seen to run."""
+    """On the loop: the newest attempt that was reported as running."""
     return _attempt(_record(runtime, job_id), started=True)
 
 
@@ -92,7 +90,7 @@ def _next_attempt(runtime: Runtime, job_id: str, seen: int) -> _Attempt | None:
 
 
 def _attempt(record: TaskRecord, *, started: bool = False) -> _Attempt | None:
-    """The newest one, if the cluster has it (and, if asked, it was seen to run)."""
+    """The newest attempt, if its cluster has accepted it; with ``started``, if it was reported as running."""
     if record.cluster is None or (record.started_at is None and (started or not record.accepted)):
         return None
     return _Attempt(record.attempt, record.cluster)
@@ -101,18 +99,15 @@ def _attempt(record: TaskRecord, *, started: bool = False) -> _Attempt | None:
 def _record(runtime: Runtime, job_id: str) -> TaskRecord:
     record = find_record(runtime, job_id)
     if record is None:
-        raise ResultLostError(
-            f"There is no record of job {job_id} any more, and so no way to its output.", task_id=job_id
-        )
+        raise ResultLostError(f"The output of job {job_id} cannot be found: its record was forgotten.", task_id=job_id)
     return record
 
 
 def _check_reach(runtime: Runtime, job_id: str, attempt: _Attempt) -> None:
     if runtime.closed:
         raise SchedulerError(
-            f"The output of job {job_id} is on cluster {attempt.cluster!r}, and the scheduler that can read it there "
-            "was shut down.",
+            f"The output of job {job_id} is on cluster {attempt.cluster!r}, and its scheduler was shut down.",
             task_id=job_id,
             cluster=attempt.cluster,
-            next_step=f"ask that cluster: ray job logs {runtime.jobs.ray_id(job_id, attempt.number)}",
+            next_step=f"read it on that cluster: ray job logs {runtime.jobs.ray_id(job_id, attempt.number)}",
         )

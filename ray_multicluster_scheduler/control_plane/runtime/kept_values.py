@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class KeptValueFetcher:
-    """On the loop. Concurrent fetches of one value share one transfer; the cluster keeps the value until it is done."""
+    """Used on the loop. Concurrent fetches of a value share one transfer; its cluster keeps it until that is done."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.cluster_values = ClusterValues(runtime.links)
-        self._bringing: dict[tuple[str, int], asyncio.Future[Outcome]] = {}
+        self._fetching: dict[tuple[str, int], asyncio.Future[Outcome]] = {}
 
     def on_ended(self, item: Item, outcome: Outcome) -> Outcome:
         """Release the kept value of a finished item once no handle refers to the item; immediately if it failed."""
@@ -40,13 +40,13 @@ class KeptValueFetcher:
     async def fetch(self, outcome: Outcome) -> bytes:
         """The pickled value. Raises ResultLostError."""
         assert outcome.result is not None
-        under_way = self._bringing.get((outcome.result.task_id, outcome.result.attempt))
+        under_way = self._fetching.get((outcome.result.task_id, outcome.result.attempt))
         if under_way is not None:
             return _payload(await asyncio.shield(under_way))
         try:
             return await self.cluster_values.fetch(outcome.completion.cluster, outcome.result)
         except ResultLostError:
-            here = await self._here_by_now(outcome)
+            here = await self._already_here(outcome)
             if here is None:
                 raise
             return _payload(here)
@@ -56,25 +56,25 @@ class KeptValueFetcher:
         problem: SchedulerError | None = None
         try:
             if item.outcome is not None and is_in_cluster(item.outcome):
-                item.outcome = await self._brought(item.outcome)
+                item.outcome = await self._shared_fetch(item.outcome)
         except SchedulerError as error:
             problem = error
         except Exception as error:  # noqa: BLE001 - the callback must be called
-            problem = ResultLostError(f"The value of {item.id} cannot be had: {error!r}.", task_id=item.id)
+            problem = ResultLostError(f"The value of {item.id} cannot be fetched: {error!r}.", task_id=item.id)
         then(problem)
 
-    async def _brought(self, outcome: Outcome) -> Outcome:
+    async def _shared_fetch(self, outcome: Outcome) -> Outcome:
         assert outcome.result is not None
         key = (outcome.result.task_id, outcome.result.attempt)
-        under_way = self._bringing.get(key)
+        under_way = self._fetching.get(key)
         if under_way is None:
-            under_way = self._bringing[key] = asyncio.ensure_future(self._bring_once(outcome))
-            under_way.add_done_callback(lambda _: self._bringing.pop(key, None))
+            under_way = self._fetching[key] = asyncio.ensure_future(self._fetch_once(outcome))
+            under_way.add_done_callback(lambda _: self._fetching.pop(key, None))
         return await asyncio.shield(under_way)
 
-    async def _bring_once(self, outcome: Outcome) -> Outcome:
+    async def _fetch_once(self, outcome: Outcome) -> Outcome:
         assert outcome.result is not None
-        here = await self._here_by_now(outcome)
+        here = await self._already_here(outcome)
         if here is None:
             here = with_payload(outcome, await self.cluster_values.fetch(outcome.completion.cluster, outcome.result))
             await self._keep(here)
@@ -85,7 +85,7 @@ class KeptValueFetcher:
 
     _lasting = False
 
-    async def _here_by_now(self, outcome: Outcome) -> Outcome | None:
+    async def _already_here(self, outcome: Outcome) -> Outcome | None:
         """The outcome with its value, if another call has fetched it meanwhile."""
         item = self._runtime.item(outcome.completion.task_id)
         return None if item is None or is_in_cluster(item.outcome) else item.outcome

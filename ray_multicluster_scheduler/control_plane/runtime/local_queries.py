@@ -1,4 +1,7 @@
-"""What a control plane answers on its socket."""
+"""LocalQueryServer: answers `rmcs explain`, `rmcs drain` and similar commands for a running program on a Unix socket.
+
+A question and its answer are one line of JSON each. :func:`answer` has the questions; Runtime owns the server.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,16 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
-MOST_LISTED = 1000
-_SHOWN_OF_COMMAND = 200
+_log = get_logger(__name__)
+MAX_LISTED = 1000
+MAX_QUESTION_BYTES = 64 * 1024
+TIMEOUT_S = 5.0
+MAX_CONNECTIONS = 16
+_MAX_COMMAND = 200
+_numbers = itertools.count(1)
+_logged_problems: set[str] = set()
+
+Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +52,7 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
             return {"program": _program(runtime), "explain": story}
         case {"list": True}:
             records = list(runtime.machine.records())
-            rows = [_row(record) for record in reversed(records[-MOST_LISTED:])]
+            rows = [_row(record) for record in reversed(records[-MAX_LISTED:])]
             return {"program": _program(runtime), "items": rows, "more": len(records) - len(rows)}
         case {"declare_dead": str(cluster)}:
             reason, force = checked_reason(question.get("reason", "")), question.get("force") is True
@@ -52,8 +63,8 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
         case {"uncordon": str(cluster)}:
             return _cordoned(runtime, cluster, cordoned=False)
     raise ConfigurationError(
-        f"{dict(question)!r} is no question that is known here.",
-        next_step='ask {"explain": "<id>"} or {"list": true}, or tell {"drain": "<cluster>"}',
+        f"Unknown question: {dict(question)!r}.",
+        next_step='send {"explain": "<id>"}, {"list": true} or {"drain": "<cluster>"}',
     )
 
 
@@ -64,7 +75,7 @@ def _cordoned(runtime: Runtime, cluster: str, *, cordoned: bool) -> dict[str, An
 
 
 def _program(runtime: Runtime) -> dict[str, Any]:
-    command = " ".join(sys.orig_argv)[:_SHOWN_OF_COMMAND]
+    command = " ".join(sys.orig_argv)[:_MAX_COMMAND]
     return {"pid": os.getpid(), "command": command, "control_plane": runtime.control_plane}
 
 
@@ -81,53 +92,43 @@ def _row(record: TaskRecord) -> dict[str, Any]:
     }
 
 
-_log = get_logger(__name__)
-_numbers = itertools.count(1)
-_complained: set[str] = set()
-LONGEST_QUESTION = 64 * 1024
-PATIENCE_S = 5.0
-MOST_AT_ONCE = 16
-
-Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-
-
 class LocalQueryServer:
-    """Everything on the control plane's loop. ``answer`` may raise SchedulerError, which is the answer then."""
+    """Runs on the control plane's loop. A SchedulerError of ``answer`` is sent as the answer."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._server: asyncio.Server | None = None
         self._pid = os.getpid()
-        self._talking: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self.path: Path | None = None
 
     async def open(self) -> None:
-        """Begin to listen. What goes wrong is said once in the log, and there is no socket then."""
+        """Start listening. A problem is logged once, and there is no socket then."""
         try:
             folder = make_run_folder()
             for _ in sockets():
-                pass  # looking at them removes what dead processes have left
+                pass  # listing removes the sockets of dead processes
             path = folder / f"{self._pid}-{next(_numbers)}{SUFFIX}"
-            path.unlink(missing_ok=True)  # of an earlier process with our id
+            path.unlink(missing_ok=True)  # left by an earlier process with our pid
             listener = socket.socket(socket.AF_UNIX)
             try:
                 listener.bind(str(path))
                 path.chmod(0o600)
-                self._server = await asyncio.start_unix_server(self._connected, sock=listener, limit=LONGEST_QUESTION)
+                self._server = await asyncio.start_unix_server(self._connected, sock=listener, limit=MAX_QUESTION_BYTES)
             except BaseException:
                 listener.close()
                 raise
             self.path = path
-        except (OSError, RuntimeError) as error:  # the latter: nobody knows where home is
+        except (OSError, RuntimeError) as error:  # RuntimeError: the home directory is unknown
             reason = f"{type(error).__name__}: {error}"
-            if reason not in _complained:
-                _complained.add(reason)
+            if reason not in _logged_problems:
+                _logged_problems.add(reason)
                 _log.warning(
-                    "`rmcs explain` will not find this program, since its socket could not be made: %s", reason
+                    "`rmcs explain` will not find this program, because its socket could not be created: %s", reason
                 )
 
     async def close(self) -> None:
-        """End it; who is being answered is cut off."""
+        """Stop listening and close open connections."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -135,24 +136,24 @@ class LocalQueryServer:
             with suppress(OSError):
                 self.path.unlink()
         self.path = None
-        for task in list(self._talking):
+        for task in list(self._connections):
             task.cancel()
-        await asyncio.gather(*self._talking, return_exceptions=True)
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         try:
-            if task is not None and len(self._talking) < MOST_AT_ONCE:
-                self._talking.add(task)
-                async with asyncio.timeout(PATIENCE_S):
+            if task is not None and len(self._connections) < MAX_CONNECTIONS:
+                self._connections.add(task)
+                async with asyncio.timeout(TIMEOUT_S):
                     line = json.dumps(await self._reply(await reader.readline()), default=str)
                     writer.write(line.encode() + b"\n")
                     await writer.drain()
         except (OSError, ValueError, TimeoutError, asyncio.CancelledError) as error:
-            _log.debug("a question was not answered: %r", error)  # its line was too long, or nobody waits any more
+            _log.debug("a question was not answered: %r", error)  # too long, timed out, or its client has left
         finally:
             if task is not None:
-                self._talking.discard(task)
+                self._connections.discard(task)
             writer.close()
 
     async def _reply(self, line: bytes) -> Mapping[str, Any]:

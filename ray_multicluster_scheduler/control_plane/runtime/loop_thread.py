@@ -21,8 +21,8 @@ class LoopThread:
     """Runs from construction until :meth:`end_loop`, which also releases every thread that waits for a result."""
 
     def __init__(self) -> None:
-        # Reentrant, because the garbage collector may close an abandoned iterator while it is held. Taken by `with` and
-        # nothing around it: Ctrl+C between the two would leave it taken for as long as the interrupt is handled.
+        # Reentrant, because the garbage collector may close an abandoned iterator while it is held. Acquire it only
+        # with a plain `with`: otherwise Ctrl+C could leave it locked while the interrupt is handled.
         self.gate = threading.RLock()
         self._over = False
         self._process = os.getpid()
@@ -33,12 +33,10 @@ class LoopThread:
 
     @property
     def loop_ended(self) -> bool:
-        """Whether the loop has ended."""
         return self._over
 
     @property
     def on_loop_thread(self) -> bool:
-        """Whether the caller runs on the loop thread."""
         return threading.get_ident() == self._thread.ident
 
     @property
@@ -51,7 +49,7 @@ class LoopThread:
 
         Raises SchedulerError if the scheduler is shut down before or during the wait.
         """
-        future = self._schedule(work)
+        future = self.start(work)
         self._pending.add(future)
         try:
             return future.result()
@@ -63,7 +61,14 @@ class LoopThread:
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop and return its future. Raises SchedulerError when the scheduler is shut down."""
-        return self._schedule(work)
+        if self.in_forked_child:
+            work.close()
+        self.check_process()
+        with self.gate:
+            if self._over:
+                work.close()
+            self.check_open()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call_and_wait(self, function: Callable[[], T]) -> T:
         """Call a function on the loop and return its result; after the loop has ended, call it here."""
@@ -98,7 +103,7 @@ class LoopThread:
             if self._over:
                 work.close()
             else:
-                self._schedule(work).add_done_callback(_log_failure)
+                self.start(work).add_done_callback(_log_failure)
 
     def call_soon(self, work: Callable[..., object], *args: object) -> None:
         """From any thread: call it on the loop; does nothing after the loop has ended and in a forked child."""
@@ -128,16 +133,6 @@ class LoopThread:
         """Stop the loop and wait for its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-
-    def _schedule(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self.in_forked_child:
-            work.close()
-        self.check_process()
-        with self.gate:
-            if self._over:
-                work.close()
-            self.check_open()
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)

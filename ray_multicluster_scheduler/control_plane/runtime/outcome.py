@@ -1,4 +1,4 @@
-"""Converts the outcome of an item to what its caller gets: the value, or an exception."""
+"""Converts the outcome of an item to the value or the exception that its handle returns or raises."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VALUE_FORGOTTEN = "VALUE_FORGOTTEN"
 
 
 def value_of(outcome: Outcome, fetch: Fetch | None = None) -> Any:
-    """The task's value; ``fetch`` brings one that was left in its cluster. Raises the error of :func:`error_of`, and
+    """The value; ``fetch`` reads one that is kept in its cluster. Raises the error of :func:`error_of`, and
     ResultLostError."""
     error = error_of(outcome)
     if error is not None:
@@ -32,20 +32,20 @@ def value_of(outcome: Outcome, fetch: Fetch | None = None) -> Any:
         return pickling.loads(payload)
     except Exception as problem:
         raise errors.ResultLostError(
-            f"The result of {outcome.completion.task_id} came back from cluster {outcome.completion.cluster!r}, but "
-            f"cannot be unpickled here: {type(problem).__name__}: {problem}.",
+            f"The result of {outcome.completion.task_id} from cluster {outcome.completion.cluster!r} cannot be "
+            f"unpickled here: {type(problem).__name__}: {problem}.",
             task_id=outcome.completion.task_id,
             cluster=outcome.completion.cluster,
-            next_step="return plain data, or install here what the result's classes need",
+            next_step="return plain data, or install the packages of the result's classes here",
         ) from problem
 
 
 def payload_of(outcome: Outcome, fetch: Fetch | None = None) -> bytes:
-    """The pickled value of one that succeeded. Raises ResultLostError."""
+    """The pickled value of a succeeded item. Raises ResultLostError."""
     result = outcome.result
     if result is not None and result.kept is not None:
         if fetch is None:
-            raise TypeError(f"the value of {result.task_id} is in its cluster, and nobody fetches it")
+            raise TypeError(f"the value of {result.task_id} is kept in its cluster, and no fetch function was given")
         return fetch(outcome)
     if result is not None and result.code == VALUE_FORGOTTEN:
         raise errors.ResultLostError(
@@ -65,7 +65,7 @@ def error_of(outcome: Outcome) -> BaseException | None:
     if outcome.origin is not None:
         first = error_of(outcome.origin)
         if first is not None:
-            first.add_note(f"{done.task_id} was to have the value as an argument, so it did not run")
+            first.add_note(f"{done.task_id} needed the value as an argument, so it did not run")
         return first
     if done.error is None and outcome.result is not None:
         return _user_error(done, outcome.result)
@@ -80,7 +80,7 @@ def error_of(outcome: Outcome) -> BaseException | None:
     )
     result = outcome.result
     if result is not None and result.task_id != done.task_id and result.failure is FailureClass.USER:
-        # A call that never left, because its actor's constructor failed: here is how.
+        # A call that was not sent, because the constructor of its actor raised this.
         error.__cause__ = _user_error(replace(done, task_id=result.task_id, attempt=result.attempt), result)
     elif result is not None and result.traceback:
         error.__cause__ = errors.RemoteTraceback(result.traceback)
@@ -88,7 +88,7 @@ def error_of(outcome: Outcome) -> BaseException | None:
 
 
 def _user_error(done: Complete, result: CallResult) -> BaseException:
-    """The user's own exception, as it was raised; or its text, where it cannot be rebuilt here."""
+    """The exception that user code raised, or RemoteError with its text if it cannot be unpickled here."""
     member = "" if result.member is None else f"member {result.member} of "
     note = f"raised in {member}{done.task_id} (attempt {done.attempt}) on cluster {done.cluster!r}"
     error: BaseException | None = None
@@ -131,8 +131,8 @@ def with_payload(outcome: Outcome, payload: bytes) -> Outcome:
 def value_timeout(outcome: Outcome, timeout: float) -> TaskTimeoutError:
     done = outcome.completion
     return TaskTimeoutError(
-        f"{done.task_id} is over, and its value did not come from cluster {done.cluster!r} within {timeout:g} s.",
+        f"{done.task_id} is over, and its value did not arrive from cluster {done.cluster!r} within {timeout:g} s.",
         task_id=done.task_id,
         cluster=done.cluster,
-        next_step="wait longer: the cluster may be out of reach for a while",
+        next_step="wait longer: the cluster may be unreachable for a while",
     )

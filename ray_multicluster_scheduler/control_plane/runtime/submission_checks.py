@@ -14,18 +14,12 @@ def check_submission(runtime: ControlPlane, task: TaskDescription) -> None:
     a dependency on an actor."""
     check_identifiers(task)
     check_priority(runtime, task)
-    if task.after:
-        _refuse_dependencies_on_actors(runtime, task)
-
-
-def _refuse_dependencies_on_actors(runtime: ControlPlane, task: TaskDescription) -> None:
-    """An item cannot wait for an actor to succeed: most actors never exit by themselves."""
-    for one in task.after:
+    for one in task.after:  # an actor is refused, since most actors never exit by themselves
         known = runtime.item(one) or runtime.item(one.rpartition(".")[0])  # the latter for a member of a gang
         if known is not None and known.task.runs_actors:
             what = "an actor" if known.task.gang is None else "a gang of actors"
             raise ConfigurationError(
-                f"after names {one}, which is {what}: that is not over when it is ready, but when it has left.",
+                f"after names {one}, which is {what}: that ends when it exits, not when it is ready.",
                 task_id=task.id,
                 next_step="wait for the actor with ready(), or give the handle of a call as an argument",
             )
@@ -41,7 +35,7 @@ def check_priority(runtime: ControlPlane, task: TaskDescription) -> None:
     raise ConfigurationError(
         f"priority is {task.priority}, and {task.owner} may ask for {most} at the most.",
         task_id=task.id,
-        next_step="ask for less, or change max_priority of that owner",
+        next_step="use a lower priority, or change max_priority of that owner",
     )
 
 

@@ -1,5 +1,8 @@
-"""What a service and its clients say to each other: JSON, with bytes in base64. Nothing in here is ever unpickled by
-the service."""
+"""Codec of the messages between a service and its clients: JSON, with bytes in base64.
+
+The HTTP routes encode items, outcomes and errors with it, and the client library decodes them. The service never
+unpickles a payload.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import C
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 
 INLINE_BYTES = 32 * 1024
-"""Blobs up to this size travel with what names them; others by themselves."""
+"""Blobs up to this size are sent in the message that names them; others in requests of their own."""
 
 _RESULT = tuple(one.name for one in fields(CallResult) if one.name != "payload")
 _COMPLETE = tuple(one.name for one in fields(Complete))
@@ -28,24 +31,20 @@ def bytes_to_wire(blobs: Mapping[str, bytes]) -> dict[str, str]:
     return {digest: b64encode(data).decode("ascii") for digest, data in blobs.items()}
 
 
-def bytes_from_wire(said: Mapping[str, str]) -> dict[str, bytes]:
-    """Raises ValueError for what is not base64, or not what its name says."""
-    blobs = {digest: b64decode(text, validate=True) for digest, text in said.items()}
+def bytes_from_wire(body: Mapping[str, str]) -> dict[str, bytes]:
+    """Raises ValueError for invalid base64, and for a blob that does not have the digest that names it."""
+    blobs = {digest: b64decode(text, validate=True) for digest, text in body.items()}
     for digest, data in blobs.items():
         if digest_of(data) != digest:
-            raise ValueError(f"the blob that is called {digest} is another one")
+            raise ValueError(f"the content of blob {digest} has another digest")
     return blobs
 
 
 def status_to_wire(item: Promise) -> dict[str, Any]:
-    """An item as it is now; with its outcome, if it is over."""
+    """The present state of an item, with its outcome if it is over."""
     step = item.transition if isinstance(item, Item) else None
-    status: dict[str, Any] = {
-        "id": item.id,
-        "state": str(item.state),
-        "attempt": item.attempt,
-        "cluster": item.cluster,
-    }
+    status: dict[str, Any] = {"id": item.id, "state": str(item.state)}
+    status.update(attempt=item.attempt, cluster=item.cluster)
     if step is not None:
         status.update(number=step.number, at=step.at, code=step.code, sentence=step.sentence)
     if item.outcome is not None:
@@ -67,51 +66,51 @@ def step_from_wire(status: Mapping[str, Any]) -> Transition:
 
 
 def outcome_to_wire(outcome: Outcome) -> dict[str, Any]:
-    """A value that is too large to travel along is only named."""
-    result, told = outcome.result, {}
+    """A value of more than INLINE_BYTES is named by its digest."""
+    result, body = outcome.result, {}
     if result is not None:
-        told = {name: value for name in _RESULT if (value := getattr(result, name)) not in (None, "")}
+        body = {name: value for name in _RESULT if (value := getattr(result, name)) not in (None, "")}
         if result.payload is not None:
             if len(result.payload) <= INLINE_BYTES:
-                told["payload"] = b64encode(result.payload).decode("ascii")
+                body["payload"] = b64encode(result.payload).decode("ascii")
             else:
-                told["digest"] = digest_of(result.payload)
+                body["digest"] = digest_of(result.payload)
     return {
         "completion": {name: getattr(outcome.completion, name) for name in _COMPLETE},
-        "result": told or None,
+        "result": body or None,
         "origin": None if outcome.origin is None else outcome_to_wire(outcome.origin),
     }
 
 
-def named_payloads(said: Mapping[str, Any]) -> list[str]:
-    """The digests of values that did not travel along."""
-    named = [] if not said["result"] or "digest" not in said["result"] else [str(said["result"]["digest"])]
-    return named if said["origin"] is None else [*named, *named_payloads(said["origin"])]
+def named_payloads(body: Mapping[str, Any]) -> list[str]:
+    """The digests of values that are not in the message."""
+    named = [] if not body["result"] or "digest" not in body["result"] else [str(body["result"]["digest"])]
+    return named if body["origin"] is None else [*named, *named_payloads(body["origin"])]
 
 
-def outcome_from_wire(said: Mapping[str, Any], fetched: Mapping[str, bytes]) -> Outcome:
-    """``fetched`` has what :func:`named_payloads` names, but for what was forgotten."""
-    done = dict(said["completion"])
+def outcome_from_wire(body: Mapping[str, Any], fetched: Mapping[str, bytes]) -> Outcome:
+    """``fetched`` has the values of :func:`named_payloads`, except forgotten ones."""
+    done = dict(body["completion"])
     completion = Complete(**{**done, "state": TaskState(done["state"])})
     result = None
-    if said["result"]:
-        told = {name: value for name, value in said["result"].items() if name in _RESULT}
-        if "failure" in told:
-            told["failure"] = FailureClass(told["failure"])
+    if body["result"]:
+        known = {name: value for name, value in body["result"].items() if name in _RESULT}
+        if "failure" in known:
+            known["failure"] = FailureClass(known["failure"])
         payload = None
-        if "payload" in said["result"]:
-            payload = b64decode(said["result"]["payload"])
-        elif "digest" in said["result"]:
-            payload = fetched.get(said["result"]["digest"])
+        if "payload" in body["result"]:
+            payload = b64decode(body["result"]["payload"])
+        elif "digest" in body["result"]:
+            payload = fetched.get(body["result"]["digest"])
             if payload is None:
-                told["code"] = VALUE_FORGOTTEN
-        result = CallResult(**told, payload=payload)
-    origin = None if said["origin"] is None else outcome_from_wire(said["origin"], fetched)
+                known["code"] = VALUE_FORGOTTEN
+        result = CallResult(**known, payload=payload)
+    origin = None if body["origin"] is None else outcome_from_wire(body["origin"], fetched)
     return Outcome(completion, result, origin)
 
 
 def public_error_name(kind: type[SchedulerError]) -> str:
-    """A name that everybody has: of a class that only a service knows, that of its nearest base."""
+    """The name of its nearest public class: clients do not have the private classes of a service."""
     names = (one.__name__ for one in kind.__mro__ if getattr(errors, one.__name__, None) is one)
     return str(next(names))
 
@@ -126,6 +125,6 @@ def problem_to_wire(error: SchedulerError) -> dict[str, Any]:
     }
 
 
-def missing_blobs(said: Mapping[str, Any]) -> Sequence[str]:
-    """Which of the blobs that were named the service does not have."""
-    return [str(one) for one in said.get("missing") or ()]
+def missing_blobs(body: Mapping[str, Any]) -> Sequence[str]:
+    """The named blobs that the service does not have."""
+    return [str(one) for one in body.get("missing") or ()]

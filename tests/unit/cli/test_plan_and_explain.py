@@ -110,7 +110,7 @@ class TestExplain:
     def test_a_list_that_was_cut_says_so(
         self, plane: ControlPlane, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(local_queries, "MOST_LISTED", 1)
+        monkeypatch.setattr(local_queries, "MAX_LISTED", 1)
         assert main(["explain", "--list"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "and 1 older ones"
         assert main(["explain", "--list", "-o", "json"]) == 0

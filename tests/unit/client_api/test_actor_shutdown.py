@@ -17,7 +17,7 @@ from tests.unit.client_api.control_plane import until
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """That something is waited for is told, however short the wait is."""
-    monkeypatch.setattr(shutdown_report, "_A_MOMENT_S", 0.0)
+    monkeypatch.setattr(shutdown_report, "_FIRST_NOTICE_S", 0.0)
 
 
 def end(plane: ActorPlane) -> None:

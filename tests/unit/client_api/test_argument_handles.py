@@ -191,7 +191,7 @@ class TestFailures:
             with pytest.raises(KeyError, match="mine") as caught:
                 handle.result(60)
             assert any("raised in t1 (attempt 1) on cluster 'mac'" in note for note in caught.value.__notes__)
-            assert any(f"{handle.id} was to have the value" in note for note in caught.value.__notes__)
+            assert any(f"{handle.id} needed the value" in note for note in caught.value.__notes__)
             assert handle.state is TaskState.FAILED
             assert "its argument" in handle.explain()["sentence"]
         late = submit(plane, "t4", first)

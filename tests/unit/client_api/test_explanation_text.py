@@ -124,7 +124,7 @@ def test_one_that_was_placed_tells_its_candidates_attempts_and_environment(plane
     text = str(story)
     assert "mac      chosen" in text
     assert {"capacity", "threshold"} <= set(story["decision"]["filters"])
-    assert "Filters that each was put to: " in text
+    assert "Filters applied to each: " in text
     assert "Attempts\n  ATTEMPT  CLUSTER" in text
     assert "live" in text
     assert "path /home/a/x became /Users/a/x" in text

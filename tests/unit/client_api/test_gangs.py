@@ -274,7 +274,7 @@ class TestActors:
 
     def test_nothing_can_wait_for_their_success(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
         for after in (pair[0], pair[0].id, self.gang_id(pair)):
-            with pytest.raises(ConfigurationError, match="is a gang of actors: that is not over when it is ready"):
+            with pytest.raises(ConfigurationError, match="is a gang of actors: that ends when it exits"):
                 submitted(plane, [len], after=[after])
 
     def test_they_end_with_the_program(

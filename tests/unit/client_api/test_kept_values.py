@@ -109,7 +109,7 @@ def test_nobody_waits_longer_than_asked_and_no_loop_is_held_up(plane: Plane, mon
         return plane.link.values[task_id, attempt]
 
     monkeypatch.setattr(plane.link, "fetch", fetch)
-    with pytest.raises(TaskTimeoutError, match=r"t1 is over, and its value did not come from cluster 'mac' within"):
+    with pytest.raises(TaskTimeoutError, match=r"t1 is over, and its value did not arrive from cluster 'mac' within"):
         handle.result(0.05)
 
     async def wait_for_it() -> Any:
@@ -158,5 +158,5 @@ def test_one_that_is_lost_fails_whoever_needs_it(plane: Plane) -> None:
     taker = TaskHandle(
         plane.runtime.submit(plane.with_payload(task("t2")), prepare_arguments((source,), {}, "f")), plane.runtime
     )
-    with pytest.raises(ResultLostError, match=r"the value of t1, cannot be had: .*the test has none"):
+    with pytest.raises(ResultLostError, match=r"the value of t1, cannot be fetched: .*the test has none"):
         taker.result(60)

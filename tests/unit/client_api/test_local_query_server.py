@@ -91,7 +91,7 @@ class TestTheSocket:
     def test_without_it_the_scheduler_works_and_says_so_once(
         self, home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(local_queries, "_complained", set())
+        monkeypatch.setattr(local_queries, "_logged_problems", set())
         home.mkdir()
         (home / "run").write_text("a file, not a folder")
         with caplog.at_level(logging.WARNING, logger="ray_multicluster_scheduler"):
@@ -126,7 +126,7 @@ class TestQuestions:
             plane.task(name)
         waiting = plane.submit(plane.with_payload(task("t4", 8)))
         until(lambda: waiting.state is TaskState.QUEUED)
-        monkeypatch.setattr(local_queries, "MOST_LISTED", 3)
+        monkeypatch.setattr(local_queries, "MAX_LISTED", 3)
         items = ask(plane, {"list": True})["items"]
         assert [(one["id"], one["state"]) for one in items] == [("t4", "QUEUED"), ("t3", "RUNNING"), ("t2", "RUNNING")]
         assert items[1]["cluster"] == "mac"
@@ -134,13 +134,13 @@ class TestQuestions:
     def test_what_cannot_be_answered(self, plane: ActorPlane) -> None:
         assert ask(plane, {"explain": "nobody"})["error"] == "UnknownItemError"
         for wrong in ({"explain": 7}, {"list": False}, {}, {"stop": True}):
-            assert "no question" in ask(plane, wrong)["message"]
+            assert "Unknown question" in ask(plane, wrong)["message"]
         for line in (b"\n", b"[]\n", b"{\n", b"\xff\n"):
             assert b"one line with a JSON object" in raw(plane, line)
 
     def test_a_question_without_end_is_cut_off_and_others_go_on(self, plane: ActorPlane) -> None:
         try:
-            answer = raw(plane, b"x" * (4 * local_queries.LONGEST_QUESTION))
+            answer = raw(plane, b"x" * (4 * local_queries.MAX_QUESTION_BYTES))
         except OSError:
             answer = b""
         assert answer == b""
@@ -149,7 +149,7 @@ class TestQuestions:
     def test_who_says_nothing_is_left_alone_after_a_while(
         self, plane: ActorPlane, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(local_queries, "PATIENCE_S", 0.05)
+        monkeypatch.setattr(local_queries, "TIMEOUT_S", 0.05)
         assert raw(plane, b"no end of line") == b""
 
     def test_the_end_does_not_wait_for_who_says_nothing(self, home: Path) -> None:

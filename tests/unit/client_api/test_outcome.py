@@ -41,7 +41,7 @@ class Broken:
 
 
 def test_a_value_that_cannot_be_unpickled_here_is_lost_with_a_sentence() -> None:
-    with pytest.raises(errors.ResultLostError, match=r"t1 came back from cluster 'mac', .*ValueError") as caught:
+    with pytest.raises(errors.ResultLostError, match=r"t1 from cluster 'mac' .*ValueError") as caught:
         value_of(succeeded(pickling.dumps(Broken())))
     assert (caught.value.task_id, caught.value.cluster) == ("t1", "mac")
     assert "plain data" in str(caught.value.next_step)

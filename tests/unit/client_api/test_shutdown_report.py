@@ -20,7 +20,7 @@ from tests.unit.lifecycle.driver import job
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """That something is waited for is told, however short the wait is."""
-    monkeypatch.setattr(shutdown_report, "_A_MOMENT_S", 0.0)
+    monkeypatch.setattr(shutdown_report, "_FIRST_NOTICE_S", 0.0)
 
 
 def test_what_is_just_being_cancelled_is_not_worth_a_word(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +106,7 @@ def test_a_second_ctrl_c_forces(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_what_does_not_end_in_time_is_forced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shutdown_report, "STOP_PATIENCE_S", 0.05)
+    monkeypatch.setattr(shutdown_report, "CANCEL_TIMEOUT_S", 0.05)
     with ControlPlane(obedient=False) as plane:
         running = plane.job("j1")
         shutdown_report.cancel_all(plane.runtime)

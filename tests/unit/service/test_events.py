@@ -174,7 +174,7 @@ def test_agents_of_other_control_planes_are_told_of_once(service: HttpService, r
     service.plane.runtime.call_and_wait(lambda: links._launcher.others.update(mac=("cp7", "cp9")))
     for _ in range(3):
         service.post("/api/v1/clusters/mac/check")
-    note = "agents of other control planes were there when ours was started (cp7, cp9); each keeps its own limits only"
+    note = "agents of other control planes ran there when ours was started (cp7, cp9); each keeps its own limits only"
     told = service.get("/api/v1/clusters/mac")
     assert (told["notes"], told["other_control_planes"], told["state"]) == ([note], ["cp7", "cp9"], "UP")
     heard = reader.until(other_control_planes=["cp7", "cp9"])[-1:]

@@ -155,6 +155,6 @@ def test_nothing_is_read_from_the_disk_of_the_service_for_a_submission(
 ) -> None:
     status, answer = service.ask("POST", "/api/v1/items", body(a_task("t", 0, runtime_env=named)))
     assert status == 422
-    assert "nothing is read from the disk" in answer["message"]
+    assert "does not read its own" in answer["message"]
     uris = {"working_dir": "gcs://x.zip"}
     assert service.ask("POST", "/api/v1/items", body(a_task("u", 0, runtime_env=uris)))[0] == 200

@@ -192,7 +192,6 @@ def test_nothing_is_taken_while_the_store_has_trouble(tmp_path: Path) -> None:
         until(lambda: plane.store.write_problem is not None)
         (refused,) = plane.accept(a_task("u"))
         assert isinstance(refused, StoreFullError)
-        assert "Nothing can be accepted now" in str(refused)
         disk.full = False
         with suppress(ServiceUnavailableError):
             first.result(20)

@@ -79,7 +79,7 @@ class ActorNames:
             try:
                 check(living.task.owner, living.id)
             except (NotAllowedError, UnknownItemError):
-                raise name_taken(name, "somebody else's", None) from None
+                raise name_taken(name, "one of another user", None) from None
         if living is not None and get_if_exists:
             return living
         if living is not None:
@@ -116,7 +116,7 @@ class ActorNames:
             function_digest=digest_of(b""),
             arguments_digest=digest_of(b""),
         )
-        from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import (  # noqa: PLC0415 - it imports us
+        from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import (  # noqa: PLC0415 - circular import
             SubmitRequest,
         )
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.notices import shorten
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.store import Change, Store
 from ray_multicluster_scheduler.control_plane.store.records import ItemQuery
 from ray_multicluster_scheduler.scheduler.lifecycle.transitions import LIVE
 
 _DASHBOARD = "dashboard:"
-_NAMED = 5
 
 
 def check_moved(store: Store, clusters: Iterable[ClusterConfig], moved: Collection[str] = ()) -> None:
@@ -35,7 +35,15 @@ def check_moved(store: Store, clusters: Iterable[ClusterConfig], moved: Collecti
             continue
         jobs = [item.new.id for item in store.items(ItemQuery(tuple(LIVE), "job", cluster=one.name, limit=1000)).items]
         if jobs:
-            raise _not_over(one, before or "", jobs)
+            are, them, they = ("is", "it", "it") if len(jobs) == 1 else ("are", "them", "they")
+            raise ConfigurationError(
+                f"The dashboard of cluster {one.name!r} was {before or 'not configured'} when the service ran last, "
+                f"and is {one.dashboard or 'not configured'} now, but {shorten(jobs)} {are} not over there. Another "
+                f"cluster would not know {them}, and {they} might run twice.",
+                cluster=one.name,
+                next_step=f"put the old address back until {they} {are} over; or, if it is the same cluster at another "
+                f"address, or no job runs at the old one any more, `rmcs up --moved {one.name}`",
+            )
 
 
 def store_addresses(store: Store, clusters: Iterable[ClusterConfig]) -> None:
@@ -52,16 +60,3 @@ def store_addresses(store: Store, clusters: Iterable[ClusterConfig]) -> None:
 def _known(store: Store) -> dict[str, str]:
     found = store.settings(_DASHBOARD).items()
     return {key.removeprefix(_DASHBOARD): where.decode() for key, where in found}
-
-
-def _not_over(cluster: ClusterConfig, before: str, jobs: list[str]) -> ConfigurationError:
-    told = f"{', '.join(jobs[:_NAMED])}{f' and {len(jobs) - _NAMED} more' if jobs[_NAMED:] else ''}"
-    are, them, they = ("is", "it", "it") if len(jobs) == 1 else ("are", "them", "they")
-    return ConfigurationError(
-        f"The dashboard of cluster {cluster.name!r} was {before or 'not configured'} when the service ran last, and is "
-        f"{cluster.dashboard or 'not configured'} now, but {told} {are} not over there. Another cluster would not know "
-        f"{them}, and {they} might run twice.",
-        cluster=cluster.name,
-        next_step=f"put the old address back until {they} {are} over; or, if it is the same cluster at another "
-        f"address, or nothing runs at the old one any more, `rmcs up --moved {cluster.name}`",
-    )

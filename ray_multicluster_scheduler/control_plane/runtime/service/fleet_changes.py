@@ -10,14 +10,13 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.notices import shorten
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, load_config
 from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import store_addresses
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ClusterChanged, CordonChanged
 
 _log = get_logger(__name__)
-_IDENTITY = ("dashboard", "head_address", "carrier")
-"""An entry with another value of one of these is another cluster of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,8 @@ class FleetChanges:
             _log.error("the configuration was not changed: %s", error)
             return None
         _log.info("the configuration was read again: %s", changes.to_dict())
-        told = {name: ", ".join(value) for name, value in changes.to_dict().items() if name != "unchanged"}
-        self._runtime.audit("SIGHUP", None, "reload", self._runtime.config.source, told)
+        shown = {name: ", ".join(value) for name, value in changes.to_dict().items() if name != "unchanged"}
+        self._runtime.audit("SIGHUP", None, "reload", self._runtime.config.source, shown)
         return changes
 
     async def reload(self) -> Changes:
@@ -69,12 +68,13 @@ class FleetChanges:
         """Preview of :meth:`apply`."""
         now, new = self._entries(), {one.name: one for one in wanted.clusters}
         changed = tuple(name for name in new if name in now and new[name] != now[name])
+        before, after = self._runtime.config.settings, wanted.settings
         return Changes(
             tuple(name for name in new if name not in now),
             changed,
             tuple(name for name in now if name not in new),
             tuple(name for name in new if name in now and name not in changed),
-            _other_settings(self._runtime.config, wanted),
+            tuple(name for name in type(before).model_fields if getattr(before, name) != getattr(after, name)),
             tuple(name for name in self._must_be_empty(now, new) if self._items_on(name)),
         )
 
@@ -122,7 +122,7 @@ class FleetChanges:
     @staticmethod
     def _must_be_empty(now: dict[str, ClusterConfig], new: dict[str, ClusterConfig]) -> list[str]:
         """Clusters that are removed, and those that become another cluster of the same name."""
-        moved = [name for name in new if name in now and any(_differ(now[name], new[name], key) for key in _IDENTITY)]
+        moved = [name for name in new if name in now and _identity(now[name]) != _identity(new[name])]
         return [*(name for name in now if name not in new), *moved]
 
     async def _use(self, clusters: dict[str, ClusterConfig]) -> None:
@@ -144,18 +144,14 @@ class FleetChanges:
         for name in closed:
             runtime.manager.post(CordonChanged(name, cordoned=False))
         await runtime.until_durable()
-        told = "; ".join(f"{name}: {', '.join(items[:5])}{' …' if items[5:] else ''}" for name, items in busy.items())
+        listed = "; ".join(f"{name}: {shorten(items)}" for name, items in busy.items())
         raise SchedulerError(
-            f"Clusters that would be removed or replaced are not empty ({told}).",
+            f"Clusters that would be removed or replaced are not empty ({listed}).",
             cluster=next(iter(busy)),
             next_step=f"drain {', '.join(busy)} first (POST /api/v1/clusters/NAME/drain), or declare it dead",
         )
 
 
-def _differ(before: ClusterConfig, after: ClusterConfig, key: str) -> bool:
-    return bool(getattr(before, key) != getattr(after, key))
-
-
-def _other_settings(now: FleetConfig, wanted: FleetConfig) -> tuple[str, ...]:
-    before, after = now.settings, wanted.settings
-    return tuple(name for name in type(before).model_fields if getattr(before, name) != getattr(after, name))
+def _identity(cluster: ClusterConfig) -> tuple[object, ...]:
+    """An entry of the same name with another identity is another cluster."""
+    return cluster.dashboard, cluster.head_address, cluster.carrier

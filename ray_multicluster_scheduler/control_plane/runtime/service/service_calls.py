@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class CallRequest(NamedTuple):
     """A call as its client sent it, for the ``first`` time or again. ``fresh``: it cannot have been sent to an agent
-    yet. ``user`` is whose payloads it may name; None: everybody's."""
+    yet. ``user``: the owner of the payloads it may name; None: all payloads."""
 
     id: str
     actor: str

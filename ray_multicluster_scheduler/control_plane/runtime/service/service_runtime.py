@@ -1,4 +1,8 @@
-"""ServiceRuntime: the durable control plane of ``rmcs up``. Everything it accepts is in the store before it answers."""
+"""ServiceRuntime: the durable control plane of ``rmcs up``. Everything it accepts is in the store before it answers.
+
+``admin_api.serve`` makes it, and the HTTP routes call it. Start at :meth:`ServiceRuntime.accept`; after a restart,
+:meth:`ServiceRuntime._build` continues where the previous process stopped.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,7 @@ the caller may not use it. None in place of one: the caller may use everything."
 class SubmitRequest(NamedTuple):
     """An item to accept. ``objects`` names the values among its arguments, in their order, then the actors.
     ``get_if_exists``: a living actor of the same name is an acceptable answer. ``check`` is applied to every existing
-    item that the new one would use, or be. ``user`` is whose payloads it may name; None: everybody's."""
+    item that the new one would use, or be. ``user``: the owner of the payloads it may name; None: all payloads."""
 
     task: TaskDescription
     objects: Sequence[str] = ()
@@ -126,10 +130,10 @@ class ServiceRuntime(Runtime):
         waiting = await self._restore_items(restored.items)
         results = await asyncio.to_thread(self._results_without_completion, restored.items)
         await asyncio.to_thread(self._resume_output, restored.items, {result.task_id for _, result in results})
-        strangers = [one for one in agents if one.cluster not in self.machine.registry.names()]
-        self.link_runner.abandoned_clusters = {one.cluster for one in strangers}
-        longer = [one.away_s + one.lease_excess_s(self.settings.lease_s) for one in strangers]
-        self.link_runner.orphan_timeout_s += max(longer, default=0.0)
+        unconfigured = [one for one in agents if one.cluster not in self.machine.registry.names()]
+        self.link_runner.abandoned_clusters = {one.cluster for one in unconfigured}
+        extra = [one.away_s + one.lease_excess_s(self.settings.lease_s) for one in unconfigured]
+        self.link_runner.orphan_timeout_s += max(extra, default=0.0)
         self.manager.post(restored)
         self.manager.when_durable(self.event_publisher.changes.reset)
         crash_point("in start-up")
@@ -143,7 +147,7 @@ class ServiceRuntime(Runtime):
             elif row.waits_for:
                 self.manager.post(ArgumentsReady(row.task.id, None, self.incomplete.attached_bytes(row.task.id)))
         log.attached.clear()
-        await self.links.restore_agents([one for one in agents if one not in strangers], identity)
+        await self.links.restore_agents([one for one in agents if one not in unconfigured], identity)
 
     async def _restore_items(
         self, rows: Iterable[ItemRow]
@@ -236,26 +240,24 @@ class ServiceRuntime(Runtime):
         known = self.item(task.id)
         if known is None and (maybe_known or task.idempotency_key is not None):
             known = await self._find_accepted(task)
-        if known is not None and request.check is not None:
-            request.check(known.task.owner, task.id)
-        if known is None and self.store.write_problem is not None:
+        if known is not None:
+            if request.check is not None:
+                request.check(known.task.owner, task.id)
+            check_same_item(task, await self._as_submitted(known))
+            return known
+        if self.store.write_problem is not None:
             raise StoreFullError(
-                f"Nothing can be accepted now. {self.store.write_problem}",
+                f"{task.id} was not accepted: the store cannot write now. {self.store.write_problem}",
                 task_id=task.id,
                 next_step="submit it again when there is room",
             )
-        if known is not None:
-            check_same_item(task, await self._as_submitted(known))
-            return known
-        if task.actor is not None and task.actor.public_name is not None:
-            async with self.actor_names.lock(task.actor.public_name):
-                claimed = await self.actor_names.claim(task, get_if_exists=request.get_if_exists, check=request.check)
-                return (
-                    claimed
-                    if isinstance(claimed, Item)
-                    else await self._accept_new(request._replace(task=claimed), blobs)
-                )
-        return await self._accept_new(request, blobs)
+        if task.actor is None or task.actor.public_name is None:
+            return await self._accept_new(request, blobs)
+        async with self.actor_names.lock(task.actor.public_name):
+            claimed = await self.actor_names.claim(task, get_if_exists=request.get_if_exists, check=request.check)
+            if isinstance(claimed, Item):
+                return claimed
+            return await self._accept_new(request._replace(task=claimed), blobs)
 
     async def _as_submitted(self, known: Item) -> TaskDescription:
         """The task with its secrets, which are encrypted in the store."""
@@ -268,8 +270,8 @@ class ServiceRuntime(Runtime):
         task = request.task
         if task.runtime_env and (paths := local_paths_in(task.runtime_env)):  # the service's disk holds others' secrets
             raise TaskSubmissionError(
-                f"The runtime_env of {task.kind} {task.id} names {paths[0]!r}, and nothing is read from the disk of a "
-                "service for a submission.",
+                f"The runtime_env of {task.kind} {task.id} names {paths[0]!r}, but a service does not read its own "
+                "disk for a submission.",
                 task_id=task.id,
                 next_step="submit with the Python library, which packs it, or give a URI",
             )
@@ -315,8 +317,7 @@ class ServiceRuntime(Runtime):
         return item
 
     async def _find_accepted(self, task: TaskDescription) -> Item | None:
-        """The item that was accepted earlier with this id or idempotency key. Raises TaskSubmissionError if that one
-        was forgotten."""
+        """The item accepted earlier with this id or idempotency key. Raises TaskSubmissionError if it was forgotten."""
         by_key = task.id
         if task.idempotency_key is not None:
             item = self.items.by_key(task.owner, task.idempotency_key)
@@ -328,7 +329,7 @@ class ServiceRuntime(Runtime):
             return await asyncio.to_thread(self.history.item, stored)
         if self.store.expired(by_key):
             raise TaskSubmissionError(
-                f"{task.kind} {by_key} was accepted before, is over, and was forgotten: an id is used once.",
+                f"{task.kind} {by_key} was accepted before and is forgotten: an id cannot be used again.",
                 task_id=by_key,
                 next_step="use another id, or none",
             )
@@ -436,9 +437,13 @@ class ServiceRuntime(Runtime):
         stored = await asyncio.to_thread(self.store.item, item_id)
         if stored is not None:
             return await asyncio.to_thread(self.history.item, stored)
-        if await asyncio.to_thread(self.store.expired, item_id):
-            return None
-        raise explanation.unknown_item(item_id)
+        await self._check_expired(item_id)
+        return None
+
+    async def _check_expired(self, item_id: str) -> None:
+        """Raises UnknownItemError unless it is the id of a forgotten item."""
+        if not await asyncio.to_thread(self.store.expired, item_id):
+            raise explanation.unknown_item(item_id)
 
     def live_owner(self, item_id: str) -> str | None:
         """The owner of an item in memory."""
@@ -456,9 +461,8 @@ class ServiceRuntime(Runtime):
         """Why an item is in its state, or how it ended. Raises UnknownItemError, and as ``check`` does."""
         found = await self.resolve_id(item_id)
         if found is None:
-            if await asyncio.to_thread(self.store.expired, item_id):
-                return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": explanation.FORGOTTEN}
-            raise explanation.unknown_item(item_id)
+            await self._check_expired(item_id)
+            return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": explanation.FORGOTTEN}
         if check is not None:
             check(found.owner, item_id)
         repetitions = await self.repetitions(found.id)
@@ -481,17 +485,15 @@ class ServiceRuntime(Runtime):
     ) -> dict[str, Any]:
         """A job in the form of Ray's job API. ``reasons`` are those shared by all rows of one answer. Raises
         UnknownItemError, and as ``check`` does."""
-        known = self.item(job_id) or self.record(job_id)
-        stored = None if known is not None else await asyncio.to_thread(self.store.item, job_id)
-        if check is not None and (known is not None or stored is not None):
-            check(known.task.owner if known is not None else stored.new.owner if stored is not None else "", job_id)
-        if known is not None:
+        found = await self.resolve_id(job_id)
+        if found is None or found.at is not None:
+            await self._check_expired(job_id)
+            return {"job_id": job_id, "status": EXPIRED, "message": explanation.FORGOTTEN}
+        if check is not None:
+            check(found.owner, job_id)
+        if found.stored is None:
             return explanation.job_row(self, job_id, reasons)
-        if stored is None:
-            if await asyncio.to_thread(self.store.expired, job_id):
-                return {"job_id": job_id, "status": EXPIRED, "message": explanation.FORGOTTEN}
-            raise explanation.unknown_item(job_id)
-        return await asyncio.to_thread(self.history.job, stored, self.jobs.ray_id)
+        return await asyncio.to_thread(self.history.job, found.stored, self.jobs.ray_id)
 
     # ---- changes to accepted items
 
@@ -520,8 +522,8 @@ class ServiceRuntime(Runtime):
     def audit(
         self, user: str, token: str | None, action: str, subject: str, details: Mapping[str, Any] | None = None
     ) -> None:
-        """Log an administrative action and publish it as an event, soon durable. ``details`` are visible to everybody
-        who may see the fleet, so text that looks like a secret is masked. On the loop."""
+        """On the loop: log an administrative action and publish it as an event, soon durable. All users who may see the
+        fleet can read ``details``, so text that looks like a secret is masked."""
         shown = {
             name: mask_text(value) if isinstance(value, str) else value
             for name, value in (details or {}).items()

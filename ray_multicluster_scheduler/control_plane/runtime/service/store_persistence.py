@@ -85,7 +85,7 @@ class StoredKeptValues(KeptValueFetcher):
         super().__init__(runtime)
         self._service, self._log = runtime, log
 
-    async def _here_by_now(self, outcome: Outcome) -> Outcome | None:
+    async def _already_here(self, outcome: Outcome) -> Outcome | None:
         stored = await asyncio.to_thread(self._service.store.item, outcome.completion.task_id)
         if stored is None or not stored.status.state.terminal:
             return None

@@ -56,7 +56,7 @@ class StoredArguments:
         user: str | None = None,
     ) -> Arguments:
         """The named values and actors. Raises TaskSubmissionError, ResultLostError for a value that was forgotten, and
-        as ``check`` does. ``user`` is whose payloads may be named; None: everybody's."""
+        as ``check`` does. ``user``: the owner of the payloads that may be named; None: all payloads."""
         sources: list[ValueSource] = []
         actors: list[_Actor] = []
         for name in names:
