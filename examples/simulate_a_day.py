@@ -1,8 +1,8 @@
-"""A day of work on three clusters, simulated: which policy, which rules, one cluster more? Run it, or its cells.
+"""Simulates a day of work on three clusters and compares policies, settings and an additional cluster.
 
 python examples/simulate_a_day.py [--hours 24] [--plot day.html]
 
-Nothing is contacted; the scheduler that decides is the one that runs in production.
+Contacts no cluster; the scheduler is the one of production. Runs as a script or cell by cell.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ parser.add_argument("--hours", type=float, default=24.0)
 parser.add_argument("--plot", type=Path)
 options = parser.parse_args()
 
-# %% The fleet: a large one, a fast one, and one that other people use as well; a cable is cut for ten minutes.
+# %% The fleet: a large cluster, a fast one, and one that others also use; one link is cut for ten minutes.
 shared = replace(cluster("shared", "2x{CPU:16}"), others=OthersLoad(0.3, every_s=1800))
 fleet = SimulatedFleet(
     (cluster("large", "4x{CPU:16}"), cluster("fast", "2x{CPU:16}@1.6", tags=("arm64",), weight=1.6), shared),
@@ -46,7 +46,7 @@ print(
     f"{len(workload):,} items; no scheduler could run them in less than {format_duration(lower_bound(fleet, workload))}"
 )
 
-# %% What if?
+# %% The runs to compare.
 more = replace(fleet, clusters=(*fleet.clusters, cluster("rented", "2x{CPU:16}")))
 runs = compare(
     {
