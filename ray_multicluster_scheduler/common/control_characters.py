@@ -47,7 +47,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def check_identifiers(task: TaskDescription) -> None:
-    """Check everything that an item is found and counted by. Raises ConfigurationError."""
+    """Check all identifiers of an item. Raises ConfigurationError."""
     for name, value in _identifiers(task):
         if value is not None and not is_one_line(value):
             check_identifier(name, value, escaped(task.id))

@@ -42,7 +42,7 @@ SERVICE_HEADER = "Rmcs-Api"
 
 
 class SchedulerError(Exception):
-    """Base class. ``task_id`` and ``cluster`` name what failed, ``next_step`` says what to do. `rmcs explain CODE`
+    """Base class. ``task_id`` and ``cluster`` name what failed, ``next_step`` is what to do. `rmcs explain CODE`
     explains its ``code``."""
 
     code = "SCHEDULER"
@@ -144,7 +144,7 @@ class StoreError(SchedulerError):
 
 
 class StoreFullError(StoreError):
-    """The disk or the quota is full. Everything stored before is intact."""
+    """The disk or the quota is full. What was stored before is intact."""
 
 
 class ServiceUnavailableError(SchedulerError):

@@ -43,7 +43,7 @@ def configure(level: int | str = logging.INFO, *, json: bool = False, stream: Te
     """
     root = logging.getLogger(ROOT)
     root.setLevel(level)
-    for old in [handler for handler in root.handlers if isinstance(handler, _BufferedHandler)]:
+    for old in _own_handlers():
         root.removeHandler(old)
     handler = _BufferedHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter() if json else TextFormatter())
@@ -66,17 +66,20 @@ def set_level(level: str) -> None:
 
 def writes_json() -> bool:
     """Whether our log is written as JSON lines."""
-    ours = [one for one in logging.getLogger(ROOT).handlers if isinstance(one, _BufferedHandler)]
-    return any(isinstance(one.formatter, JsonFormatter) for one in ours)
+    return any(isinstance(one.formatter, JsonFormatter) for one in _own_handlers())
 
 
 def is_configured() -> bool:
     """Whether :func:`configure` was called."""
-    return any(isinstance(handler, _BufferedHandler) for handler in logging.getLogger(ROOT).handlers)
+    return bool(_own_handlers())
+
+
+def _own_handlers() -> list[_BufferedHandler]:
+    return [one for one in logging.getLogger(ROOT).handlers if isinstance(one, _BufferedHandler)]
 
 
 class _BufferedHandler(logging.StreamHandler[TextIO]):
-    """Our handler; its class tells it apart from handlers that the program installed itself.
+    """Our handler; its class distinguishes it from handlers that the program installed.
 
     With buffering on, a thread writes lines in batches. A warning or an error flushes the buffer at once.
     """
@@ -146,7 +149,7 @@ class _BufferedHandler(logging.StreamHandler[TextIO]):
 @contextmanager
 def batched_lines() -> Iterator[None]:
     """Write lines in batches inside this context: a service logs every step of every item."""
-    ours = [one for one in logging.getLogger(ROOT).handlers if isinstance(one, _BufferedHandler)]
+    ours = _own_handlers()
     saved = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
     caller = logging._srcfile
     if ours:  # collected for each record, but neither of our formats shows them

@@ -33,14 +33,14 @@ _ENDINGS = re.compile(
 )
 """How a part of a secret's name ends: PGPASSWORD, apikey, ROOTPW."""
 _FOLDERS = frozenset({"PWD", "OLDPWD"})
-"""Every shell has these: the working folder, and the one before."""
+"""Set in every shell: the current and the previous working folder."""
 _WORDS = frozenset({"auth", "authorization", "bearer", "creds", "pass", "pat"})
 """Parts that mean a secret as a whole word: not author, path or compass."""
 _ANIMALS = re.compile(r"(?:mon|don|tur|hoc|joc|whis)keys?")
 _COUNTERS = frozenset(
     "max min num n count total limit per new batch prompt input output context special stop".split()  # noqa: SIM905
 )
-"""Beside one of these, tokens are words of a text."""
+"""With one of these in the name, tokens are words of a text (``max_tokens``)."""
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _LETTERS = re.compile(r"[A-Za-z]+")
 _CONNECTION_STRING = re.compile(r"connection_?string", re.IGNORECASE)
@@ -77,7 +77,7 @@ _BEARER = re.compile(r"""(?<![\w-])(bearer\s+)([^\s"';|&]+)""", re.IGNORECASE)
 _OPTION = re.compile(r"""(?<![^\s"'])(--?[\w-]+)\s+(?!--?[A-Za-z])""")
 _CANDIDATE = re.compile(r"[=@:-]|bearer", re.IGNORECASE)
 _MAX_CHARS, _OVERLAP = 20_000, 2_000
-"""Only this much of a text is matched at once; the rest is masked unseen."""
+"""At most this much of a text is matched at once; :func:`mask_text` masks the rest entirely."""
 
 
 def mask_text(text: str) -> str:
@@ -86,7 +86,7 @@ def mask_text(text: str) -> str:
 
 
 def mask_userinfo(text: str) -> str:
-    """A text with everything masked that stands before the host of an address: https://•••@host."""
+    """A text with masked user information in addresses: https://•••@host."""
     return _USERINFO.sub(MASKED, text)
 
 
@@ -205,7 +205,7 @@ def _closes(mark: str, opening: str) -> bool:
 
 
 def _end_of_container(text: str, at: int, report: Callable[[str], object]) -> int:
-    """Where the bracket at this position is closed, else the end of the text; reports everything in it but names."""
+    """Where the bracket at this position is closed, else the end of the text; reports all values in it."""
     depth = 0
     token = _DATA_TOKEN.search(text, at)
     while token is not None:
@@ -346,7 +346,7 @@ async def mask_stream(pieces: AsyncIterator[str], secrets: Sequence[str]) -> Asy
 
 
 def _partial_match(text: str, secrets: Sequence[str]) -> int:
-    """How many of the last characters may begin a secret; of a very long one only the first part counts."""
+    """How many of the last characters may be the beginning of a secret (of a long one, of its first part)."""
     prefixes = (one[:_MAX_STREAM_PREFIX] for one in secrets[:_MAX_STREAM_SECRETS])
     return max((_partial_match_of(text, one) for one in prefixes), default=0)
 

@@ -19,7 +19,7 @@ _OPTIONAL = ("RANKS", "SCORES")
 NOTHING = "–"
 NEVER = "never"
 MOST_NAMED = 3
-"""A sentence names at most so many clusters."""
+"""The most clusters that a sentence names."""
 
 FULL = frozenset({"NO_CAPACITY", "ABOVE_THRESHOLD", "MAX_IN_FLIGHT", "MAX_RUNNING_JOBS", "SERIAL"})
 """Rejection codes that end when other items on the cluster end."""

@@ -44,8 +44,8 @@ class CandidateReport:
 
 
 class CandidateTable(Sequence[CandidateReport]):
-    """The rows of a decision, made when they are first read. ``make`` holds immutable data only, so that the rows are
-    as of the decision, however late they are made."""
+    """The rows of a decision, computed when they are first read. ``make`` holds immutable data only, so that the rows
+    show the time of the decision."""
 
     __slots__ = ("_make", "_rows")
 
@@ -109,7 +109,7 @@ class SchedulingDecision:
         if self.cluster is None or len(self.candidates) < 2:
             return self
         if any(row.cluster == self.cluster and row.rejections for row in self.candidates):
-            return self  # it was sent ahead: nobody has room for it yet
+            return self  # a prefetched item: no cluster has capacity for it yet
         return replace(self, sentence=f"{self.sentence}; {compare_to_others(self.candidates)}")
 
     def to_dict(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.common.model.item_fields import (
     Seconds,
     Text,
 )
-from ray_multicluster_scheduler.common.model.resources import ResourceShape, describe, plus, shape_of
+from ray_multicluster_scheduler.common.model.resources import ResourceShape, describe, shape_of, total_of
 
 Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 """Ray's strategies of placement groups: on few nodes, on many, on one, each member on a node of its own."""
@@ -81,10 +81,7 @@ class GangDescription:
     @property
     def total(self) -> dict[str, float]:
         """What all members take together."""
-        amounts: dict[str, float] = {}
-        for member in self.members:
-            amounts = plus(amounts, member.requirements)
-        return amounts
+        return total_of(member.requirements for member in self.members)
 
     @property
     def shape(self) -> GangShape:

@@ -34,7 +34,7 @@ _DEEPEST_OBJECT = 32
 class Values:
     """Which values of its type a field takes. ``words`` completes the sentence "give it as …".
 
-    ``accepts`` is for what the bounds cannot say; ``json_schema`` says the same to JSON Schema, as far as that can.
+    ``accepts`` is a check beyond the bounds; ``json_schema`` expresses it for JSON Schema, as far as possible.
     ``lone_surrogates``: text that need not be valid Unicode, as paths of a file system.
     """
 
@@ -59,7 +59,7 @@ class About:
     """What a field means, and who may set it.
 
     ``options``: the kinds whose submit verbs take it as a keyword argument, by the name ``keyword`` if that differs.
-    ``setting``: where it is not given, the setting of the same name holds. ``internal``: no request may set it.
+    ``setting``: the default is the setting of the same name. ``internal``: no request may set it.
     """
 
     doc: str

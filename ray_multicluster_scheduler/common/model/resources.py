@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -97,6 +97,16 @@ def plus(left: Resources, right: Resources) -> dict[str, float]:
     total = dict(left)
     for name, amount in right.items():
         total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def total_of(parts: Iterable[Resources]) -> dict[str, float]:
+    """The sum of all parts, name by name."""
+    left = iter(parts)
+    total = dict(next(left, {}))
+    for part in left:
+        for name, amount in part.items():
+            total[name] = total.get(name, 0.0) + amount
     return total
 
 

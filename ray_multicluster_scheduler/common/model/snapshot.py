@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from ray_multicluster_scheduler.common.model.resources import Resources
+from ray_multicluster_scheduler.common.model.resources import Resources, total_of
 
 SnapshotSource = Literal["agent", "http"]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """One live node. ``free`` is None when the source cannot tell."""
+    """One live node. ``free`` is None when the source does not know it."""
 
     node_id: str
     total: Resources
@@ -53,17 +53,9 @@ class ResourceSnapshot:
 
     def total(self) -> dict[str, float]:
         """Capacity of the whole cluster."""
-        return _sum(node.total for node in self.nodes)
+        return total_of(node.total for node in self.nodes)
 
     def free(self) -> dict[str, float] | None:
-        """What is free over all nodes, or None if any node's is unknown."""
+        """The sum of what is free on all nodes, or None if it is unknown for any node."""
         known = [node.free for node in self.nodes if node.free is not None]
-        return _sum(known) if len(known) == len(self.nodes) else None
-
-
-def _sum(parts: Any) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for part in parts:
-        for name, amount in part.items():
-            total[name] = total.get(name, 0.0) + amount
-    return total
+        return total_of(known) if len(known) == len(self.nodes) else None

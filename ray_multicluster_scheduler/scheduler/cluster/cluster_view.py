@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, Resources
-from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
+from ray_multicluster_scheduler.common.model.resources import fits, minus, plus, total_of
 
 LinkState = Literal["none", "up", "down"]
 
@@ -171,12 +171,12 @@ class ClusterView:
     @lazy_property
     def total(self) -> dict[str, float]:
         """The total of all nodes."""
-        return _sum([node.total for node in self.nodes])
+        return total_of([node.total for node in self.nodes])
 
     @lazy_property
     def free(self) -> dict[str, float]:
         """What is free on the nodes with known external use."""
-        return _sum([node.free for node in self.nodes if node.free is not None])
+        return total_of([node.free for node in self.nodes if node.free is not None])
 
     @lazy_property
     def most_free(self) -> dict[str, float]:
@@ -207,7 +207,7 @@ class ClusterView:
         total, free, over, use = self.total, self.free, self._overcommitted, {}
         for node in self.nodes:
             if node.free is None:
-                total = _sum([node.total for node in self.nodes if node.free is not None])
+                total = total_of([node.total for node in self.nodes if node.free is not None])
                 break
         for name, amount in total.items():
             if amount > 0:
@@ -217,12 +217,4 @@ class ClusterView:
 
     @property
     def _overcommitted(self) -> dict[str, float]:
-        return _sum([node.overcommitted for node in self.nodes if node.overcommitted])
-
-
-def _sum(parts: Sequence[Resources]) -> dict[str, float]:
-    total: dict[str, float] = dict(parts[0]) if parts else {}
-    for part in parts[1:]:
-        for name, amount in part.items():
-            total[name] = total.get(name, 0.0) + amount
-    return total
+        return total_of([node.overcommitted for node in self.nodes if node.overcommitted])

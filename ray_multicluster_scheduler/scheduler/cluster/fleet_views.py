@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf
 
 from ray_multicluster_scheduler.common.model import Resources
-from ray_multicluster_scheduler.common.model.resources import plus
+from ray_multicluster_scheduler.common.model.resources import total_of
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
@@ -53,10 +53,7 @@ class FleetViews:
     def total(self, now: float) -> Resources:
         """The total of all clusters, as of the last change of nodes."""
         if self._total is None:
-            total: dict[str, float] = {}
-            for view in self.views(now):
-                total = plus(total, view.total)
-            self._total = total
+            self._total = total_of(view.total for view in self.views(now))
         return self._total
 
     def invalidate_total(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ray_multicluster_scheduler.common.model import NodeSnapshot, Resources, ResourceSnapshot
-from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
+from ray_multicluster_scheduler.common.model.resources import fits, minus, plus, total_of
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, NodeView
 from ray_multicluster_scheduler.scheduler.cluster.external_usage import SETTLE_S, ExternalUsage, UsageObservation
 from ray_multicluster_scheduler.scheduler.cluster.fit import best_node
@@ -118,10 +118,7 @@ class Ledger:
         if node_id in reservation.parts and len(reservation.parts) == 1:
             reservation.started_at = now
             return False
-        amounts: dict[str, float] = {}
-        for part in reservation.parts.values():
-            amounts = plus(amounts, part)
-        return self.arrange(task_id, {node_id: amounts}, now)
+        return self.arrange(task_id, {node_id: total_of(reservation.parts.values())}, now)
 
     def arrange(self, task_id: str, parts: Mapping[str, Resources], now: float) -> bool:
         """Ray started it, or the members of a gang, on these nodes. False if that is what we expected."""

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The result of a check: a snapshot, or a sentence that says why there is none."""
+    """The result of a check: a snapshot, or the reason why there is none."""
 
     cluster: str
     snapshot: ResourceSnapshot | None

@@ -27,7 +27,7 @@ _FAILED_IN_USER_CODE = frozenset({
     codes.FAILED["user"], codes.FAILED["permanent"], "JOB_FAILED", "MODULE_NOT_FOUND", "NOT_LOADABLE",
     "RESULT_NOT_PICKLABLE", "RESULT_TOO_LARGE",
 })  # fmt: skip
-"""The cluster started the attempt: an actor whose __init__ raises, or a job that failed before it was seen to run."""
+"""Codes of attempts that their cluster did start, though no start was seen (an __init__ raised, a job failed fast)."""
 _NEVER_SENT = frozenset({"PAYLOAD_LOST", "PREPARATION_FAILED"})
 _LOST_WITH_CLUSTER = frozenset({codes.FAILED["cluster"], codes.CLUSTER_RESTARTED, codes.DECLARED_DEAD})
 

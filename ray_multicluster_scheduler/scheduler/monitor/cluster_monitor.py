@@ -24,7 +24,7 @@ class LinkDownError(ClusterConnectionError):
 
 
 class ClusterMonitor:
-    """Takes a snapshot when asked, and posts each result exactly once."""
+    """Takes snapshots on request, and posts each result exactly once."""
 
     def __init__(
         self, links: RayClientPool, clients: JobClientPool, clock: Clock, post: Callable[[Event], None]
@@ -55,7 +55,7 @@ class ClusterMonitor:
         return link is not None and link.connected
 
     async def check_dashboard(self, cluster: str) -> None:
-        """Check whether the dashboard answers, whatever the state of the link, and post the result."""
+        """Check whether the dashboard answers, independent of the link, and post the result."""
         problem = None
         if self._clients.has_dashboard(cluster):  # a missing one is no problem
             try:

@@ -30,8 +30,8 @@ _BUILT_IN_RANKS = frozenset(
 class PolicyCatalog:
     """Scores apply when ``weights`` names them; added filters and ranks always apply.
 
-    Added ranks are compared in the order of registration, after what the item itself asked for (preferred cluster,
-    tags) and before everything else.
+    Added ranks are compared in the order of registration, after the wishes of the item (preferred cluster, tags) and
+    before all else.
     """
 
     def __init__(self) -> None:
@@ -67,8 +67,7 @@ class PolicyCatalog:
         self._ranks[name] = CheckedRank(name, policy)
 
     def register(self, name: str, factory: Callable[[], object]) -> None:
-        """Register what the factory returns by its method: ``check`` is a filter, ``rank`` a rank, ``score`` a
-        score."""
+        """Register what the factory returns: filter, rank or score, by its method (``check``, ``rank``, ``score``)."""
         policy = factory()
         roles = [] if isinstance(policy, type) else [one for one in (Filter, Rank, Score) if isinstance(policy, one)]
         if len(roles) != 1:

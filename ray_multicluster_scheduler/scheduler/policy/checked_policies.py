@@ -66,6 +66,6 @@ def _number(answer: object) -> float:
     if isinstance(answer, (str, bytes)):
         raise TypeError(f"{answer!r} is not a number within 0..1")
     try:
-        return float(answer)  # type: ignore[arg-type]  # whether it can be told is what is asked
+        return float(answer)  # type: ignore[arg-type]  # a TypeError is handled below
     except (TypeError, ValueError):
         raise TypeError(f"{answer!r} is not a number within 0..1") from None

@@ -30,7 +30,7 @@ class Filter(Protocol):
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         """Called for every cluster in every decision. None means yes.
 
-        A ``permanent`` rejection says that no amount of waiting helps; an item that every cluster rejects so, fails.
+        A ``permanent`` rejection means that waiting cannot help; an item that every cluster rejects permanently fails.
         """
 
 
@@ -56,7 +56,7 @@ class Score(Protocol):
 
 @runtime_checkable
 class RawScore(Score, Protocol):
-    """A score with a raw value that is shown beside it."""
+    """A score with a raw value for display."""
 
     def raw(self, task: TaskDescription, cluster: ClusterView) -> float:
         """The value before it was mapped to 0..1."""

@@ -41,12 +41,12 @@ from ray_multicluster_scheduler.scheduler.policy.verdict import (
 from ray_multicluster_scheduler.scheduler.queue.shape import shape_of
 
 _TIE_DIGITS = 9
-_MOST_KEPT = 1000
+_MOST_CACHED = 1000
 _MOST_ROWS = 64
 _EVERYDAY = (GpuAvoidancePolicy.name, RoomPolicy.name)
 
 REQUESTED_RANKS: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy())
-"""What the item itself asked for: can be told before anything is known of the cluster's load."""
+"""Ranks by the wishes of the item: they do not depend on the load of the cluster."""
 
 LATER_RANKS: tuple[Rank, ...] = (RoomPolicy(), GpuAvoidancePolicy())
 """Compared after the wishes and after the ranks that users added, before every score."""
@@ -72,6 +72,8 @@ class PolicyEngine:
             )
         filters: tuple[Filter, ...] = (*built_in, *catalog.filters)
         self._filters = filters
+        self.filter_names = tuple(one.name for one in filters)
+        """Every filter that is applied to each cluster; a table row lists only those that rejected."""
         self._stable_filters = tuple(one for one in filters if is_lasting(one))
         self._kind_filters = tuple(one for one in filters if is_by_kind(one) and not is_lasting(one))
         self._item_filters = tuple(one for one in filters if not is_by_kind(one))
@@ -80,7 +82,7 @@ class PolicyEngine:
         self._threshold = next(one for one in filters if isinstance(one, filter_set.ThresholdFilter))
         self._ranks: tuple[Rank, ...] = (*REQUESTED_RANKS, *catalog.ranks, *LATER_RANKS)
         self._scores = catalog.chosen_scores(settings.weights)
-        # A filter of a user's own that raises must be heard, also where the item would not go anyway.
+        # With users' filters every cluster is checked: an error in one must be reported for each.
         self._traits = None if catalog.filters else _traits_of([*self._ranks, *self._scores.values()])
         self._raw = {name: score for name, score in self._scores.items() if isinstance(score, RawScore)}
         self._weights = settings.weights
@@ -88,11 +90,6 @@ class PolicyEngine:
         self._chain = settings.combine == "chain"
         self._placed = 0
         self._last_placed: dict[str, int] = {}
-
-    @property
-    def filter_names(self) -> tuple[str, ...]:
-        """Every filter that is applied to each cluster; a table row lists only those that rejected."""
-        return tuple(one.name for one in self._filters)
 
     def schedule(
         self, task_desc: TaskDescription, cluster_views: Iterable[ClusterView], now: float, *, retry: bool = False
@@ -186,7 +183,7 @@ class PolicyEngine:
         try:
             return bool(self._kind_rejections(kind, view, retry=retry))
         except PolicyEvaluationError:
-            return False  # each item that asks will hear of it, and end with it
+            return False  # each item then ends with that error
 
     def prefilter(
         self, kind: TaskDescription | None, views: Sequence[ClusterView], *, retry: bool
@@ -252,13 +249,13 @@ class PolicyEngine:
         return row
 
     def _new_report(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> CandidateReport:
-        """The rejections of all filters, not only the first."""
+        """A row with the rejections of all filters, not only the first."""
         closed = self._kind_rejections(task, view, retry=retry)
-        said = collect_rejections(self._item_filters, task, view)
-        rejections = tuple(said.values())
+        found = collect_rejections(self._item_filters, task, view)
+        rejections = tuple(found.values())
         if closed:
-            said.update(closed)
-            rejections = tuple(said[one.name] for one in self._filters if one.name in said)
+            found.update(closed)
+            rejections = tuple(found[one.name] for one in self._filters if one.name in found)
         return CandidateReport(view.name, rejections) if rejections else self._scored_row(task, view)
 
     def _scored_row(self, task: TaskDescription, view: ClusterView) -> CandidateReport:
@@ -300,7 +297,7 @@ class PolicyEngine:
         """The same if all ranks and scores can be computed for any cluster and cached per trait: then few clusters need
         all filters."""
         trait = (self, *(of(task) for of in self._traits or ()))
-        if len(opened[0].cache) > _MOST_KEPT:  # nothing of ours comes or goes there, and every item has tags of its own
+        if len(opened[0].cache) > _MOST_CACHED:  # the view stays the same while each item has other tags
             for view in opened:
                 view.cache.clear()
         keys = []
@@ -390,9 +387,9 @@ class PolicyEngine:
 
 def _traits_of(policies: Iterable[Rank | Score]) -> list[Callable[[TaskDescription], Hashable]] | None:
     """The functions that return everything of an item these policies read; None if one of them does not declare it."""
-    said = [getattr(one, "trait", None) for one in policies if not isinstance(one, RoomPolicy)]
-    traits = [one for one in said if one is not None]
-    return traits if len(traits) == len(said) else None
+    declared = [getattr(one, "trait", None) for one in policies if not isinstance(one, RoomPolicy)]
+    traits = [one for one in declared if one is not None]
+    return traits if len(traits) == len(declared) else None
 
 
 def _one_node(task: TaskDescription, view: ClusterView) -> str | None:
@@ -404,17 +401,13 @@ def collect_rejections(filters: Iterable[Filter], task: TaskDescription, view: C
     """The rejections of these filters, by name."""
     rejections = {}
     for one in filters:
-        rejection = _verdict(one, task, view)
+        try:
+            rejection = one.check(task, view)
+        except Exception as error:
+            raise evaluation_error(f"the filter {one.name!r}", task, view, error) from error
         if rejection is not None:
             rejections[one.name] = rejection
     return rejections
-
-
-def _verdict(one: Filter, task: TaskDescription, view: ClusterView) -> Rejection | None:
-    try:
-        return one.check(task, view)
-    except Exception as error:
-        raise evaluation_error(f"the filter {one.name!r}", task, view, error) from error
 
 
 def evaluation_error(what: str, task: TaskDescription, view: ClusterView, error: Exception) -> PolicyEvaluationError:
@@ -434,13 +427,13 @@ def find_failing_policy(
     for rank in ranks:
         try:
             rank.rank(task, view)
-        except Exception as again:  # noqa: BLE001 - it is the one that is looked for
+        except Exception as again:  # noqa: BLE001 - this is the search for it
             return evaluation_error(f"the rank {rank.name!r}", task, view, again)
     for name, score in scores.items():
         try:
             score.score(task, view)
             if isinstance(score, RawScore):
                 score.raw(task, view)
-        except Exception as again:  # noqa: BLE001 - it is the one that is looked for
+        except Exception as again:  # noqa: BLE001 - this is the search for it
             return evaluation_error(f"the score {name!r}", task, view, again)
-    return evaluation_error("a rank or score, but not when it was asked again,", task, view, error)
+    return evaluation_error("a rank or score, but not when it was repeated,", task, view, error)

@@ -55,7 +55,7 @@ HEALTH_CODES = frozenset(
         DASHBOARD_SILENT,
     }
 )
-"""Reasons that speak of the cluster's health, not of what the item asks for."""
+"""Reasons that lie in the health of the cluster, not in the needs of the item."""
 
 UNBLOCKED_BY: dict[str, str] = {
     CLUSTER_UNKNOWN: "{cluster} answers and says what is free",

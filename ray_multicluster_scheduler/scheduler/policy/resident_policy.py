@@ -1,4 +1,4 @@
-"""ResidentPolicy, registered as ``resident``: prefers permanent clusters to those that cost by use."""
+"""ResidentPolicy, registered as ``resident``: a score that prefers permanent clusters to those that cost by use."""
 
 from __future__ import annotations
 

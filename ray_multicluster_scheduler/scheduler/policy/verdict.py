@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision
-from ray_multicluster_scheduler.common.tables import MOST_NAMED, main_rejection, reason_lines
+from ray_multicluster_scheduler.common.tables import MOST_NAMED, main_rejection
 from ray_multicluster_scheduler.scheduler.policy.reasons import (
     ABOVE_THRESHOLD,
     HEALTH_CODES,
@@ -28,11 +28,11 @@ class Verdict(Enum):
     PLACED = "placed"
     WAIT = "wait"
     INFEASIBLE = "infeasible"  # no cluster could ever run it
-    UNHEALTHY = "unhealthy"  # those that could, do not answer and are not expected to
+    UNHEALTHY = "unhealthy"  # the clusters that could run it do not answer
 
 
 def verdict(decision: SchedulingDecision) -> Verdict:
-    """INFEASIBLE and UNHEALTHY mean that waiting is pointless for every single cluster."""
+    """INFEASIBLE and UNHEALTHY mean that every cluster rejects it permanently."""
     if decision.cluster is not None:
         return Verdict.PLACED
     if all(never_fits(row) for row in decision.candidates) and decision.candidates:
@@ -61,12 +61,6 @@ def lacks_capacity(row: CandidateReport) -> bool:
     """Is capacity missing, and are all other reasons limits that pass as our items there end?"""
     codes = {one.code for one in row.rejections}
     return not codes.isdisjoint(CAPACITY_CODES) and codes <= CAPACITY_CODES | RATE_CODES
-
-
-def table(decision: SchedulingDecision) -> str:
-    """The reasons as text, one cluster per line, for an error message; where one is permanent, temporary ones are left
-    out."""
-    return reason_lines(decision.candidates)
 
 
 def closest_candidate(rows: Sequence[CandidateReport]) -> CandidateReport:

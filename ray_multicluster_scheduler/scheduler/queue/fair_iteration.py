@@ -1,7 +1,7 @@
 """FairIteration: iterates over the groups of all owners in fair order, while groups are parked one by one.
 
-Asking all owners again for each group would be quadratic in the number of owners. They are asked once; after that only
-the owner whose group was parked is asked again.
+Recomputing all owners for each group would be quadratic in the number of owners. They are computed once; after that
+only the owner of the parked group is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FairIteration:
         heapify(self._by_age)
 
     def first(self) -> tuple[ShapeGroup, ShapeGroup] | None:
-        """The group of the owner whose turn it is (for equal turns, the older one), and the oldest of all owners' first
+        """The group of the next owner in turn (for equal turns, the older one), and the oldest of all owners' first
         groups; None when all are parked."""
         turn, oldest = self._top(self._by_turn), self._top(self._by_age)
         return None if turn is None or oldest is None else (turn, oldest)
@@ -58,5 +58,5 @@ class FairIteration:
             first = self._first_groups.get(owner)
             if first is not None and first[0] == number:
                 return first[1]
-            heappop(heap)  # it stepped aside
+            heappop(heap)  # stale: its group was parked
         return None

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 Need: TypeAlias = tuple[float, ...]
-NOBODY = 1 << 62
-"""The number of an empty branch: later than everyone."""
+NO_NUMBER = 1 << 62
+"""The number of an empty branch: larger than any other."""
 
 _ROUNDING = 0.5e-4
 _UNSORTED = 16
@@ -49,7 +49,7 @@ class NeedIndex:
             place = self._allocate_leaf(group)
         elif self._firsts[self._size + place] == first:
             return
-        self._set(place, first, self._needs[group] if first != NOBODY else self._no_need)
+        self._set(place, first, self._needs[group] if first != NO_NUMBER else self._no_need)
 
     def remove(self, group: ShapeGroup) -> None:
         """Remove a group that became empty."""
@@ -57,11 +57,11 @@ class NeedIndex:
         del self._needs[group]
         self._leaves[place] = None
         self._free.append(place)
-        self._set(place, NOBODY, self._no_need)
+        self._set(place, NO_NUMBER, self._no_need)
 
     def first(self, rooms: Sequence[Need] | None) -> tuple[int, ShapeGroup] | None:
         """The earliest group that fits one of ``rooms`` (None: any group), with its number."""
-        if not self._leaf_of or self._firsts[1] == NOBODY:
+        if not self._leaf_of or self._firsts[1] == NO_NUMBER:
             return None
         if rooms is None:
             return self._search((inf,) * len(self._names))
@@ -83,7 +83,7 @@ class NeedIndex:
             if branch >= size:
                 return number, self._group_at(branch)
             for child in (2 * branch, 2 * branch + 1):
-                if firsts[child] != NOBODY and _covers(room, least[child]):
+                if firsts[child] != NO_NUMBER and _covers(room, least[child]):
                     heapq.heappush(branches, (firsts[child], child))
         return None
 
@@ -111,12 +111,12 @@ class NeedIndex:
         self._leaves = [*groups, *(None for _ in range(self._size - len(groups)))]
         self._free = list(range(self._size - 1, len(groups) - 1, -1))
         self._leaf_of = {group: place for place, group in enumerate(groups)}
-        self._firsts = [NOBODY] * (2 * self._size)
+        self._firsts = [NO_NUMBER] * (2 * self._size)
         self._earliest = list(range(2 * self._size))
         self._least = [self._no_need] * (2 * self._size)
         self._unsorted = 0
         for group, number in numbers.items():
-            if number != NOBODY:
+            if number != NO_NUMBER:
                 self._firsts[self._size + self._leaf_of[group]] = number
                 self._least[self._size + self._leaf_of[group]] = self._needs[group]
         for branch in range(self._size - 1, 0, -1):
@@ -170,7 +170,7 @@ def amounts_of(room: Mapping[str, float], names: Sequence[str]) -> Need:
 
 
 def _covers(room: Need, need: Need) -> bool:
-    for there, wanted in zip(room, need):  # noqa: B905, SIM110 - this is where a search spends its time
+    for there, wanted in zip(room, need):  # noqa: B905, SIM110 - the hot loop of a search
         if wanted > there:
             return False
     return True

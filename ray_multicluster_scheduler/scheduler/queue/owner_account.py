@@ -10,7 +10,7 @@ ROUNDING = 0.5e-4
 """Ray keeps four decimals."""
 
 UNKNOWN_COST = {"CPU": 1.0}
-"""An item that asks for nothing still keeps something busy: it counts as this much."""
+"""What an item without requirements counts as."""
 
 
 class Holding(NamedTuple):
@@ -44,7 +44,7 @@ class OwnerAccount:
         self._used = 0.0
         self._since = 0.0
         self.share_key: tuple[float, int, str] = (0.0, 0, "")
-        """Where it stands among the owners, by its share."""
+        """Its sort key among the owners."""
 
     @property
     def idle(self) -> bool:
@@ -52,7 +52,7 @@ class OwnerAccount:
 
     @property
     def exceeds_limits(self) -> bool:
-        """Does it hold more than it may? Lowering a limit takes nothing away."""
+        """Does it hold more than its limits allow? A lowered limit does not stop running items."""
         running = self.max_running is not None and self.running > self.max_running
         return running or (self.max_gpus is not None and self.gpus > self.max_gpus + ROUNDING)
 
@@ -94,7 +94,7 @@ class OwnerAccount:
             self.held = self.gpus = 0.0  # without the noise of sums
 
     def refusal(self, gpus: float) -> str | None:
-        """Why no item of this owner that needs so many GPUs may start now; None if one may."""
+        """Why no item of this owner that needs this number of GPUs may start now; None if one may."""
         if self.max_running is not None and self.running >= self.max_running:
             if not self.max_running:
                 return "nothing of it may start, as its max_running is 0"

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.queue.shape import EligibilityClass
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 FreeAmounts: TypeAlias = Callable[[EligibilityClass], Sequence[Need] | None]
-"""What is free for a bay, of what its groups need, for each place where something is; None: look at all of them."""
+"""The free amounts of the resources that a class needs, one entry per place; None: unlimited."""
 
 
 def any_amount(bay: EligibilityClass) -> None:

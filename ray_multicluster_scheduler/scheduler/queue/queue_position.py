@@ -1,4 +1,4 @@
-"""Positions in the queue, and which items are ahead, for explanations; nothing is decided by them."""
+"""Positions in the queue, and which items are ahead. For explanations only; decisions do not use them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """``position`` 1 is next, if what is free suited all items. ``ahead`` are the first items before it, each with the
-    reason."""
+    """``position`` 1 is next, if all items fit. ``ahead`` are the first items before it, each with the reason."""
 
     position: int
     ahead: tuple[tuple[str, str], ...]
@@ -92,8 +91,8 @@ def _before_of_its_priority(
             at += 1
         own = numbers[group.shape.owner].count_before(mine.number)
         fewer = bisect_right(lengths, own)
-        everybody = sums[fewer] + own * (len(lengths) - fewer)
-        yield task_id, mine, everybody + len(earlier) - bisect_right(earlier, own)
+        of_all_owners = sums[fewer] + own * (len(lengths) - fewer)
+        yield task_id, mine, of_all_owners + len(earlier) - bisect_right(earlier, own)
 
 
 def _urgency_of(queue: TaskQueue, priority: int) -> Callable[[float], float]:

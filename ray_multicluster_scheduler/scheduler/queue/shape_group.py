@@ -21,8 +21,7 @@ class QueueEntry(NamedTuple):
 
 
 class ShapeGroup:
-    """Waiting items of one shape and priority. ``decision`` says why they wait; None if the group was not considered
-    yet."""
+    """Waiting items of one shape and priority. ``decision`` is why they wait; None before the first decision."""
 
     __slots__ = ("_heap", "_members", "decision", "eligibility", "need", "parked", "priority", "shape")
 

@@ -16,7 +16,7 @@ from math import inf
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.scheduler.policy import reasons
 from ray_multicluster_scheduler.scheduler.queue.fair_iteration import FairIteration
-from ray_multicluster_scheduler.scheduler.queue.need_index import NOBODY, NeedIndex
+from ray_multicluster_scheduler.scheduler.queue.need_index import NO_NUMBER, NeedIndex
 from ray_multicluster_scheduler.scheduler.queue.order import FifoOrder, Order
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, OwnerAccount
 from ray_multicluster_scheduler.scheduler.queue.owner_queue import FreeAmounts, OwnerQueue, PriorityLevel, any_amount
@@ -36,26 +36,23 @@ class TaskQueue:
         self.order = order or FifoOrder(_FOREVER)
         self._new_account = account or (lambda _: OwnerAccount())
         self._accounts: dict[str, OwnerAccount] = {}
-        self._owners_by_share: list[
-            tuple[float, int, str]
-        ] = []  # owners with items here, who has the smallest share first
+        # Owners with items here, the smallest share first.
+        self._owners_by_share: list[tuple[float, int, str]] = []
         self._newcomers = count()
         self._eligibility_counts: Counter[EligibilityClass] = Counter()
         self._maybe_idle: set[str] = set()
-        self._most_used = 0.0  # the most that one who had a turn had used by then, for its weight
-        self._largest_item_use = (
-            0.0  # the most that a single item has used lately: shares cannot be equal to less than that
-        )
+        self._most_used = 0.0  # the most that an owner had used at its turn, divided by its weight
+        self._largest_item_use = 0.0  # of a recent item: shares cannot be more equal than that
         self.unblocked_owners: set[str] = set()
         """Owners whose items were skipped because of a limit that no longer applies."""
         self._levels: dict[int, PriorityLevel] = {}
         self._priorities: list[int] = []
         self._groups: dict[tuple[int, Shape], ShapeGroup] = {}
         self._group_of: dict[str, ShapeGroup] = {}
-        self._iteration: dict[int, FairIteration] = {}  # by priority; empty when something has happened but parking
+        self._iteration: dict[int, FairIteration] = {}  # by priority; parking is the only change that keeps it
         self._iteration_at = 0.0
 
-    # ---- who waits
+    # ---- the waiting items
 
     def enqueue(self, task: TaskDescription, number: int, *, retry: bool = False) -> ShapeGroup:
         """Queue an item. ``number`` is its submission number; a retry keeps its number and so its position."""
@@ -153,7 +150,7 @@ class TaskQueue:
     def __len__(self) -> int:
         return len(self._group_of)
 
-    # ---- whose turn it is
+    # ---- the order
 
     def first(self, rooms: FreeAmounts, now: float, above: int | None = None) -> ShapeGroup | None:
         """The first group in order that fits ``rooms``; only priorities ``above``.
@@ -166,8 +163,8 @@ class TaskQueue:
         return self._most_urgent(self._first_of_level(priority, rooms, now) for priority in levels)
 
     def next_in_iteration(self, now: float) -> ShapeGroup | None:
-        """The same, whatever is free. While only parking happens between two calls, owners are asked once, not for each
-        group."""
+        """The same without regard to free capacity. The order of owners is computed once for consecutive calls with
+        only parking between them."""
         if not self._iteration or self._iteration_at != now:
             self._iteration = {
                 priority: self._start_iteration(priority, now) for priority in reversed(self._priorities)
@@ -186,7 +183,7 @@ class TaskQueue:
             if best is None:
                 best = turn
             elif self.urgency(oldest) < urgency:
-                best = oldest  # by its age alone: whose turn it is among its equals does not matter
+                best = oldest  # by its age alone, without turns
             urgency = min(urgency, self.urgency(oldest)) if len(self._priorities) > 1 else urgency
         return best
 
@@ -194,7 +191,7 @@ class TaskQueue:
         """Leave the group out of the scan until :meth:`unpark`."""
         group.parked = True
         if group:
-            self._index_of(group).update(group, group.need, NOBODY)
+            self._index_of(group).update(group, group.need, NO_NUMBER)
         turns = self._iteration.get(group.priority)
         if turns is not None:
             turns.next_of(group.shape.owner)
@@ -211,11 +208,11 @@ class TaskQueue:
         return self.order.urgency(group.priority, group.head().since)
 
     def refusal(self, group: ShapeGroup) -> tuple[str, str] | None:
-        """Why no item of the group may start now, whatever is free: code and sentence; None if it may."""
+        """Why no item of the group may start now, by its owner's limits: code and sentence; None if it may."""
         return self.refusal_of(group.shape.owner, group.need.get("GPU", 0.0))
 
     def refusal_of(self, owner: str, gpus: float) -> tuple[str, str] | None:
-        """The same for any item of this owner that needs so many GPUs. It creates no account."""
+        """The same for an item of this owner that needs this number of GPUs. It creates no account."""
         account = self._accounts.get(owner) or self._new_account(owner)
         if account.paused is not None:
             why = f": {account.paused}" if account.paused else ""
@@ -270,7 +267,7 @@ class TaskQueue:
         return account.exceeds_limits
 
     def charge(self, owner: str, holding: Holding, now: float) -> None:
-        """An item of this owner goes to a cluster: it had its turn."""
+        """Count an item of this owner that is sent to a cluster."""
         self._iteration.clear()
         account = self.account(owner)
         account.raise_used_to((self._most_used - _CREDIT * self._largest_item_use) * account.weight, now)
@@ -302,7 +299,7 @@ class TaskQueue:
         self._maybe_idle.clear()
 
     def _first_of_level(self, priority: int, rooms: FreeAmounts, now: float) -> tuple[ShapeGroup, ShapeGroup] | None:
-        """Among the groups that fit: that of the owner whose turn it is, and the oldest."""
+        """Among the groups that fit: that of the next owner in turn, and the oldest."""
         alone = len(self._priorities) == 1
         best: tuple[int, ShapeGroup] | None = None
         best_turn: tuple[float, ...] = ()
@@ -340,7 +337,7 @@ class TaskQueue:
                 yield (share,), equals[0]
             begin = end
 
-    # ---- where it stands
+    # ---- indexes
 
     def _index_of(self, group: ShapeGroup) -> NeedIndex:
         queue = self._owner_queue(self._level(group.priority), group.shape.owner)

@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload
 )
 
 _CONTAINERS = frozenset({"image_uri", "container"})
-"""With these keys Ray accepts no py_modules: everything that a job imports is in its image."""
+"""With these keys Ray accepts no py_modules: the image contains all that a job imports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""ClusterValues: values that were left in the clusters where they were made."""
+"""ClusterValues: fetches and releases result values that stay in the clusters where they were computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.connection.links.remote_values import 
 
 
 class Links(Protocol):
-    """The links that there are."""
+    """The existing links."""
 
     def existing_link(self, cluster: str) -> ClusterLink | None: ...
 
@@ -18,26 +18,26 @@ class Links(Protocol):
 
 
 class ClusterValues:
-    """On the loop."""
+    """Used on the control plane's loop."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
 
     async def fetch(self, cluster: str | None, result: CallResult) -> bytes:
-        """The pickled value. Raises ResultLostError."""
+        """Fetch the pickled value. Raises ResultLostError."""
         link = self._link(cluster, result)
         if link is None:
-            raise value_lost(result.task_id, cluster, "the agent that kept it has ended")
+            raise value_lost(result.task_id, cluster, "the agent that held it has ended")
         return await link.fetch(result.task_id, result.attempt)
 
     def release_value(self, cluster: str | None, result: CallResult) -> None:
-        """It is not wanted any more."""
+        """Release a value that is no longer needed."""
         link = self._link(cluster, result)
         if link is not None:
             link.release_value(result.task_id, result.attempt)
 
     def release_values_older_than(self, seconds: float) -> None:
-        """The same of all that are known for longer."""
+        """Release all values that are older than this."""
         for link in self._links.links():
             link.release_values_older_than(seconds)
 

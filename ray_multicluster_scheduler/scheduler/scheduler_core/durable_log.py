@@ -50,7 +50,7 @@ class DurableLog:
     """A TransitionLog in the store. Used on one loop.
 
     Everything between two calls of :meth:`flush` becomes one change, so rows are as of the last event in it. ``soon``
-    schedules a callback on the loop, from any thread; ``fail`` is called when nothing can be written any more.
+    schedules a callback on the loop, from any thread; ``fail`` is called when the store has failed.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class DurableLog:
 
     def accept(self, task: TaskDescription, blobs: Mapping[str, bytes], objects: Sequence[str] = ()) -> None:
         """Check that an item can be written, and reserve space for its small payloads; large ones are in the store
-        already. ``objects`` names its attached values. Call it before the machine gets the item: later it is too late
-        to refuse.
+        already. ``objects`` names its attached values. Call it before the machine gets the item, which cannot be
+        refused afterwards.
 
         Raises TaskSubmissionError for an item that cannot be encoded or whose payload is missing, StoreFullError, and
         StoreError for secrets that cannot be encrypted.
@@ -192,7 +192,7 @@ class DurableLog:
 
     def restored(self, now: float = 0.0, interval_s: float = 0.0) -> Restored:
         """The state for a new machine: open items and those that they wait for, the fleet, counters, and the last
-        dispatches to each cluster within a submission interval of so many seconds."""
+        dispatches to each cluster within the submission interval ``interval_s``."""
         rows = {stored.new.id: self._row(stored) for stored in self._store.open_items()}
         awaited = {one for row in rows.values() for one in row.after if one not in rows}
         for stored in map(self._store.item, sorted(awaited)):

@@ -1,6 +1,6 @@
 """Users' own policies: registered by the program, offered by installed packages, or named in the configuration.
 
-Loading them imports other people's modules, which is why it is not done in ``policy``.
+Loading them imports users' modules; ``scheduler/policy`` itself does no I/O.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _registered: dict[str, Callable[[], object]] = {}
 
 
 def register_policy(name: str, factory: Callable[[], object]) -> None:
-    """Make a filter, a rank or a score of your own known to every scheduler that is started from now on.
+    """Register your own filter, rank or score for all schedulers that are started from now on.
 
     ``factory`` (a class will do) is called once per scheduler, and makes an object with a ``name`` and one of the
     methods ``check``, ``rank`` and ``score``. Filters and ranks always take part, a score does when
@@ -39,14 +39,12 @@ def register_policy(name: str, factory: Callable[[], object]) -> None:
             f"The policy {name!r} is registered already ({_origin(before)}).",
             next_step=f"register {_origin(factory)} under another name",
         )
-    _registered[name] = factory  # the same one again: a notebook's cell that is run anew
+    _registered[name] = factory  # again: a notebook cell was run again
 
 
 def load_policies(settings: Settings) -> PolicyCatalog:
-    """All policies that a scheduler with these settings knows. Call it once, where things are wired up.
-
-    Raises ConfigurationError that names the entry point, or the key, of one that cannot be used.
-    """
+    """All users' policies for a scheduler with these settings. Raises ConfigurationError with the entry point or the
+    key of a policy that cannot be loaded."""
     catalog = PolicyCatalog()
     load_entry_points(catalog)
     for name, factory in list(_registered.items()):
@@ -60,10 +58,7 @@ def load_policies(settings: Settings) -> PolicyCatalog:
 
 
 def load_entry_points(catalog: PolicyCatalog) -> None:
-    """Add the policies that installed packages offer.
-
-    Raises ConfigurationError that names the entry point when one cannot be loaded.
-    """
+    """Add the policies of installed packages. Raises ConfigurationError with the entry point that cannot be loaded."""
     for point in entry_points(group=ENTRY_POINTS):
         what = f"The policy {point.name!r} ({point.value})"
         step = "repair or uninstall the package that offers it"
@@ -75,7 +70,7 @@ def load_entry_points(catalog: PolicyCatalog) -> None:
 
 
 def _factory_at(path: str, where: str) -> Callable[[], object]:
-    """What ``package.module:attribute`` names; an object that is a policy already stands for itself."""
+    """The object at ``package.module:attribute`` as a factory; a policy object is returned as it is."""
     module_name, _, attribute = path.partition(":")
     try:
         found: object = import_module(module_name)

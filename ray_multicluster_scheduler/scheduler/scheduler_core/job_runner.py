@@ -1,4 +1,4 @@
-"""JobRunner: submits jobs to the Jobs API of clusters, watches them and stops them."""
+"""JobRunner: submits jobs to the Jobs API of clusters, polls them and stops them."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class _Lane:
 
 
 class JobRunner:
-    """Submits each attempt under an id of its own, so that a repeated submit finds the first, and polls it to its
-    end."""
+    """The AttemptRunner (see dispatcher.py) of jobs. Submits each attempt under an id of its own, so that a repeated
+    submit finds the first, and polls it to its end."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """LinkRunner: sends attempts of tasks, actors and gangs as calls over the link of their cluster.
 
-Everything slow (starting an agent, uploading a package) runs in a task of its own, and its outcome is posted to the
+Slow work (starting an agent, uploading a package) runs in an asyncio task of its own and posts its outcome to the
 machine as an event. Attempts of one cluster are sent in the order of their placement.
 """
 
@@ -44,7 +44,7 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import Pa
 
 
 class LinkRunner:
-    """The :class:`AttemptRunner` of everything that runs behind a link."""
+    """The AttemptRunner (see dispatcher.py) of all items that run behind a link."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MAX_CHARS = 1_000_000
 MAX_TOTAL = 64 * 1024 * 1024
 PIECE_COST = 100
-"""Overhead of a piece besides its characters, about: a million pieces of one letter take more than a megabyte."""
+"""Approximate overhead of a piece, in addition to its characters."""
 GAP = "gap"
 """The stream name of a piece that stands for lost output of any stream."""
 
@@ -39,9 +39,8 @@ class AttemptOutput:
 class OutputStore:
     """Output by attempt. Written on the loop, read from any thread.
 
-    An attempt that prints nothing costs nothing. The total stays below ``max_total``: output of the attempts that
-    closed first is evicted first, and only its size is remembered. If only open attempts are left, new output is
-    counted, not kept.
+    The total stays below ``max_total``: output of the attempts that closed first is evicted first, and only its size is
+    remembered. If only open attempts are left, new output is counted and dropped.
     """
 
     def __init__(self, max_chars: int = MAX_CHARS, max_total: int = MAX_TOTAL) -> None:
@@ -54,7 +53,7 @@ class OutputStore:
         self._total = 0
 
     def write(self, task_id: str, attempt: int, stream: str, text: str) -> None:
-        """Add a piece; above a limit it is counted, not kept."""
+        """Add a piece; above a limit it is counted and dropped."""
         with self._changed:
             output = self._outputs.setdefault(task_id, {}).setdefault(attempt, AttemptOutput())
             late = self._closed.pop((task_id, attempt), False)  # not evicted now: it must not make room for itself
@@ -68,7 +67,7 @@ class OutputStore:
             self._outputs.setdefault(task_id, {}).setdefault(attempt, AttemptOutput()).dropped += characters
 
     def close(self, task_id: str, attempt: int) -> None:
-        """This attempt and the earlier ones print no more."""
+        """Record that this attempt and the earlier ones have no more output."""
         with self._changed:
             for number in self._outputs.get(task_id, ()):
                 if number <= attempt:
@@ -87,7 +86,7 @@ class OutputStore:
             self._changed.notify_all()
 
     def text(self, task_id: str, attempt: int, stream: str | None = None) -> str:
-        """The output (or one stream of it), with lines that tell how much was dropped."""
+        """The output (or one stream of it), with lines for dropped parts."""
         with self._changed:
             output = self._outputs.get(task_id, {}).get(attempt) or _NOTHING
             return as_text([*self._gap(task_id, attempt), *output.parts], output.dropped, stream)
@@ -161,7 +160,7 @@ class StoredOutput(OutputStore):
     """Output of a service: recent output is in memory, all of it in the store, in documents of what came since the
     last.
 
-    Evicted output is read from the store. What was not saved before its eviction is lost; a document tells how much."""
+    Evicted output is read from the store. What was not saved before its eviction is lost; a document counts it."""
 
     def __init__(self, store: Store) -> None:
         super().__init__()
@@ -169,9 +168,9 @@ class StoredOutput(OutputStore):
         self.unsaved: dict[AttemptKey, None] = {}
         """Attempts with output that is not saved."""
         self._complete: set[AttemptKey] = set()
-        """Attempts whose output is known completely; agents may send it again."""
+        """Attempts with complete output: what agents send again is ignored."""
         self._evicted: dict[str, set[int]] = {}
-        """Attempts of which memory has less than the store."""
+        """Attempts with output that is only in the store."""
 
     def write(self, task_id: str, attempt: int, stream: str, text: str) -> None:
         key = (task_id, attempt)
@@ -195,7 +194,7 @@ class StoredOutput(OutputStore):
         return "" if attempt in self._evicted.get(task_id, ()) else super().text(task_id, attempt, stream)
 
     def take_unsaved(self, task_id: str, attempt: int) -> bytes | None:
-        """A document of what came since the last call, for the caller to save; None if nothing did."""
+        """A document of the output since the last call, for the caller to save; None if there is none."""
         self.unsaved.pop((task_id, attempt), None)
         with self._changed:
             parts, dropped = self._unsaved_of(task_id, attempt)
@@ -267,6 +266,6 @@ def gap(characters: int) -> tuple[str, str]:
 
 
 def as_text(parts: Iterable[Sequence[str]], dropped: int, stream: str | None) -> str:
-    """The output (or one stream of it) as text, with a line that tells how much was dropped."""
+    """The output (or one stream of it) as text, with a last line if more was dropped."""
     text = "".join(part for name, part in parts if stream in (None, name) or name == GAP)
     return text + f"\n[{dropped} characters more were dropped]\n" if dropped else text

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CACHE_BYTES = 64 * 2**20
 ENTRY_BYTES = 250
-"""Overhead of one cached payload besides its bytes, about."""
+"""Approximate overhead of one cached payload, in addition to its bytes."""
 _SMALL_BYTES = 4096
 
 

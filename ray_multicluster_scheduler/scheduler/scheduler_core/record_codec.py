@@ -1,6 +1,6 @@
 """Encodes rows of the scheduler machine and results of attempts as records of the store, and decodes them.
 
-Documents are JSON with a format version, ``v``. Readers ignore keys that they do not know.
+Documents are JSON with a format version, ``v``. Readers ignore unknown keys.
 """
 
 from __future__ import annotations
@@ -271,7 +271,8 @@ def decode_completion(stored: StoredItem) -> Complete | None:
 
 
 def encode_fleet(clusters: Iterable[ClusterRow], owners: Iterable[OwnerRow], absent: Mapping[str, bytes]) -> FleetState:
-    """Operators' decisions about clusters and owners; those about ``absent`` clusters (not configured now) are kept."""
+    """Operators' decisions about clusters and owners, including those about ``absent`` clusters (not configured
+    now)."""
     documents = {one.name: _cluster(one) for one in clusters}
     present = {name: _text({"v": _VERSION, **document}) for name, document in documents.items() if document}
     return FleetState(
@@ -286,7 +287,12 @@ def decode_fleet(stored: FleetState) -> tuple[tuple[ClusterRow, ...], tuple[Owne
         document = json.loads(text)
         dead = ClusterProblem(**document["dead"]) if "dead" in document else None
         clusters.append(ClusterRow(name, bool(document.get("cordoned")), document.get("paused"), dead))
-    return tuple(clusters), tuple(_owner_row(name, json.loads(text)) for name, text in stored.owners.items())
+    owners = []
+    for name, text in stored.owners.items():
+        document = json.loads(text)
+        limits = document.get("limits")
+        owners.append(OwnerRow(name, document["paused"], None if limits is None else stored_owner_limits(limits)))
+    return tuple(clusters), tuple(owners)
 
 
 def printable(text: str) -> str:
@@ -304,15 +310,7 @@ def _cluster(row: ClusterRow) -> dict[str, Any]:
 
 
 def _owner(row: OwnerRow) -> dict[str, Any]:
-    document: dict[str, Any] = {"paused": row.paused}
-    return document if row.limits is None else {**document, "limits": row.limits.model_dump()}
-
-
-def _owner_row(name: str, document: Mapping[str, Any]) -> OwnerRow:
-    limits = document.get("limits")
-    if limits is None:
-        return OwnerRow(name, document["paused"])
-    return OwnerRow(name, document["paused"], stored_owner_limits(limits))
+    return {"paused": row.paused, **({} if row.limits is None else {"limits": row.limits.model_dump()})}
 
 
 def _text(document: Mapping[str, Any]) -> bytes:

@@ -103,7 +103,7 @@ class ResultCollector:
     def _finished(self, cluster: str, result: CallResult) -> None:
         """Keep a masked result of an item and report it."""
         kept = self._results.get(result.task_id)
-        if kept is None or kept.attempt <= result.attempt:  # else it is late: that attempt was given up
+        if kept is None or kept.attempt <= result.attempt:  # else it is late, of an abandoned attempt
             self._results[result.task_id] = result
         self._report(result)
 
@@ -125,7 +125,7 @@ class ResultCollector:
         )
 
     def when_durable(self, callback: Callable[[], object]) -> None:
-        callback()  # nothing is durable here
+        callback()  # there is no store
 
     def hold_until_delivered(self, call_id: str, callback: Callable[[], object]) -> bool:
         return False
@@ -155,8 +155,8 @@ class DurableResultCollector(ResultCollector):
         self._undelivered: dict[str, Callable[[], object]] = {}
 
     def stop_acknowledging(self) -> None:
-        """Acknowledge nothing more to agents, so that they send it again to the next process. This process ends, and
-        may not deliver it; results of method calls are held only by their agents."""
+        """Stop acknowledging results, so that the agents send them again to the next process. This process ends and may
+        not deliver them; results of method calls exist only at their agents."""
         self._closing = True
 
     def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
@@ -189,14 +189,14 @@ class DurableResultCollector(ResultCollector):
             self._in_order(lambda: self._finish(cluster, result))
 
     def when_durable(self, callback: Callable[[], object]) -> None:
-        self._in_order(lambda: self._acknowledge_when_durable(callback))
+        self._in_order(lambda: self._when_durable(lambda: self._acknowledge(callback)))
 
     def hold_until_delivered(self, call_id: str, callback: Callable[[], object]) -> bool:
         self._undelivered[call_id] = callback
         return True
 
     def delivered(self, call_id: str) -> None:
-        """Acknowledge a method result: its caller has it, or does not want it any more."""
+        """Acknowledge a method result that its caller has received or abandoned."""
         callback = self._undelivered.pop(call_id, None)
         if callback is not None and not self._closing:
             callback()
@@ -204,16 +204,13 @@ class DurableResultCollector(ResultCollector):
     def _finish(self, cluster: str, result: CallResult) -> None:
         if (result.task_id, result.attempt) in self._stored_output.unsaved:
             self._write_output_of(result.task_id, result.attempt)
-        if self._log.is_over(result.task_id):  # it is late: how the item ended is stored
+        if self._log.is_over(result.task_id):  # late: the outcome of the item is stored already
             self._report(result)
             return
         outcome, payload = encode_outcome(result), result.payload
         small = {outcome.digest: payload} if outcome.digest and payload and len(payload) <= _SMALL_BYTES else {}
         self._log.add_outcome(outcome, small)
         super()._finished(cluster, result)
-
-    def _acknowledge_when_durable(self, callback: Callable[[], object]) -> None:
-        self._when_durable(lambda: self._acknowledge(callback))
 
     def _acknowledge(self, callback: Callable[[], object]) -> None:
         crash_point("before acknowledge")

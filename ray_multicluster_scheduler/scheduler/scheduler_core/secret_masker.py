@@ -1,4 +1,4 @@
-"""SecretMasker: masks the secrets of an item in everything that clusters return about it, once, where it comes in.
+"""SecretMasker: masks the secrets of an item in the data that clusters return about it, once, on arrival.
 
 Results and output are masked by the ResultCollector, events of the dispatcher and of jobs before they are posted.
 """
@@ -47,8 +47,8 @@ class SecretMasker:
         return event
 
     def result(self, result: CallResult) -> CallResult:
-        """The same result with a masked message and traceback. Its value, or pickled exception, is left as it is: only
-        its owner gets it."""
+        """The same result with a masked message and traceback. Its value or pickled exception, which only its owner
+        gets, is not changed."""
         if not result.message and not result.traceback:
             return result
         message, traceback = self.text(result.task_id, result.message), self.text(result.task_id, result.traceback)

@@ -27,14 +27,14 @@ class StoredAgentRecords:
     def agents(self) -> list[AgentRecord]:
         """Agents that may still run. An agent whose secrets cannot be decrypted is included, because its work may go on
         until its lease ends; it gets a random secret, so that no peer can authenticate as it. Raises StoreError if the
-        key exists and cannot be used: then no agent may be given up until it can."""
-        known = self._store.settings(_AGENT).values()
-        if known:
+        key exists and cannot be used: no agent may be abandoned before that is fixed."""
+        stored = self._store.settings(_AGENT).values()
+        if stored:
             self._store.cipher.check_key()
-        return [self._agent(json.loads(text)) for text in known]
+        return [self._agent(json.loads(text)) for text in stored]
 
     def identity(self) -> bytes | None:
-        """Our key and certificate, if they were ever needed."""
+        """Our key and certificate; None if there are none yet."""
         text = self._store.settings(_IDENTITY).get(_IDENTITY)
         if text is None:
             return None
@@ -81,6 +81,6 @@ class StoredAgentRecords:
         return AgentRecord.from_dict(fields)
 
     def _decrypted(self, value: Any) -> str | None:
-        """None if it cannot be decrypted, or was never encrypted and so is no secret any more."""
+        """None if it cannot be decrypted or was never encrypted."""
         text = self._store.cipher.decrypt(value) if isinstance(value, dict) else None
         return text if isinstance(text, str) and not is_undecryptable(text) else None

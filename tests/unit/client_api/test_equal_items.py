@@ -127,7 +127,7 @@ class TestJoining:
         assert second.id == "t2"
         until(lambda: second.state is TaskState.RUNNING)
 
-    def test_nobody_is_joined_to_one_that_was_asked_to_end(self) -> None:
+    def test_no_item_joins_one_that_is_being_cancelled(self) -> None:
         with ControlPlane(obedient=False) as plane:
             first = joined(plane, "k", "t1")
             until(lambda: first.state is TaskState.RUNNING)

@@ -105,7 +105,7 @@ def test_a_cluster_that_was_declared_dead_comes_back_with_its_next_snapshot() ->
     assert manager.health("a", 6.0).problem is None
 
 
-def test_closing_the_breaker_says_whether_it_was_open() -> None:
+def test_closing_the_breaker_returns_whether_it_was_open() -> None:
     manager, registry = fleet()
     state = registry.state("a")
     state.record_snapshot(snapshot(1.0), 1.0)

@@ -81,7 +81,7 @@ def test_an_actor_that_is_ready_holds_what_it_asked_for() -> None:
 # ---- troubles, the gravest first
 
 
-def test_before_anything_is_heard_it_is_unknown_and_being_asked() -> None:
+def test_before_the_first_answer_it_is_unknown_with_a_request_on_its_way() -> None:
     trouble = make().problem(0.0)
     assert trouble is not None
     assert (trouble.code, trouble.being_asked, trouble.hopeless) == ("CLUSTER_UNKNOWN", True, False)
@@ -100,7 +100,7 @@ def test_a_wrong_entry_is_hopeless() -> None:
     )
 
 
-def test_one_that_never_answered_is_unreachable_and_says_when_it_is_asked_again() -> None:
+def test_one_that_never_answered_is_unreachable_with_the_time_of_the_next_request() -> None:
     state = make({"breaker_failures": 2})
     state.record_snapshot_failure("refused.", permanent=False, now=5.0)
     trouble = state.problem(6.0)
@@ -117,7 +117,7 @@ def test_one_that_never_answered_is_unreachable_and_says_when_it_is_asked_again(
     assert ": nothing listens there. It is not asked again for" in again.sentence
 
 
-def test_an_open_breaker_says_when_it_is_probed() -> None:
+def test_an_open_breaker_reports_when_it_is_probed() -> None:
     state = heard()
     for _ in range(5):
         state.breaker.record_failure(20.0)
@@ -129,7 +129,7 @@ def test_an_open_breaker_says_when_it_is_probed() -> None:
     assert probed.sentence == "it failed 5 times in a row and is being asked again"
 
 
-def test_an_open_breaker_says_what_failed_last_and_counts_down() -> None:
+def test_an_open_breaker_reports_the_last_failure_and_counts_down() -> None:
     state = heard(source="http")
     state.link_closed()
     for at in (20.0, 25.0, 30.0, 35.0):
@@ -144,7 +144,7 @@ def test_an_open_breaker_says_what_failed_last_and_counts_down() -> None:
         )
 
 
-def test_that_its_link_is_silent_is_said_before_that_it_does_not_answer() -> None:
+def test_a_silent_link_is_reported_before_missing_answers() -> None:
     state = heard()
     state.link_down(20.0)
     for at in (21.0, 26.0, 31.0, 36.0, 41.0):
@@ -163,7 +163,7 @@ def test_that_its_link_is_silent_is_said_before_that_it_does_not_answer() -> Non
     )
 
 
-def test_what_is_known_of_its_nodes_is_of_now_only_while_it_is_heard() -> None:
+def test_the_state_of_nodes_is_current_only_while_the_cluster_answers() -> None:
     state = make()
     assert not state.nodes_are_current(0.0)
     state.record_snapshot(snapshot("c", 10.0, 8, source="http"), 10.0)
@@ -219,7 +219,7 @@ def test_a_silent_link_is_suspect_and_then_lost() -> None:
     assert code(state, 90.0) is None
 
 
-def test_a_snapshot_grows_old_where_no_link_brings_news() -> None:
+def test_a_snapshot_becomes_stale_without_a_link() -> None:
     state = heard()
     assert code(state, 1000.0) is None  # the link would have told of a change
     state.link_closed()
@@ -234,7 +234,7 @@ def test_a_snapshot_grows_old_where_no_link_brings_news() -> None:
     assert (failed.sentence, failed.being_asked) == ("its last snapshot is 18 s old: timed out", False)
 
 
-def test_a_silent_head_is_a_trouble_until_somebody_has_a_snapshot_of_it() -> None:
+def test_a_silent_head_is_a_problem_until_the_next_snapshot() -> None:
     state = heard()
     state.head_silent_since = 20.0
     trouble = state.problem(36.0)
@@ -260,7 +260,7 @@ def test_a_head_is_not_silent_for_an_agent_that_is_gone() -> None:
     assert state.head_silent_since is None
 
 
-def test_a_snapshot_of_before_the_link_says_nothing_for_it() -> None:
+def test_a_snapshot_from_before_the_link_is_no_update_of_it() -> None:
     state = make()
     state.record_snapshot(snapshot("c", 10.0, 8, source="http"), 10.0)
     state.link_up("3.11.9", "2.60.0", 50.0)
@@ -360,7 +360,7 @@ def test_jobs_spread_and_count_apart() -> None:
     assert state.view(12.0).running_jobs == 0
 
 
-def test_a_cluster_that_was_configured_anew_is_not_blamed_for_before() -> None:
+def test_a_reconfigured_cluster_starts_without_earlier_problems() -> None:
     state = ClusterState(ClusterMetadata("a", dashboard="http://a:1"), Settings(breaker_failures=1))
     state.record_snapshot(snapshot("a", 1.0, 4, 8), 1.0)
     state.breaker.record_failure(2.0)

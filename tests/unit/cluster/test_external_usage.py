@@ -57,7 +57,7 @@ def test_what_comes_in_order_is_always_later() -> None:
     assert believed(early, late) == believed(late, early) == 2
 
 
-def test_others_that_leave_step_by_step_are_gone_when_an_agent_says_so() -> None:
+def test_others_that_leave_step_by_step_are_gone_when_an_agent_reports_it() -> None:
     ledger = Ledger()
     for at, left in ((10, 0), (10.2, 4), (10.4, 8)):
         ledger.observe(seen(at, n1=left))
@@ -82,7 +82,7 @@ def test_a_claim_is_held_until_it_was_not_confirmed_for_long() -> None:
     assert others.on_node("n1") is None
 
 
-def test_time_alone_makes_no_doubt() -> None:
+def test_time_alone_drops_no_bound() -> None:
     """An agent tells of changes only: the last thing it said holds, however long ago that was."""
     assert believed(sight(0, used=5), sight(900, used=8, maybe=8)) == 5
 
@@ -98,7 +98,7 @@ def test_claims_are_bounded() -> None:
     assert len(others._bounds["n1"]) == 1
 
 
-def test_a_late_sight_that_says_nothing_new_is_dropped() -> None:
+def test_a_late_observation_without_new_information_is_dropped() -> None:
     assert believed(sight(10, used=5), sight(9.9, used=3)) == 5
     assert believed(sight(10, used=5), sight(9.9, used=7)) == 7
     assert believed(sight(10, used=5), sight(9.0, used=7)) == 5
@@ -145,7 +145,7 @@ def test_work_that_has_not_started_yet_is_not_taken_off_the_use_of_others() -> N
     assert free(ledger) == {"n1": 2}
 
 
-def test_others_that_leave_are_noticed_beside_work_that_was_seen_to_start() -> None:
+def test_others_that_leave_are_noticed_next_to_work_that_was_seen_to_start() -> None:
     ledger = Ledger()
     ledger.observe(seen(10, n1=4))
     reserve(ledger, "t", 4, at=20)
@@ -154,7 +154,7 @@ def test_others_that_leave_are_noticed_beside_work_that_was_seen_to_start() -> N
     assert free(ledger) == {"n1": 4}
 
 
-def test_and_beside_work_that_was_reserved_for_a_while() -> None:
+def test_others_that_leave_are_noticed_next_to_settled_reservations() -> None:
     ledger = Ledger()
     ledger.observe(seen(10, n1=4))
     reserve(ledger, "t", 4, at=20)

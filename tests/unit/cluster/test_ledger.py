@@ -258,7 +258,7 @@ def test_what_runs_there_or_fits_nowhere_else_stays_booked() -> None:
     assert free(ledger) == {"n1": 3, "n2": 0}
 
 
-def test_work_that_starts_on_a_node_nobody_has_seen_displaces_nobody() -> None:
+def test_work_that_starts_on_an_unknown_node_displaces_no_other() -> None:
     ledger = Ledger()
     reserve(ledger, "t", 8, at=11, node="n1")
     reserve(ledger, "u", 8, at=11, node="n9")

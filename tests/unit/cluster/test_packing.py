@@ -37,7 +37,7 @@ def obeys(strategy: str, chosen: tuple[int, ...] | list[int]) -> bool:
 
 
 @given(st.lists(bundle, min_size=1, max_size=6), st.lists(room, max_size=5), st.sampled_from(STRATEGIES))
-def test_never_over_a_nodes_capacity_and_as_the_strategy_says(
+def test_never_over_a_nodes_capacity_and_by_the_strategy(
     bundles: list[dict[str, float]], rooms: list[dict[str, float]], strategy: str
 ) -> None:
     chosen = pack(bundles, strategy, rooms)
@@ -100,7 +100,7 @@ def test_nothing_fits_on_no_nodes(strategy: str) -> None:
     assert never_fits(cpus(1), strategy, [])
 
 
-def test_a_search_that_takes_too_long_says_neither_yes_nor_no() -> None:
+def test_a_search_that_takes_too_long_has_no_result() -> None:
     """Two to a node, and one node too few: to see that, one would have to try all pairs."""
     bundles, rooms = cpus(*(3 + number / 20 for number in range(20))), cpus(*[8.0] * 9)
     assert sum(one["CPU"] for one in bundles) < 72

@@ -47,7 +47,7 @@ def test_what_was_sent_ahead_waits_in_the_order_in_which_it_was_sent() -> None:
     assert list(places.oldest_prefetched(ONE_CPU)) == []
 
 
-def test_every_change_is_told() -> None:
+def test_every_change_is_reported() -> None:
     told: list[int] = []
     places = SlotAssignments(lambda: told.append(1))
     places.assign(actor("a"))

@@ -101,7 +101,7 @@ def hear(state: ClusterState, at: float, *cpus: float) -> None:
     state.record_snapshot(snapshot(state.name, at, *cpus), at)
 
 
-def test_views_are_made_anew_for_clusters_that_changed() -> None:
+def test_views_are_renewed_for_clusters_that_changed() -> None:
     views, registry = fleet("a", "b")
     hear(registry.state("a"), 10.0, 4)
     hear(registry.state("b"), 10.0, 8)

@@ -130,7 +130,7 @@ class TestWords:
         shared = ["/home/alice"]
         assert moved([shared, shared]) == [["/Users/alice"], ["/Users/alice"]]
 
-    def test_changes_are_told_once_with_the_whole_path(self) -> None:
+    def test_changes_are_returned_once_with_the_whole_path(self) -> None:
         _, changes = move_home_paths(
             ["run /home/alice/x.py", "/home/alice/x.py", "/home/alice"], HOMES, "/Users/alice", words=True
         )

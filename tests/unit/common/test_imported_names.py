@@ -67,6 +67,6 @@ def test_imports_of_a_file(source: str, names: set[str]) -> None:
 
 
 @pytest.mark.parametrize("source", [b"def f(:", b"\0", b"\xff = 1"])
-def test_what_is_no_python_is_told(source: bytes) -> None:
+def test_invalid_python_raises(source: bytes) -> None:
     with pytest.raises((SyntaxError, ValueError)):
         names_in_source(source)

@@ -28,7 +28,7 @@ def test_those_of_a_job() -> None:
     assert item_secrets(a_job("USE_AUTH=true python t.py")) == (), "yes and no are nobody's secret"
 
 
-def test_what_is_said() -> None:
+def test_item_secrets_of_each_part() -> None:
     said = f"Running entrypoint for job j-1: {COMMAND}\nfailing-entry-qqq was wrong"
     shown = mask_values(said, item_secrets(a_job()))
     assert shown == (

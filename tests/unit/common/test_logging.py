@@ -31,7 +31,7 @@ def _restore() -> Iterator[None]:
     root.setLevel(saved[0])
 
 
-def test_a_library_says_nothing_by_itself() -> None:
+def test_a_library_logs_nothing_by_itself() -> None:
     code = "from ray_multicluster_scheduler.common.logging import get_logger; get_logger('x').error('boom')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
@@ -87,7 +87,7 @@ def test_an_unknown_level_is_refused() -> None:
         configure("LOUD")
 
 
-def test_whether_somebody_asked_for_it() -> None:
+def test_whether_it_is_configured() -> None:
     assert not is_configured()
     configure(stream=io.StringIO())
     assert is_configured()
@@ -142,7 +142,7 @@ class Broken(io.StringIO):
         raise BrokenPipeError
 
 
-def test_nobody_fails_because_the_log_cannot_be_written() -> None:
+def test_a_log_that_cannot_be_written_fails_no_caller() -> None:
     configure("INFO", stream=Broken())
     log = get_logger("tests.broken")
     with batched_lines():

@@ -163,6 +163,6 @@ def test_an_option_after_a_switch() -> None:
     assert secrets_in_text("python t.py --verbose --token abcdefgh") == ["abcdefgh"]
 
 
-def test_a_very_long_line_is_looked_at_to_its_end_and_is_no_secret_itself() -> None:
+def test_a_very_long_line_is_searched_to_its_end_and_is_no_secret_itself() -> None:
     line = "python - <<E\n" + "print(1)\n" * 5_000 + "E --token abcdefgh"
     assert secrets_in_text(line) == ["abcdefgh"]

@@ -63,7 +63,7 @@ def test_as_text_and_by_str_and_from_data() -> None:
     )
 
 
-def test_what_the_table_says_is_not_said_above_it_too() -> None:
+def test_a_reason_in_the_table_is_not_repeated_above_it() -> None:
     never = SchedulingDecision("t", 1.0, None, "TOO_BIG", "old: its largest node has 2 CPUs", ROWS[3:])
     assert decision_text(never).startswith("TOO_BIG: no cluster can take it, and waiting would not help\n")
     assert decision_text(never).count("its largest node has 2 CPUs") == 1
@@ -79,7 +79,7 @@ def test_it_fails_at_once_if_all_say_no_for_good() -> None:
     assert not fails_at_once([]), "there may be clusters one day"
 
 
-def test_in_an_error_a_final_reason_is_told_alone() -> None:
+def test_in_an_error_a_permanent_reason_stands_alone() -> None:
     assert reason_lines(ROWS[2:]) == (
         "  centos: 1 CPU is free on its largest node, 4 are asked for\n  old: its largest node has 2 CPUs"
     )

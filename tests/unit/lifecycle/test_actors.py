@@ -64,7 +64,7 @@ def test_leaving_by_itself_is_success() -> None:
     assert driver.states("x") == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
 
 
-def test_death_fails_it_and_says_which_error() -> None:
+def test_the_death_of_an_actor_fails_it_with_its_error_class() -> None:
     driver = ready(1)
     serving(driver, "x")
     driver.fail("x", "crash", "ActorDiedError")

@@ -263,7 +263,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", [*range(10), 1025, 1095])
-def test_every_decision_is_the_naive_one_and_nobody_waits_in_vain(seed: int) -> None:
+def test_every_decision_is_the_naive_one_and_no_item_waits_needlessly(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(STEPS):
         walk.step()

@@ -130,7 +130,7 @@ def test_cancelling_the_head_of_a_shape_lets_the_others_wait_on() -> None:
     assert list(driver.sent_to()) == ["running", "w2"]
 
 
-def test_a_job_that_somebody_stopped_in_the_dashboard_is_cancelled() -> None:
+def test_a_job_that_was_stopped_in_the_dashboard_is_cancelled() -> None:
     driver = ready(1)
     driver.submit(job("j"))
     driver.start("j")

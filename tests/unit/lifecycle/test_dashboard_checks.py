@@ -130,7 +130,7 @@ def test_without_a_link_a_refused_job_does_count() -> None:
     assert driver.machine.record("t").code == "BREAKER_OPEN"
 
 
-def test_news_of_a_cluster_that_is_gone_or_was_changed() -> None:
+def test_reports_about_a_removed_or_changed_cluster() -> None:
     driver = silent()
     driver.submit(job("j"))
     driver.send(events.DashboardChecked("stranger", "who is that"))

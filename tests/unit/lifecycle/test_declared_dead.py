@@ -121,7 +121,7 @@ def test_what_was_sent_ahead_inherits_no_place_there() -> None:
     assert driver.state("next") is TaskState.RETRYING
 
 
-def test_it_takes_no_work_and_says_why_until_its_link_is_up() -> None:
+def test_it_takes_no_work_with_a_reason_until_its_link_is_up() -> None:
     driver = silent(1)
     declare(driver, "sold")
     driver.submit(task("only", preferred_cluster="a", fallback="wait"))

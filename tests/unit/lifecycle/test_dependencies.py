@@ -51,7 +51,7 @@ class TestAfter:
         run(driver, "b")
         assert driver.state("u") is TaskState.DISPATCHING
 
-    def test_a_failure_fails_it_at_once_and_says_why(self) -> None:
+    def test_a_failed_dependency_fails_it_at_once_with_the_reason(self) -> None:
         driver = ready(4)
         driver.submit(job("a"))
         driver.submit(task("b"))
@@ -154,9 +154,7 @@ class TestAfter:
         assert driver.state("t1999") is TaskState.FAILED
         assert "because t1998," in driver.end("t1999").message
 
-    def test_of_many_that_wait_for_one_a_bounded_number_is_told_in_one_call(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_bounded_number_of_dependents_is_notified_in_one_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(admission, "MAX_NOTIFICATIONS", 10)
         driver = ready(1)
         driver.submit(task("a"))
@@ -170,7 +168,7 @@ class TestAfter:
         driver.send(events.Continued())
         assert not driver.machine.has_unfinished()
 
-    def test_one_that_is_cancelled_before_it_was_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_dependent_that_is_cancelled_before_its_notification(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(admission, "MAX_NOTIFICATIONS", 1)
         driver = ready(2)
         driver.submit(task("a"))
@@ -317,7 +315,7 @@ class TestContent:
         driver.machine.forget("t")
         assert driver.machine.id_for_content("k") == "u"
 
-    def test_nobody_is_joined_to_one_that_was_asked_to_end(self) -> None:
+    def test_no_item_joins_one_that_is_being_cancelled(self) -> None:
         driver = ready(4)
         driver.submit(task("t", content_key="k"))
         driver.start("t")

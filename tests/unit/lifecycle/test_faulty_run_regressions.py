@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import R
 from tests.unit.lifecycle.driver import Driver, actor, cluster, ready, task
 
 
-def test_an_item_that_waits_for_one_silent_cluster_is_told_of_that_one() -> None:
+def test_an_item_that_waits_for_one_silent_cluster_names_it() -> None:
     """It was told PREFERRED_ONLY, which is true of a cluster that it never asked for."""
     driver = Driver(cluster("a"), cluster("c"))
     driver.link_up("a", 8)
@@ -30,7 +30,7 @@ def test_an_item_that_waits_for_one_silent_cluster_is_told_of_that_one() -> None
     assert record.code == "CLUSTER_UNREACHABLE"
 
 
-def test_who_waits_for_one_that_ends_in_the_pass_itself_is_told_at_once() -> None:
+def test_dependents_of_an_item_that_ends_in_the_pass_are_notified_at_once() -> None:
     """It was told at the next event, which may never come."""
     driver = Driver(cluster("a"))
     driver.submit(task("t1"))
@@ -227,7 +227,7 @@ def test_what_is_learnt_to_be_short_may_use_kept_room_at_once() -> None:
     assert record.cluster == "a"
 
 
-def test_it_is_news_when_less_time_is_expected_than_before() -> None:
+def test_a_shorter_expected_time_counts_as_a_change() -> None:
     times, told = RunTimes(), []
     for took in (1.0, 9.0, *[1.0] * 8, 2.0, 1.0):
         times.observe("code", took)

@@ -170,7 +170,7 @@ def test_a_stale_snapshot_is_unknown_not_idle() -> None:
     assert driver.asked() == ["a"]
 
 
-def test_a_submission_that_is_placed_at_once_still_asks_the_clusters_nobody_knows() -> None:
+def test_a_submission_that_is_placed_at_once_still_refreshes_unknown_clusters() -> None:
     driver = Driver()
     driver.link_up("a", 4)
     driver.submit(task("t"))
@@ -308,7 +308,7 @@ def test_work_that_goes_well_breaks_the_row() -> None:
     assert driver.state("new") is TaskState.DISPATCHING
 
 
-def test_somebody_who_has_it_asked_now_closes_the_breaker_before_its_time() -> None:
+def test_a_requested_check_closes_the_breaker_before_its_time() -> None:
     driver = ready(8, breaker_failures=2, breaker_recovery_s=60)
     for name in ("t1", "t2"):
         driver.submit(task(name, lost_retries=0))
@@ -435,7 +435,7 @@ def test_what_still_runs_on_a_cluster_that_comes_back_counts() -> None:
     assert driver.state("t") is TaskState.DISPATCHING
 
 
-def test_mending_the_entry_forgets_old_troubles() -> None:
+def test_correcting_the_entry_forgets_old_problems() -> None:
     driver = Driver(cluster("a"))
     driver.link_up("a", 2)
     driver.send(events.ClusterChanged("b", cluster("b", tags=("gpu",))))
@@ -526,7 +526,7 @@ def test_how_often_a_cluster_is_asked_is_set_by_snapshot_interval_s() -> None:
     assert SetTimer("refresh:a", driver.now + 2) in driver.said(SetTimer, ever=True)
 
 
-def test_what_was_taken_back_says_nothing_of_the_cluster() -> None:
+def test_a_recalled_attempt_does_not_count_for_the_breaker() -> None:
     """Between two failures of the cluster, neither a cancelled attempt nor one that was never sent breaks the row."""
     driver = ready(8, breaker_failures=2)
     for name in ("t1", "t2", "t3", "t4"):
@@ -539,7 +539,7 @@ def test_what_was_taken_back_says_nothing_of_the_cluster() -> None:
     assert driver.machine.view("a", driver.now).problem.code == "BREAKER_OPEN"
 
 
-def test_a_refusal_that_says_itself_what_to_do_is_not_given_a_second_advice() -> None:
+def test_a_refusal_with_its_own_advice_gets_no_second_one() -> None:
     driver = ready(8)
     driver.submit(task("t1"))
     why = str(ConfigurationError("The folder is not there.", next_step="correct the path"))

@@ -29,7 +29,7 @@ def test_other_clusters_take_the_work() -> None:
         assert driver.submit(task(f"t{number}")).cluster == "b"
 
 
-def test_what_is_said_again_changes_nothing_and_strangers_are_ignored() -> None:
+def test_repeated_reports_change_nothing_and_unknown_clusters_are_ignored() -> None:
     driver = ready(8)
     driver.send(events.HeadSilent("a", 16.0), after=16)
     driver.send(events.HeadSilent("a", 21.0), after=5)

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate imp
 from tests.unit.lifecycle.driver import ready, task
 
 
-def test_limits_of_the_settings_and_of_what_was_said_since() -> None:
+def test_limits_of_the_settings_and_those_set_since() -> None:
     driver = ready(8, owners={"ann": {"max_running": 3}, "bob": {"max_running": 4}})
     driver.send(events.OwnerLimitsChanged("bob", OwnerLimits(max_running=1)))
     driver.send(events.OwnerLimitsChanged("eve", OwnerLimits(max_running=2)))
@@ -50,11 +50,11 @@ def test_views_for_people_are_of_now() -> None:
         ("it broke", "it broke"),
     ],
 )
-def test_what_was_said_of_a_pause_with_what_is_left_of_it(said: str, now: str) -> None:
+def test_the_sentence_of_a_back_off_with_the_remaining_time(said: str, now: str) -> None:
     assert retry.as_of_now(said, 4.0) == now
 
 
-def test_less_than_can_be_told_is_a_moment() -> None:
+def test_a_time_too_short_to_display_is_a_moment() -> None:
     assert StartEstimate(0.0, 0.01, 0.02).text == "in a moment"
     assert StartEstimate(0.0, 0.0, 0.0).text == "at once"
 

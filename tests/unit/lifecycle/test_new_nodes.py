@@ -141,7 +141,7 @@ def test_a_cluster_that_does_not_grow_by_itself_is_sent_nothing() -> None:
     assert driver.machine.record("t").code == "NO_CAPACITY"
 
 
-def test_what_nobody_knows_of_is_not_full() -> None:
+def test_an_unknown_cluster_is_not_full() -> None:
     driver = cloud()
     driver.now += 1
     nodes = driver.machine.registry.latest_snapshot("cloud")

@@ -51,7 +51,7 @@ def test_the_next_attempt_waits_node_grace_s_where_there_were_several_nodes(
     assert dies(driver, code) == waits
 
 
-def test_the_reason_says_what_is_waited_for() -> None:
+def test_the_reason_names_what_is_waited_for() -> None:
     driver = running(task("t"), 4, 4)
     dies(driver, "CLUSTER_RESTARTED")
     record = driver.machine.record("t")
@@ -82,7 +82,7 @@ def test_a_job_that_is_repeated_waits_too() -> None:
     assert dies(driver, "CLUSTER_RESTARTED", "j") == 90
 
 
-def test_of_a_cluster_that_was_removed_meanwhile_nobody_knows_how_many_nodes_it_had() -> None:
+def test_the_node_count_of_a_removed_cluster_is_unknown() -> None:
     driver = running(task("t"), 4, node_grace_s=90)
     driver.send(events.ClusterChanged("a", None))
     assert dies(driver, "CLUSTER_RESTARTED") == 90

@@ -205,7 +205,7 @@ class TestWhatHolds:
         four_of(driver)
         assert list(driver.sent_to(ever=True)) == ["only", "x0"]
 
-    def test_what_changes_nothing_is_no_news(self) -> None:
+    def test_unchanged_limits_emit_nothing(self) -> None:
         driver = ready(1)
         assert driver.send(events.OwnerLimitsChanged("x", None)) == []
         limit(driver, "x", weight=2)

@@ -73,7 +73,7 @@ def test_where_too_many_wait() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"max_queue": 1}, {"owners": {"": {"max_running": 1}}}])
-def test_what_no_cluster_can_ever_take_is_told_before_all_else(settings: dict[str, Any]) -> None:
+def test_an_infeasible_item_is_reported_before_other_reasons(settings: dict[str, Any]) -> None:
     driver = ready(4, **settings)
     driver.submit(task("all", cpus=4))
     driver.submit(task("waits"))
@@ -85,7 +85,7 @@ def test_what_no_cluster_can_ever_take_is_told_before_all_else(settings: dict[st
     ]
 
 
-def test_a_reason_that_is_final_is_told_before_one_that_passes() -> None:
+def test_a_permanent_reason_is_reported_before_a_temporary_one() -> None:
     driver = ready(4)
     driver.snapshot("a", 4, source="http")
     driver.send(events.LinkClosed("a", "it is over"))
@@ -114,7 +114,7 @@ def test_room_that_is_kept_for_another_is_for_the_more_urgent_ones() -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_plan_says_what_then_happens(seed: int) -> None:
+def test_a_plan_predicts_what_then_happens(seed: int) -> None:
     chance = Random(seed)
     driver = some_fleet(chance)
     for number in range(chance.randrange(14)):

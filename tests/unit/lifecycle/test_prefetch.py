@@ -57,7 +57,7 @@ def test_as_much_is_sent_as_keeps_the_places_busy_for_prefetch_ms() -> None:
     assert driver.machine.view("a", driver.now).in_flight == 2
 
 
-def test_who_waits_behind_others_is_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_behind_others_are_not_checked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     fill = Prefetch._fill
 
@@ -74,7 +74,7 @@ def test_who_waits_behind_others_is_not_looked_at_one_by_one(monkeypatch: pytest
     assert looks < 20, "the other 190 find it full, as those before them did"
 
 
-def test_what_is_sent_ahead_holds_nothing_and_says_why_it_is_where_it_is() -> None:
+def test_a_prefetched_task_holds_no_capacity_and_has_a_reason() -> None:
     driver = knowing(1)
     driver.submit(work("t0"))
     record = driver.submit(work("t1"))
@@ -102,7 +102,7 @@ def test_none_for_long_or_unknown_work_nor_in_serial_mode(took: float, settings:
     assert ahead(driver, ever=True) == []
 
 
-def test_one_run_says_nothing_yet_and_the_slowest_of_the_recent_ones_counts() -> None:
+def test_one_run_is_not_enough_and_the_slowest_recent_run_counts() -> None:
     driver = ready(1)
     driver.submit(work("first"))
     driver.succeed("first", SHORT_S)
@@ -114,14 +114,14 @@ def test_one_run_says_nothing_yet_and_the_slowest_of_the_recent_ones_counts() ->
     assert ahead(driver, ever=True) == []
 
 
-def test_behind_long_work_nobody_is_sent() -> None:
+def test_nothing_is_prefetched_behind_long_work() -> None:
     driver = knowing(1)
     driver.submit(task("long", function_digest="unknown"))
     driver.submit(work("t"))
     assert ahead(driver, ever=True) == []
 
 
-def test_the_place_goes_over_when_the_gateway_says_so() -> None:
+def test_the_slot_is_handed_over_when_the_gateway_reports_it() -> None:
     driver = knowing(1)
     driver.submit(work("t0"))
     driver.submit(work("t1"))
@@ -138,7 +138,7 @@ def test_the_place_goes_over_when_the_gateway_says_so() -> None:
     assert driver.states("t1") == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
 
 
-def test_one_that_came_too_late_for_the_place_is_told_to_start() -> None:
+def test_an_attempt_too_late_for_the_slot_gets_a_start_instruction() -> None:
     driver = knowing(1)
     driver.submit(work("t0"))
     driver.submit(work("t1"))
@@ -283,7 +283,7 @@ def test_cancel_ends_one_that_was_sent_ahead() -> None:
     assert driver.machine.view("a", driver.now).prefetched == 0
 
 
-def test_what_a_lost_link_had_ahead_is_placed_anew() -> None:
+def test_prefetched_attempts_of_a_lost_link_are_placed_again() -> None:
     driver = knowing(1, 1)
     for name in ("x", "y", "t0"):
         driver.submit(work(name))
@@ -296,7 +296,7 @@ def test_what_a_lost_link_had_ahead_is_placed_anew() -> None:
     assert driver.machine.view(where, driver.now).prefetched == 0
 
 
-def test_at_equal_priority_nobody_overtakes_one_that_waits_for_such_a_place() -> None:
+def test_at_equal_priority_no_item_overtakes_one_that_waits_for_such_a_slot() -> None:
     driver = knowing(1)
     driver.submit(work("w0"))
     driver.submit(work("w1"))
@@ -312,7 +312,7 @@ def test_at_equal_priority_nobody_overtakes_one_that_waits_for_such_a_place() ->
     assert driver.state("w2") is TaskState.DISPATCHING
 
 
-def test_one_that_could_not_use_the_place_holds_up_nobody() -> None:
+def test_an_item_that_cannot_use_the_slot_delays_no_other() -> None:
     driver = knowing(1)
     driver.submit(work("w0"))
     driver.submit(work("wide", requirements={"CPU": 1.0, "GPU": 1.0}, allow_clusters=("a",)))
@@ -329,7 +329,7 @@ class Picky:
         return Rejection("PICKY", "not this one") if "GO" not in task.tags else None
 
 
-def test_one_that_a_filter_of_a_user_keeps_away_holds_up_nobody() -> None:
+def test_an_item_that_a_users_filter_rejects_delays_no_other() -> None:
     catalog = PolicyCatalog()
     catalog.register_filter("picky", Picky())
     settings = Settings(**FREE)

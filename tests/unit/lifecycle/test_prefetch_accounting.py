@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SL
 from tests.unit.lifecycle.test_prefetch import SHORT_S, ahead, knowing, work
 
 
-def test_news_of_an_attempt_that_is_over_moves_no_place_of_the_next_one() -> None:
+def test_reports_about_an_ended_attempt_do_not_move_the_slot_of_the_next_one() -> None:
     driver = knowing(1, retry_backoff={"base_s": 0})
     driver.submit(work("t0", priority=1))
     driver.start("t0")

@@ -19,7 +19,7 @@ def told(driver: Driver, task_id: str) -> tuple[Any, str, str]:
     return record.state, record.code, record.sentence
 
 
-def test_a_held_item_waits_beside_the_queue() -> None:
+def test_a_held_item_waits_outside_the_queue() -> None:
     driver = ready(1)
     driver.submit(task("running"))
     driver.submit(task("first"))
@@ -37,7 +37,7 @@ def test_a_held_item_waits_beside_the_queue() -> None:
     assert driver.sent_to(ever=False) == {"first": "a"}
 
 
-def test_hold_and_release_twice_and_of_nobody_change_nothing() -> None:
+def test_repeated_hold_and_release_and_unknown_ids_change_nothing() -> None:
     driver = ready(1)
     driver.submit(task("running"))
     driver.submit(task("t"))
@@ -159,7 +159,7 @@ def test_those_that_waited_for_something_else_when_their_owner_was_paused_wait_f
     assert driver.sent_to(ever=False) == {"x0": "a"}
 
 
-def test_a_paused_owner_calls_nobody_back() -> None:
+def test_a_paused_owner_causes_no_recalls() -> None:
     """What was sent ahead would have to make way for something more urgent, if that could start."""
     driver = knowing(1)
     driver.submit(work("running"))

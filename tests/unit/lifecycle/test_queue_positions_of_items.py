@@ -124,7 +124,7 @@ def test_who_would_fit_a_place_that_never_ends_is_not_passed_over_for_ever() -> 
 
 
 @pytest.mark.parametrize("how", ["paused", "limited"])
-def test_who_became_impossible_while_its_owner_could_start_nothing_is_told(how: str) -> None:
+def test_an_item_that_became_infeasible_while_its_owner_was_blocked_fails(how: str) -> None:
     driver = ready(4, 16, owners={"o": {"max_running": 1}})
     if how == "limited":
         driver.submit(task("one", owner="o"))

@@ -63,7 +63,7 @@ def test_one_that_is_asked_when_room_is_to_be_kept() -> None:
     assert driver.state("w") is TaskState.DISPATCHING
 
 
-def test_why_raises_to_whoever_asks() -> None:
+def test_explain_wait_raises_to_its_caller() -> None:
     driver = driver_with(OnAFullCluster())
     driver.submit(task("x", cpus=3))
     driver.submit(task("w", cpus=2))

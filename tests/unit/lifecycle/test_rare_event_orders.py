@@ -12,7 +12,7 @@ from tests.unit.lifecycle.driver import Driver, actor, cluster, ready, task, wit
 from tests.unit.lifecycle.test_prefetch import ahead, knowing, taken_back, work
 
 
-def test_a_start_that_is_told_with_the_end_is_kept() -> None:
+def test_a_start_that_is_reported_with_the_end_is_recorded() -> None:
     driver = ready(4)
     driver.submit(task("t"))
     driver.accept("t")
@@ -22,7 +22,7 @@ def test_a_start_that_is_told_with_the_end_is_kept() -> None:
     assert driver.machine.record("t").started_at == 1000.1
 
 
-def test_a_cluster_that_is_lost_for_longer_is_told_once() -> None:
+def test_a_lost_cluster_is_reported_once() -> None:
     driver = with_lost_job(refreshes=14)
     lost = [one for one in driver.said(Publish, ever=True) if one.transition.state is TaskState.LOST]
     assert len(lost) == 1
@@ -79,7 +79,7 @@ def test_the_machine_tells_places_in_the_queue_and_its_filters() -> None:
     assert {"capacity", "cordon", "threshold"} <= set(driver.machine.filter_names)
 
 
-def test_nobody_is_confused_when_more_shapes_wait_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_stay_correct_when_more_shapes_wait_than_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass.KEPT_SHAPES", 2)
     driver = ready(4)
     driver.submit(task("runs", cpus=4))
@@ -158,7 +158,7 @@ class TestSentAhead:
         assert driver.sent_to()["t2"] == "a"
 
 
-def test_what_nobody_names_is_not_forgotten_by_mistake() -> None:
+def test_unrelated_entries_are_not_forgotten() -> None:
     times = RunTimes()
     for _ in range(2):
         times.observe("f", 1.0)

@@ -117,7 +117,7 @@ class TestWhatWaits:
         after.send(events.ArgumentsReady("after"))
         assert after.state("after") is TaskState.QUEUED
 
-    def test_one_whose_dependency_ended_before_it_was_told(self) -> None:
+    def test_a_dependent_that_was_not_notified_before_the_restart(self) -> None:
         driver = ready(2)
         for name in ("good", "bad"):
             driver.submit(task(name))
@@ -291,7 +291,7 @@ class TestRules:
         assert after.machine.id_for_key("", "k") == "t"
         assert (after.machine.id_for_content("c"), after.machine.id_for_content("d")) == ("t", None)
 
-    def test_what_people_said_of_clusters_and_owners(self) -> None:
+    def test_operators_orders_for_clusters_and_owners(self) -> None:
         driver = ready(2, 2)
         driver.send(events.ClusterChanged("a", cluster("a"), cordoned=True))
         driver.send(events.QueuePaused("cluster", "b", "for now"))
@@ -330,7 +330,7 @@ class TestRules:
         assert not after.machine.has_unfinished()
         assert after.machine.record("t").finished_at == driver.now
 
-    def test_a_machine_with_items_is_not_begun_anew(self) -> None:
+    def test_a_machine_with_items_cannot_be_restored(self) -> None:
         driver = ready(1)
         driver.submit(task("t"))
         after = reborn(driver)
@@ -338,13 +338,13 @@ class TestRules:
             after.send(events.Restored((driver.machine.row("t"),)))
 
 
-def test_numbers_go_on_after_those_of_items_that_are_not_told_of() -> None:
+def test_numbers_continue_after_those_of_items_that_were_not_restored() -> None:
     driver = ready(1)
     driver.send(events.Restored((), next_number=8))
     assert driver.submit(task("t")).number == 8
 
 
-def test_the_submission_interval_goes_on_also_for_a_fleet_that_was_looked_at_before() -> None:
+def test_the_submission_interval_continues_for_a_fleet_with_cached_views() -> None:
     rules = {"submission_interval_s": 100, "submission_interval_kinds": ("task",)}
     driver = ready(8, **rules)
     driver.submit(task("first"))

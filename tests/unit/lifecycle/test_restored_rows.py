@@ -42,7 +42,7 @@ class TestPlaces:
         places = after.machine.registry.state("a").slots
         assert (list(places.held), list(places.prefetched)) == (["t1"], ["t2"])
 
-    def test_who_was_to_start_is_told_so_again(self) -> None:
+    def test_a_start_instruction_is_repeated_after_a_restart(self) -> None:
         driver = knowing(1)
         driver.submit(work("t0"))
         driver.submit(work("t1"))
@@ -102,7 +102,7 @@ class TestGivenUp:
         driver.send(events.ClusterDeclaredDead("a"))
         assert driver.said(CancelAttempt) == [CancelAttempt("x", 1, "a", force=True)]
 
-    def test_late_news_of_what_nobody_gave_up_is_no_news(self) -> None:
+    def test_a_late_end_of_an_attempt_that_was_not_abandoned_is_ignored(self) -> None:
         driver = ready(4)
         driver.submit(task("t", crash_retries=2))
         driver.start("t")
@@ -134,7 +134,7 @@ class TestTheRest:
         after.submit(task("t"))
         assert [one.fence for one in after.said(Dispatch)] == [fence]
 
-    def test_one_that_is_being_cancelled_is_joined_by_nobody(self) -> None:
+    def test_no_item_joins_a_restored_one_that_is_being_cancelled(self) -> None:
         driver = ready(2)
         driver.submit(task("t", content_key="k"))
         driver.start("t")

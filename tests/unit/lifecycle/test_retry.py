@@ -96,7 +96,7 @@ def test_lists_of_class_names(lists: dict[str, Any], error_type: str, expected: 
     assert wants_retry(item, FailureClass.CRASH, error_type, {FailureClass.CRASH: 1}, ran=True)
 
 
-def test_a_lost_job_is_repeated_only_if_its_owner_said_so() -> None:
+def test_a_lost_job_is_retried_only_with_retry_lost() -> None:
     driver = ready(4)
     driver.submit(job("careful"))
     driver.submit(job("bold", retry_lost=True))

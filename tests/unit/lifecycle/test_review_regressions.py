@@ -53,7 +53,7 @@ def with_policies(catalog: PolicyCatalog, **settings: Any) -> Driver:
 
 
 @pytest.mark.parametrize("trait", [lambda task: dict(task.placement), lambda task: 1 / 0, "cheap"])
-def test_what_a_users_score_has_beside_its_method_is_not_asked_for(trait: Any) -> None:
+def test_other_attributes_of_a_users_score_are_not_read(trait: Any) -> None:
     catalog = PolicyCatalog()
     catalog.register_score("mine", Half(trait=trait))
     driver = with_policies(catalog, weights={"load": 1, "mine": 1})
@@ -79,7 +79,7 @@ def test_but_a_number(answer: object) -> None:
 
 
 @pytest.mark.parametrize("score", ["load", "headroom"])
-def test_a_filter_that_raises_is_heard_whichever_score_is_chosen(score: str) -> None:
+def test_a_filter_that_raises_is_reported_with_every_score(score: str) -> None:
     catalog = PolicyCatalog()
     catalog.register_filter("not on b", NotOnB())
     driver = with_policies(catalog, weights={score: 1})
@@ -95,7 +95,7 @@ def test_a_gang_that_never_fits_is_not_sent_to_wait_for_a_node(needs: tuple[int,
     assert driver.state("g") is TaskState.FAILED
 
 
-def test_room_is_kept_for_nobody_whose_owner_is_paused() -> None:
+def test_no_capacity_is_reserved_for_items_of_a_paused_owner() -> None:
     driver = ready(8, reserve_after_s=10)
     driver.submit(task("runs", 4))
     driver.submit(task("runs 2", 2))
@@ -107,7 +107,7 @@ def test_room_is_kept_for_nobody_whose_owner_is_paused() -> None:
     assert driver.state("small") is TaskState.DISPATCHING
 
 
-def test_who_is_resumed_and_still_at_its_limit_says_so() -> None:
+def test_a_resumed_owner_at_its_limit_has_that_reason() -> None:
     driver = ready(8, owners={"ann": {"max_running": 1}})
     driver.submit(task("runs", owner="ann"))
     record = driver.submit(task("waits", owner="ann"))

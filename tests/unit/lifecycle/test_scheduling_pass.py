@@ -200,7 +200,7 @@ def test_many_blocked_shapes_do_not_keep_the_last_one_from_its_turn() -> None:
     assert "fits" in sent
 
 
-def test_only_a_new_reason_is_told() -> None:
+def test_only_a_new_reason_is_published() -> None:
     driver = ready(1)
     driver.submit(task("running"))
     driver.submit(task("waiting"))
@@ -214,7 +214,7 @@ def test_only_a_new_reason_is_told() -> None:
     assert driver.machine.record("waiting").code == "CLUSTER_SUSPECT"
 
 
-def test_a_waiting_item_says_what_would_unblock_it() -> None:
+def test_a_waiting_item_names_what_would_unblock_it() -> None:
     driver = ready(1)
     driver.submit(task("running"))
     for name in ("w1", "w2"):

@@ -92,7 +92,7 @@ class TestTheArithmetic:
         own = RunTime(10, 10, 10)
         assert [one_cluster(at, CPU, own, nodes).likely for at in (6, 7)] == [0, 10], "three for each node"
 
-    def test_what_is_not_known_is_said(self) -> None:
+    def test_the_reason_of_an_unknown_estimate_is_given(self) -> None:
         def unknown(*case: object) -> str:
             told = one_cluster(*case)  # type: ignore[arg-type]  # cases of several types
             assert (told.low, told.likely, told.high) == (None, None, None)
@@ -104,7 +104,7 @@ class TestTheArithmetic:
         assert "do not free enough" in unknown(1, {"CPU": 4.0}, None, [NodeCapacity({}, ends_in(10))])
         assert "no resources" in unknown(1, {}, None, [NodeCapacity({}, ends_in(10))])
 
-    def test_one_whose_end_nobody_knows_is_left_out(self) -> None:
+    def test_an_item_with_unknown_end_is_left_out(self) -> None:
         nodes = [NodeCapacity({}, (RunningItem(CPU, None), *ends_in(10)))]
         assert one_cluster(1, CPU, None, nodes).likely == 10
         assert one_cluster(2, {"CPU": 2.0}, None, nodes).likely is None
@@ -194,7 +194,7 @@ def test_a_long_queue_of_tiny_items_is_not_faster_than_it_was_seen_to_be() -> No
     assert StartEstimate(why="nobody knows").limited_by_rate(300.0, 15_000) == StartEstimate(why="nobody knows")
 
 
-def test_the_pace_is_told_once_enough_have_ended() -> None:
+def test_the_completion_rate_is_known_once_enough_items_have_ended() -> None:
     pace = CompletionRate()
     for number in range(49):
         pace.ended(float(number))

@@ -135,7 +135,7 @@ def test_those_ahead_of_it_may_bring_a_cluster_above_its_threshold() -> None:
 
 
 @pytest.mark.parametrize("basis", ["observed", "max"])
-def test_nobody_can_tell_when_use_falls_that_is_only_observed(basis: str) -> None:
+def test_when_observed_use_falls_is_unknown(basis: str) -> None:
     driver = ready(10, resource_threshold=0.5, threshold_on=basis, prefetch_ms=0)
     seen(driver, *[100.0] * 8)
     driver.submit(task("r", function_digest="f"))
@@ -197,7 +197,7 @@ def test_a_gang_is_more_than_the_sum_of_its_members() -> None:
     assert outlook(driver, "g").text == "unknown: a gang needs room for all its members at once"
 
 
-def test_a_cluster_that_was_removed_meanwhile_says_nothing() -> None:
+def test_a_removed_cluster_does_not_contribute() -> None:
     driver = ready(1, 1)
     seen(driver, 10)
     for name in ("x", "y"):
@@ -231,7 +231,7 @@ def test_between_two_attempts() -> None:
     assert outlook(driver, "t").text == "not before 15 s from now"
 
 
-def test_one_that_is_held_waits_for_somebody() -> None:
+def test_a_held_item_waits_for_an_operator() -> None:
     driver = ready(1)
     driver.submit(task("a"))
     driver.submit(task("t"))
@@ -239,7 +239,7 @@ def test_one_that_is_held_waits_for_somebody() -> None:
     assert driver.machine.estimate_start("t", None, None, driver.now) == StartEstimate(why="is held: not yet")
 
 
-def test_a_cluster_that_does_not_answer_says_nothing() -> None:
+def test_a_cluster_that_does_not_answer_does_not_contribute() -> None:
     driver = ready(1)
     driver.send(events.LinkDown("a", "silent"))
     driver.submit(task("t"))

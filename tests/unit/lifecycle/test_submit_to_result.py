@@ -150,7 +150,7 @@ def test_plan_changes_nothing() -> None:
     assert driver.machine.view("a", driver.now).in_flight == 0
 
 
-def test_a_plan_for_a_cluster_that_nobody_has_is_an_error() -> None:
+def test_a_plan_for_an_unknown_cluster_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="no cluster 'aa'.*did you mean 'a'"):
         ready(4).machine.plan(task("t", preferred_cluster="aa"), 0.0)
 

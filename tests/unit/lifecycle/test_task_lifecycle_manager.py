@@ -211,7 +211,7 @@ async def test_events_from_other_threads_arrive_in_their_order() -> None:
     manager.stop_timers()
 
 
-async def test_whoever_submits_many_pauses_now_and_then_and_is_never_held_up() -> None:
+async def test_a_thread_that_submits_many_items_pauses_briefly_and_never_blocks() -> None:
     class Pauses(threading.Event):
         taken = 0
 
@@ -245,7 +245,7 @@ async def test_an_attempt_reaches_the_hands_before_its_end_is_asked_for() -> Non
     manager.stop_timers()
 
 
-async def test_a_cluster_that_was_not_seen_is_looked_at() -> None:
+async def test_a_snapshot_of_an_unseen_cluster_is_requested() -> None:
     manager, journal, _ = make(cpus=None)
     manager.post(events.Submitted(task("t1")))
     await eventually(lambda: journal.of("refresh"))
@@ -261,7 +261,7 @@ async def test_the_dashboard_of_a_linked_cluster_is_checked_now_and_then() -> No
     manager.stop_timers()
 
 
-async def test_a_defect_in_the_machine_is_told_and_nothing_is_driven_afterwards(
+async def test_a_defect_in_the_machine_is_reported_and_stops_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     manager, journal, failures = make()
@@ -284,7 +284,7 @@ async def test_a_defect_in_the_machine_is_told_and_nothing_is_driven_afterwards(
     manager.stop_timers()
 
 
-async def test_the_log_forgets_what_it_is_told_to() -> None:
+async def test_the_log_forgets_an_item() -> None:
     manager, journal, _ = make()
     manager.post(events.Submitted(task("t1")))
     await eventually(lambda: journal.of("dispatch"))

@@ -51,7 +51,7 @@ def test_a_success_that_was_on_its_way_counts() -> None:
     assert driver.end("t").state is TaskState.SUCCEEDED
 
 
-def test_a_queue_timeout_says_why_it_waited() -> None:
+def test_a_queue_timeout_reports_the_last_reason() -> None:
     driver = ready(1)
     driver.submit(task("running"))
     driver.submit(task("t", queue_timeout=20))
@@ -64,7 +64,7 @@ def test_a_queue_timeout_says_why_it_waited() -> None:
     assert driver.machine.queue_depths() == {}
 
 
-def test_a_queue_timeout_is_over_once_it_is_placed_and_begins_anew_with_a_retry() -> None:
+def test_a_queue_timeout_ends_with_placement_and_restarts_with_a_retry() -> None:
     driver = ready(1, retry_backoff={"base_s": 0})
     driver.submit(task("t", queue_timeout=20, retries=1))
     assert "queue:t" not in driver.machine.timers

@@ -20,7 +20,7 @@ def test_what_no_node_can_ever_meet_fails_with_the_table() -> None:
     assert {row.cluster for row in decision.candidates} == {"a", "b"}
 
 
-def test_a_cluster_that_was_not_heard_yet_may_still_have_such_a_node() -> None:
+def test_a_cluster_without_a_snapshot_may_have_such_a_node() -> None:
     driver = Driver()
     driver.link_up("a", 4)
     driver.submit(task("t", cpus=16))

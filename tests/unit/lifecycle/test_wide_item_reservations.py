@@ -41,14 +41,14 @@ def test_small_items_do_not_starve_a_wide_one() -> None:
     assert driver.state("wide") is TaskState.DISPATCHING
 
 
-def test_nobody_is_kept_away_before_reserve_after_s() -> None:
+def test_no_capacity_is_reserved_before_reserve_after_s() -> None:
     driver = crowded()
     driver.succeed("s0")
     driver.submit(task("late", submitted_at=driver.now), after=299)
     assert driver.state("late") is TaskState.DISPATCHING
 
 
-def test_what_is_kept_is_told() -> None:
+def test_a_reservation_is_reported() -> None:
     driver = crowded()
     wait_for_the_pin(driver)
     driver.succeed("s0")
@@ -234,7 +234,7 @@ def test_shapes_that_come_and_go_leave_nothing_behind() -> None:
     assert len(kept._deadlines) < 200
 
 
-def test_a_bounded_number_is_looked_at_in_one_call() -> None:
+def test_a_bounded_number_is_checked_in_one_call() -> None:
     driver = ready(64)
     driver.submit(task("runs", cpus=64))
     for number in range(50):

@@ -87,7 +87,7 @@ async def test_a_dashboard_that_answers() -> None:
     ("problem", "sentence"),
     [(REFUSED, "connection refused"), (RuntimeError("a defect"), "RuntimeError: a defect")],
 )
-async def test_a_silent_dashboard_is_told_although_the_link_is_well(problem: Exception, sentence: str) -> None:
+async def test_a_silent_dashboard_is_reported_although_the_link_is_up(problem: Exception, sentence: str) -> None:
     world = World(Dashboard(problem), Cluster())
     await world.monitor.check_dashboard("a")
     (answer,) = world.heard
@@ -155,7 +155,7 @@ async def test_those_who_look_in_the_same_moment_are_one_question() -> None:
     assert len(world.heard) == 2, "who asks later asks anew"
 
 
-async def test_one_who_gives_up_takes_nobody_along() -> None:
+async def test_cancelling_one_caller_does_not_cancel_the_others() -> None:
     world = World(Dashboard())
     impatient, patient = (asyncio.ensure_future(world.health.check("a")) for _ in range(2))
     await asyncio.sleep(0)

@@ -198,7 +198,7 @@ def test_what_its_entrypoint_holds_no_new_node_needs_to_have() -> None:
     assert ("TOO_BIG", NEVER) in codes(more, cluster)
 
 
-def test_of_a_cluster_that_nobody_knows_nothing_is_said_about_room() -> None:
+def test_without_a_snapshot_capacity_is_not_judged() -> None:
     unknown = view(nodes=(), snapshot_at=None)
     assert codes(task("t", cpus=1000), unknown) == []
     assert codes(task("t"), view(nodes=())) == [("NO_CAPACITY", LATER)]
@@ -219,7 +219,7 @@ def test_room_is_counted_node_by_node() -> None:
     assert codes(job("j", cpus=9), cluster, **loose) == [("NO_CAPACITY", LATER)]
 
 
-def test_a_node_of_which_nobody_knows_what_is_free_is_not_free() -> None:
+def test_a_node_with_unknown_free_amounts_is_not_free() -> None:
     cluster = view("c", node({"CPU": 8.0}, unknown=True))
     assert codes(task("t"), cluster, resource_threshold=1) == [("CAPACITY_UNKNOWN", LATER)]
     assert codes(job("j"), cluster, resource_threshold=1) == []
@@ -248,7 +248,7 @@ def test_above_the_threshold_is_above(use: float, taken: bool) -> None:
     assert codes(task("t", cpus=0), at_use(use)) == expected
 
 
-def test_the_sentence_says_how_much() -> None:
+def test_the_sentence_contains_the_amounts() -> None:
     (verdict,) = verdicts(job("j"), at_use(0.9))
     assert verdict.sentence == "90% of its cpu is in use, the threshold is 70%"
 
@@ -326,7 +326,7 @@ def test_max_in_flight() -> None:
     assert codes(task("t"), view(in_flight=2, max_in_flight=3)) == []
 
 
-def test_every_reason_says_what_would_unblock_it() -> None:
+def test_every_reason_names_what_would_unblock_it() -> None:
     not_reasons = {"PLACED", "NO_CLUSTERS"}
     every = {value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str)} - not_reasons
     assert set(reasons.UNBLOCKED_BY) == every

@@ -31,7 +31,7 @@ def test_a_node_of_which_nothing_is_known_gives_no_room() -> None:
     assert rejection.code == "CAPACITY_UNKNOWN"
 
 
-def test_what_is_not_free_now_waits_and_says_how_much_is() -> None:
+def test_a_gang_that_does_not_fit_now_waits_with_the_free_amounts() -> None:
     cluster = view("c", node({"CPU": 8.0}, {"CPU": 3.0}), node({"CPU": 4.0}, {"CPU": 3.0}, name="n2"))
     assert CapacityFilter().check(gang("g", 3, 3), cluster) is None
     rejection = CapacityFilter().check(gang("g", 2, 2, 2), cluster)
@@ -60,7 +60,7 @@ def test_full_nodes_are_not_too_small() -> None:
     assert CapacityFilter().check(gang("g", 4, 4), full) is not None
 
 
-def test_without_a_snapshot_nothing_is_said() -> None:
+def test_without_a_snapshot_there_is_no_verdict() -> None:
     unknown = view("c", snapshot_at=None)
     assert SizeFilter().check(gang("g", 100), unknown) is None
     assert CapacityFilter().check(gang("g", 100), unknown) is None

@@ -11,7 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import ActorDescription, SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.common.tables import FULL, MOST_NAMED
+from ray_multicluster_scheduler.common.tables import FULL, MOST_NAMED, reason_lines
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem, ClusterView, NewNode
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
@@ -24,7 +24,6 @@ from ray_multicluster_scheduler.scheduler.policy.verdict import (
     RATE_CODES,
     Verdict,
     lacks_capacity_only,
-    table,
     verdict,
 )
 from ray_multicluster_scheduler.scheduler.policy.weighted_preference_policy import WeightedPreferencePolicy
@@ -173,7 +172,7 @@ def test_a_score_that_raises_is_an_error_with_names() -> None:
 # ---- the decision as data
 
 
-def test_a_decision_says_why_and_survives_json() -> None:
+def test_a_decision_has_a_reason_and_survives_json() -> None:
     fleet = [view("a", cordoned=True), view("b", prefer=True)]
     decision = engine().schedule(task("t", preferred_cluster="b"), fleet, 7.0)
     assert (decision.cluster, decision.code, decision.at, decision.task_id) == ("b", "PLACED", 7.0, "t")
@@ -187,7 +186,7 @@ def test_a_decision_says_why_and_survives_json() -> None:
     assert SchedulingDecision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
 
 
-def test_a_decision_says_how_many_could_have_taken_it_or_why_no_other_could() -> None:
+def test_a_decision_compares_to_the_other_clusters() -> None:
     def said(*fleet: ClusterView) -> str:
         return engine().schedule(task("t"), fleet, 0.0).sentence.partition("; ")[2]
 
@@ -212,7 +211,7 @@ def test_what_counts_as_full_are_codes_that_filters_give() -> None:
     assert (CAPACITY_CODES | RATE_CODES) - {SUBMISSION_INTERVAL} == FULL
 
 
-def test_a_pass_says_nothing_of_the_others_before_somebody_asks() -> None:
+def test_other_clusters_are_compared_only_on_request() -> None:
     fleet = (view("a"), view("b"))
     placed = engine().place(task("t"), fleet, fleet, 0.0)
     assert placed is not None
@@ -224,7 +223,7 @@ def test_a_pass_says_nothing_of_the_others_before_somebody_asks() -> None:
     assert ahead.in_full() is ahead, "it is not the only one with room: it has none"
 
 
-def test_a_table_holds_what_every_filter_said() -> None:
+def test_a_table_holds_the_rejections_of_every_filter() -> None:
     cluster = view("a", cordoned=True, in_flight=9, max_in_flight=9, tags=())
     decision = engine().schedule(task("t", require_tags=("x",)), [cluster], 0.0)
     codes = [one.code for one in decision.candidates[0].rejections]
@@ -357,7 +356,7 @@ def test_and_not_where_nothing_is_won_by_it(trouble: ClusterProblem, wish: dict[
 # ---- what a scheduling pass asks for
 
 
-def test_a_coarse_sieve_says_no_only_where_the_filters_would() -> None:
+def test_the_coarse_filter_rejects_only_what_the_filters_would() -> None:
     brain = engine()
     free, closed = view("a", node({"CPU": 8.0})), view("b", cordoned=True)
     plain = task("none", cpus=0)
@@ -395,7 +394,7 @@ def test_a_wrong_score_is_found_however_many_compete(fleet: tuple[ClusterView, .
         brain.schedule(task("t"), fleet, 0.0)
 
 
-def test_without_a_score_it_is_told_that_they_take_turns() -> None:
+def test_without_a_score_the_reason_is_taking_turns() -> None:
     brain = engine(weights={})
     decision = brain.schedule(task("t"), [view("c")], 0.0)
     assert decision.sentence.startswith("c: in turn, as the configuration names no score")
@@ -408,7 +407,7 @@ def test_reading_a_decision() -> None:
     fleet = [view("a", node({"CPU": 8.0}, {"CPU": 0.0})), view("b", cordoned=True), view("c", dashboard=None)]
     decision = engine().schedule(task("t"), fleet, 0.0)
     assert [lacks_capacity_only(row) for row in decision.candidates] == [True, False, False]
-    lines = table(decision).splitlines()
+    lines = reason_lines(decision.candidates).splitlines()
     assert [line.split(":")[0].strip() for line in lines] == ["a", "b", "c"]
     assert "not free" in lines[0]
 
@@ -430,7 +429,7 @@ def test_a_filter_by_kind_that_raises_is_an_error_with_names() -> None:
             brain.schedule(task("t"), [view("c")], 0.0)
 
 
-def test_a_placement_on_a_node_that_is_not_there_yet_says_so() -> None:
+def test_a_placement_on_a_new_node_is_named_in_its_reason() -> None:
     grows = view("c", node({"CPU": 8.0}, {"CPU": 0.0}), new_node=NewNode({"CPU": 8.0}, {}))
     decision = engine().schedule(task("t", cpus=8), [grows], 0.0)
     assert decision.sentence == "c: on a node that is still to be added, load score 0.0"
@@ -466,7 +465,7 @@ def _three() -> tuple[ClusterView, ...]:
     )
 
 
-def test_a_row_is_told_again_to_items_of_its_shape_only() -> None:
+def test_a_row_is_reused_for_items_of_its_shape_only() -> None:
     lasting, policy = _three(), engine()
     for item in [*_alike_and_not(), *reversed(_alike_and_not())]:
         for retry in (False, True):

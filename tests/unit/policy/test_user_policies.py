@@ -157,7 +157,7 @@ def test_one_that_goes_wrong_is_blamed_by_its_name(
 
 def test_one_that_goes_wrong_only_once_cannot_be_named() -> None:
     api.register_policy("own", user_policies.Forgetful)
-    with pytest.raises(PolicyEvaluationError, match="a rank or score, but not when it was asked again, raised KeyErr"):
+    with pytest.raises(PolicyEvaluationError, match="a rank or score, .*raised KeyErr"):
         engine(weights={"own": 1}).schedule(task("t"), [view("c")], 0.0)
 
 
@@ -266,7 +266,7 @@ def test_a_name_is_given_once(policy: str) -> None:
             catalog.register("mine", getattr(user_policies, other))
 
 
-def test_weights_that_name_nobody() -> None:
+def test_weights_that_name_an_unknown_score() -> None:
     with pytest.raises(ConfigurationError, match="names 'lod', but there is no such score.*headroom, load, pack,"):
         engine(weights={"lod": 1, "load": 1})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_multicluster_scheduler.scheduler.queue.need_index import NOBODY, NeedIndex, amounts_of
+from ray_multicluster_scheduler.scheduler.queue.need_index import NO_NUMBER, NeedIndex, amounts_of
 from ray_multicluster_scheduler.scheduler.queue.shape import shape_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 from tests.support.function_calls import count_calls
@@ -42,7 +42,7 @@ def test_it_finds_whom_a_look_at_everybody_finds(
             del needs[one]
             firsts.pop(one, None)
         elif one in needs:
-            index.update(groups[one], dict(zip(NAMES, needs[one], strict=True)), NOBODY)
+            index.update(groups[one], dict(zip(NAMES, needs[one], strict=True)), NO_NUMBER)
             firsts.pop(one, None)
         fitting = [
             (number, groups[name])
@@ -80,11 +80,11 @@ def test_the_cost_of_a_search_hardly_grows() -> None:
     assert calls(4096) < 3 * calls(64)
 
 
-def test_one_that_is_left_out_stays_left_out_when_the_tree_is_built_anew() -> None:
+def test_a_parked_group_stays_parked_when_the_tree_is_rebuilt() -> None:
     index = NeedIndex(("CPU",))
     groups = [group(number) for number in range(100)]
     index.update(groups[0], {"CPU": 1.0}, 0)
-    index.update(groups[0], {"CPU": 1.0}, NOBODY)
+    index.update(groups[0], {"CPU": 1.0}, NO_NUMBER)
     for number, one in enumerate(groups[1:], start=1):
         index.update(one, {"CPU": 1.0}, number)
         assert index.first(None) == (1, groups[1])

@@ -100,7 +100,7 @@ def test_a_parked_group_is_left_out_until_it_is_not() -> None:
     assert head(queue) == "early"
 
 
-def test_parking_a_group_that_nobody_is_in_any_more() -> None:
+def test_parking_an_empty_group() -> None:
     queue = fill(task("a"))
     first = queue.first(anything, 0.0)
     assert first is not None
@@ -184,7 +184,7 @@ def test_what_one_did_not_use_cannot_be_saved_up() -> None:
     assert queue.account("b").used(1000.0) / 4.0 == 1000.0 - 2 * 10.0
 
 
-def test_first_come_whoever_owns_it() -> None:
+def test_first_come_regardless_of_owner() -> None:
     queue = TaskQueue(FifoOrder(HOUR))
     fill(task("a0", owner="a"), task("b0", owner="b"), queue=queue)
     queue.account("a").charge(Holding(0.9, 0), 0.0)
@@ -254,7 +254,7 @@ def test_lanes_and_depths() -> None:
     assert queue.group_count == 7
 
 
-def test_who_goes_to_one_cluster_only_is_looked_at_for_that_one_only() -> None:
+def test_an_item_for_one_cluster_is_considered_for_that_one_only() -> None:
     queue = fill(task("w", preferred_cluster="mac", fallback="wait"), task("p", preferred_cluster="mac"))
     assert head(queue, lambda bay: [(9.0,)] if bay.demands.only in (None, "linux") else []) == "p"
     assert head(queue, lambda bay: [(9.0,)] if bay.demands.only in (None, "mac") else []) == "w"
@@ -313,7 +313,7 @@ def test_removed_items_do_not_pile_up() -> None:
     assert len(group._heap) < 100
 
 
-def test_a_group_of_nobody_has_no_head() -> None:
+def test_an_empty_group_has_no_head() -> None:
     with pytest.raises(IndexError):
         ShapeGroup(shape_of(task("a"), retry=False), 0).head()
 
@@ -410,7 +410,7 @@ def test_of_two_in_one_bay_the_second_keeps_it() -> None:
     assert dict(queue._eligibility_counts) == {bay: 1}
 
 
-def test_an_owner_of_whom_nothing_waits_is_not_looked_at_when_its_limit_is_lifted() -> None:
+def test_an_owner_without_waiting_items_is_skipped_when_its_limit_is_lifted() -> None:
     queue = fair(ann=OwnerAccount(max_running=1), bob=OwnerAccount(max_running=1), eve=OwnerAccount())
     held = Holding(0.5, 0.0)
     for owner in ("ann", "bob", "eve"):

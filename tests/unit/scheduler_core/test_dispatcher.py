@@ -312,7 +312,7 @@ async def test_one_sent_ahead_that_waits_for_its_link_is_taken_back(bench: Bench
     assert [call.task_id for call in bench.links.up["a"].calls] == ["t2"]
 
 
-async def test_one_sent_ahead_that_waits_for_its_link_is_told_of_its_place(bench: Bench) -> None:
+async def test_a_prefetched_attempt_that_waits_for_its_link_gets_its_slot(bench: Bench) -> None:
     bench.dispatcher.dispatch([replace(bench.order("t1"), ahead="overlap")])
     bench.dispatcher.start(StartAttempt("t1", 1, "a"))
     bench.links.open.set()
@@ -320,7 +320,7 @@ async def test_one_sent_ahead_that_waits_for_its_link_is_told_of_its_place(bench
     assert [call.ahead for call in bench.links.up["a"].calls] == [""]
 
 
-async def test_one_sent_ahead_that_is_prepared_is_told_of_its_place_or_taken_back(bench: Bench) -> None:
+async def test_a_prefetched_attempt_in_preparation_gets_its_slot_or_is_recalled(bench: Bench) -> None:
     bench.links.open.set()
     bench.preparation.slow = {"t1", "t2"}
     bench.dispatcher.dispatch([bench.order("t0")])
@@ -353,7 +353,7 @@ async def test_a_job_is_watched_where_it_is(bench: Bench) -> None:
     assert (bench.hands.adopted, bench.hands.submitted) == (["j"], [])
 
 
-async def test_what_nobody_can_ask_for_is_over_when_its_lease_is(bench: Bench) -> None:
+async def test_an_attempt_of_an_unknown_agent_ends_with_its_lease(bench: Bench) -> None:
     bench.order("t1")
     bench.dispatcher.adopt(AdoptAttempt("t1", 2, 7, "a"))
     assert bench.posted == []

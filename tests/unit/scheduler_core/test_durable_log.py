@@ -145,7 +145,7 @@ async def on_a_full_disk(folder: Path, disk: WatchedDisk, *task_ids: str) -> Wor
     return world
 
 
-async def test_nothing_is_sent_or_told_before_it_is_durable_and_then_all_in_order(folder: Path) -> None:
+async def test_effects_and_events_wait_until_durable_and_keep_their_order(folder: Path) -> None:
     disk = WatchedDisk()
     world = await on_a_full_disk(folder, disk, "t1", "t2")
     world.submit("t3")
@@ -160,7 +160,7 @@ async def test_nothing_is_sent_or_told_before_it_is_durable_and_then_all_in_orde
     world.end()
 
 
-async def test_what_is_said_without_anything_to_write_waits_for_what_was_said_before(folder: Path) -> None:
+async def test_an_effect_without_writes_waits_for_earlier_writes(folder: Path) -> None:
     disk = WatchedDisk()
     world = World(folder, disk)
     disk.full = True
@@ -257,7 +257,7 @@ def test_every_row_of_faulty_runs_comes_back_as_it_was_whatever_is_in_it(seen: l
     assert {row.task.kind for row in seen} == {"task", "actor", "job", "gang"}
 
 
-def test_what_people_said_comes_back() -> None:
+def test_operators_orders_are_restored() -> None:
     clusters = (
         ClusterRow("a", True),
         ClusterRow("b", False, "tests", ClusterProblem("X", "burnt", at=3.0)),
@@ -388,7 +388,7 @@ async def test_after_a_defect_nothing_that_waited_is_sent(folder: Path) -> None:
     world.end()
 
 
-async def test_what_was_said_of_a_cluster_that_is_away_is_kept(folder: Path) -> None:
+async def test_orders_for_an_unconfigured_cluster_are_kept(folder: Path) -> None:
     store = SqliteStore(folder)
     store.write(Change(fleet=record_codec.encode_fleet([ClusterRow("gone", True)], [], {}))).result()
     store.close()

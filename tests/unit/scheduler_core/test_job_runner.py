@@ -158,7 +158,9 @@ async def test_such_a_job_ran_since_it_was_last_seen_to_wait(bench: Bench) -> No
 
 
 @pytest.mark.parametrize(("took_ms", "began"), [(1000, 649.0), (900_000, 50.0), (-5000, 650.0)])
-async def test_and_for_as_long_as_its_cluster_says(bench: Bench, took_ms: int, began: float) -> None:
+async def test_the_start_is_computed_from_the_duration_that_the_cluster_reports(
+    bench: Bench, took_ms: int, began: float
+) -> None:
     """The cluster may have been silent for minutes meanwhile. Its clock is not ours."""
     await bench.submit()
     lane = bench.runner._lanes["a"]
@@ -209,7 +211,7 @@ async def test_a_submit_whose_fate_is_unknown_is_repeated_under_the_same_id(benc
     assert bench.posted == [events.DispatchAccepted("j1", 1)]
 
 
-async def test_once_in_doubt_a_cluster_that_is_down_is_no_answer(bench: Bench) -> None:
+async def test_after_an_uncertain_submit_a_cluster_that_is_down_is_no_answer(bench: Bench) -> None:
     """The first submit may have been carried out; a second attempt elsewhere could run beside it."""
     bench.problems = [UNSURE, DOWN, DOWN]
     await bench.submit()
@@ -244,7 +246,7 @@ async def test_cancel_stops_it_and_its_end_is_seen(bench: Bench) -> None:
     assert (ended.status, ended.sentence) == ("cancelled", "stopped by us")
 
 
-async def test_cancel_is_repeated_until_somebody_hears_it(bench: Bench) -> None:
+async def test_cancel_is_repeated_until_it_is_answered(bench: Bench) -> None:
     await bench.submit()
     bench.becomes("RUNNING")
     bench.silent = DOWN
@@ -313,7 +315,7 @@ async def test_after_a_time_out_an_error_is_no_refusal(bench: Bench) -> None:
     assert bench.posted == [events.DispatchAccepted("j1", 1)]
 
 
-async def test_a_cancelled_job_in_doubt_is_looked_for_and_not_sent_again(
+async def test_a_cancelled_job_with_uncertain_submit_is_queried_and_not_sent_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_runner, "_CANCELLED_UNKNOWN_LIMIT", 3)
@@ -328,7 +330,7 @@ async def test_a_cancelled_job_in_doubt_is_looked_for_and_not_sent_again(
     assert len(bench.submits) == sent
 
 
-async def test_a_cancelled_job_in_doubt_that_turns_up_is_stopped(bench: Bench) -> None:
+async def test_a_cancelled_job_with_uncertain_submit_that_exists_is_stopped(bench: Bench) -> None:
     bench.problems = [UNSURE] * 100
     work = asyncio.ensure_future(bench.submit())
     await eventually(lambda: bench.submits)
@@ -349,7 +351,7 @@ async def test_a_job_of_the_process_before_is_watched_and_never_sent_again(bench
     assert bench.submits == []
 
 
-async def test_a_job_of_the_process_before_that_nobody_knows_is_lost(bench: Bench) -> None:
+async def test_a_job_of_the_previous_process_that_the_cluster_does_not_know_is_lost(bench: Bench) -> None:
     bench.runner.adopt(AdoptAttempt("j1", 1, 9, "a"))
     over = await bench.until_over()
     assert (over.failure, over.code) == (FailureClass.CLUSTER, "CLUSTER_RESTARTED")

@@ -15,7 +15,7 @@ def lost(characters: int) -> str:
 LOST = lost(1)
 
 
-def test_streams_are_kept_in_order_and_can_be_told_apart() -> None:
+def test_streams_keep_their_order_and_their_names() -> None:
     store = OutputStore()
     for stream, text in (("stdout", "a"), ("stderr", "b"), ("stdout", "c")):
         store.write("t1", 1, stream, text)
@@ -94,7 +94,7 @@ def test_forgetting() -> None:
     assert (store._outputs, store._closed, store._total) == ({}, {}, 0)
 
 
-def test_what_was_pushed_out_is_told_until_it_is_forgotten_and_what_comes_late_is_behind_it() -> None:
+def test_evicted_output_is_reported_until_forgotten_and_later_output_follows_the_gap() -> None:
     store = OutputStore(max_total=2 * (PIECE_COST + 1))
     store.write("t1", 1, "stdout", "a")
     store.close("t1", 1)

@@ -43,7 +43,7 @@ def test_a_call_from_a_link_to_the_machine() -> None:
     assert ("t1", 1) in output._closed, "the output is closed with the attempt"
 
 
-def test_a_failure_is_told_in_full() -> None:
+def test_a_failure_is_reported_with_all_fields() -> None:
     collect, posted, _ = collector()
     collect.finished("a", CallResult("t1", 2, "failed", b"e", FailureClass.CRASH, "OOM", "OUT_OF_MEMORY", "killed"))
     assert posted == [events.AttemptFinished("t1", 2, "failed", FailureClass.CRASH, "OOM", "OUT_OF_MEMORY", "killed")]

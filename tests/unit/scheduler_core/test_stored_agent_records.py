@@ -84,7 +84,7 @@ async def test_what_is_forgotten_is_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["the key is gone", "it was never sealed"])
-async def test_agents_whose_secrets_cannot_be_opened_are_waited_for_and_let_in_by_nobody(
+async def test_agents_with_undecryptable_secrets_are_awaited_but_cannot_authenticate(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     store = SqliteStore(tmp_path)

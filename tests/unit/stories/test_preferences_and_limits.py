@@ -57,7 +57,7 @@ def test_allowed_and_denied_clusters() -> None:
     assert by_cluster == {"a": {"NO_CAPACITY"}, "b": {"NOT_ALLOWED"}, "c": {"NOT_ALLOWED"}}
 
 
-def test_whoever_denies_every_cluster_is_told_at_once() -> None:
+def test_an_item_that_denies_every_cluster_fails_at_once() -> None:
     driver = ready(4, 4)
     driver.submit(task("nowhere", deny_clusters=("a", "b")))
     end = driver.end("nowhere")

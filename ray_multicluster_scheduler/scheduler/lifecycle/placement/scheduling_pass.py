@@ -12,6 +12,7 @@ from math import inf
 
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.tables import reason_lines
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
@@ -21,7 +22,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import SnapshotRefresher
 from ray_multicluster_scheduler.scheduler.policy.reasons import unblocked_by
-from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, never_fits, table, verdict
+from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, never_fits, verdict
 from ray_multicluster_scheduler.scheduler.queue.shape import Shape
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
@@ -392,14 +393,14 @@ def _fail_unplaceable(
     machine: MachineState, record: TaskRecord, decision: SchedulingDecision, outcome: Verdict, now: float
 ) -> None:
     """End an item that no cluster can run, now or ever, with the table of clusters and reasons in the error."""
-    task = record.task
+    task, reasons = record.task, reason_lines(decision.candidates)
     if outcome is Verdict.INFEASIBLE:
         code, error = codes.NO_FEASIBLE_CLUSTER, "NoFeasibleClusterError"
-        message = f"No cluster can ever run {task.kind} {task.id} ({task.name}):\n{table(decision)}"
+        message = f"No cluster can ever run {task.kind} {task.id} ({task.name}):\n{reasons}"
         step = "ask for less, relax its tags or cluster lists, or add a cluster that can run it"
     elif decision.candidates:
         code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"
-        message = f"No cluster that could run {task.kind} {task.id} ({task.name}) can be used:\n{table(decision)}"
+        message = f"No cluster that could run {task.kind} {task.id} ({task.name}) can be used:\n{reasons}"
         step = "correct what the lines name, check with `rmcs clusters`, then submit it again"
     else:
         code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"

@@ -24,10 +24,10 @@ from ray_multicluster_scheduler.scheduler.policy.filters.threshold import Thresh
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter
 from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
 
-__all__ = ["OF_DEMANDS", "SubmissionIntervalFilter", "ThresholdFilter", "built_in"]
+__all__ = ["CONSTRAINT_FILTERS", "SubmissionIntervalFilter", "ThresholdFilter", "built_in_filters"]
 
 CONSTRAINT_FILTERS = (PreferredOnlyFilter, AllowedFilter, RequiredTagsFilter)
-"""What they say of an item and a cluster depends on nothing but their entries."""
+"""Filters whose verdict depends only on the descriptions of the item and the cluster."""
 
 
 def built_in_filters(settings: Settings, local_python: str) -> tuple[Filter, ...]:

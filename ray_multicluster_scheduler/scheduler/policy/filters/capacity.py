@@ -18,7 +18,7 @@ class CapacityFilter:
         if not cluster.has_snapshot or fits_now(task, cluster):
             return None
         if any(node.free is None for node in cluster.nodes):
-            return Rejection(CAPACITY_UNKNOWN, "its last snapshot does not say what is free on every node")
+            return Rejection(CAPACITY_UNKNOWN, "its last snapshot lacks the free amounts of some node")
         if task.gang is not None:
             free = {name: cluster.free.get(name, 0.0) for name in task.requirements}
             sentence = f"its {task.gang.describe()} do not fit what is free on the nodes (in all: {describe(free)})"

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import TOO_BIG
 
 
 class SizeFilter:
-    """Rejects permanently what no waiting can make fit.
+    """Rejects permanently what can never fit.
 
     A task or an actor must fit one node; a job's footprint may spread over all nodes, except for what its entrypoint
     holds; the members of a gang must fit together. An autoscaling cluster may add nodes of ``max_node``, or of any size
@@ -52,11 +52,11 @@ class SizeFilter:
             return None
         sizes = [node.total for node in cluster.nodes]
         asked = gang.total
-        gone = [{name: size.get(name, 0.0) for name in asked} for size in cluster.past_node_sizes]
-        gone = [size for size in gone if not any(fits(size, there) for there in sizes)]
+        past = [{name: size.get(name, 0.0) for name in asked} for size in cluster.past_node_sizes]
+        past = [size for size in past if not any(fits(size, present) for present in sizes)]
         more = [] if largest is None else [largest] * len(gang.members)
         bundles = [member.requirements for member in gang.members]
-        for rooms in ([*sizes, *gone], cluster.largest_node_set):
+        for rooms in ([*sizes, *past], cluster.largest_node_set):
             if not never_fits(bundles, gang.strategy, [*rooms, *more]):
                 return None
         has = {name: cluster.total.get(name, 0.0) for name in asked}

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import B
 
 
 class ThresholdFilter:
-    """Asks the BackpressureController about this cluster.
+    """Rejects a cluster with too much use, by the BackpressureController.
 
     An item that needs a new node passes: it adds nothing to the use of existing nodes.
     """
@@ -21,7 +21,7 @@ class ThresholdFilter:
         self._controller = controller
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        key = (self, bool(task.placement.get("GPU")))  # all that it depends on, beside the cluster
+        key = (self, bool(task.placement.get("GPU")))  # the verdict depends only on this and the cluster
         if key not in cluster.cache:
             cluster.cache[key] = self._controller.exceeded_threshold(task, cluster) if cluster.has_snapshot else None
         pressure = cluster.cache[key]

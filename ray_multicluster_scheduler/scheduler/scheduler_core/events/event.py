@@ -58,7 +58,7 @@ class EventFilter:
         known = [one.name for one in fields(cls)]
         for key in given:
             if key not in known:
-                raise ConfigurationError(f"Events have no {key!r} to choose by.", next_step=f"use {', '.join(known)}")
+                raise ConfigurationError(f"Events cannot be filtered by {key!r}.", next_step=f"use {', '.join(known)}")
         found = {key: _words(key, value) for key, value in given.items() if value is not None}
         for key, allowed in (("types", frozenset(KINDS)), ("state", _STATES), ("kind", _ITEM_KINDS)):
             unknown = sorted(found.get(key, frozenset()) - allowed)
@@ -147,8 +147,8 @@ def _candidate(row: list[Any]) -> dict[str, Any]:
 
 
 def reset_event(number: int) -> Event:
-    """For a subscriber that asks for events after a number that does not exist yet."""
-    sentence = "The number that was asked for is not one of this control plane. It goes on from here."
+    """For a subscriber that requests events after a number that does not exist yet."""
+    sentence = "The requested number is not one of this control plane. The stream continues from here."
     return Event("reset", {"sentence": sentence}, number)
 
 
@@ -158,5 +158,5 @@ def missed_event(numbers: tuple[int, int]) -> dict[str, Any]:
         "type": "missed",
         "from": numbers[0],
         "to": numbers[1],
-        "sentence": "These came faster than they were taken. Ask again with since, or Last-Event-ID, to have them.",
+        "sentence": "These came faster than they were read. Request them again with since or Last-Event-ID.",
     }

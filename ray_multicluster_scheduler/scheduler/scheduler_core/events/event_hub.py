@@ -47,7 +47,7 @@ class _Channel:
         self._events: list[Event] = []
         self._dropped = 0
         self._idle: set[Subscription] = set()
-        """Readers that have everything, and wait."""
+        """Readers that wait for new events."""
 
     @property
     def end(self) -> int:
@@ -100,7 +100,8 @@ class Subscription:
         self._last = 0
         self._latest: dict[str, Event] = {}
         self._available = asyncio.Event()
-        self._over = False
+        self.over = False
+        """Whether there will be no more events."""
         self._next_at = 0.0
         self._stride = 0.75 + 0.5 * random.random()  # nosec B311 # only spreads readers in time
 
@@ -112,13 +113,13 @@ class Subscription:
             async with asyncio.timeout(timeout):
                 await self._available.wait()
         except TimeoutError:
-            return Batch(over=self._over)
+            return Batch(over=self.over)
         pause = self._next_at - loop.time()
-        if pause > 0 and not self._over:
+        if pause > 0 and not self.over:
             await asyncio.sleep(pause)
         self._next_at = loop.time() + self._hub.pace * self._stride
         batch = self._batch()
-        if not self._over:
+        if not self.over:
             self._available.clear()
             self._channel.wait(self)
         return batch
@@ -137,11 +138,6 @@ class Subscription:
         """Whether the event matches the filter, and this reader may see it."""
         return self.wanted.matches(event) and self._may_see(event)
 
-    @property
-    def over(self) -> bool:
-        """Whether there will be no more events."""
-        return self._over
-
     def _may_see(self, event: Event) -> bool:
         if self.only_owner is None:
             return True
@@ -149,7 +145,7 @@ class Subscription:
 
     def _batch(self) -> Batch:
         if self.position is None:
-            return Batch(over=self._over)
+            return Batch(over=self.over)
         events, some_dropped = self._channel.since(self.position)
         self.position = self._channel.end
         if events and (events[0].number or 0) <= self._last:
@@ -160,7 +156,7 @@ class Subscription:
         if self._latest:
             events = [*events, *self._latest.values()]
             self._latest.clear()
-        return Batch(events, missed, self._over)
+        return Batch(events, missed, self.over)
 
     # ---- for the hub
 
@@ -172,7 +168,7 @@ class Subscription:
         self._available.set()
 
     def end(self) -> None:
-        self._over = True
+        self.over = True
         self._available.set()
 
 
@@ -276,7 +272,7 @@ class EventHub:
         return [self._by_key.setdefault(word, {}) for word in words] if words else [self._broad]
 
     def _places(self, one: LogEntry, owner: str) -> dict[_Channel, Subscription]:
-        """Channels whose filter may match."""
+        """Channels with a filter that may match."""
         match one:
             case OperationRecord(subject=cluster):
                 words = [("cluster", cluster)]
