@@ -1,4 +1,4 @@
-"""For all tests: groups by folder, an environment of their own, and a check for what a test leaves behind."""
+"""Shared by all tests: groups by folder, an isolated environment, and a leak check."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ GROUPS = {"unit": "unit", "contract": "unit", "integration": "integration", "per
 SETTLE_S = 30.0
 """How long closing sockets, ending threads and exiting children may take after a test."""
 
-# Machines that run tests are busy, so a slow example is no failure; a red build must be red again when repeated.
+# Test machines are busy, so a slow example is no failure. In CI, a failure must be reproducible.
 hypothesis.settings.register_profile("project", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 hypothesis.settings.load_profile("project")
 
 
 def pytest_configure() -> None:
-    """Tests that are started in the background of a shell are to ignore Ctrl+C; those that send it to themselves, or to
-    their children, would wait for ever."""
+    """Restore the handler of Ctrl+C, which a shell ignores for background processes; some tests send it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -36,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by its folder; the quick ones go first, so that a mistake shows early."""
+    """Mark each test by its folder; unit tests run first, so that failures show early."""
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder not in GROUPS:
@@ -47,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test sees the configuration or state of the person who runs it."""
+    """Isolate tests from the configuration and state of the user who runs them."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("RMCS_") and name != "RMCS_RAY_PYTHON"]:
             patch.delenv(name)
@@ -56,8 +55,8 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 @pytest.fixture(autouse=True)
-def _log_as_it_was() -> Iterator[None]:
-    """Whoever asks for our log asks for it in this process: it must not be another test's, too."""
+def _restored_log() -> Iterator[None]:
+    """Restore level and handlers of our logger, which a test may configure for the whole process."""
     ours = logging.getLogger("ray_multicluster_scheduler")
     level, handlers, propagate = ours.level, list(ours.handlers), ours.propagate
     yield
@@ -71,7 +70,7 @@ def _threads() -> dict[object, str]:
 
 def _children() -> dict[object, str]:
     found: dict[object, str] = {}
-    # Direct ones only: what a fleet that was there before does inside its own processes is its business.
+    # Only direct children: an existing fleet may start processes of its own.
     for child in psutil.Process().children():
         try:
             if child.status() != psutil.STATUS_ZOMBIE:
@@ -90,7 +89,7 @@ def _sockets() -> dict[object, str]:
 
 @pytest.fixture
 def leak_check() -> Iterator[None]:
-    """Ask for it: fails a test that leaves a thread, a child process or a socket behind in this process."""
+    """Fails a test that leaves a thread, a child process or a socket behind in this process."""
     kinds: list[Callable[[], dict[object, str]]] = [_threads, _children, _sockets]
     before = [kind() for kind in kinds]
     yield

@@ -1,4 +1,4 @@
-"""For tests on real Ray: one fleet of two small clusters serves all of them."""
+"""Shared by tests on real Ray: one fleet of two small clusters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Make environments that are needed and not there: before any test's time runs, and where a person can see it."""
+    """Create missing environments before the first test, outside its timeout and with visible output."""
     chosen = [item for item in session.items if item.get_closest_marker("integration")]
     wanted = ["ray"] if chosen and _named() is None else []
     if any("old_ray_python" in getattr(item, "fixturenames", ()) for item in chosen):
@@ -29,7 +29,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     with capture.global_and_fixture_disabled() if capture else nullcontext():
         done = subprocess.run([sys.executable, str(ROOT / "scripts" / "setup_env.py"), *wanted])
     if done.returncode != 0:
-        pytest.exit("there is no Ray to test with: the set-up above failed", returncode=done.returncode)
+        pytest.exit("no Ray to test with: the set-up above failed", returncode=done.returncode)
 
 
 def _named() -> Path | None:
@@ -45,13 +45,13 @@ def ray_python() -> Path:
 
 @pytest.fixture(scope="session")
 def old_ray_python() -> Path:
-    """An interpreter with a Ray of about a year ago."""
+    """An interpreter with a one-year-old Ray."""
     return ROOT / ".venv-ray-old" / "bin" / "python"
 
 
 @pytest.fixture(scope="session")
 def fleet(ray_python: Path) -> Iterator[LocalFleet]:
-    """Two clusters that differ in tags and home directories. Whoever harms one has to bring it back."""
+    """Two clusters with different tags and home directories. A test that breaks one must restore it."""
     with LocalFleet(
         LocalCluster("linux", num_cpus=2, tags=["linux", "x86_64"]),
         LocalCluster("mac", num_cpus=2, tags=["macos", "arm64"]),

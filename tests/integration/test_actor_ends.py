@@ -65,7 +65,7 @@ def tally() -> Any:
 
 
 class TestMoved:
-    def test_only_one_that_may_move_does(self, fleet: LocalFleet, tmp_path: Path) -> None:
+    def test_only_a_movable_actor_moves(self, fleet: LocalFleet, tmp_path: Path) -> None:
         """Both are on "mac", which dies. A busy machine may stand still for longer than a short lease while "linux"
         gets its agent; then it takes one attempt more."""
         whole = yaml.safe_load(Path(fleet.config_path).read_text())
@@ -97,7 +97,7 @@ class TestMoved:
             finally:
                 fleet.start("mac")
 
-    def test_a_detached_one_may_not(self, scheduler: UnifiedScheduler) -> None:
+    def test_a_detached_actor_does_not_move(self, scheduler: UnifiedScheduler) -> None:
         with pytest.raises(ConfigurationError, match="exclude each other"):
             scheduler.submit_actor(tally(), lifetime="detached", name="both", restart_elsewhere=True)
 
@@ -129,7 +129,7 @@ def test_a_detached_actor_is_restarted_by_ray(scheduler: UnifiedScheduler) -> No
 
 
 class TestCancelledCalls:
-    def test_of_an_actor_that_does_one_thing_at_a_time(self, scheduler: UnifiedScheduler) -> None:
+    def test_cancel_calls_of_a_sequential_actor(self, scheduler: UnifiedScheduler) -> None:
         """What waits never runs; what runs goes on, as in Ray."""
         actor = scheduler.submit_actor(tally(), resource_requirements=NOTHING)
         running = actor.until_told.remote(3)
@@ -155,7 +155,7 @@ class TestCancelledCalls:
         assert (sent[2].result(30), after.result(30)) == (1, 2), "without those that were cancelled"
         actor.kill()
 
-    def test_of_an_actor_with_coroutines(self, scheduler: UnifiedScheduler) -> None:
+    def test_cancel_calls_of_an_async_actor(self, scheduler: UnifiedScheduler) -> None:
         class Meeting:
             def __init__(self) -> None:
                 self.told: list[str] = []
@@ -205,7 +205,7 @@ PROGRAM = """
 """
 
 
-def test_a_program_that_is_killed_takes_its_actors_along(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_actors_end_with_their_killed_program(fleet: LocalFleet, tmp_path: Path) -> None:
     """But for a detached one, which has no lease."""
     program, name, config = tmp_path / "program.py", f"left-{os.getpid()}", config_of_mac(fleet, tmp_path, **QUICK)
     program.write_text(textwrap.dedent(PROGRAM))

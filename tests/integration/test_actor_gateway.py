@@ -85,7 +85,7 @@ async def asleep(line: BareLink) -> None:
     await eventually(lambda: "asleep" in line.printed("a1"), timeout=60)
 
 
-async def test_methods_run_in_the_order_of_their_numbers_however_they_travel(line: BareLink) -> None:
+async def test_methods_run_in_the_order_of_their_numbers(line: BareLink) -> None:
     line.make("a1", counter(), 7)
     line.submit(method("m0", "a1", "add", 0, 1), method("m1", "a1", "add", 1, b"x" * 5_000_000))
     line.submit(*(method(f"m{number}", "a1", "add", number, number) for number in range(2, 6)))
@@ -97,7 +97,7 @@ async def test_methods_run_in_the_order_of_their_numbers_however_they_travel(lin
     assert line.heard.story("m1") == ["finished"]
 
 
-async def test_methods_of_a_later_process_run_after_those_that_came_of_the_one_before(line: BareLink) -> None:
+async def test_methods_of_a_later_process_run_after_those_of_the_earlier(line: BareLink) -> None:
     line.make("a1", counter())
     line.submit(method("m0", "a1", "add", 0, 1), method("m2", "a1", "add", 2, b"x" * 5_000_000))
     line.submit(method("m4", "a1", "add", 4, 4))  # 1 and 3 were lost with their sender
@@ -111,7 +111,7 @@ async def test_methods_of_a_later_process_run_after_those_that_came_of_the_one_b
     assert [await line.value(name) for name in ("m0", "m2", "m4", "n0")] == [2, 3, 4, 5]
 
 
-async def test_what_a_method_sees_says_and_raises(line: BareLink) -> None:
+async def test_context_output_and_exception_of_a_method(line: BareLink) -> None:
     line.make("a1", counter(), attempt=3)
     await line.started("a1", 3)
     calls = ("who", "in_main_thread", "fail", "big")
@@ -133,7 +133,7 @@ async def test_what_a_method_sees_says_and_raises(line: BareLink) -> None:
     assert line.printed("s0") == ""
 
 
-async def test_a_constructor_that_raises_is_the_actors_failure_and_leaves_no_process(line: BareLink) -> None:
+async def test_a_raising_constructor_fails_the_actor_and_leaves_no_process(line: BareLink) -> None:
     class Broken:
         def __init__(self, path: str) -> None:
             with open(path, "w") as file:
@@ -156,7 +156,7 @@ async def test_a_constructor_that_raises_is_the_actors_failure_and_leaves_no_pro
 
 
 @pytest.mark.parametrize("how", ["exit_actor", "sys.exit"])
-async def test_an_actor_that_leaves_has_succeeded_and_later_calls_fail(line: BareLink, how: str) -> None:
+async def test_an_actor_that_exits_has_succeeded_and_later_calls_fail(line: BareLink, how: str) -> None:
     line.make("a1", counter())
     line.submit(method("m0", "a1", "leave", 0, how), method("m1", "a1", "all", 1))
     own = await line.result("a1")
@@ -180,7 +180,7 @@ async def test_a_killed_actor_is_cancelled_and_its_name_is_free_for_the_next_att
     assert await line.value("m2") != first
 
 
-async def test_a_crash_fails_the_actor_and_what_it_ran_with_the_cause(line: BareLink) -> None:
+async def test_a_crash_fails_the_actor_and_its_running_calls_with_the_cause(line: BareLink) -> None:
     line.make("a1", counter(), ray_name="crashing")
     line.submit(method("m0", "a1", "pid", 0))
     pid = await line.value("m0")
@@ -205,7 +205,7 @@ async def test_the_crash_of_an_idle_actor_is_noticed(line: BareLink) -> None:
     assert (await line.result("a1")).code == "ACTOR_DIED"
 
 
-async def test_methods_that_were_not_begun_can_be_cancelled(line: BareLink) -> None:
+async def test_queued_methods_can_be_cancelled(line: BareLink) -> None:
     line.make("a1", counter())
     line.submit(method("m0", "a1", "sleep", 0, 3.0), method("m1", "a1", "add", 1, 1), method("m3", "a1", "all", 3))
     await asleep(line)
@@ -221,7 +221,7 @@ async def test_methods_that_were_not_begun_can_be_cancelled(line: BareLink) -> N
     assert await line.value("m4") == 2
 
 
-async def test_an_actor_with_coroutines_runs_them_together(line: BareLink) -> None:
+async def test_an_async_actor_runs_methods_concurrently(line: BareLink) -> None:
     class Gate:
         def __init__(self) -> None:
             import asyncio
@@ -254,7 +254,7 @@ async def test_an_actor_with_coroutines_runs_them_together(line: BareLink) -> No
     assert (await line.result("a1")).status == "succeeded"
 
 
-async def test_several_threads_if_asked_for(line: BareLink) -> None:
+async def test_max_concurrency_runs_several_threads(line: BareLink) -> None:
     class Pair:
         def __init__(self) -> None:
             import threading
@@ -289,7 +289,7 @@ async def test_other_code_of_the_cluster_can_use_an_actor_natively(line: BareLin
     assert "KeyError" in error
 
 
-async def test_a_method_of_an_actor_that_nobody_has_fails(line: BareLink) -> None:
+async def test_a_method_of_an_unknown_actor_fails(line: BareLink) -> None:
     line.submit(method("m0", "nobody", "f", 0))
     result = await line.result("m0")
     assert (result.code, result.error_type, result.actor_id) == ("ACTOR_DIED", "ActorDiedError", "nobody")
@@ -322,7 +322,7 @@ async def test_a_detached_actor_lives_on_and_is_adopted_by_the_next_agent(fleet:
         await second.started("c1")
 
 
-async def test_an_idle_actor_ends_when_its_lease_is_over(fleet: LocalFleet) -> None:
+async def test_an_idle_actor_ends_when_its_lease_expires(fleet: LocalFleet) -> None:
     """Its agent is stopped, so nobody tells it anything; a detached one lives on."""
     lease = {"heartbeat_s": 0.5, "lease_s": 6.0, "lost_after_s": 60.0}
     async with bare_link(Path(fleet.config_path), "mac", **lease) as line:

@@ -63,7 +63,7 @@ def test_map_in_order_on_both_clusters(actors: list[ActorHandle]) -> None:
     assert {cluster for _, cluster in seen} == {"linux", "mac"}
 
 
-def test_map_unordered_gives_what_is_there(actors: list[ActorHandle]) -> None:
+def test_map_unordered_yields_completed_results(actors: list[ActorHandle]) -> None:
     pool = ActorPool(actors)
     waits = [3.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     numbers = [
@@ -76,7 +76,7 @@ def test_map_unordered_gives_what_is_there(actors: list[ActorHandle]) -> None:
     assert numbers[-1] == 0, "the slow one is last, though it was first"
 
 
-def test_one_that_dies_gets_no_second_call(actors: list[ActorHandle]) -> None:
+def test_a_dead_actor_gets_no_further_call(actors: list[ActorHandle]) -> None:
     dying = actors[0]
     pool = ActorPool(actors)
 
@@ -95,7 +95,7 @@ def test_one_that_dies_gets_no_second_call(actors: list[ActorHandle]) -> None:
     assert dying not in left
 
 
-def test_one_that_is_restarted_works_on(scheduler: UnifiedScheduler) -> None:
+def test_a_restarted_actor_continues(scheduler: UnifiedScheduler) -> None:
     actor = scheduler.submit_actor_async(worker(), resource_requirements={"CPU": 0}, max_restarts=1)
     actor.ready(60)
     try:

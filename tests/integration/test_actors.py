@@ -88,7 +88,7 @@ def made(scheduler: UnifiedScheduler) -> Iterator[Any]:
 
 
 class TestCalls:
-    def test_a_first_one(self, made: Any) -> None:
+    def test_a_simple_actor(self, made: Any) -> None:
         actor = made(None, 10)
         assert actor.state is TaskState.RUNNING
         handle = actor.add.remote("x")
@@ -135,7 +135,7 @@ class TestCalls:
         assert scheduler.submit_task(lambda a, b: a + b, (first, second)) == 3
         assert actor.everything.remote().result(30) == ["slow", "quick"]
 
-    def test_errors_of_the_user_come_back_as_themselves(self, made: Any) -> None:
+    def test_user_exceptions_keep_their_type(self, made: Any) -> None:
         actor = made()
         with pytest.raises(ValueError, match="not today") as caught:
             actor.fail.remote().result(30)
@@ -182,7 +182,7 @@ class TestCalls:
         assert await actor is actor
         assert await actor.add.remote(1) == 1
 
-    def test_coroutines_run_side_by_side(self, made: Any) -> None:
+    def test_coroutines_run_concurrently(self, made: Any) -> None:
         class Meeting:
             def __init__(self) -> None:
                 import asyncio
@@ -207,7 +207,7 @@ class TestCalls:
         get([actor.say.remote("one"), actor.say.remote("two")], timeout=30)
         until(lambda: actor.logs() == "one\ntwo\n")
 
-    def test_big_things_pass(self, scheduler: UnifiedScheduler, made: Any) -> None:
+    def test_large_arguments_and_results(self, scheduler: UnifiedScheduler, made: Any) -> None:
         actor = made()
         big = b"x" * 5_000_000
         assert actor.add.remote(big).result(60) == 1
@@ -215,7 +215,7 @@ class TestCalls:
         shared = scheduler.put(big)
         assert get([actor.add.remote(shared) for _ in range(3)], timeout=60) == [2, 3, 4]
 
-    def test_an_error_of_asyncio_is_the_methods_own_and_not_the_actors_end(self, made: Any) -> None:
+    def test_an_asyncio_error_of_a_method_does_not_end_the_actor(self, made: Any) -> None:
         class Hasty:
             async def give_up(self) -> None:
                 import asyncio
@@ -234,7 +234,7 @@ class TestCalls:
 
 
 class TestPlaces:
-    def test_what_it_holds_is_reserved_for_as_long_as_it_lives(self, scheduler: UnifiedScheduler, made: Any) -> None:
+    def test_its_resources_are_reserved_until_its_end(self, scheduler: UnifiedScheduler, made: Any) -> None:
         here = {"preferred_cluster": "mac", "fallback": "wait"}
         actor = made(resource_requirements={"CPU": 2}, **here)
         assert actor.held.remote().result(30) == {"CPU": 2.0}
@@ -246,7 +246,7 @@ class TestPlaces:
         actor.kill()
         assert waiting.result(60) == 1
 
-    def test_by_default_it_holds_nothing(self, scheduler: UnifiedScheduler, made: Any) -> None:
+    def test_by_default_it_holds_no_resources(self, scheduler: UnifiedScheduler, made: Any) -> None:
         here = {"preferred_cluster": "mac", "fallback": "wait"}
         actors = [made(**here) for _ in range(3)]
         assert actors[0].held.remote().result(30).get("CPU", 0) == 0
@@ -264,7 +264,7 @@ class TestPlaces:
             assert scheduler.submit_task(use, ({"actor": actor},)) == (cluster, 1)
             assert actor.everything.remote().result(30) == ["from a task"]
 
-    def test_an_actor_comes_back_from_a_task_as_itself(self, scheduler: UnifiedScheduler, made: Any) -> None:
+    def test_a_task_returns_an_actor_handle(self, scheduler: UnifiedScheduler, made: Any) -> None:
         actor = made()
         assert scheduler.submit_task(lambda whom: [whom], (actor,))[0] is actor
 
@@ -284,7 +284,7 @@ class TestMaking:
             actor.work.remote().result(60)
         assert isinstance(caught.value.__cause__, KeyError)
 
-    def test_one_that_takes_too_long(self, scheduler: UnifiedScheduler) -> None:
+    def test_a_constructor_timeout(self, scheduler: UnifiedScheduler) -> None:
         class Slow:
             def __init__(self) -> None:
                 import time
@@ -297,7 +297,7 @@ class TestMaking:
         until(lambda: scheduler.list_actors()[-1]["state"] in ("FAILED", "CANCELLED"))
         assert row["class"].endswith("Slow")
 
-    def test_calls_may_be_made_before_it_is_there(self, scheduler: UnifiedScheduler) -> None:
+    def test_calls_before_the_actor_is_ready(self, scheduler: UnifiedScheduler) -> None:
         actor = scheduler.submit_actor_async(tally())
         handles = [actor.add.remote(n) for n in range(20)]
         assert get(handles, timeout=60) == list(range(1, 21))
@@ -329,14 +329,14 @@ class TestEnds:
         scheduler.cancel(other.id)
         until(lambda: other.state is TaskState.CANCELLED)
 
-    def test_it_leaves_by_itself(self, scheduler: UnifiedScheduler) -> None:
+    def test_an_actor_exits_by_itself(self, scheduler: UnifiedScheduler) -> None:
         actor = scheduler.submit_actor(tally())
         actor.leave.remote()
         until(lambda: actor.state is TaskState.SUCCEEDED)
         with pytest.raises(ActorDiedError):
             actor.add.remote(1).result(30)
 
-    def test_it_dies(self, scheduler: UnifiedScheduler) -> None:
+    def test_an_actor_crashes(self, scheduler: UnifiedScheduler) -> None:
         actor = scheduler.submit_actor(tally())
         died, after = actor.die.remote(), actor.add.remote(1)
         for handle in (died, after):
@@ -344,7 +344,7 @@ class TestEnds:
                 handle.result(60)
         until(lambda: actor.state is TaskState.FAILED)
 
-    def test_it_is_made_anew_where_it_was(self, made: Any) -> None:
+    def test_it_is_restarted_on_the_same_cluster(self, made: Any) -> None:
         actor = made(max_restarts=1)
         cluster = actor.cluster
         actor.add.remote(1).result(30)

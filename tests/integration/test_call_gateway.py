@@ -26,7 +26,7 @@ def moves(line: BareLink) -> list[tuple[str, str]]:
     return [(ended[0], begun[0]) for _, ended, begun in line.heard.of("moved")]
 
 
-async def test_a_large_object_of_many_calls_is_there_for_each(line: BareLink) -> None:
+async def test_a_large_object_shared_by_many_calls(line: BareLink) -> None:
     big = SharedObject("big", pickling.dumps(b"x" * 50_000_000))
     two = SharedObject("two", pickling.dumps(["first", "second"]))
 
@@ -63,7 +63,7 @@ async def test_actors_and_their_methods_use_shared_objects(line: BareLink) -> No
 
 
 @pytest.mark.parametrize("ahead", ["queue", "overlap"])
-async def test_calls_sent_ahead_take_over_places_in_order(line: BareLink, ahead: str, tmp_path: Path) -> None:
+async def test_prefetched_calls_inherit_slots_in_order(line: BareLink, ahead: str, tmp_path: Path) -> None:
     """Two places; ten more calls wait for them, and no more than two run at any time."""
     log = tmp_path / "log"
 
@@ -98,7 +98,7 @@ async def test_calls_sent_ahead_take_over_places_in_order(line: BareLink, ahead:
         assert begun[0] not in before
 
 
-async def test_a_place_of_a_call_that_crashed_or_failed_is_taken_over_too(line: BareLink) -> None:
+async def test_the_slot_of_a_failed_call_is_inherited(line: BareLink) -> None:
     def crash() -> None:
         import os
 
@@ -139,7 +139,7 @@ async def test_waiting_calls_can_be_recalled_and_cancelled_and_never_run(line: B
     assert [one.name for one in notes.iterdir()] == ["3"]
 
 
-async def test_a_call_that_came_too_late_waits_for_start(line: BareLink) -> None:
+async def test_a_late_prefetched_call_waits_for_start(line: BareLink) -> None:
     line.submit(task("t1", len, "abc", ahead="overlap"))
     await line.heard.until("accepted")
     await asyncio.sleep(0.3)

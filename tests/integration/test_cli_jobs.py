@@ -51,7 +51,7 @@ def test_submit_and_follow(service: RunningService, tmp_path: Path) -> None:
     assert (status.returncode, "SUCCEEDED" in status.stdout) == (0, True)
 
 
-def test_submit_waits_and_ends_as_the_job_ends(service: RunningService) -> None:
+def test_submit_waits_and_exits_like_the_job(service: RunningService) -> None:
     good = shell(service, "rmcs job submit -- echo said so")
     assert good.returncode == 0, good.stderr
     assert "said so" in good.stdout

@@ -47,7 +47,7 @@ def test_clusters_without_any_configuration(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_doctor_finds_real_clusters_well_and_a_lost_one_wrong(config_path: Path, tmp_path: Path) -> None:
+def test_doctor_passes_real_clusters_and_fails_a_lost_one(config_path: Path, tmp_path: Path) -> None:
     home = {"RMCS_HOME": str(tmp_path / "home")}
     done = rmcs("doctor", "--deep", "--config", str(config_path), **home)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -69,7 +69,7 @@ def ray_env(ray_python: Path) -> dict[str, str]:
     return {**os.environ, "RMCS_RAY_PYTHON": str(ray_python)}
 
 
-def test_the_demo_tells_the_whole_story(ray_env: dict[str, str]) -> None:
+def test_the_demo_runs_to_the_end(ray_env: dict[str, str]) -> None:
     done = subprocess.run([*RMCS, "demo"], env=ray_env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "hello from a Ray job on" in done.stdout
@@ -82,9 +82,7 @@ def test_the_demo_tells_the_whole_story(ray_env: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl+C", "kill -9"])
-def test_the_demo_leaves_nothing_however_it_ends(
-    ray_env: dict[str, str], tmp_path: Path, number: signal.Signals
-) -> None:
+def test_the_demo_cleans_up_after_any_end(ray_env: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
     """In the middle of it: every process that it started is gone. Ctrl+C says one line and exits with 130."""
     log = tmp_path / "out"
     with log.open("w") as out:

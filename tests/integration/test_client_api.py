@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.local_fleet import LocalFleet
 from tests.support.eventually import until
 
 
-def test_a_scheduler_that_is_used_again_runs_what_it_is_given(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_reused_scheduler_runs_new_work(fleet: LocalFleet, tmp_path: Path) -> None:
     """Three lives of one scheduler: each job and each task runs, once."""
     scheduler = UnifiedScheduler(fleet.config_path)
 
@@ -36,7 +36,7 @@ def test_a_scheduler_that_is_used_again_runs_what_it_is_given(fleet: LocalFleet,
     assert scheduler._runtime is None, "asking the handles started nothing"
 
 
-def test_whoever_stops_reading_a_log_leaves_nothing_behind(scheduler: UnifiedScheduler) -> None:
+def test_an_abandoned_log_reader_leaves_no_resources(scheduler: UnifiedScheduler) -> None:
     job_id = submit_job("while true; do echo tick; sleep 0.2; done")
     before = threading.active_count()
     try:
@@ -71,7 +71,7 @@ def test_the_output_of_a_task_is_followed_over_its_attempts(scheduler: UnifiedSc
     assert "".join(handle.follow_logs()) == "attempt 1\nattempt 2\n"
 
 
-def test_a_program_that_drops_its_scheduler_still_has_its_work_done(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_work_continues_after_the_program_drops_its_scheduler(fleet: LocalFleet, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent("""

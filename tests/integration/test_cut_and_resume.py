@@ -101,7 +101,7 @@ class Everything:
         return bool(ends)
 
 
-def test_a_line_that_is_cut_and_comes_back(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_temporary_cut_of_the_connection(fleet: LocalFleet, tmp_path: Path) -> None:
     with line_to_mac(fleet, tmp_path) as scheduler:
         work = Everything(scheduler, tmp_path)
         for _ in range(3):
@@ -112,7 +112,7 @@ def test_a_line_that_is_cut_and_comes_back(fleet: LocalFleet, tmp_path: Path) ->
         work.all_survived()
 
 
-def test_a_cluster_that_stands_still_for_twenty_seconds(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_cluster_paused_for_twenty_seconds(fleet: LocalFleet, tmp_path: Path) -> None:
     with UnifiedScheduler(config_of_mac(fleet, tmp_path)) as scheduler:
         assert scheduler.submit_task(len, ("warm",)) == 4
         work = Everything(scheduler, tmp_path)
@@ -149,7 +149,7 @@ PROGRAM = """
 """
 
 
-def test_a_program_that_stands_still_for_twenty_seconds(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_program_paused_for_twenty_seconds(fleet: LocalFleet, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
     root = Path(__file__).resolve().parents[2]
@@ -171,7 +171,7 @@ def test_a_program_that_stands_still_for_twenty_seconds(fleet: LocalFleet, tmp_p
             process.kill()
 
 
-def test_an_agent_that_is_killed_takes_what_belongs_to_it_and_no_more(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_killed_agent_ends_only_its_own_work(fleet: LocalFleet, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     with UnifiedScheduler(config_of_mac(fleet, tmp_path, heartbeat_s=1)) as scheduler:
         name = f"kept-{os.getpid()}"

@@ -121,7 +121,7 @@ async def test_job_with_files_output_and_a_second_submit(client: DashboardClient
     assert job in [row["submission_id"] for row in await client.list_jobs()]
 
 
-async def test_a_job_that_is_unknown(client: DashboardClient) -> None:
+async def test_an_unknown_job(client: DashboardClient) -> None:
     job = new_id()
     assert await client.job_info(job) is None
     assert await client.stop_job(job) is False
@@ -129,14 +129,14 @@ async def test_a_job_that_is_unknown(client: DashboardClient) -> None:
         await client.job_logs(job)
 
 
-async def test_a_job_that_ray_refuses(client: DashboardClient) -> None:
+async def test_a_job_refused_by_ray(client: DashboardClient) -> None:
     job = new_id()
     with pytest.raises(TaskSubmissionError, match="metadata values must be strings") as caught:
         await client.submit_job(job, "true", metadata={"a": 1})  # the point of the test
     assert (caught.value.task_id, caught.value.cluster) == (job, client.name)
 
 
-async def test_a_package_that_is_unknown(client: DashboardClient) -> None:
+async def test_an_unknown_package(client: DashboardClient) -> None:
     assert await client.package_exists("gcs://_ray_pkg_0000000000000000.zip") is False
 
 

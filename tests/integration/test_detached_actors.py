@@ -64,7 +64,7 @@ FINDS_IT = """
 """
 
 
-def test_a_detached_one_outlives_its_program(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_detached_actor_outlives_its_program(fleet: LocalFleet, tmp_path: Path) -> None:
     def run(program: str) -> tuple[str, str]:
         path = tmp_path / "program.py"
         path.write_text(textwrap.dedent(program))

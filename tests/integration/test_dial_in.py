@@ -54,7 +54,7 @@ def line(fleet: LocalFleet, tmp_path: Path) -> Iterator[UnifiedScheduler]:
         yield scheduler
 
 
-def test_tasks_and_actors_go_by_an_agent_that_is_dialled(line: UnifiedScheduler) -> None:
+def test_tasks_and_actors_through_a_listening_agent(line: UnifiedScheduler) -> None:
     class Counter:
         def __init__(self) -> None:
             self.count = 0
@@ -74,7 +74,7 @@ def test_tasks_and_actors_go_by_an_agent_that_is_dialled(line: UnifiedScheduler)
     assert line.list_clusters()[0]["carrier"] == "dial_in"
 
 
-def test_what_the_agent_was_told_holds_no_key_and_is_not_in_the_environment_of_what_it_runs(
+def test_the_agent_configuration_has_no_key_and_does_not_leak_into_workers(
     line: UnifiedScheduler, fleet: LocalFleet
 ) -> None:
     def environment() -> list[str]:
@@ -103,7 +103,7 @@ def _jobs(fleet: LocalFleet) -> list[dict[str, Any]]:
         return jobs
 
 
-def test_a_line_that_is_cut_is_dialled_again_and_nothing_is_lost_or_repeated(
+def test_a_cut_connection_is_redialled_without_loss_or_repetition(
     line: UnifiedScheduler, fleet: LocalFleet, tmp_path: Path
 ) -> None:
     def note(path: str, number: int) -> int:
@@ -127,9 +127,7 @@ def test_a_line_that_is_cut_is_dialled_again_and_nothing_is_lost_or_repeated(
     assert all(handle.attempt == 1 for handle in handles)
 
 
-def test_an_agent_that_cannot_dial_back_is_dialled_by_itself_and_that_is_told(
-    fleet: LocalFleet, tmp_path: Path
-) -> None:
+def test_an_agent_that_cannot_dial_back_is_dialled_and_reported(fleet: LocalFleet, tmp_path: Path) -> None:
     with UnifiedScheduler(_config(fleet, tmp_path, {"carrier": "auto"}, agent_advertise=NOWHERE)) as scheduler:
         assert scheduler.submit_task(len, ("warm",)) == 4
         row = scheduler.list_clusters()[0]
@@ -138,9 +136,7 @@ def test_an_agent_that_cannot_dial_back_is_dialled_by_itself_and_that_is_told(
         assert f"cannot dial back to {NOWHERE}" in row["tasks_by"]
 
 
-def test_a_port_that_is_taken_and_one_that_cannot_be_reached_are_told_within_seconds(
-    fleet: LocalFleet, tmp_path: Path
-) -> None:
+def test_a_taken_or_unreachable_port_is_reported_within_seconds(fleet: LocalFleet, tmp_path: Path) -> None:
     began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
@@ -161,7 +157,7 @@ def test_a_port_that_is_taken_and_one_that_cannot_be_reached_are_told_within_sec
     assert time.monotonic() - began < 90
 
 
-def test_a_service_that_was_killed_dials_its_agent_again(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_restarted_service_redials_its_agent(fleet: LocalFleet, tmp_path: Path) -> None:
     def note(path: str) -> str:
         import time
 

@@ -39,7 +39,7 @@ def script(page: list[Block]) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_examples_print_what_is_shown(
+def test_examples_print_the_shown_output(
     page: Path, config_path: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with UnifiedScheduler(config_path) as beside:

@@ -28,7 +28,7 @@ from tests.support.eventually import until
 pytestmark = pytest.mark.usefixtures("scheduler")
 
 
-def test_the_fleet_can_be_looked_at() -> None:
+def test_list_clusters_and_resources() -> None:
     rows = {row["name"]: row for row in list_clusters(refresh=True)}
     assert set(rows) == {"linux", "mac"}
     assert all(row["state"] == "UP" for row in rows.values())
@@ -43,7 +43,7 @@ def test_a_task_runs_somewhere_and_returns_its_value() -> None:
     assert submit_task(square, args=(7,)) == 49
 
 
-def test_a_task_knows_who_it_is() -> None:
+def test_a_task_knows_its_identity() -> None:
     def who() -> tuple[str, int, str]:
         from ray_multicluster_scheduler import current
 
@@ -67,7 +67,7 @@ def test_many_tasks_spread_over_all_clusters() -> None:
     assert {cluster for _, cluster in results} == {"linux", "mac"}
 
 
-def test_one_chooses_by_tag_or_by_name() -> None:
+def test_choose_a_cluster_by_tag_or_name() -> None:
     def where() -> str:
         from ray_multicluster_scheduler import current
 
@@ -77,7 +77,7 @@ def test_one_chooses_by_tag_or_by_name() -> None:
     assert submit_task(where, preferred_cluster="linux", fallback="wait") == "linux"
 
 
-def test_everything_can_say_why_it_is_where_it_is() -> None:
+def test_every_placement_is_explained() -> None:
     handle = submit_task_async(lambda: None, tags=["macos"])
     handle.result(60)
     story = explain(handle.id)
@@ -89,7 +89,7 @@ def test_everything_can_say_why_it_is_where_it_is() -> None:
     assert "load" in rows["linux"]["scores"]
 
 
-def test_an_exception_comes_back_as_itself() -> None:
+def test_an_exception_keeps_its_type() -> None:
     class OutOfStock(Exception):
         pass
 
@@ -106,7 +106,7 @@ def test_an_exception_comes_back_as_itself() -> None:
     assert "selling pears" in handle.logs()
 
 
-def test_what_can_never_run_fails_at_once_with_the_table() -> None:
+def test_an_impossible_item_fails_at_once_with_the_table() -> None:
     began = time.monotonic()
     with pytest.raises(NoFeasibleClusterError, match="64 CPU") as caught:
         submit_task(lambda: None, resource_requirements={"CPU": 64})
@@ -116,7 +116,7 @@ def test_what_can_never_run_fails_at_once_with_the_table() -> None:
     assert time.monotonic() - began < 40
 
 
-def test_what_waits_has_a_reason_and_can_be_cancelled(scheduler: UnifiedScheduler) -> None:
+def test_a_waiting_item_has_a_reason_and_can_be_cancelled(scheduler: UnifiedScheduler) -> None:
     def hold() -> None:
         import time
 

@@ -110,7 +110,7 @@ class TestWhatIsSaid:
         go.touch()
         assert holder.ready(60) is holder, "whoever stopped waiting left it alone"
 
-    def test_options_of_tasks_are_refused_with_the_right_one(self) -> None:
+    def test_task_options_are_refused_with_the_actor_option(self) -> None:
         for option, instead in {
             "retries": "constructor",
             "max_retries": "max_restarts",
@@ -121,7 +121,7 @@ class TestWhatIsSaid:
 
 
 class TestHandles:
-    def test_what_one_tells_and_does(self, mine: Any) -> None:
+    def test_properties_and_methods_of_a_handle(self, mine: Any) -> None:
         actor = mine(submit_actor(greeter(), ("Hello",), resource_requirements=NOTHING, name="told", **ON_MAC))
         assert (actor.name, actor.state, actor.cluster, actor.attempt) == ("told", TaskState.RUNNING, "mac", 1)
         assert repr(actor).startswith(f"<ActorHandle {actor.id} ")

@@ -45,7 +45,7 @@ FREE = """python -c 'import ray; ray.init(); print("free", ray.available_resourc
 
 @pytest.mark.usefixtures("scheduler")
 class TestWhatIsSaid:
-    def test_what_ray_is_told(self, scheduler: UnifiedScheduler) -> None:
+    def test_options_are_passed_to_ray(self, scheduler: UnifiedScheduler) -> None:
         """The entrypoint holds what it asks for; name and metadata can be read by whoever looks there."""
         handle = submit_job_async(
             FREE, name="weather", metadata={"team": "north"}, entrypoint_resources={"CPU": 1}, **ON_MAC
@@ -62,7 +62,7 @@ class TestWhatIsSaid:
         assert info["submitted_at"] <= info["started_at"] <= info["finished_at"]
         assert (info["job_id"], info["status"], info["attempt"]) == (handle.id, "SUCCEEDED", 1)
 
-    def test_one_that_says_nothing_needs_nothing(self, scheduler: UnifiedScheduler, tmp_path: Path) -> None:
+    def test_defaults_need_no_resources(self, scheduler: UnifiedScheduler, tmp_path: Path) -> None:
         """It runs on a cluster that is full, beside one that says that it needs a CPU and waits."""
         go = tmp_path / "go"
         needs = submit_job(f"until test -e {go}; do sleep 0.05; done", resource_requirements={"CPU": 2}, **ON_MAC)
@@ -85,7 +85,7 @@ class TestWhatIsSaid:
         assert set(wait_for_all_jobs(list(ids), timeout=90).values()) == {"SUCCEEDED"}
         assert mark.read_text() == "x\n"
 
-    def test_where_it_may_go(self) -> None:
+    def test_cluster_constraints(self) -> None:
         jobs = [
             submit_job_async("true", require_tags=["arm64"]),
             submit_job_async("true", deny_clusters=["mac"]),
@@ -124,7 +124,7 @@ class TestWhatIsSaid:
 
 
 class TestStatusWords:
-    def test_retrying_and_stopped_meanwhile(self, fleet: LocalFleet, tmp_path: Path) -> None:
+    def test_stop_while_retrying(self, fleet: LocalFleet, tmp_path: Path) -> None:
         config = config_of_mac(fleet, tmp_path, retry_backoff={"base_s": 600, "max_s": 600})
         with UnifiedScheduler(config) as scheduler:
             handle = scheduler.submit_job_async("exit 1", retries=1)
@@ -134,7 +134,7 @@ class TestStatusWords:
                 handle.result(30)
             assert scheduler.job_info(handle.id)["status"] == "STOPPED"
 
-    def test_a_cluster_that_does_not_answer_for_a_while(self, fleet: LocalFleet, tmp_path: Path) -> None:
+    def test_a_temporarily_silent_cluster(self, fleet: LocalFleet, tmp_path: Path) -> None:
         """Polls fail and the job is none the worse for it: LOST, and then what it was."""
         mark, go = tmp_path / "runs", tmp_path / "go"
         quick = {"heartbeat_s": 0.5, "lease_s": 2, "lost_after_s": 12, "snapshot_interval_s": 0.5}
@@ -166,7 +166,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-def test_a_package_that_the_cluster_dropped_is_sent_again(
+def test_a_package_dropped_by_the_cluster_is_uploaded_again(
     scheduler: UnifiedScheduler, tmp_path: Path, forgetful: list[str]
 ) -> None:
     (tmp_path / "main.py").write_text(f"print('there', {str(tmp_path)!r})\n")
@@ -218,7 +218,7 @@ def program(text: str, config: Path, folder: Path) -> Iterator[tuple[subprocess.
             process.kill()
 
 
-def test_ctrl_c_while_waiting_stops_what_runs(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_ctrl_c_while_waiting_stops_running_jobs(fleet: LocalFleet, tmp_path: Path) -> None:
     """Without the decorator: the KeyboardInterrupt is the program's, and its jobs are stopped."""
     with program(INTERRUPTED, fleet.config_path, tmp_path) as (process, pid):
         assert process.stdout is not None
@@ -279,7 +279,7 @@ def test_a_second_ctrl_c_forces(fleet: LocalFleet, tmp_path: Path) -> None:
     assert "Traceback" not in told
 
 
-def test_off_the_main_thread_nothing_is_installed(fleet: LocalFleet) -> None:
+def test_no_signal_handler_off_the_main_thread(fleet: LocalFleet) -> None:
     """There a KeyboardInterrupt, from wherever it comes, has the same effect."""
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     seen: list[Any] = []
@@ -303,7 +303,7 @@ def test_off_the_main_thread_nothing_is_installed(fleet: LocalFleet) -> None:
             handle.result()
 
 
-def test_stop_says_whether_there_was_something_to_stop(scheduler: UnifiedScheduler) -> None:
+def test_stop_returns_whether_the_job_was_live(scheduler: UnifiedScheduler) -> None:
     job = submit_job("sleep 300")
     assert stop_job(job)
     assert wait_for_all_jobs([job], timeout=60) == {job: "STOPPED"}

@@ -56,7 +56,7 @@ class TestWhatIsSaid:
         assert submit_task(show, (5,), {"b": 3}, {"CPU": 0.5}, ["arm64"]) == (2, {"CPU": 0.5}, "mac")
         assert submit_task_async(show, [5], {"b": 4}, {"CPU": 0.5}, ["x86_64"]).result(60) == (1, {"CPU": 0.5}, "linux")
 
-    def test_its_name_is_told_everywhere(self) -> None:
+    def test_its_name_is_shown_everywhere(self) -> None:
         def name_in_ray() -> str:
             import ray
 
@@ -67,13 +67,13 @@ class TestWhatIsSaid:
         assert explain(handle.id)["name"] == "my very own"
         assert submit_task(name_in_ray).endswith("name_in_ray")
 
-    def test_tags_that_nobody_has_are_labels(self) -> None:
+    def test_unknown_tags_are_labels(self) -> None:
         assert submit_task(where(), tags=["nightly"]) in {"linux", "mac"}
         with pytest.raises(NoFeasibleClusterError, match="nightly"):
             submit_task(where(), require_tags=["nightly"])
         assert submit_task(where(), tags=["nightly", "arm64"], require_tags=["macos"]) == "mac"
 
-    def test_clusters_that_are_allowed_or_denied(self) -> None:
+    def test_allowed_and_denied_clusters(self) -> None:
         assert submit_task(where(), allow_clusters=["mac"]) == "mac"
         assert submit_task(where(), deny_clusters=["mac"]) == "linux"
         assert submit_task(where(), preferred_cluster="mac", deny_clusters=["mac"]) == "linux"
@@ -113,7 +113,7 @@ class TestWhatIsSaid:
         assert get([ada, again, bob], timeout=60) == [0, 0, 0]
         assert ada.id == again.id != bob.id
 
-    def test_what_is_not_tried_again(self, tmp_path: Path) -> None:
+    def test_errors_that_are_not_retried(self, tmp_path: Path) -> None:
         def fail(path: str) -> None:
             with open(path, "a") as file:
                 file.write("x")
@@ -127,7 +127,7 @@ class TestWhatIsSaid:
             assert isinstance(handle.exception(60), LookupError)
             assert (path.read_text(), handle.attempt) == ("x", 1)
 
-    def test_equal_items_run_once_if_they_are_asked_to(self, tmp_path: Path) -> None:
+    def test_deduplicated_items_run_once(self, tmp_path: Path) -> None:
         def slow(path: str) -> int:
             import time
 
@@ -163,7 +163,7 @@ class TestWhatIsSaid:
 
 
 class TestHandles:
-    def test_what_one_tells_before_and_after(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_handle_properties_before_and_after_the_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         mistakes: list[Any] = []
         monkeypatch.setattr(threading, "excepthook", mistakes.append)
         go = tmp_path / "go"
@@ -206,7 +206,7 @@ class TestHandles:
         assert value.result() is not value.result(), "each is a copy of its own"
         assert (value.done(), value.state, value.explain()["code"]) == (True, TaskState.SUCCEEDED, "PUT")
 
-    def test_a_dropped_handle_drops_nothing_else(self, tmp_path: Path) -> None:
+    def test_dropping_a_handle_keeps_its_item(self, tmp_path: Path) -> None:
         go, lines = tmp_path / "go", tmp_path / "lines"
         first = submit_task_async(waiting(), (str(go),), resource_requirements={"CPU": 0.5})
         item_id = submit_task_async(noting(), (str(lines), first)).id

@@ -55,7 +55,7 @@ class TestSubmit:
         assert isinstance(error.__cause__, RemoteTraceback)
         assert futures[0].handle.cluster in {"linux", "mac"}
 
-    def test_the_context_is_carried(self, scheduler: UnifiedScheduler) -> None:
+    def test_the_cluster_context_is_used(self, scheduler: UnifiedScheduler) -> None:
         pool = FleetExecutor(scheduler, fallback="wait")
         for cluster in ("linux", "mac"):
             with ClusterContextManager.use(cluster):
@@ -141,7 +141,7 @@ class TestMap:
             next(results)
         assert list(results) == [3]
 
-    def test_a_crashed_worker_is_repeated(self, pool: FleetExecutor, tmp_path: Path) -> None:
+    def test_a_crashed_call_is_repeated(self, pool: FleetExecutor, tmp_path: Path) -> None:
         def once(x: int, folder: str) -> int:
             import os
             from pathlib import Path
@@ -181,7 +181,7 @@ class TestMap:
             assert list(pool.map(flaky, range(4), chunksize=4)) == [0, 1, 2, 3]
         assert [len((tmp_path / f"tried-{x}").read_text()) for x in range(4)] == [1, 3, 1, 3]
 
-    def test_endless_input_and_a_reader_who_leaves(self, scheduler: UnifiedScheduler, pool: FleetExecutor) -> None:
+    def test_endless_input_with_an_abandoned_reader(self, scheduler: UnifiedScheduler, pool: FleetExecutor) -> None:
         results = pool.map(lambda x: x + 1, itertools.count())
         assert list(itertools.islice(results, 3000)) == list(range(1, 3001))
         del results

@@ -37,7 +37,7 @@ def rmcs_cli(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 class TestExplanations:
-    def test_one_that_waits_says_its_place_and_when_it_may_start(self, tmp_path: Path) -> None:
+    def test_a_waiting_item_shows_position_and_expected_start(self, tmp_path: Path) -> None:
         def nap(go: str = "") -> None:
             import os
             import time
@@ -67,7 +67,7 @@ class TestExplanations:
         go.touch()
         get(handles, timeout=60)
 
-    def test_one_that_was_placed_says_why_there_and_what_became_of_each_attempt(self, tmp_path: Path) -> None:
+    def test_a_placed_item_shows_its_decision_and_attempts(self, tmp_path: Path) -> None:
         def fails_once(path: str) -> str:
             import os
 
@@ -94,7 +94,7 @@ class TestExplanations:
         as_json = json.loads(rmcs_cli("explain", handle.id, "-o", "json").stdout)
         assert as_json["attempts"] == with_iso_times(story["attempts"])
 
-    def test_an_id_that_nobody_has(self) -> None:
+    def test_an_unknown_id(self) -> None:
         told = rmcs_cli("explain", "task-0000-1")
         assert told.returncode == 102
         assert "asked were: process " in told.stderr
@@ -124,7 +124,7 @@ class TestOneAfterTheOther:
         assert third.result(120) == "third"
         assert lines.read_text().split() == ["first", "second", "third"]
 
-    def test_a_failure_is_passed_on(self) -> None:
+    def test_a_failure_propagates_to_dependants(self) -> None:
         def fail() -> None:
             raise ValueError("no data")
 
@@ -156,7 +156,7 @@ class TestTheQueue:
             assert held.result(60) == "held"
         assert lines.read_text().split() == ["early", "late", "held"]
 
-    def test_a_paused_cluster_gets_nothing_new(self) -> None:
+    def test_a_paused_cluster_gets_no_new_items(self) -> None:
         rmcs.pause_queue(cluster="mac", reason="it moves house")
         try:
             waits = submit_task_async(where(), **ON_MAC)

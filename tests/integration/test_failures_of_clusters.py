@@ -132,7 +132,7 @@ def test_a_power_cut_with_a_task_an_actor_and_jobs_running(fleet: LocalFleet, tm
     assert [line.split()[1] for line in lines(tmp_path / "again")] == ["1", "2"]
 
 
-def test_an_operator_who_knows_that_a_cluster_is_dead_need_not_wait(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_declare_dead_moves_work_at_once(fleet: LocalFleet, tmp_path: Path) -> None:
     """Nobody here would give it up by itself before the test is over."""
     with impatient(fleet, tmp_path, lease_s=300, lost_after_s=400) as scheduler:
         task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
@@ -212,7 +212,7 @@ def test_a_cluster_that_returns_after_its_work_was_moved(fleet: LocalFleet, tmp_
     assert lines(tmp_path / "job") == ["mac 1"]
 
 
-def test_a_poison_task_uses_up_its_own_budget_and_harms_nobody(scheduler: UnifiedScheduler, tmp_path: Path) -> None:
+def test_a_crashing_task_uses_only_its_own_retry_budget(scheduler: UnifiedScheduler, tmp_path: Path) -> None:
     def poison(path: str) -> None:
         import os
 

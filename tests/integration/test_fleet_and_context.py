@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("scheduler")
 
 
 class TestTheFleet:
-    def test_plan_tells_and_submits_nothing(self, scheduler: UnifiedScheduler) -> None:
+    def test_plan_does_not_submit(self, scheduler: UnifiedScheduler) -> None:
         all_idle(scheduler)
         before = {item.id for item in scheduler.unfinished()}
         decision = plan({"CPU": 1}, tags=["arm64"])
@@ -40,7 +40,7 @@ class TestTheFleet:
             plan(preferred_cluster="lunix")
         assert {item.id for item in scheduler.unfinished()} <= before
 
-    def test_clusters_and_what_they_have(self) -> None:
+    def test_clusters_and_their_resources(self) -> None:
         row = cluster_info("mac")
         assert (row["name"], row["state"], row["nodes"], row["total"]["CPU"]) == ("mac", "UP", 1, 2.0)
         with pytest.raises(ConfigurationError, match="lunix"):
@@ -49,7 +49,7 @@ class TestTheFleet:
         assert whole["total"]["CPU"] == 4.0
         assert 0 <= whole["free"]["CPU"] <= 4.0
 
-    def test_the_shared_scheduler_and_one_of_its_own(self, scheduler: UnifiedScheduler) -> None:
+    def test_shared_and_separate_schedulers(self, scheduler: UnifiedScheduler) -> None:
         assert get_unified_scheduler() is scheduler
         mac = next(one for one in scheduler.config.clusters if one.name == "mac")
         with UnifiedScheduler(clusters=[mac]) as own:

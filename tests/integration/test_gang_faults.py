@@ -32,7 +32,7 @@ def noting() -> Any:
     return run
 
 
-def test_a_line_that_is_cut_and_comes_back(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_temporary_cut_of_the_connection(fleet: LocalFleet, tmp_path: Path) -> None:
     notes = tmp_path / "lines"
     with line_to_mac(fleet, tmp_path) as scheduler:
         handle = scheduler.submit_gang_async([member(noting(), str(notes), name, 3.0) for name in "ab"])
@@ -47,7 +47,7 @@ def test_a_line_that_is_cut_and_comes_back(fleet: LocalFleet, tmp_path: Path) ->
     assert lines(notes) == {f"{name} 1 {what}": 1 for name in "ab" for what in ("begins", "ends")}
 
 
-def test_an_agent_that_is_killed(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_killed_agent(fleet: LocalFleet, tmp_path: Path) -> None:
     notes = tmp_path / "lines"
     config = config_of_mac(fleet, tmp_path, lease_s=10, lost_after_s=20, heartbeat_s=1)
     with UnifiedScheduler(config) as scheduler:

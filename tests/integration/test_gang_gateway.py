@@ -42,7 +42,7 @@ async def test_members_run_at_the_same_time_and_their_values_come_in_order(line:
     await no_group_is_left(line, "g1")
 
 
-async def test_members_know_who_they_are_and_what_they_print_is_the_gangs(line: BareLink) -> None:
+async def test_members_know_their_rank_and_print_to_the_gangs_output(line: BareLink) -> None:
     def who() -> tuple[Any, ...]:
         from ray_multicluster_scheduler import current
 
@@ -57,7 +57,7 @@ async def test_members_know_who_they_are_and_what_they_print_is_the_gangs(line: 
     assert (await line.value("t"))[4] is None
 
 
-async def test_the_first_failure_ends_the_others_and_is_the_answer(line: BareLink, tmp_path: Path) -> None:
+async def test_the_first_failure_ends_the_others_and_is_the_result(line: BareLink, tmp_path: Path) -> None:
     def fail(folder: str) -> None:
         import pathlib
         import time
@@ -76,7 +76,7 @@ async def test_the_first_failure_ends_the_others_and_is_the_answer(line: BareLin
     await no_group_is_left(line, "g3")
 
 
-async def test_a_member_that_dies_is_a_crash_of_the_gang(line: BareLink) -> None:
+async def test_a_crashed_member_fails_the_gang(line: BareLink) -> None:
     def die() -> None:
         import os
 
@@ -105,7 +105,7 @@ async def test_cancel_ends_all_members(line: BareLink, tmp_path: Path) -> None:
     await no_group_is_left(line, "g5")
 
 
-async def test_what_has_no_room_starts_no_member_and_can_be_called_back(line: BareLink, tmp_path: Path) -> None:
+async def test_a_gang_without_room_starts_no_member_and_can_be_recalled(line: BareLink, tmp_path: Path) -> None:
     line.submit(task("holder", noting_its_end(), str(tmp_path), "holder"))
     await line.started("holder")
     await eventually((tmp_path / "holder-began").exists)
@@ -133,7 +133,7 @@ async def test_large_arguments_objects_and_results(line: BareLink) -> None:
     await no_group_is_left(line, "g7")
 
 
-async def test_with_its_agent_the_group_goes_as_well(line: BareLink, fleet: LocalFleet, tmp_path: Path) -> None:
+async def test_the_placement_group_ends_with_its_agent(line: BareLink, fleet: LocalFleet, tmp_path: Path) -> None:
     async with bare_link(Path(fleet.config_path), "mac") as other:
         other.submit(gang("g8", *(part(noting_its_end(), str(tmp_path), name) for name in "ab")))
         await other.started("g8")
@@ -172,7 +172,7 @@ class TestActors:
         assert (await line.result("a1")).status == "cancelled"
         await no_group_is_left(line, "a1")
 
-    async def test_the_death_of_one_is_the_end_of_all(self, line: BareLink) -> None:
+    async def test_a_crashed_member_ends_all(self, line: BareLink) -> None:
         class Fragile:
             def ping(self) -> str:
                 return "pong"
@@ -193,7 +193,7 @@ class TestActors:
         assert (await line.result("m4")).status == "failed"
         await no_group_is_left(line, "a2")
 
-    async def test_a_constructor_that_raises_is_the_answer(self, line: BareLink) -> None:
+    async def test_a_raising_constructor_is_the_result(self, line: BareLink) -> None:
         class Good:
             pass
 

@@ -50,7 +50,7 @@ class TestTasks:
         members = [member(meeting(), str(tmp_path), name, of=2) for name in ("a", "b")]
         assert submit_gang(members) == ["a", "b"]
 
-    def test_they_know_the_gang_and_their_place_in_it(self) -> None:
+    def test_members_know_their_gang_and_rank(self) -> None:
         def who() -> tuple[str, int, int | None]:
             from ray_multicluster_scheduler import current
 
@@ -64,7 +64,7 @@ class TestTasks:
         assert (story["kind"], story["name"], story["cluster"]) == ("gang", "both", "mac")
         assert [one["requirements"] for one in story["gang"]["members"]] == [{"CPU": 1.0}] * 2
 
-    def test_one_that_no_cluster_can_hold_fails_at_once_with_the_table(self, scheduler: UnifiedScheduler) -> None:
+    def test_a_gang_too_large_for_all_clusters_fails_at_once_with_the_table(self, scheduler: UnifiedScheduler) -> None:
         all_idle(scheduler)
         with pytest.raises(
             NoFeasibleClusterError, match=r"linux: its 3 members \(3 × 1 CPU; PACK\) never fit"
@@ -72,7 +72,7 @@ class TestTasks:
             submit_gang([member(len, "x") for _ in range(3)])
         assert "mac: its 3 members" in str(raised.value)
 
-    def test_it_waits_while_the_cluster_is_full_and_starts_when_there_is_room(self, tmp_path: Path) -> None:
+    def test_it_waits_until_the_cluster_has_room(self, tmp_path: Path) -> None:
         meet = tmp_path / "meet"
         meet.mkdir()
         with full(tmp_path) as go:
@@ -98,7 +98,7 @@ class TestTasks:
         assert (tmp_path / "slow-ended").exists()
         assert groups_on("mac") == []
 
-    def test_a_worker_that_dies_is_a_crash_and_all_are_tried_again(self, tmp_path: Path) -> None:
+    def test_a_crashed_worker_retries_the_whole_gang(self, tmp_path: Path) -> None:
         def die_once(folder: str) -> int:
             import os
             import pathlib
@@ -151,7 +151,7 @@ class TestTasks:
         assert isinstance(handle, TaskHandle)
         assert await asyncio.wait_for(handle, 60) == [3, 0]
 
-    def test_what_members_print_is_the_gangs(self) -> None:
+    def test_members_print_to_the_gangs_output(self) -> None:
         def shout(word: str) -> None:
             print(word)
 
@@ -181,7 +181,7 @@ class TestActors:
             get(second.add.remote(1), 30)
         assert groups_on("mac") == []
 
-    def test_the_death_of_one_is_the_end_of_all(self) -> None:
+    def test_a_crashed_member_ends_all(self) -> None:
         class Fragile:
             def die(self) -> None:
                 import os
@@ -193,7 +193,7 @@ class TestActors:
         until(lambda: second.state is TaskState.FAILED, 30)
         assert "member 0 (" in second.explain()["sentence"]
 
-    def test_a_constructor_that_raises_is_raised_here(self) -> None:
+    def test_a_raising_constructor_raises_for_the_caller(self) -> None:
         class Good:
             pass
 

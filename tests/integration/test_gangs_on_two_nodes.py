@@ -54,18 +54,18 @@ def node_id() -> Any:
 
 
 @pytest.mark.parametrize(("strategy", "different"), [("STRICT_SPREAD", 2), ("STRICT_PACK", 1), ("PACK", 1)])
-def test_members_are_where_the_strategy_says(mac: TwoNodes, strategy: Any, different: int) -> None:
+def test_members_are_placed_by_strategy(mac: TwoNodes, strategy: Any, different: int) -> None:
     assert len(set(mac.scheduler.submit_gang([node_id(), node_id()], strategy=strategy))) == different
 
 
-def test_what_one_node_cannot_hold_goes_to_both_or_fails(mac: TwoNodes) -> None:
+def test_a_gang_larger_than_a_node_is_spread_or_fails(mac: TwoNodes) -> None:
     wide = [member(node_id(), resource_requirements={"CPU": 2}) for _ in range(2)]
     assert len(set(mac.scheduler.submit_gang(wide))) == 2
     with pytest.raises(NoFeasibleClusterError, match=r"2 × 2 CPU; STRICT_PACK\) never fit together .*2 nodes"):
         mac.scheduler.submit_gang(wide, strategy="STRICT_PACK")
 
 
-def test_the_books_know_where_members_are_and_a_dead_node_is_a_crash(mac: TwoNodes, tmp_path: Path) -> None:
+def test_the_ledger_records_member_nodes_and_a_dead_node_is_a_crash(mac: TwoNodes, tmp_path: Path) -> None:
     """The last one: it kills the node."""
     members = [
         member(noting_its_end(), str(tmp_path), "on-head", resource_requirements={"CPU": 2}),

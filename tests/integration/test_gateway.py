@@ -1,4 +1,4 @@
-"""The code that runs inside a cluster: the agent by itself, and what a task and a stopped agent find on a real one."""
+"""The code that runs inside a cluster: the agent without a cluster, then tasks and a stopped agent on a real one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_agent_alone(ray_python: Path, check: str) -> None:
     assert done.stdout.endswith(f"{check}\n")
 
 
-def test_standard_output_is_a_whole_one(scheduler: UnifiedScheduler) -> None:
+def test_standard_output_of_a_task_is_a_full_text_stream(scheduler: UnifiedScheduler) -> None:
     def talk() -> tuple[bool, int]:
         import sys
 
@@ -71,7 +71,7 @@ def test_standard_output_is_a_whole_one(scheduler: UnifiedScheduler) -> None:
     assert handle.logs() == "text for everybody\n"
 
 
-def test_how_busy_a_cluster_of_one_node_is_comes_with_its_snapshots(
+def test_snapshots_have_the_usage_of_a_single_node_cluster(
     fleet: LocalFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heads: list[dict[str, Any]] = []
@@ -90,9 +90,7 @@ def test_how_busy_a_cluster_of_one_node_is_comes_with_its_snapshots(
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_stopped_and_wakes_up_leaves_one_attempt_alive_at_a_time(
-    fleet: LocalFleet, tmp_path: Path
-) -> None:
+def test_a_resumed_agent_keeps_at_most_one_live_attempt(fleet: LocalFleet, tmp_path: Path) -> None:
     """Its workers end by their own clocks; another agent takes over; the first one wakes, and ends."""
 
     def count(path: str) -> None:

@@ -1,4 +1,4 @@
-"""The verbs inside a job, a task or an actor: plain Ray calls on that cluster, by whoever runs there."""
+"""The verbs inside a job, a task or an actor: plain Ray calls on the same cluster."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class TestInAJob:
             "TOO_BIG",
         )
 
-    def test_another_cluster_and_what_ray_cannot_do(self, mac: UnifiedScheduler, tmp_path: Path) -> None:
+    def test_other_clusters_and_unsupported_options_are_refused(self, mac: UnifiedScheduler, tmp_path: Path) -> None:
         told = run_job(
             mac,
             tmp_path,
@@ -255,7 +255,7 @@ class TestInAJob:
         assert "no option 'retrys'" in told["wrong"]
         assert told["own"] == 2
 
-    def test_thirty_actors_bring_nothing_along(self, mac: UnifiedScheduler, fleet: LocalFleet, tmp_path: Path) -> None:
+    def test_thirty_actors_start_no_agent(self, mac: UnifiedScheduler, fleet: LocalFleet, tmp_path: Path) -> None:
         """No agent, no server of Ray Client, and no rate limit, though one is set for everything from outside."""
         before = traces(fleet)
         job = mac.submit_job_async(f"python {_thirty(tmp_path)}")
@@ -267,7 +267,7 @@ class TestInAJob:
         assert f"ACTORS {ACTORS}" in job.logs()
         assert seen == []
 
-    def test_what_the_caller_ships_stays(self, mac: UnifiedScheduler, tmp_path: Path) -> None:
+    def test_shipped_files_of_the_caller_are_kept(self, mac: UnifiedScheduler, tmp_path: Path) -> None:
         for name in ("mine", "work"):
             (tmp_path / name).mkdir()
         (tmp_path / "mine" / "__init__.py").write_text("VALUE = 'mine'")
@@ -395,7 +395,7 @@ class TestInATask:
         assert told["error"] == "gone"
         assert "'elsewhere' was asked for" in told["elsewhere"]
 
-    def test_many_actors_bring_nothing_along(self, fleet: LocalFleet, mac: UnifiedScheduler) -> None:
+    def test_many_actors_start_no_agent(self, fleet: LocalFleet, mac: UnifiedScheduler) -> None:
         class Member:
             def who(self) -> int:
                 import os
@@ -446,14 +446,14 @@ class TestInATask:
         finally:
             counter.kill()
 
-    def test_what_belongs_to_the_cluster_cannot_leave_it(self, scheduler: UnifiedScheduler) -> None:
+    def test_handles_of_the_cluster_cannot_be_returned(self, scheduler: UnifiedScheduler) -> None:
         def leak() -> Any:
             return submit_task_async(len, args=("ab",), resource_requirements=NOTHING)
 
         with pytest.raises(TaskSubmissionError, match="cannot leave cluster"):
             submit_task(leak)
 
-    def test_ids_from_outside_are_not_known_inside(self, scheduler: UnifiedScheduler) -> None:
+    def test_outside_ids_are_unknown_inside(self, scheduler: UnifiedScheduler) -> None:
         other = submit_task_async(int)
         other.result(60)
 

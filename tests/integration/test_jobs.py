@@ -123,7 +123,7 @@ class TestEnds:
         assert caught.value.task_id == bad.id
         assert wait_for_all_jobs([bad.id, good.id], timeout=90) == {bad.id: "FAILED", good.id: "SUCCEEDED"}
 
-    def test_the_others_are_stopped_if_asked(self) -> None:
+    def test_the_others_are_stopped_on_request(self) -> None:
         bad, long = submit_job("exit 1"), submit_job("sleep 300")
         assert wait_for_all_jobs([bad, long], timeout=90, stop_on_failure=True) == {bad: "FAILED", long: "STOPPED"}
 
@@ -186,9 +186,7 @@ PROGRAM = """
         (signal.SIGTERM, "time.sleep(300)"),
     ],
 )
-def test_ctrl_c_stops_what_the_program_submitted(
-    fleet: LocalFleet, tmp_path: Path, how: str, number: signal.Signals
-) -> None:
+def test_ctrl_c_stops_the_programs_jobs(fleet: LocalFleet, tmp_path: Path, how: str, number: signal.Signals) -> None:
     """One finished, two running and one queued job."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM).replace("HOW", how))

@@ -26,7 +26,7 @@ def blob_bytes(service: RunningService) -> int:
     return sum(file.stat().st_size for file in service.state.rglob("*") if file.is_file())
 
 
-def test_a_large_value_stays_and_a_small_one_comes_along(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_large_value_stays_and_a_small_one_is_returned(fleet: LocalFleet, tmp_path: Path) -> None:
     with UnifiedScheduler(config_of_mac(fleet, tmp_path)) as scheduler:
         large = scheduler.submit_task_async(lambda: b"x" * SIZE, keep="cluster")
         small = scheduler.submit_task_async(lambda: "small", keep="cluster")
@@ -48,7 +48,7 @@ def test_a_large_value_stays_and_a_small_one_comes_along(fleet: LocalFleet, tmp_
         assert large.result() == b"x" * SIZE, "it came here as an argument, and stayed"
 
 
-def test_the_service_keeps_nothing_of_it_and_finds_it_after_a_restart(service: RunningService) -> None:
+def test_the_service_does_not_store_it_and_finds_it_after_a_restart(service: RunningService) -> None:
     with UnifiedScheduler(address=service.address, token=service.token) as client:
         large = client.submit_task_async(lambda: b"x" * SIZE, keep="cluster")
         assert large.exception(60) is None

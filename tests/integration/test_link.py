@@ -36,7 +36,7 @@ def line(fleet: LocalFleet, tmp_path: Path) -> Iterator[UnifiedScheduler]:
         yield scheduler
 
 
-def test_a_cut_line_loses_and_repeats_nothing(line: UnifiedScheduler, fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_cut_connection_without_loss_or_repetition(line: UnifiedScheduler, fleet: LocalFleet, tmp_path: Path) -> None:
     def note(path: str, number: int) -> int:
         import time
 
@@ -59,7 +59,7 @@ def test_a_cut_line_loses_and_repeats_nothing(line: UnifiedScheduler, fleet: Loc
 
 
 @pytest.mark.slow
-def test_a_task_that_starts_while_the_line_is_cut_is_not_recalled(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_task_that_starts_during_a_cut_is_not_recalled(fleet: LocalFleet, tmp_path: Path) -> None:
     """Its start and what it printed meanwhile are told when the line is back, before start_grace_s is over."""
 
     def note(path: str) -> str:
@@ -90,7 +90,7 @@ def test_a_task_that_starts_while_the_line_is_cut_is_not_recalled(fleet: LocalFl
         assert "said during the cut" in handle.logs()
 
 
-def test_a_frozen_line_is_noticed_and_work_goes_on_after_it(line: UnifiedScheduler, fleet: LocalFleet) -> None:
+def test_a_frozen_connection_is_detected_and_work_continues_after_it(line: UnifiedScheduler, fleet: LocalFleet) -> None:
     """Half-open: bytes stop, nothing is closed. Three missed heartbeats make the cluster suspect."""
     handle = line.submit_task_async(lambda: __import__("time").sleep(4) or "slept")
     until(lambda: handle.state is TaskState.RUNNING)
@@ -104,7 +104,7 @@ def test_a_frozen_line_is_noticed_and_work_goes_on_after_it(line: UnifiedSchedul
     assert line.submit_task(len, ("again",)) == 5
 
 
-def test_an_agent_that_was_killed_is_replaced(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_killed_agent_is_replaced(fleet: LocalFleet, tmp_path: Path) -> None:
     """Its running task is lost with it, is known to be dead, and runs once more."""
 
     def slow(path: str) -> int:
@@ -143,7 +143,7 @@ def test_work_on_a_cluster_that_died_fails_with_the_true_reason(fleet: LocalFlee
         assert scheduler.submit_task(len, ("back",)) == 4, "it is used again when it is back"
 
 
-def test_an_agent_that_nobody_needs_ends(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_an_unneeded_agent_ends(fleet: LocalFleet, tmp_path: Path) -> None:
     with UnifiedScheduler(_config(fleet, tmp_path, agent_idle_s=1)) as scheduler:
         assert scheduler.submit_task(len, ("abc",)) == 3
         agent = _agent_process(scheduler)

@@ -87,7 +87,7 @@ def wait_for_file(path: Path, within_s: float = 60.0) -> str:
     return path.read_text()
 
 
-def test_two_clusters_side_by_side_each_as_described(fleet: LocalFleet) -> None:
+def test_two_clusters_match_their_descriptions(fleet: LocalFleet) -> None:
     entries = {entry["name"]: entry for entry in yaml.safe_load(fleet.config_path.read_text())["clusters"]}
     for name in ("linux", "mac"):
         assert entries[name]["dashboard"] == fleet.addresses(name).dashboard
@@ -109,7 +109,7 @@ def test_a_token_opens_its_own_cluster_only(fleet: LocalFleet) -> None:
     caught.value.close()
 
 
-def test_nothing_listens_beyond_loopback(fleet: LocalFleet) -> None:
+def test_all_listeners_are_on_loopback(fleet: LocalFleet) -> None:
     listeners = [
         (pid, link.laddr)
         for name in ("linux", "mac")
@@ -121,7 +121,7 @@ def test_nothing_listens_beyond_loopback(fleet: LocalFleet) -> None:
     assert [each for each in listeners if each[1].ip not in ("127.0.0.1", "::ffff:127.0.0.1", "::1")] == []
 
 
-def test_a_power_cut_takes_a_running_job_along_and_spares_the_neighbour(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_power_cut_ends_a_running_job_and_spares_the_other_cluster(fleet: LocalFleet, tmp_path: Path) -> None:
     """The job's process runs in a session of its own, as those of all Ray jobs do, and has the cluster's Python."""
     note = tmp_path / "note"
     code = (
@@ -153,7 +153,7 @@ def test_a_power_cut_takes_a_running_job_along_and_spares_the_neighbour(fleet: L
     assert ask(fleet, "mac", "/api/jobs/") == []
 
 
-def test_pause_and_cut_can_be_told_apart_and_undone(fleet: LocalFleet) -> None:
+def test_pause_and_cut_are_distinguishable_and_reversible(fleet: LocalFleet) -> None:
     fleet.pause("mac")
     with pytest.raises(OSError, match="timed out"):
         fetch(fleet.addresses("mac").dashboard + "/api/version", fleet.token("mac"), timeout_s=1)
@@ -170,9 +170,7 @@ def test_pause_and_cut_can_be_told_apart_and_undone(fleet: LocalFleet) -> None:
 
 @pytest.mark.slow  # the demo shows the same in every run
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl+C"])
-def test_a_fleet_whose_owner_ends_suddenly_leaves_nothing(
-    how: signal.Signals, fleet: LocalFleet, tmp_path: Path
-) -> None:
+def test_a_fleet_is_removed_after_its_owner_was_killed(how: signal.Signals, fleet: LocalFleet, tmp_path: Path) -> None:
     """With a job in it. Checked by descent, process session and port; the other fleet goes on."""
     others = fleet.processes("linux")
     shared_before = shared_memory_files()
@@ -210,7 +208,7 @@ def test_a_fleet_whose_owner_ends_suddenly_leaves_nothing(
         owner.communicate()
 
 
-def test_stop_leaves_nothing(fleet: LocalFleet) -> None:
+def test_stop_removes_all_processes_and_files(fleet: LocalFleet) -> None:
     """Last, since it ends the fleet of this module."""
     pids = [pid for name in ("linux", "mac") for pid in [*fleet.processes(name), fleet.supervisor(name)]]
     sessions = {os.getsid(pid) for pid in pids}

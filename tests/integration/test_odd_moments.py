@@ -80,12 +80,12 @@ def test_a_forked_child_gets_a_control_plane_of_its_own(fleet: LocalFleet, tmp_p
     assert "parent again 16\n" in out
 
 
-def test_submitting_at_exit_is_refused_in_words(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_submitting_at_exit_is_refused_with_a_sentence(fleet: LocalFleet, tmp_path: Path) -> None:
     out = run(AT_EXIT, fleet, tmp_path)
     assert out.startswith("3\nlate: The interpreter is shutting down")
 
 
-def test_what_was_not_sent_yet_when_the_program_ends_is_run(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_items_queued_at_program_end_are_run(fleet: LocalFleet, tmp_path: Path) -> None:
     """Whatever names it imported, and in whatever order: not even a link was made by then."""
     notes = tmp_path / "notes"
     run(UNSENT, fleet, tmp_path, str(notes))

@@ -111,7 +111,7 @@ def test_tasks_actors_and_their_values_without_a_dashboard(scheduler: UnifiedSch
         scheduler.submit_job("echo never")
 
 
-def test_the_gateway_is_on_the_head_so_that_the_loss_of_another_node_leaves_it_alone(
+def test_the_gateway_is_on_the_head_and_survives_the_loss_of_another_node(
     scheduler: UnifiedScheduler,
 ) -> None:
     def free() -> dict[str, float]:
@@ -123,9 +123,7 @@ def test_the_gateway_is_on_the_head_so_that_the_loss_of_another_node_leaves_it_a
     assert scheduler.submit_task(free)["node:__internal_head__"] == pytest.approx(0.999)
 
 
-def test_packages_go_through_the_connector_where_there_is_no_dashboard(
-    scheduler: UnifiedScheduler, tmp_path: Path
-) -> None:
+def test_packages_go_through_the_connector_without_a_dashboard(scheduler: UnifiedScheduler, tmp_path: Path) -> None:
     (tmp_path / "greeting.txt").write_text("hello")
 
     def greeting() -> str:
@@ -147,7 +145,7 @@ print(asyncio.run(gateway.call("close", "", patience_s=60)), flush=True)
 """
 
 
-def test_a_gateway_that_nobody_connects_to_ends_by_itself(alone: LocalFleet, ray_python: Path) -> None:
+def test_a_gateway_without_connections_ends_by_itself(alone: LocalFleet, ray_python: Path) -> None:
     """As when its connector dies right after it was made."""
     join = {"cluster": "bare", "agent": "left-alone", "addresses": [["its connector", 0]], "token": "t"}
     order = protocol.ConnectorConfig(
@@ -199,7 +197,7 @@ def noting() -> Callable[[str, float], int]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_connector_that_dies_or_hangs_is_replaced_and_nothing_is_lost_or_repeated(
+def test_a_dead_or_hanging_connector_is_replaced_without_loss_or_repetition(
     scheduler: UnifiedScheduler, tmp_path: Path, how: signal.Signals
 ) -> None:
     path = tmp_path / "runs"
@@ -215,7 +213,7 @@ def test_a_connector_that_dies_or_hangs_is_replaced_and_nothing_is_lost_or_repea
     assert scheduler.submit_task(len, ("again",)) == 5
 
 
-def test_what_finished_while_no_connector_was_there_is_collected_by_the_next(
+def test_results_finished_without_a_connector_are_collected_by_the_next(
     scheduler: UnifiedScheduler, tmp_path: Path
 ) -> None:
     path = tmp_path / "runs"
@@ -227,7 +225,7 @@ def test_what_finished_while_no_connector_was_there_is_collected_by_the_next(
     assert path.read_text() == "ran "
 
 
-def test_a_gateway_that_was_killed_is_known_to_be_dead_and_its_task_runs_once_more(
+def test_a_killed_gateway_is_detected_and_its_task_runs_again(
     scheduler: UnifiedScheduler, alone: LocalFleet, tmp_path: Path
 ) -> None:
     path = tmp_path / "runs"
@@ -264,7 +262,7 @@ def _at(keys: dict[str, Any], port: int) -> dict[str, Any]:
         ({"connector_python": "/bin/false"}, "CLUSTER_UNREACHABLE", "the connector ended (status 1)"),
     ],
 )
-def test_each_mistake_has_its_sentence_within_seconds(
+def test_each_misconfiguration_is_reported_within_seconds(
     alone: LocalFleet, tmp_path: Path, keys: dict[str, Any], state: str, says: str
 ) -> None:
     if keys.get("head_address") == "GCS":
@@ -279,7 +277,7 @@ def test_each_mistake_has_its_sentence_within_seconds(
     assert connectors() == []
 
 
-def test_an_agent_that_can_neither_dial_nor_be_dialled_is_followed_by_ray_client(
+def test_ray_client_is_used_if_the_agent_cannot_be_connected(
     fleet: LocalFleet, ray_python: Path, tmp_path: Path
 ) -> None:
     whole = yaml.safe_load(Path(fleet.config_path).read_text())
@@ -295,7 +293,7 @@ def test_an_agent_that_can_neither_dial_nor_be_dialled_is_followed_by_ray_client
     assert "cannot be reached from here: 127.0.0.1:1" in row["tasks_by"]
 
 
-def test_a_cluster_that_was_started_again_is_noticed_and_used(
+def test_a_restarted_cluster_is_detected_and_used(
     alone: LocalFleet, scheduler: UnifiedScheduler, tmp_path: Path
 ) -> None:
     path = tmp_path / "runs"
@@ -308,7 +306,7 @@ def test_a_cluster_that_was_started_again_is_noticed_and_used(
     assert "CLUSTER_RESTARTED" in [step["code"] for step in handle.explain()["history"]]
 
 
-def test_a_service_that_was_killed_takes_its_gateway_back(alone: LocalFleet, tmp_path: Path) -> None:
+def test_a_restarted_service_readopts_its_gateway(alone: LocalFleet, tmp_path: Path) -> None:
     path = tmp_path / "runs"
     with RunningService(alone.config_path, tmp_path / "state") as service:
         with UnifiedScheduler(address=service.address, token=service.token) as program:
@@ -325,9 +323,7 @@ def test_a_service_that_was_killed_takes_its_gateway_back(alone: LocalFleet, tmp
     until(lambda: not gateways(alone), 60)
 
 
-def test_a_lost_cluster_is_suspect_in_time_and_nobody_is_blocked(
-    alone: LocalFleet, scheduler: UnifiedScheduler
-) -> None:
+def test_a_lost_cluster_is_suspect_in_time_and_blocks_no_caller(alone: LocalFleet, scheduler: UnifiedScheduler) -> None:
     assert scheduler.submit_task(len, ("warm",)) == 4
     alone.freeze("bare")
     try:

@@ -82,7 +82,7 @@ class TestFunctions:
 
 
 class TestHandlesAsArguments:
-    def test_values_go_from_task_to_task(self) -> None:
+    def test_values_pass_between_tasks(self) -> None:
         add = adder()
         one = add.remote(1)
         total = add.remote(one, b=add.remote(one, 2))
@@ -92,7 +92,7 @@ class TestHandlesAsArguments:
             chain = add.remote(chain, 1)
         assert get(chain, timeout=90) == 30
 
-    def test_they_go_from_cluster_to_cluster(self) -> None:
+    def test_values_pass_between_clusters(self) -> None:
         add = adder()
         there = {"fallback": "wait"}
         first = add.options(preferred_cluster="linux", **there).remote(40)
@@ -100,7 +100,7 @@ class TestHandlesAsArguments:
         assert get(second) == 42
         assert (first.cluster, second.cluster) == ("linux", "mac")
 
-    def test_an_error_goes_the_same_way(self) -> None:
+    def test_an_error_passes_to_the_dependant(self) -> None:
         def fail() -> None:
             raise KeyError("the first one")
 
@@ -110,7 +110,7 @@ class TestHandlesAsArguments:
             get(last)
         assert "needed the value as an argument" in "".join(caught.value.__notes__)
 
-    def test_what_waits_says_so_and_can_be_cancelled(self) -> None:
+    def test_a_waiting_task_has_a_reason_and_can_be_cancelled(self) -> None:
         slow = submit_task_async(time.sleep, (30,))
         waiting = adder().remote(slow)
         assert waiting.explain()["sentence"] == f"waits for its argument {slow.id}"
@@ -123,7 +123,7 @@ class TestHandlesAsArguments:
         with pytest.raises(TaskCancelledError, match=slow.id):
             other.result(30)
 
-    def test_deeper_ones_are_refused(self) -> None:
+    def test_nested_handles_are_refused(self) -> None:
         with pytest.raises(TaskSubmissionError, match="inside another object"):
             adder().remote([adder().remote(1)])
 
@@ -145,9 +145,7 @@ class TestPut:
             assert time.monotonic() < deadline, "nobody needs it in the payload cache any more"
             time.sleep(0.02)
 
-    def test_a_value_of_a_users_class_brings_its_module_along(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_value_of_a_users_class_ships_its_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "users_shapes.py").write_text(
             "class Square:\n    def __init__(self, side):\n        self.side = side\n"
         )
@@ -168,7 +166,7 @@ class TestPut:
             del sys.modules["users_shapes"]
 
 
-def test_wait_as_ray_does() -> None:
+def test_wait_behaves_like_ray() -> None:
     add = adder()
     many = [add.remote(number) for number in range(10)]
     seen: list[int] = []
@@ -180,7 +178,7 @@ def test_wait_as_ray_does() -> None:
     assert sorted(seen) == list(range(10))
 
 
-def test_questions_about_the_fleet() -> None:
+def test_fleet_queries() -> None:
     from ray_multicluster_scheduler.app.client_api.ray_shape import ray_shape
 
     assert ray_shape.is_initialized()
@@ -208,7 +206,7 @@ def run(program: str, fleet_config: Path, tmp_path: Path, python: str = sys.exec
         ("word_count", "dog 4, fox 4, lazy 2, over 2\n"),
     ],
 )
-def test_a_program_for_ray_runs_with_another_import(
+def test_a_ray_program_runs_after_changing_the_import(
     name: str, expected: str, config_path: Path, tmp_path: Path
 ) -> None:
     program = (HERE / "ported" / f"{name}.py").read_text()
@@ -249,7 +247,7 @@ OF_RAY = """
 """
 
 
-def test_what_is_decorated_by_ray_is_taken_as_it_is(config_path: Path, ray_python: Path, tmp_path: Path) -> None:
+def test_functions_decorated_by_ray_are_accepted(config_path: Path, ray_python: Path, tmp_path: Path) -> None:
     """In an interpreter that has Ray; our own dependencies are lent to it."""
     ours = next(place for place in sys.path if place.endswith("site-packages"))
     lent = tmp_path / "lent"

@@ -44,7 +44,7 @@ def mac(fleet: LocalFleet, ray_python: Path, tmp_path_factory: pytest.TempPathFa
         until(lambda: nodes() == 1, 60)  # the next test finds the cluster as it was
 
 
-def test_requirements_are_matched_with_single_nodes(mac: TwoNodes) -> None:
+def test_requirements_must_fit_a_single_node(mac: TwoNodes) -> None:
     def assigned() -> dict[str, float]:
         import ray
 
@@ -78,7 +78,7 @@ def test_gpus_and_custom_resources_reach_ray(mac: TwoNodes) -> None:
     actor.kill()
 
 
-def test_a_node_that_dies_takes_what_was_on_it(mac: TwoNodes, tmp_path: Path) -> None:
+def test_a_dead_node_ends_only_its_own_work(mac: TwoNodes, tmp_path: Path) -> None:
     scheduler, there = mac.scheduler, {"special": 0.5}
 
     def wait(folder: str, name: str) -> tuple[str, int, str]:

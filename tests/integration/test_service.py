@@ -76,7 +76,7 @@ def test_values_of_others_as_arguments(client: UnifiedScheduler) -> None:
     assert client.submit_task(len, (large,)) == 3_000_000
 
 
-def test_a_job_and_what_another_program_sees_of_it(client: UnifiedScheduler, service: RunningService) -> None:
+def test_a_job_seen_by_another_program(client: UnifiedScheduler, service: RunningService) -> None:
     job = client.submit_job("echo said; true")
     with UnifiedScheduler(address=service.address, token=service.token) as other:
         assert other.handle(job).result(120) == "SUCCEEDED"
@@ -86,9 +86,7 @@ def test_a_job_and_what_another_program_sees_of_it(client: UnifiedScheduler, ser
             other.explain("task-of-nobody")
 
 
-def test_what_ray_says_of_a_failed_job_has_none_of_its_secrets(
-    client: UnifiedScheduler, service: RunningService
-) -> None:
+def test_the_message_of_a_failed_job_has_no_secrets(client: UnifiedScheduler, service: RunningService) -> None:
     failed = client.submit_job_async('sh -c "exit 3" --password=failing-entry-qqq --token=failtok-qqq')
     error = failed.exception(120)
     said = f"{error} {client.job_logs(failed.id)} {client.explain(failed.id)}"
@@ -96,7 +94,7 @@ def test_what_ray_says_of_a_failed_job_has_none_of_its_secrets(
     assert "qqq" not in said
 
 
-def test_folders_and_modules_travel_with_what_needs_them(client: UnifiedScheduler, tmp_path: Path) -> None:
+def test_folders_and_modules_are_shipped_with_items(client: UnifiedScheduler, tmp_path: Path) -> None:
     work, module = tmp_path / "work", tmp_path / "brought_along"
     work.mkdir()
     module.mkdir()
@@ -128,7 +126,7 @@ def test_cancel_by_id_alone(client: UnifiedScheduler, service: RunningService) -
         handle.result(60)
 
 
-def test_work_goes_on_when_its_program_has_ended(service: RunningService, tmp_path: Path) -> None:
+def test_work_continues_after_its_program_has_ended(service: RunningService, tmp_path: Path) -> None:
     path = tmp_path / "noted"
     program = f"""
 import time, ray_multicluster_scheduler as rmcs
@@ -149,7 +147,7 @@ print(rmcs.submit_task_async(work, idempotency_key="once").id)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_what_runs_goes_on_and_what_waits_still_waits(
+def test_running_and_waiting_items_survive_a_restart(
     service: RunningService, client: UnifiedScheduler, tmp_path: Path, how: signal.Signals
 ) -> None:
     path = tmp_path / "noted"
@@ -172,7 +170,7 @@ def test_what_runs_goes_on_and_what_waits_still_waits(
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_what_was_printed_is_read_after_a_restart(
+def test_output_is_readable_after_a_restart(
     service: RunningService, client: UnifiedScheduler, tmp_path: Path, how: signal.Signals
 ) -> None:
     go_on = tmp_path / "go on"
@@ -215,7 +213,7 @@ def test_a_second_service_on_the_same_folder_is_refused(service: RunningService)
     assert "Traceback" not in refused.stderr
 
 
-def test_what_runs_goes_on_while_the_service_is_away_for_longer_than_a_lease(fleet: object, tmp_path: Path) -> None:
+def test_work_continues_while_the_service_is_down_longer_than_a_lease(fleet: object, tmp_path: Path) -> None:
     """As before an upgrade: it is stopped for a while that it announces, and nothing of what ran is repeated."""
     config = Path(fleet.config_path)  # type: ignore[attr-defined]  # a LocalFleet
     times = {"heartbeat_s": 1, "lease_s": 8, "lost_after_s": 20}
@@ -235,7 +233,7 @@ def test_what_runs_goes_on_while_the_service_is_away_for_longer_than_a_lease(fle
         service.stop()
 
 
-def test_an_agent_that_has_nothing_to_do_ends_with_the_service(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_an_idle_agent_ends_with_the_service(fleet: LocalFleet, tmp_path: Path) -> None:
     """Long before its lease is over, and without making the stop slow."""
 
     def agents() -> list[str]:

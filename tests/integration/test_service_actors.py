@@ -145,7 +145,7 @@ sys.stdin.read()
 """
 
 
-def test_a_program_that_is_killed_takes_its_actor_along(client: UnifiedScheduler, service: RunningService) -> None:
+def test_an_actor_ends_with_its_killed_program(client: UnifiedScheduler, service: RunningService) -> None:
     command = [sys.executable, "-c", _PROGRAM, service.address]
     environ = {**os.environ, "RMCS_TOKEN": service.token}
     with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:

@@ -136,7 +136,7 @@ class TestWhatComesBack:
         assert scheduler.submit_task(lambda: b"") == b""
         assert scheduler.submit_task(lambda n: {"n": [n] * 3}, kwargs={"n": float("inf")}) == {"n": [float("inf")] * 3}
 
-    def test_a_result_that_cannot_be_pickled_says_so(self, scheduler: UnifiedScheduler) -> None:
+    def test_a_result_that_cannot_be_pickled_is_an_error(self, scheduler: UnifiedScheduler) -> None:
         with pytest.raises(TaskSubmissionError, match="result, a lock, cannot be pickled"):
             scheduler.submit_task(lambda: __import__("threading").Lock(), retries=3)
 
@@ -152,11 +152,11 @@ class TestWhatComesBack:
             scheduler.submit_task(fail)
         assert "raise Awkward(1, 2)" in str(caught.value.__cause__)
 
-    def test_sys_exit_is_an_error_not_the_end_of_our_program(self, scheduler: UnifiedScheduler) -> None:
+    def test_sys_exit_is_an_error_of_the_task(self, scheduler: UnifiedScheduler) -> None:
         with pytest.raises(RemoteError, match=r"sys\.exit\(3\)"):
             scheduler.submit_task(lambda: __import__("sys").exit(3))
 
-    def test_output_can_be_read_while_it_comes(self, scheduler: UnifiedScheduler) -> None:
+    def test_output_can_be_read_while_the_task_runs(self, scheduler: UnifiedScheduler) -> None:
         def talk() -> None:
             import sys
             import time
@@ -172,7 +172,7 @@ class TestWhatComesBack:
         assert len(pieces) > 1, "it came in more than one piece"
         assert handle.logs(stream="stderr") == "the end\n"
 
-    def test_a_huge_value_holds_up_nobody(self, scheduler: UnifiedScheduler) -> None:
+    def test_a_huge_value_does_not_block_other_results(self, scheduler: UnifiedScheduler) -> None:
         """40 MB go out and come back while small tasks pass."""
         big = scheduler.submit_task_async(lambda data: data, (b"x" * 40_000_000,), preferred_cluster="linux")
         small = [scheduler.submit_task_async(lambda n: n, (n,), preferred_cluster="linux") for n in range(5)]
@@ -181,7 +181,7 @@ class TestWhatComesBack:
 
 
 class TestFailure:
-    def test_user_errors_are_retried_as_often_as_asked(self, scheduler: UnifiedScheduler, tmp_path: Path) -> None:
+    def test_user_errors_are_retried_up_to_the_limit(self, scheduler: UnifiedScheduler, tmp_path: Path) -> None:
         def flaky(path: str) -> int:
             from ray_multicluster_scheduler import current
 
@@ -196,7 +196,7 @@ class TestFailure:
         assert handle.result(90) == 3
         assert path.read_text() == "1 2 3 "
 
-    def test_a_worker_that_died_is_tried_again(self, scheduler: UnifiedScheduler) -> None:
+    def test_a_crashed_worker_is_retried(self, scheduler: UnifiedScheduler) -> None:
         def die_once() -> int:
             import os
 
@@ -230,7 +230,7 @@ class TestFailure:
         assert handle.state is TaskState.CANCELLED
         assert mark.read_text() == "interrupted"
 
-    def test_a_task_that_ignores_the_interrupt_is_ended_all_the_same(self, scheduler: UnifiedScheduler) -> None:
+    def test_a_task_that_ignores_the_interrupt_is_killed(self, scheduler: UnifiedScheduler) -> None:
         def stubborn() -> None:
             import time
 
@@ -246,7 +246,7 @@ class TestFailure:
         with pytest.raises(TaskCancelledError):
             handle.result(40)
 
-    def test_one_that_keeps_the_interpreter_to_itself_is_seen_to_run(self, scheduler: UnifiedScheduler) -> None:
+    def test_a_task_that_holds_the_gil_is_reported_as_running(self, scheduler: UnifiedScheduler) -> None:
         """No other thread of its process gets to say anything while it does."""
 
         def keep() -> str:
@@ -261,7 +261,7 @@ class TestFailure:
             time.sleep(0.02)
         assert handle.result(30) == "done"
 
-    def test_only_the_parent_answers_for_a_task_that_forks(self, scheduler: UnifiedScheduler) -> None:
+    def test_only_the_parent_of_a_forking_task_reports_a_result(self, scheduler: UnifiedScheduler) -> None:
         def fork() -> str:
             import os
             import time
@@ -279,7 +279,7 @@ class TestFailure:
             handle.result(40)
         assert handle.state is TaskState.FAILED
 
-    def test_a_callers_timeout_leaves_the_task_alone(self, scheduler: UnifiedScheduler) -> None:
+    def test_a_callers_timeout_does_not_affect_the_task(self, scheduler: UnifiedScheduler) -> None:
         handle = scheduler.submit_task_async(lambda: __import__("time").sleep(2) or "slept")
         with pytest.raises(TaskTimeoutError, match=r"after 0\.1 s"):
             handle.result(timeout=0.1)
@@ -366,7 +366,7 @@ def test_a_users_own_module_is_shipped(scheduler: UnifiedScheduler, tmp_path: Pa
     assert value.n == 42
 
 
-def test_a_module_that_is_not_there_is_named(scheduler: UnifiedScheduler) -> None:
+def test_a_missing_module_is_named(scheduler: UnifiedScheduler) -> None:
     import hypothesis  # installed here, not on the clusters
 
     with pytest.raises(TaskSubmissionError, match="module 'hypothesis' cannot be found on the cluster") as caught:

@@ -142,7 +142,9 @@ def test_no_token_opens_the_other_cluster(mixed: LocalFleet) -> None:
 
 
 @each
-def test_a_wrong_token_is_told_and_leaves_the_other_alone(name: str, mixed: LocalFleet, tmp_path: Path) -> None:
+def test_a_wrong_token_is_reported_and_does_not_affect_the_other_cluster(
+    name: str, mixed: LocalFleet, tmp_path: Path
+) -> None:
     (other,) = {*BOTH} - {name}
     config = yaml.safe_load(Path(mixed.config_path).read_text())
     for entry in config["clusters"]:

@@ -57,7 +57,7 @@ def uploads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-def test_what_shipped_modules_import_is_there(scheduler: UnifiedScheduler, project: Path) -> None:
+def test_imports_of_shipped_modules_are_shipped(scheduler: UnifiedScheduler, project: Path) -> None:
     files = {
         "first_m.py": "import second_m\ndef f(x):\n from third_m.sub import plus\n return plus(second_m.ten(x))\n",
         "second_m.py": "def ten(x):\n    return 10 * x\n",
@@ -122,7 +122,7 @@ def test_a_module_named_like_one_that_the_cluster_has(scheduler: UnifiedSchedule
     assert scheduler.submit_task(importlib.import_module("tests_m").f) == "tests"
 
 
-def test_changed_content_runs_at_once_and_the_same_is_uploaded_once(
+def test_changed_content_is_used_at_once_and_equal_content_uploaded_once(
     scheduler: UnifiedScheduler, project: Path, uploads: Counter[str]
 ) -> None:
     write(project, {"edited_m/__init__.py": "", "edited_m/work.py": f"# {project}\ndef f(): return 1\n"})
@@ -144,7 +144,7 @@ def test_changed_content_runs_at_once_and_the_same_is_uploaded_once(
     assert sorted(uploads.values()) == [1, 1, 1, 1], "the clusters still have the first one"
 
 
-def test_what_the_cluster_dropped_is_uploaded_again(
+def test_a_dropped_package_is_uploaded_again(
     scheduler: UnifiedScheduler, project: Path, uploads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime_env_upload, "SEEN_TTL_S", 0.0)
@@ -166,7 +166,7 @@ def test_what_the_cluster_dropped_is_uploaded_again(
     assert uploads == {name: 2}
 
 
-def test_what_the_caller_ships_and_what_the_function_needs(scheduler: UnifiedScheduler, project: Path) -> None:
+def test_shipped_modules_of_the_caller_and_the_function(scheduler: UnifiedScheduler, project: Path) -> None:
     write(
         project,
         {
@@ -217,7 +217,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_package_that_is_run_as_a_program_twice(config_path: Path, tmp_path: Path) -> None:
+def test_a_package_run_as_a_program_twice(config_path: Path, tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -245,7 +245,7 @@ def _run(folder: Path, config: Path, *command: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_package_that_is_lost_on_the_way_is_sent_again(
+def test_a_package_lost_in_transit_is_sent_again(
     scheduler: UnifiedScheduler, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(project, {"lost_m.py": f"# {project}\ndef f(): return 'there'\n"})
@@ -265,7 +265,7 @@ def test_a_package_that_is_lost_on_the_way_is_sent_again(
     assert sent[1] == sent[0].replace(".zip", "-2.zip"), "Ray would not try the old name again"
 
 
-def test_a_name_that_is_made_at_run_time_is_asked_for(scheduler: UnifiedScheduler, project: Path) -> None:
+def test_a_module_name_computed_at_run_time_must_be_declared(scheduler: UnifiedScheduler, project: Path) -> None:
     write(project, {"plugins_m/red.py": "NAME = 'red'\n"})
 
     def load(folder: str, name: str) -> str:

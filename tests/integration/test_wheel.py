@@ -58,12 +58,12 @@ def test_the_command_starts(bin_dir: Path, tmp_path: Path) -> None:
     assert "demo" in run([bin_dir / "python", "-m", "ray_multicluster_scheduler", "--help"], cwd=tmp_path)
 
 
-def test_it_is_the_wheel_that_runs(bin_dir: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_is_used(bin_dir: Path, tmp_path: Path) -> None:
     where = run([bin_dir / "python", "-c", "import ray_multicluster_scheduler as r; print(r.__file__)"], cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(bin_dir.parent)
 
 
-def test_it_carries_its_types(bin_dir: Path) -> None:
+def test_the_wheel_has_type_information(bin_dir: Path) -> None:
     assert list(bin_dir.parent.glob("lib/*/site-packages/ray_multicluster_scheduler/py.typed"))
 
 

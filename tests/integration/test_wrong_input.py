@@ -198,7 +198,9 @@ def world(fleet: LocalFleet, tmp_path: Path, warm: None) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_mistake_gives_a_sentence(case: Case, world: World, fleet: LocalFleet, leak_check: None) -> None:
+def test_a_mistake_raises_an_error_with_the_next_step(
+    case: Case, world: World, fleet: LocalFleet, leak_check: None
+) -> None:
     entry = {key: value for key, value in {**world.entry, **case.cluster(world)}.items() if value is not None}
     config = world.folder / "clusters.yaml"
     settings = {"submission_interval_s": 0, "resource_threshold": 1, **case.settings}
@@ -221,7 +223,7 @@ def test_a_mistake_gives_a_sentence(case: Case, world: World, fleet: LocalFleet,
     _no_agent_left(fleet, scheduler._control_plane)
 
 
-def test_the_program_can_go_on_with_the_right_configuration(world: World, fleet: LocalFleet) -> None:
+def test_the_program_continues_with_the_right_configuration(world: World, fleet: LocalFleet) -> None:
     wrong = world.folder / "wrong.yaml"
     wrong.write_text(yaml.safe_dump({"clusters": [{**world.entry, "auth_token": "x", "auth_token_path": None}]}))
     with UnifiedScheduler(wrong) as scheduler, pytest.raises(NoHealthyClusterError):
@@ -241,7 +243,9 @@ def test_the_program_can_go_on_with_the_right_configuration(world: World, fleet:
     ],
     ids=["missing", "empty", "misspelt", "not yaml", "not a list"],
 )
-def test_a_wrong_file_gives_a_sentence(tmp_path: Path, text: str | None, says: str, leak_check: None) -> None:
+def test_a_wrong_file_raises_an_error_with_the_reason(
+    tmp_path: Path, text: str | None, says: str, leak_check: None
+) -> None:
     path = tmp_path / "clusters.yaml"
     if text is not None:
         path.write_text(text)

@@ -49,7 +49,7 @@ def states(service: Service) -> Counter[str]:
         after = f"&after={page['after']}"
 
 
-def test_more_and_more_programs_submit_more_than_the_clusters_can_do(service: Service) -> None:
+def test_a_growing_number_of_programs_exceeds_the_capacity(service: Service) -> None:
     accepted: list[str] = []
     errors: list[str] = []
 

@@ -227,10 +227,10 @@ ELSEWHERE = {
     "up": "tests/unit/service/test_up.py::test_up_and_down_and_up_again",
     "down": "tests/unit/service/test_up.py::test_down_tells_programs_what_it_has_stopped",
     "top": "tests/unit/cli/test_top_in_a_terminal.py::TestInATerminal",
-    "fleet up": "tests/unit/local_fleet/test_background.py::test_what_is_printed_for_programs",
-    "fleet down": "tests/unit/local_fleet/test_background.py::test_what_is_printed_for_programs",
-    "fleet status": "tests/unit/local_fleet/test_background.py::test_what_is_printed_for_programs",
-    "demo": "tests/integration/test_cli_on_a_fleet.py::test_the_demo_tells_the_whole_story",
+    "fleet up": "tests/unit/local_fleet/test_background.py::test_json_output",
+    "fleet down": "tests/unit/local_fleet/test_background.py::test_json_output",
+    "fleet status": "tests/unit/local_fleet/test_background.py::test_json_output",
+    "demo": "tests/integration/test_cli_on_a_fleet.py::test_the_demo_runs_to_the_end",
 }
 """What has no service behind it, or is one, or needs a terminal or Ray: which test runs it."""
 WITHOUT_OUTPUT = {*TEXTS, "up", "top", "demo"}

@@ -61,7 +61,7 @@ def _pids(status: dict[str, Any]) -> list[int]:
     return [pid for cluster in status["clusters"] for pid in cluster["pids"]]
 
 
-def test_up_stays_up_after_the_command_and_down_removes_everything(rmcs: Rmcs, base: Path) -> None:
+def test_the_fleet_outlives_up_and_down_removes_it(rmcs: Rmcs, base: Path) -> None:
     assert rmcs.json() == {"up": False, "config": None, "clusters": []}
     assert "No local fleet is up" in rmcs("status")
 
@@ -96,7 +96,7 @@ def test_up_stays_up_after_the_command_and_down_removes_everything(rmcs: Rmcs, b
     assert "no local fleet is up" in rmcs("down")
 
 
-def test_what_is_printed_for_programs(rmcs: Rmcs) -> None:
+def test_json_output(rmcs: Rmcs) -> None:
     """Data on stdout, messages on stderr."""
 
     def told(form: str, *words: str) -> Any:
@@ -135,7 +135,7 @@ def _until(rmcs: Rmcs, **wanted: str) -> None:
     assert states == wanted
 
 
-def test_a_second_up_restarts_dead_clusters_only(rmcs: Rmcs) -> None:
+def test_a_second_up_restarts_only_dead_clusters(rmcs: Rmcs) -> None:
     rmcs("up")
     before = {cluster["name"]: cluster for cluster in rmcs.json()["clusters"]}
     psutil.Process(min(before["mac"]["pids"])).kill()
@@ -232,7 +232,7 @@ def test_up_in_the_foreground_ends_with_ctrl_c(rmcs: Rmcs, base: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_up_interrupted_while_it_starts_leaves_nothing(rmcs: Rmcs, base: Path, how: signal.Signals) -> None:
+def test_up_interrupted_during_start_removes_all_processes(rmcs: Rmcs, base: Path, how: signal.Signals) -> None:
     process = subprocess.Popen(
         rmcs.command("up"),
         env=rmcs.env,

@@ -85,9 +85,7 @@ class TestInterpreter:
         assert "make setup-ray" in str(caught.value)
         assert ".venv-ray" in str(caught.value)
 
-    def test_the_nearest_one_wins_and_its_symlink_is_kept(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_search_order_of_interpreters_keeps_symlinks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         home = self._program(tmp_path / "home/ray-venv/bin/python")
         assert interpreter.find_ray_python() == home
         here = self._program(tmp_path / ".venv-ray/bin/python")

@@ -1,4 +1,4 @@
-"""A fleet of stand-ins for Ray: starting, ending, pausing, and leaving nothing behind."""
+"""LocalFleet with a fake Ray: start, stop, pause, faults, and complete removal."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ class TestStart:
         first, second = (text for text in said if "starting; Ray's own ports" in text)
         assert first.split(",")[0] != second.split(",")[0], "new ports each time"
 
-    def test_a_cluster_that_never_starts_reports_its_log_and_leaves_nothing(
+    def test_a_cluster_that_never_starts_reports_its_log_and_is_removed(
         self, fake_python: Path, base: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("FAKE_RAY_FAIL", "1")

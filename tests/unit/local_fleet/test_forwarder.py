@@ -1,4 +1,4 @@
-"""The forwarder in front of a plain echo server: no Ray needed to cut, hold, delay and throttle a line."""
+"""The forwarder in front of a plain echo server: cut, freeze, delay, throttle."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_a_target_that_refuses_shows_as_a_reset(setup: Setup) -> None:
             await asyncio.wait_for(reader.read(1), 60)
 
 
-async def test_a_frozen_connection_stays_open_and_loses_nothing(setup: Setup) -> None:
+async def test_a_frozen_connection_stays_open_without_loss(setup: Setup) -> None:
     line = await setup.line()
     await _say(line, b"x")
     setup.impairment.freeze()
@@ -189,7 +189,7 @@ async def test_some_connections_are_cut_and_new_ones_accepted(setup: Setup) -> N
     assert await _say(await setup.line(), b"new") == b"new"
 
 
-async def test_a_half_open_connection_carries_nothing_and_hides_its_end(setup: Setup) -> None:
+async def test_a_half_open_connection_drops_bytes_and_hides_its_end(setup: Setup) -> None:
     line = await setup.line()
     assert await _say(line, b"before") == b"before"
 
@@ -204,16 +204,16 @@ async def test_a_half_open_connection_carries_nothing_and_hides_its_end(setup: S
 
 
 async def test_neither_side_of_a_half_open_connection_sees_the_other_end(setup: Setup) -> None:
-    heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     joined = asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(1)
         joined.set()
         try:
-            heard.set_result(await reader.read(1))
+            received.set_result(await reader.read(1))
         except ConnectionError as error:
-            heard.set_exception(error)
+            received.set_exception(error)
         writer.close()
 
     async with await asyncio.start_server(listen, LOOPBACK, 0) as server:
@@ -224,7 +224,7 @@ async def test_neither_side_of_a_half_open_connection_sees_the_other_end(setup: 
         setup.forwarder.blackhole()
         writer.transport.abort()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(heard), 0.3)
+            await asyncio.wait_for(asyncio.shield(received), 0.3)
         await setup.forwarder.shut()
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(heard, 60)
+            await asyncio.wait_for(received, 60)

@@ -1,4 +1,4 @@
-"""Whatever dies, and however, nothing of a fleet is left."""
+"""A fleet is removed completely after its owner or supervisors were killed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_kill_9_of_the_owner(fake_python: Path, owners: list[Owner]) -> None:
     assert left(owner) == []
 
 
-def test_kill_9_of_the_owner_though_a_forked_child_holds_the_pipes(fake_python: Path, owners: list[Owner]) -> None:
+def test_kill_9_of_the_owner_while_a_forked_child_holds_the_pipes(fake_python: Path, owners: list[Owner]) -> None:
     owners.append(owner := Owner(fake_python, "forked"))
     owner.process.kill()
     assert left(owner) == []

@@ -1,4 +1,4 @@
-"""One address for the agents of all clusters: each goes on over the line of its own."""
+"""The switchboard of the tests: one address for all agents, each forwarded through its own cluster's network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit script says "none" only if every package was asked about."""
+"""scripts/audit.py reports "no known vulnerability" only if every package was checked."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def fake(folder: Path, code: int, answer: object = None, error: str = "") -> str:
-    """A pip-audit that has been asked as it should be, and says this."""
+    """A fake pip-audit that checks its arguments and prints this answer."""
     program = folder / "pip-audit"
-    said = "" if answer is None else json.dumps(answer)
+    output = "" if answer is None else json.dumps(answer)
     program.write_text(
         f"#!{sys.executable}\n"
         "import sys\n"
         "assert '--strict' in sys.argv\n"
         f"assert open(sys.argv[-1]).read().split() == {INSTALLED!r}\n"
-        f"print({said!r})\n"
+        f"print({output!r})\n"
         f"print({error!r}, file=sys.stderr)\n"
         f"sys.exit({code})\n"
     )
@@ -41,26 +41,26 @@ def fake(folder: Path, code: int, answer: object = None, error: str = "") -> str
     return str(program)
 
 
-def test_every_package_was_asked_about_and_is_well(
+def test_all_packages_checked_without_vulnerability(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert script.main(["--pip-audit", fake(tmp_path, 0, {"dependencies": GOOD}), "python"]) == 0
     assert "no known vulnerability" in capsys.readouterr().out
 
 
-def test_a_vulnerability(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vulnerability_is_reported(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers = [{**GOOD[0], "vulns": [FLAW]}, GOOD[1]]
     assert script.main(["--pip-audit", fake(tmp_path, 1, {"dependencies": answers}), "python"]) == 1
-    said = capsys.readouterr().out
-    assert "one 1.0: PYSEC-1, fixed in 1.1" in said
-    assert "1 known" in said
+    output = capsys.readouterr().out
+    assert "one 1.0: PYSEC-1, fixed in 1.1" in output
+    assert "1 known" in output
 
 
 @pytest.mark.parametrize(
     ("code", "answer", "error"),
     [
         (1, None, "ERROR: Failed to reach the index"),
-        (0, None, "it says nothing and calls that well"),
+        (0, None, "no output and exit code 0"),
         (0, {"dependencies": GOOD[:1]}, "one is forgotten"),
         (0, {"dependencies": [GOOD[0], {"name": "two", "skip_reason": "not on PyPI"}]}, ""),
         (1, {"dependencies": GOOD}, "ERROR: something"),
@@ -68,16 +68,16 @@ def test_a_vulnerability(script: ModuleType, tmp_path: Path, capsys: pytest.Capt
         (0, [], ""),
     ],
 )
-def test_what_is_not_known_is_not_called_clean(
+def test_an_incomplete_check_is_not_reported_as_clean(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, answer: Any, error: str
 ) -> None:
     assert script.main(["--pip-audit", fake(tmp_path, code, answer, error), "python"]) == 2
-    said = capsys.readouterr()
-    assert "not known" in said.err
-    assert "no known vulnerability" not in said.out
+    output = capsys.readouterr()
+    assert "not known" in output.err
+    assert "no known vulnerability" not in output.out
 
 
-def test_without_the_program_or_an_environment(
+def test_a_missing_program_or_environment_is_an_error(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert script.main(["--pip-audit", str(tmp_path / "none"), "python"]) == 2

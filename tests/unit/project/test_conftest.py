@@ -1,4 +1,4 @@
-"""The tests' own tools: groups by folder, unit tests first, and a leak check that finds leaks."""
+"""tests/conftest.py: groups by folder, unit tests first, and a leak check that detects leaks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_leak_check_finds_threads_sockets_and_processes(project: pytest.Pyte
     )
 
 
-def test_the_folder_gives_the_group_and_the_order(project: pytest.Pytester) -> None:
+def test_the_folder_decides_group_and_order(project: pytest.Pytester) -> None:
     put(project, "integration/test_a.py", "def test_ray(): pass")
     put(project, "unit/test_b.py", "def test_pure(): pass")
     everything = project.runpytest_subprocess("-v", *OPTIONS)

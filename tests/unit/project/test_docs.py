@@ -1,4 +1,4 @@
-"""The documentation: the site builds without the net and without a warning, its settings load, its commands exist."""
+"""The documentation: the site builds offline without a warning, its settings load, its commands exist."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def commands(block: Block) -> list[list[str]]:
 COMMANDS = [(block, words) for block in BLOCKS if block.language == "sh" for words in commands(block)]
 
 
-def test_every_block_is_in_a_language_that_is_looked_at() -> None:
+def test_every_code_block_has_a_known_language() -> None:
     assert {one.language for one in BLOCKS} <= LANGUAGES
 
 
@@ -66,7 +66,7 @@ def test_a_command_exists_and_takes_these_options(block: Block, words: list[str]
 
 
 def shape(page: str) -> list[object]:
-    """Levels of headings, code without its comments, and where links lead: all that does not depend on the language."""
+    """Levels of headings, code without its comments, and where links lead: everything independent of the language."""
     text = (ROOT / page).read_text(encoding="utf-8")
     levels = re.findall(r"^(#+) ", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     code = [re.sub(r"\s+#.*", "", one.code) for one in blocks(ROOT / page)]
@@ -74,30 +74,30 @@ def shape(page: str) -> list[object]:
     return [levels, code, links, text.count("\n|")]
 
 
-def test_the_chinese_readme_is_in_step() -> None:
+def test_the_chinese_readme_has_the_same_structure() -> None:
     assert shape("README.zh-CN.md") == shape("README.md")
 
 
-def test_the_times_on_the_page_about_failure_are_those_of_the_settings() -> None:
+def test_times_on_the_failure_page_match_the_settings() -> None:
     text = (DOCS / "concepts" / "failure.md").read_text(encoding="utf-8")
-    said = {
+    patterns = {
         "heartbeat_s": r"`heartbeat_s`, (\d+) s",
         "lost_after_s": r"`lost_after_s` \((\d+) s\)",
         "health_check_interval_s": r"\| (\d+) s \| `health_check_interval_s`",
         "snapshot_interval_s": r"\| (\d+) s \| `snapshot_interval_s`",
         "submission_interval_s": r"(\d+) s apart\n?\s*\(`submission_interval_s`\)",
     }
-    for key, pattern in said.items():
+    for key, pattern in patterns.items():
         assert {float(one) for one in re.findall(pattern, text)} == {getattr(Settings(), key)}, key
     (silent,) = set(re.findall(r"three (?:missed )?heartbeats,? \(?(\d+) s", text))
     assert float(silent) == 3 * Settings().heartbeat_s
 
 
-def test_the_states_on_the_page_about_failure_are_shown_in_that_order() -> None:
-    """Of a cluster that falls silent for good while something waits."""
+def test_states_on_the_failure_page_occur_in_that_order() -> None:
+    """For a cluster that becomes silent for good while an item waits."""
     rows = re.findall(r"^\| .*", (DOCS / "concepts" / "failure.md").read_text(encoding="utf-8"), re.MULTILINE)
     table = rows[rows.index("| after | the state in `rmcs clusters` | effect |") + 1 :]
-    told = [code for row in table[:3] for code in re.findall(r"`([A-Z_]+)`", row.split(" | ")[1])]
+    documented = [code for row in table[:3] for code in re.findall(r"`([A-Z_]+)`", row.split(" | ")[1])]
     state = ClusterState(ClusterMetadata("mac", dashboard="http://mac:8265"), Settings())
     state.link_up("3.11.9", "2.60.0", 0.0)
     state.record_snapshot(snapshot("mac", 0.0, 8, source="agent"), 0.0)
@@ -108,10 +108,10 @@ def test_the_states_on_the_page_about_failure_are_shown_in_that_order() -> None:
     for _ in range(Settings().breaker_failures):
         state.breaker.record_failure(62.0, "with a task: contact with it was lost")
     shown.append(state.problem(62.0))
-    assert [one.code for one in shown if one] == told
+    assert [one.code for one in shown if one] == documented
 
 
-def test_scores_on_the_page_about_placement_are_what_a_cluster_gets() -> None:
+def test_scores_on_the_placement_page_are_computed_scores() -> None:
     rows = re.findall(r"^\| .+? \| .* \| `(load \d.*)` \|$", placement_page(), re.MULTILINE)
     total = {"CPU": 4.0, "memory": 2.4 * 1024**3}
     fleet = [view(f"c{free}", node(total, {**total, "CPU": free})) for free in (4.0, 2.0, 0.0)]
@@ -125,15 +125,15 @@ def placement_page() -> str:
     return (DOCS / "concepts" / "placement.md").read_text(encoding="utf-8")
 
 
-def test_a_token_is_read_where_the_service_keeps_it() -> None:
-    """Examples hold as pasted, also for whoever has another RMCS_HOME, and use no variable that is not set there."""
+def test_examples_read_the_token_from_the_state_folder() -> None:
+    """Examples work as pasted, also with another RMCS_HOME, and use only variables that they set."""
     for block in (one for one in BLOCKS if one.language == "sh"):
         assert not re.search(r"~/\.rmcs[/ ]", block.code), name(block)
         assert '"$AUTH"' not in block.code or "AUTH=" in block.code, name(block)
 
 
 def test_the_first_command_of_the_service_works_as_pasted() -> None:
-    """After the README, where RMCS_CONFIG was exported and no file lies here."""
+    """After the README, RMCS_CONFIG is exported and the folder has no configuration file."""
     first = next(blocks(DOCS / "start" / "service.md"))
     assert first.code == "rmcs up\n"
 
@@ -148,23 +148,23 @@ READ = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "ray_multicluster_schedu
 
 
 @pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere_without_the_site_too(page: Path) -> None:
-    """As a code host, or an editor, shows them: files as they lie there."""
+def test_links_resolve_in_the_source_tree(page: Path) -> None:
+    """As a code host or an editor resolves them."""
     assert [one for one in links(page) if not (page.parent / one).exists()] == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_who_runs_a_service_finds_how_to_look_after_it(page: str) -> None:
+def test_front_pages_link_to_operations_guides(page: str) -> None:
     found = {Path(one).name for one in links(ROOT / page)}
     assert {"monitor.md", "back-up.md", "upgrade.md", "add-a-cluster.md"} <= found
 
 
-def test_there_are_links_to_look_at() -> None:
+def test_links_are_found_in_the_pages() -> None:
     assert sum(len(links(page)) for page in READ) > 100
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem)
-def test_a_page_that_the_site_writes_says_so_and_what_to_do_without_it(page: Path) -> None:
+def test_a_generated_page_has_a_placeholder_with_instructions(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "`make docs`" in text
     assert "Without" in text
@@ -172,7 +172,7 @@ def test_a_page_that_the_site_writes_says_so_and_what_to_do_without_it(page: Pat
 
 
 def dead_ends(site: Path) -> list[str]:
-    """Links that leave the site, or lead nowhere in it. MkDocs says nothing of those that leave docs/."""
+    """Links that leave the site, or lead nowhere in it. MkDocs does not check those that leave docs/."""
     found = []
     for page in sorted(site.rglob("*.html")):
         if page.name == "404.html":  # served at any address, its links begin at the root
@@ -185,7 +185,7 @@ def dead_ends(site: Path) -> list[str]:
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    """Links, anchors and the reference are MkDocs's to judge; `strict` makes each warning an error."""
+    """MkDocs checks links, anchors and the reference; `strict` makes each warning an error."""
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")],
         cwd=ROOT,
@@ -199,13 +199,13 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "submit_task" in python
     for page in ("commands", "configuration", "items", "rest", "python"):
         text = (tmp_path / "site" / "reference" / f"{page}.html").read_text(encoding="utf-8")
-        assert "make docs" not in text, "what stands in for it"
+        assert "make docs" not in text, "the placeholder"
     configuration = (tmp_path / "site" / "reference" / "configuration.html").read_text(encoding="utf-8")
     assert 'id="tracing"' in configuration
-    assert "go tasks and actors, no jobs" in configuration
-    troubles = (tmp_path / "site" / "troubleshooting.html").read_text(encoding="utf-8")
-    assert 'id="no_carrier"' in troubles
-    assert 'href="concepts/failure.html"' in troubles
+    assert "only the former takes no jobs" in configuration
+    explained = (tmp_path / "site" / "troubleshooting.html").read_text(encoding="utf-8")
+    assert 'id="no_carrier"' in explained
+    assert 'href="concepts/failure.html"' in explained
     assert dead_ends(tmp_path / "site") == []
     front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', front)

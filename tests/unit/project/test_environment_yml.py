@@ -1,4 +1,4 @@
-"""environment.yml makes the same installation as pip does from pyproject.toml."""
+"""environment.yml gives the same installation as pip with pyproject.toml."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_the_environment_is_called_ts(conda: dict[str, Any]) -> None:
+def test_the_environment_name(conda: dict[str, Any]) -> None:
     assert conda["name"] == "ts"
 
 
@@ -46,6 +46,6 @@ def test_pip_installs_this_package_with_an_extra_that_exists(conda: dict[str, An
     assert "dev" in project["optional-dependencies"]
 
 
-def test_nothing_else_is_pinned_a_second_time(conda: dict[str, Any]) -> None:
+def test_no_other_dependency_is_pinned_again(conda: dict[str, Any]) -> None:
     names = {Requirement(entry).name for entry in conda["dependencies"] if isinstance(entry, str)}
     assert names == {"python", "pip"}

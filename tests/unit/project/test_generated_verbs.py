@@ -1,4 +1,4 @@
-"""The generated verbs are what scripts/generate_verbs.py makes of UnifiedScheduler now."""
+"""The generated verbs equal the output of scripts/generate_verbs.py."""
 
 from __future__ import annotations
 

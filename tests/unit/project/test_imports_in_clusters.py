@@ -1,4 +1,4 @@
-"""What travels to a cluster can be read there, where only Ray and what Ray brings along is installed."""
+"""Code that is shipped to a cluster is importable there, with only Ray and its dependencies installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import {module}
 @pytest.mark.parametrize(
     "module", ["actors.actor_handle", "actors.actor_reference", "handles.handle", "in_cluster.scheduler"]
 )
-def test_it_can_be_imported_where_our_own_packages_are_not(module: str) -> None:
+def test_it_is_importable_without_our_dependencies(module: str) -> None:
     text = _READ.format(absent=_NOT_THERE, module=f"ray_multicluster_scheduler.app.client_api.{module}")
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

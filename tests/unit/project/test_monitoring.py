@@ -1,4 +1,4 @@
-"""What examples/monitoring asks Prometheus for exists, can be evaluated, and says what it should."""
+"""The rules and dashboard of examples/monitoring: their metrics exist, and Prometheus evaluates them as expected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = ROOT / "examples" / "monitoring"
 TESTS = ROOT / "tests" / "monitoring" / "alerts_test.yaml"
 RULES: list[dict[str, Any]] = yaml.safe_load((EXAMPLES / "alerts.yaml").read_text())["groups"][0]["rules"]
 DASHBOARD: dict[str, Any] = json.loads((EXAMPLES / "grafana-dashboard.json").read_text())
-ASKED = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
 def names(expressions: list[str]) -> set[str]:
@@ -31,8 +31,8 @@ def names(expressions: list[str]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Every name that a service shows once there is something to say."""
-    tracing = {"endpoint": "http://127.0.0.1:1"}  # nobody is there, which is counted, too
+    """The names of all metrics of a service with some activity."""
+    tracing = {"endpoint": "http://127.0.0.1:1"}  # an unreachable endpoint, so that failures are counted too
     with HttpService(tmp_path_factory.mktemp("state"), submission_interval_s=0, tracing=tracing) as service:
         service.submit("t")
         item = service.plane.runtime.item("t")
@@ -43,23 +43,23 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return set(re.findall(r"^(rmcs_\w+)", text, re.MULTILINE))
 
 
-def test_every_figure_that_is_asked_for_exists(exposed: set[str]) -> None:
-    assert names([rule["expr"] for rule in RULES] + ASKED) <= exposed
+def test_every_queried_metric_exists(exposed: set[str]) -> None:
+    assert names([rule["expr"] for rule in RULES] + QUERIES) <= exposed
 
 
-def test_every_figure_is_shown_by_the_dashboard(exposed: set[str]) -> None:
+def test_the_dashboard_shows_every_metric(exposed: set[str]) -> None:
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed} - {"rmcs_build_info"}
-    assert families <= {re.sub(r"_bucket$", "", name) for name in names(ASKED)}
+    assert families <= {re.sub(r"_bucket$", "", name) for name in names(QUERIES)}
 
 
-def test_the_rules_are_rules() -> None:
+def test_prometheus_accepts_the_rules() -> None:
     done = promtool("check", "rules", EXAMPLES / "alerts.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     done = promtool("check", "config", "--syntax-only", EXAMPLES / "prometheus.yml")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_alerts_fire_when_they_should_and_only_then() -> None:
+def test_alerts_fire_exactly_as_expected() -> None:
     done = promtool("test", "rules", TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -69,7 +69,7 @@ def never(rule: dict[str, Any]) -> None:
 
 
 def other_number(rule: dict[str, Any]) -> None:
-    """The first one that something is compared with."""
+    """Change the first number of a comparison."""
     rule["expr"], changed = re.subn(r"([<>=]=?) ([0-9.e]+)", r"\1 77e30", rule["expr"], count=1)
     assert changed
 
@@ -96,9 +96,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("alert", "change"), CHANGES)
-def test_a_rule_that_says_something_else_is_noticed(
-    alert: str, change: Callable[[dict[str, Any]], None], tmp_path: Path
-) -> None:
+def test_a_changed_rule_is_detected(alert: str, change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
     rules = yaml.safe_load((EXAMPLES / "alerts.yaml").read_text())
     for rule in rules["groups"][0]["rules"]:
         if rule["alert"] == alert:
@@ -113,15 +111,15 @@ def test_a_rule_that_says_something_else_is_noticed(
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
-def test_an_alert_says_what_is_wrong_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_an_alert_has_a_problem_and_a_next_step(rule: dict[str, Any]) -> None:
     assert set(rule["annotations"]) == {"summary", "what_to_do"}
     assert rule["labels"]["severity"] in ("page", "warn")
     for typed in re.findall(r"`rmcs ([^`]+)`", rule["annotations"]["what_to_do"]):
         check_command(typed.replace("{{ $labels.cluster }}", "mac").split())
 
 
-def test_the_dashboard_asks_what_prometheus_understands(tmp_path: Path) -> None:
-    plain = [one.replace("$__rate_interval", "5m").replace("$instance", ".*") for one in ASKED]
+def test_prometheus_accepts_the_dashboard_queries(tmp_path: Path) -> None:
+    plain = [one.replace("$__rate_interval", "5m").replace("$instance", ".*") for one in QUERIES]
     assert not [one for one in plain if "$" in one]
     rules = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(plain)]
     (tmp_path / "panels.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
@@ -129,7 +127,7 @@ def test_the_dashboard_asks_what_prometheus_understands(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_panels_have_their_own_place() -> None:
+def test_panels_do_not_overlap() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()

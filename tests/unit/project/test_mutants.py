@@ -1,4 +1,4 @@
-"""Mutants: each is another program, in exactly one place, and what tests cannot tell is left alone."""
+"""scripts/mutants.py: each mutant changes the program in exactly one place; equivalent changes are left out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_operator(source: str, expected: set[str]) -> None:
     assert changed(source) == expected
 
 
-def test_positions_are_right_beside_other_alphabets() -> None:
+def test_positions_are_right_after_non_ascii_text() -> None:
     source = "µ = '…'; x = 'ß' < y  # ±\nz = 1"
     assert changed(source) == {
         source.replace("'ß' < y", "('ß' <= y)"),
@@ -79,7 +79,7 @@ def dumped(source: str) -> str:
         return ast.dump(ast.parse(source))
 
 
-def test_every_mutant_of_a_real_file_is_another_program_with_the_same_lines() -> None:
+def test_every_mutant_of_a_real_file_is_a_different_program_with_the_same_lines() -> None:
     source = Path(script.__file__ or "").read_text()
     found = script.mutants(source)
     assert len(found) > 20

@@ -1,4 +1,4 @@
-"""scripts/policy_quality.py in short form: it measures, writes the table and the plot, and says whether floors hold."""
+"""scripts/policy_quality.py in short form: measurements, table, plot and verdicts on the floors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importing the package is cheap and safe anywhere; every public name is really there."""
+"""Importing the package is cheap and needs no dependency; every public name resolves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_import_needs_only_the_standard_library(module: str) -> None:
     assert loaded_by(module) - set(sys.stdlib_module_names) == {"ray_multicluster_scheduler"}
 
 
-def test_import_loads_nothing_that_is_not_asked_for() -> None:
+def test_import_is_lazy() -> None:
     heavy = {"asyncio", "socket", "subprocess", "multiprocessing", "logging"}
     assert not loaded_by("ray_multicluster_scheduler") & heavy
 
@@ -50,8 +50,8 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = api.submit_taks  # a misspelling on purpose
 
 
-def test_what_type_checkers_see_is_what_is_exported() -> None:
-    """The imports under TYPE_CHECKING, the table of homes and __all__ say the same."""
+def test_type_checkers_see_the_exported_names() -> None:
+    """The imports under TYPE_CHECKING, the table of homes and __all__ agree."""
     tree = ast.parse(Path(api.__file__).read_text())
     (guarded,) = [node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
     seen = {

@@ -48,10 +48,10 @@ class Fires:
     def expected(self) -> dict[str, Any]:
         rule = BY_NAME[self.alert]
         named = {} if self.cluster is None else {"cluster": self.cluster}
-        said = {
+        annotations = {
             key: text.replace("{{ $labels.cluster }}", self.cluster or "") for key, text in rule["annotations"].items()
         }
-        return {"exp_labels": {"instance": "a", **rule["labels"], **named}, "exp_annotations": said}
+        return {"exp_labels": {"instance": "a", **rule["labels"], **named}, "exp_annotations": annotations}
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ OTHERS_TAKE_ALL = replace(
     cluster("mac", "2x{CPU:8}", snapshot_delay_s=300.0, snapshot_every_s=600.0),
     others=OthersLoad(steps=((1200.0, 1.0),)),
 )
-"""From minute 20 on, and what it says of itself is five minutes old."""
+"""From minute 20 on, since its last report is five minutes old."""
 STORIES = {
     "work comes and goes": Story(every(5, 20.0)),
-    "nothing to do for an hour": Story([Item(0.0, ONE_CPU, 30.0), Item(LAST * 60.0, ONE_CPU, 1.0)]),
+    "idle for an hour": Story([Item(0.0, ONE_CPU, 30.0), Item(LAST * 60.0, ONE_CPU, 1.0)]),
     "all is taken by long work": Story(
         [Item(float(at), {"CPU": 4.0}, 7200.0) for at in range(20)], [Fires("RmcsQueueStandsStill", 66)]
     ),
@@ -106,7 +106,7 @@ STORIES = {
         every(5, 20.0), faults=tuple(trouble(minute, "cut", for_s=20.0) for minute in range(5, 90, 10))
     ),
     "code that raises": Story(every(20, 20.0, fails=9), [Fires("RmcsManyFailures", 8)]),
-    "what is sent does not begin": Story(
+    "dispatched items do not start": Story(
         every(30, 20.0),
         [Fires("RmcsClusterRefuses", 32, cluster="mac")],
         (OTHERS_TAKE_ALL, cluster("linux", "{CPU:1}")),
@@ -129,9 +129,9 @@ STORIES = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_alerts_fire_in_these_minutes_and_in_no_others(name: str, tmp_path: Path) -> None:
+def test_alerts_fire_in_exactly_these_minutes(name: str, tmp_path: Path) -> None:
     story = STORIES[name]
-    asked = [
+    alert_tests = [
         {
             "eval_time": f"{minute}m",
             "alertname": alert,
@@ -142,14 +142,14 @@ def test_alerts_fire_in_these_minutes_and_in_no_others(name: str, tmp_path: Path
         for alert in BY_NAME
         for minute in range(MINUTES)
     ]
-    test = {"interval": "1m", "input_series": story.record().for_promtool(), "alert_rule_test": asked}
+    test = {"interval": "1m", "input_series": story.record().for_promtool(), "alert_rule_test": alert_tests}
     file = tmp_path / "recorded.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
     done = promtool("test", "rules", file)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
 
 
-def test_what_is_recorded_tells_of_all_that_happened() -> None:
+def test_the_recording_is_complete() -> None:
     """The recording itself: values of a run that is known."""
     series = STORIES["code that raises"].record().series
     assert series['rmcs_tasks_total{instance="a",state="FAILED"}'][-1] == "269.0"

@@ -1,4 +1,4 @@
-"""The set-up script: made once, made again when needed, never half ready, safe for two at a time."""
+"""scripts/setup_env.py: creates an environment once, rebuilds it when needed, and may be interrupted or run twice."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_second_run_does_nothing(workshop: Workshop) -> None:
     assert len(workshop.pip_runs) == 1
 
 
-def test_each_environment_gets_its_own_things(workshop: Workshop) -> None:
+def test_each_environment_gets_its_own_requirements(workshop: Workshop) -> None:
     workshop.run("dev")
     workshop.run("ray")
     workshop.run("ray-old")
@@ -71,13 +71,13 @@ def test_each_environment_gets_its_own_things(workshop: Workshop) -> None:
     assert (workshop.root / ".venv-ray-old").is_dir()
 
 
-def test_the_older_ray_is_made_only_for_who_asks_for_it(workshop: Workshop) -> None:
+def test_the_older_ray_is_created_only_on_request(workshop: Workshop) -> None:
     assert workshop.script.main([]) == 0
     assert len(workshop.pip_runs) == 2
     assert not (workshop.root / ".venv-ray-old").exists()
 
 
-def test_a_changed_dependency_makes_it_anew_from_nothing(workshop: Workshop) -> None:
+def test_a_changed_dependency_rebuilds_it_from_scratch(workshop: Workshop) -> None:
     workshop.run()
     leftover = workshop.root / ".venv" / "leftover"
     leftover.touch()
@@ -87,7 +87,7 @@ def test_a_changed_dependency_makes_it_anew_from_nothing(workshop: Workshop) -> 
     assert not leftover.exists()
 
 
-def test_a_changed_linter_setting_does_not(workshop: Workshop) -> None:
+def test_a_changed_linter_setting_does_not_rebuild(workshop: Workshop) -> None:
     workshop.run()
     (workshop.root / "pyproject.toml").write_text(PROJECT + "[tool.ruff]\nline-length = 100\n")
     workshop.run()
@@ -107,7 +107,7 @@ def test_an_interrupted_or_failed_run_is_not_ready(
     assert not (workshop.root / ".venv" / "half").exists()
 
 
-def test_a_persons_own_environment_is_kept(workshop: Workshop) -> None:
+def test_an_environment_of_the_user_is_kept(workshop: Workshop) -> None:
     """Also when the requirements change later: it is installed into, not deleted."""
     mine = workshop.root / ".venv" / "bin" / "mine"
     mine.parent.mkdir(parents=True)
@@ -120,10 +120,10 @@ def test_a_persons_own_environment_is_kept(workshop: Workshop) -> None:
     assert mine.exists()
 
 
-def test_an_environment_that_is_linked_is_used_as_it_is(
+def test_a_symlinked_environment_is_used_unchanged(
     workshop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may be another checkout's, made by this very script from something else."""
+    """It may belong to another checkout and have other requirements."""
     other = tmp_path / "other"
     other.mkdir()
     theirs = Workshop(other)
@@ -131,22 +131,22 @@ def test_an_environment_that_is_linked_is_used_as_it_is(
     (workshop.root / ".venv").symlink_to(other / ".venv")
     capsys.readouterr()
     assert workshop.run() == 0
-    told = capsys.readouterr().err
-    assert f"used as it is ({other / '.venv'})" in told
+    output = capsys.readouterr().err
+    assert f"used as it is ({other / '.venv'})" in output
     assert workshop.pip_runs == []
     assert theirs.run() == 0
     assert len(theirs.pip_runs) == 1, "it is not changed"
 
 
-def test_a_link_that_leads_nowhere_is_told(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dangling_symlink_is_an_error(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     (workshop.root / ".venv").symlink_to(workshop.root / "gone")
     assert workshop.run() == 1
-    told = capsys.readouterr().err
-    assert "set-up: .venv is a link to" in told
-    assert "no environment" in told
+    output = capsys.readouterr().err
+    assert "set-up: .venv is a link to" in output
+    assert "no environment" in output
 
 
-def test_two_at_once_make_it_once(workshop: Workshop) -> None:
+def test_concurrent_runs_create_it_once(workshop: Workshop) -> None:
     workshop.pip_takes = 0.2
     threads = [threading.Thread(target=workshop.run) for _ in range(2)]
     for thread in threads:
@@ -156,6 +156,6 @@ def test_two_at_once_make_it_once(workshop: Workshop) -> None:
     assert len(workshop.pip_runs) == 1
 
 
-def test_an_unknown_environment_is_named(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_environment_is_an_error(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     assert workshop.run("prod") == 1
     assert "'prod'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The set-up of what runs the examples: made once, made again when needed, safe for two at a time."""
+"""scripts/setup_node.py: installs once, again when needed, and is safe to run concurrently."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return Workshop(tmp_path, monkeypatch)
 
 
-def test_it_is_made_once_and_again_when_the_packages_change(workshop: Workshop) -> None:
+def test_it_is_installed_once_and_again_when_the_packages_change(workshop: Workshop) -> None:
     assert not workshop.script.is_ready()
     assert [workshop.script.main(), workshop.script.main()] == [0, 0]
     assert workshop.npm_runs == 1
@@ -56,7 +56,7 @@ def test_it_is_made_once_and_again_when_the_packages_change(workshop: Workshop) 
     assert workshop.npm_runs == 2
 
 
-def test_two_at_the_same_time_make_it_once(workshop: Workshop) -> None:
+def test_concurrent_runs_install_it_once(workshop: Workshop) -> None:
     both = [threading.Thread(target=workshop.script.main) for _ in range(2)]
     for one in both:
         one.start()
@@ -65,7 +65,7 @@ def test_two_at_the_same_time_make_it_once(workshop: Workshop) -> None:
     assert workshop.npm_runs == 1
 
 
-def test_what_failed_is_not_ready(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_installation_is_not_ready(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     workshop.broken = True
     assert workshop.script.main() == 1
     assert "npm failed" in capsys.readouterr().err
@@ -81,7 +81,7 @@ def test_a_missing_program_is_installed_by_root(workshop: Workshop, monkeypatch:
 
 
 @pytest.mark.parametrize(("there", "user"), [({"curl", "npm", "apt-get"}, 1000), ({"curl", "npm"}, 0)])
-def test_whoever_cannot_install_is_told_what_to_do(
+def test_without_apt_the_error_has_the_next_step(
     there: set[str],
     user: int,
     workshop: Workshop,
@@ -95,7 +95,7 @@ def test_whoever_cannot_install_is_told_what_to_do(
     assert not workshop.apt_runs
 
 
-def test_a_node_that_is_too_old_is_left_alone(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_that_is_too_old_is_not_replaced(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     workshop.version = 16
     assert workshop.script.main() == 1
     assert "Node 16" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Every code that a person can meet is explained, and nothing is explained that nobody can meet."""
+"""troubleshooting.md explains exactly the codes that users can see."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def constants(module: object) -> set[str]:
 
 
 def of_links() -> set[str]:
-    """What a cluster that cannot be joined is refused with, and what becomes of what was there."""
+    """The codes of failed links, and of items whose link failed."""
     sources = [
         path for part in ("connection", "scheduler_core") for path in (PACKAGE / "scheduler" / part).rglob("*.py")
     ]
-    given = re.compile(r'(?:\bcode=|FailureClass\.\w+, "\w*", )"([A-Z_]+)"')
+    given = re.compile(r'(?:\bcode=|FailureClass\.\w+, "\w*", |"\w+Error", )"([A-Z_]+)"')
     found = {code for path in sources for code in given.findall(path.read_text(encoding="utf-8"))}
     found |= set(get_args(ProblemCode)) | set(CONNECTOR_PROBLEMS)
     for name in ("connection/gateway/calls/failures.py", "scheduler_core/job_runner.py"):
         text = (PACKAGE / "scheduler" / name).read_text(encoding="utf-8")
         found |= set(re.findall(r'"((?:OUT|NODE|WORKER|OBJECT|PACKAGE|RUNTIME|JOB)_[A-Z_]+)"', text))
-    found = {code for code in found if not code.endswith("_FAILURE")}  # Ray's words
+    found = {code for code in found if not code.endswith("_FAILURE")}  # codes of Ray
     return found - {"JOB_STOPPED", "RECALLED"}  # between our own parts; people see CANCELLED_THERE and TAKEN_BACK
 
 
@@ -60,26 +60,26 @@ def test_a_code_is_explained(code: str) -> None:
     assert code in EXPLAINED
 
 
-def test_nothing_else_is_explained_and_nothing_twice() -> None:
+def test_explained_codes_exist_and_are_unique() -> None:
     assert sorted(EXPLAINED) == sorted(set(EXPLAINED))
     assert set(EXPLAINED) <= MET
 
 
-def test_each_is_in_the_words_of_a_person() -> None:
+def test_each_explanation_has_a_sentence() -> None:
     for section in re.split(r"^### ", TEXT, flags=re.MULTILINE)[1:]:
         code, _, rest = section.partition("\n")
         assert len(rest.split("\n## ")[0].split()) >= 2, code
 
 
-def test_of_a_cluster_that_cannot_be_reached_all_ways_are_told() -> None:
+def test_an_unreachable_cluster_is_explained_for_all_carriers() -> None:
     """Not every cluster has a dashboard."""
     text = TEXT.partition("### CLUSTER_UNREACHABLE")[2].partition("###")[0]
-    for word in ("`dashboard`", "`head_address`", "Ray Client", "(#head_unreachable)", "(#connector_failed)"):
-        assert word in text
+    for term in ("`dashboard`", "`head_address`", "Ray Client", "(#head_unreachable)", "(#connector_failed)"):
+        assert term in text
 
 
-def test_of_a_wrong_configuration_every_key_is_named() -> None:
-    """Whoever has written a wrong one is sent here."""
+def test_a_wrong_configuration_is_explained_for_every_key() -> None:
+    """Configuration errors link to this section."""
     text = TEXT.partition("### CONFIGURATION")[2].partition("###")[0]
     of_settings, inside, of_clusters = (set(re.findall(r"`(\w+)`", part)) for part in text.split("\n\n")[2:5])
     assert of_settings == {"settings", *Settings.model_fields}

@@ -1,4 +1,4 @@
-"""Small fleets whose runs can be computed by hand: no latency, no threshold, no submission interval."""
+"""Small fleets with predictable runs: no latency, no threshold, no submission interval."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_compared_runs_are_independent() -> None:
     assert both["one"].to_json() == both["two"].to_json() == simulate(rough_fleet(), work, seed=1).to_json()
 
 
-def test_all_that_was_submitted_is_accounted_for() -> None:
+def test_all_submitted_items_are_counted() -> None:
     items = simulate(rough_fleet(), RECIPE.generate(1), seed=1).figures["items"]
     assert items["submitted"] == 400 == items["succeeded"] + items["failed"] + items["cancelled"] + items["unfinished"]
     assert items["unfinished"] == 0

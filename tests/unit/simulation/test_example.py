@@ -1,4 +1,4 @@
-"""The example runs, and says what it promises."""
+"""examples/simulate_a_day.py runs and prints its table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of simulated clusters: texts, the file, and what is wrong with them."""
+"""Sizes of simulated clusters: short syntax, file, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generator: named distributions with the means that they promise, and sentences for what is wrong."""
+"""The workload generator: distributions with the expected means, and errors for an invalid spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces: what is written can be read, and what is wrong is named by file, line and column."""
+"""Traces: round trips, and errors that name file, line and column."""
 
 from __future__ import annotations
 
