@@ -131,7 +131,7 @@ def _serve(
         runtime.config.settings,
         runtime.clock,
         needed=runtime.stored_arguments.needed,
-        let_go=runtime.release_values_older_than,
+        release_values=runtime.release_values_older_than,
     )
     runtime.when_failed = stop.set
     stop.on_hang_up = lambda: runtime.call_soon(app.state.fleet_changes.reload_soon)

@@ -318,9 +318,9 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     return_wait_s = runtime.links.return_wait_s(name)
     stale = trouble is not None and trouble.being_asked
     sentence = ""
-    if trouble is not None:  # with the part that goes on if only one of the two ways to the cluster is closed
-        goes_on = {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}
-        sentence = trouble.sentence + goes_on.get(trouble.code, "")
+    if trouble is not None:  # only one of the two ways to the cluster may be closed
+        unaffected = {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}
+        sentence = trouble.sentence + unaffected.get(trouble.code, "")
     if stale and not runtime.machine.registry.state(name).refreshing:  # no item waits for it, so it is not queried
         sentence = sentence.replace("it is being asked", "it is queried when an item waits for it, or on request")
     starting = runtime.links.starting_since(name)

@@ -38,7 +38,7 @@ async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bo
                 f"Cluster {cluster!r} was not declared dead: {sign}.",
                 cluster=cluster,
                 next_step="leave it alone, or drain it; if you know better, use --force (force=True in a program): "
-                "what runs there is cancelled, and what is repeated elsewhere may run twice for a moment",
+                "its items are cancelled, and items that are retried elsewhere may run twice for a moment",
             )
     items = runtime.machine.clusters.items_on(cluster)
     runtime.post_user_event(ClusterDeclaredDead(cluster, reason))

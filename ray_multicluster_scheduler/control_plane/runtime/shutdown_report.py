@@ -61,9 +61,8 @@ def cancel_all(runtime: Runtime, *, interrupted: bool = False) -> None:
         notify(f"detached, so left alone: {_actors(detached)}")
     calls = [call for call in runtime.method_calls.unanswered() if _call_continues(call)]
     if calls:
-        notify(
-            f"not waited for, they go on there: {shorten([f'{one.id} ({one.name}) on {one.sent_to}' for one in calls])}"
-        )
+        sent = [f"{one.id} ({one.name}) on {one.sent_to}" for one in calls]
+        notify(f"sent to detached actors, so not waited for: {shorten(sent)}")
     actors = [item for item in items if item.task.runs_actors and item not in detached]
     if actors:
         notify(f"ended with the program: {_actors(actors)}")

@@ -56,7 +56,7 @@ def test_what_a_detached_one_does_is_not_waited_for(capsys: pytest.CaptureFixtur
         end(plane)
         assert (actor.state, handle.state) == (TaskState.RUNNING, TaskState.DISPATCHING)
     told = capsys.readouterr().err
-    assert f"rmcs: not waited for, they go on there: {handle.id} (Counter.add) on mac\n" in told
+    assert f"rmcs: sent to detached actors, so not waited for: {handle.id} (Counter.add) on mac\n" in told
     assert "waiting for" not in told
 
 

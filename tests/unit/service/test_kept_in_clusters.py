@@ -153,6 +153,9 @@ def test_it_goes_when_other_values_of_its_age_go(service: KeepingService) -> Non
     service.kept("t1")
     runtime = service.plane.runtime
     Retention(
-        service.plane.store, service.plane.config.settings, runtime.clock, let_go=runtime.release_values_older_than
+        service.plane.store,
+        service.plane.config.settings,
+        runtime.clock,
+        release_values=runtime.release_values_older_than,
     ).tidy()
     until(lambda: service.link.let_go_of == [("t1", 1)])

@@ -104,7 +104,7 @@ def test_a_service_that_cannot_go_on_tells_nobody_that_his_work_failed(tmp_path:
         failed: list[str] = []
         plane.runtime.when_failed = lambda: failed.append("heard")
         disk.broken = True
-        with pytest.raises(ServiceUnavailableError, match="cannot go on"):
+        with pytest.raises(ServiceUnavailableError, match="cannot continue"):
             plane.runtime.start(plane.runtime.accept([SubmitRequest(a_task("t"))], BLOBS)).result(20)
         until(lambda: failed)
         assert not runs.done()

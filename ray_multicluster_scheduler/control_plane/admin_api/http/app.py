@@ -59,7 +59,7 @@ def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
     app.add_middleware(middleware.OriginGuard, access=access)
     app.add_middleware(middleware.ErrorMiddleware)  # added last, so the outermost one
     app.state.runtime, app.state.access = runtime, access
-    app.state.mailboxes = mailboxes = MailboxRegistry(runtime, runtime.calls.acknowledge)
+    app.state.mailboxes = mailboxes = MailboxRegistry(runtime, runtime.collector.delivered)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_poll)
     app.state.called_actors = RecentPairs()
     app.state.fleet_changes = FleetChanges(runtime)

@@ -109,7 +109,7 @@ async def _take(
             known = await runtime.calls.accept(
                 wanted,
                 blobs,
-                lambda: box.find(wanted.id) or runtime.calls.find(wanted.id),
+                lambda: box.find(wanted.id) or runtime.method_calls.find(wanted.id),
                 ownership.steer_check(caller),
             )
             new = True
@@ -128,7 +128,7 @@ async def _take(
 
 def _check_id(runtime: ServiceRuntime, wanted: CallRequest) -> None:
     """Raises ConfigurationError if the id, which the client chose, is in use for something else."""
-    known = runtime.calls.find(wanted.id)
+    known = runtime.method_calls.find(wanted.id)
     if known is not None:
         same = (known.actor.item.id, known.method) == (wanted.actor, wanted.method)
         if wanted.first or not same:
@@ -168,7 +168,7 @@ def _wanted(entry: object, box: Mailbox, user: str | None) -> CallRequest:
 async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     """Cancel a call: ``{"force": false}``. An answered call is not affected."""
     body, runtime = await json_of(request), runtime_of(request)
-    open_call = runtime.calls.find(call_id)
+    open_call = runtime.method_calls.find(call_id)
     caller = caller_of(request)
     if open_call is not None and not caller.may_steer(open_call.actor.item.task.owner) and not caller.sees_all:
         open_call = None  # answered like an unknown call
@@ -183,7 +183,7 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
 @router.get("/calls/{call_id}/explain", **described(Rule.SEE, items_docs.EXPLAIN_CALL))
 async def explain_call(request: Request, call_id: str) -> Response:
     """Why a call has no answer yet."""
-    open_call = runtime_of(request).calls.find(call_id)
+    open_call = runtime_of(request).method_calls.find(call_id)
     if open_call is None or not caller_of(request).may_see(open_call.actor.item.task.owner):
         raise UnknownItemError(f"There is no unanswered call {call_id!r}.", task_id=call_id)
     return JsonResponse(explanation.call_explanation(open_call))

@@ -1,4 +1,4 @@
-"""Retention: a thread that deletes old items from the store, their payloads first."""
+"""Retention: a thread of the service that deletes old items from the store, their payloads first."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.store import Store
 
 _log = get_logger(__name__)
-EVERY_S = 300.0
-_PATIENCE_S = 2.0
+INTERVAL_S = 300.0
+_STOP_TIMEOUT_S = 2.0
 
 
 class Retention:
@@ -22,14 +22,14 @@ class Retention:
         store: Store,
         settings: Settings,
         clock: Clock,
-        every_s: float = EVERY_S,
+        every_s: float = INTERVAL_S,
         needed: Callable[[], Collection[str]] = tuple,
-        let_go: Callable[[float], object] = lambda _: None,
+        release_values: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """``needed`` returns items whose values unfinished items need. ``let_go`` is called with the maximum age of
-        values that were left in their clusters."""
+        """``needed`` returns the items whose values unfinished items need. ``release_values`` is called with the
+        maximum age of values that are kept in clusters."""
         self._store, self._settings, self._clock, self._every_s = store, settings, clock, every_s
-        self._needed, self._let_go = needed, let_go
+        self._needed, self._release_values = needed, release_values
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmcs-retention", daemon=True)
 
@@ -39,12 +39,12 @@ class Retention:
     def stop(self) -> None:
         """Wait a short time for a run in progress; on a full disk it may last until the store is closed."""
         self._over.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(_STOP_TIMEOUT_S)
 
     def tidy(self) -> int:
         """Run once; returns how many items were deleted. Raises StoreError."""
         now, settings = self._clock.now(), self._settings
-        self._let_go(settings.keep_payloads_s)
+        self._release_values(settings.keep_payloads_s)
         self._store.expire_payloads(now - settings.keep_payloads_s, self._needed())
         forgotten = self._store.expire(now - settings.keep_history_s, settings.keep_history_items, self._needed())
         self._store.delete_unused_blobs()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import ActorCalls, CallItem
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
-from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import DurableResultCollector
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
@@ -40,10 +39,6 @@ class ServiceCalls:
         self._ended: weakref.WeakValueDictionary[str, ActorCalls] = weakref.WeakValueDictionary()
         """Queues of ended actors, while anything still refers to them."""
 
-    def find(self, call_id: str) -> CallItem | None:
-        """The call, until it is answered."""
-        return self._runtime.method_calls.find(call_id)
-
     async def accept(
         self,
         request: CallRequest,
@@ -74,12 +69,6 @@ class ServiceCalls:
         call.has_paths = request.paths
         queue.take(call, arguments)
         return call
-
-    def acknowledge(self, call_id: str) -> None:
-        """The client has the answer, or will never ask for it: the agent may drop it."""
-        collector = self._runtime.collector
-        assert isinstance(collector, DurableResultCollector)
-        collector.delivered(call_id)
 
     def no_more(self, item_id: str) -> None:
         """Refuse further calls of an actor, or of a gang of actors, whose cancellation was requested."""

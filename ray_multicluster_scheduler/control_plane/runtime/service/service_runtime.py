@@ -56,6 +56,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transiti
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import ACTION
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_result, decode_task
+from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import DurableResultCollector
 
 _log = get_logger(__name__)
 _YIELD_EVERY = 100
@@ -96,6 +97,7 @@ class ServiceRuntime(Runtime):
     of the HTTP server; the thread rules of everything else are those of Runtime."""
 
     _persistence: StorePersistence
+    collector: DurableResultCollector
 
     def __init__(self, config: FleetConfig, store: Store, *, kept_finished: int = KEPT_FINISHED) -> None:
         self.store = store
@@ -550,14 +552,14 @@ class ServiceRuntime(Runtime):
     def _defect(self, error: BaseException) -> None:
         """Stop scheduling after a defect. No item is reported as failed: the store is right, and the next process
         continues from it."""
-        self.failure = f"cannot go on: {error}"
+        self.failure = f"cannot continue: {error}"
         self.refuse(self.failure)
         _log.error("the service %s; start it again: the state of all items is in its folder", self.failure)
         self.when_failed()
 
     def stop_acknowledging(self) -> None:
         """On the loop, before the server stops answering: agents keep further results for the next process."""
-        self._persistence.stop_acknowledging()
+        self.collector.stop_acknowledging()
 
     def park(self, away_s: float = 0.0) -> list[str]:
         """Stop this process and leave all work running in the clusters for the next one. With ``away_s`` the next start

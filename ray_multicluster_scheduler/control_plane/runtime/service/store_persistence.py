@@ -71,10 +71,6 @@ class StorePersistence(Persistence):
         self._collector.write_output()
         self.durable_log.flush()
 
-    def stop_acknowledging(self) -> None:
-        """On the loop: see :meth:`DurableResultCollector.stop_acknowledging`."""
-        self._collector.stop_acknowledging()
-
 
 class StoredKeptValues(KeptValueFetcher):
     """Retention drops values that were never needed."""
