@@ -1,4 +1,4 @@
-"""Actors that are moved, restarted by Ray itself, or left without their program; and calls that are cancelled."""
+"""Actors that are restarted by Ray itself, or left without their program; and calls that are cancelled."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from ray_multicluster_scheduler import (
     ActorDiedError,
-    ClusterLostError,
     ConfigurationError,
     TaskCancelledError,
     TaskState,
@@ -64,42 +62,9 @@ def tally() -> Any:
     return Tally
 
 
-class TestMoved:
-    def test_only_a_movable_actor_moves(self, fleet: LocalFleet, tmp_path: Path) -> None:
-        """Both are on "mac", which dies. A busy machine may stand still for longer than a short lease while "linux"
-        gets its agent; then it takes one attempt more."""
-        whole = yaml.safe_load(Path(fleet.config_path).read_text())
-        config = tmp_path / "clusters.yaml"
-        patient = {**QUICK, "lease_s": 8, "lost_after_s": 18}
-        config.write_text(yaml.safe_dump({**whole, "settings": {**whole["settings"], **patient}}))
-        with UnifiedScheduler(config) as scheduler:
-            there: dict[str, Any] = {"resource_requirements": NOTHING, "preferred_cluster": "mac", "max_restarts": 1}
-            moves = scheduler.submit_actor(tally(), restart_elsewhere=True, **there)
-            stays = scheduler.submit_actor(tally(), **there)
-            assert [actor.add.remote(1).result(60) for actor in (moves, stays)] == [1, 1]
-            assert {moves.cluster, stays.cluster} == {"mac"}
-            fleet.kill("mac")
-            try:
-                lost = [actor.add.remote(2) for actor in (moves, stays)]
-                until(lambda: moves.state is TaskState.RUNNING and moves.attempt > 1, 120, moves.explain)
-                assert moves.cluster == "linux"
-                assert moves.add.remote("there").result(60) == 1, "without its state"
-                assert [step["cluster"] for step in moves.explain()["history"] if step["state"] == "RUNNING"] == [
-                    "mac",
-                    "linux",
-                ]
-                for handle in lost:
-                    assert isinstance(handle.exception(60), (ActorDiedError, ClusterLostError))
-                assert stays.state is not TaskState.RUNNING
-                assert "mac" in stays.explain()["sentence"], "it waits for its own cluster"
-                moves.kill()
-                stays.kill()
-            finally:
-                fleet.start("mac")
-
-    def test_a_detached_actor_does_not_move(self, scheduler: UnifiedScheduler) -> None:
-        with pytest.raises(ConfigurationError, match="exclude each other"):
-            scheduler.submit_actor(tally(), lifetime="detached", name="both", restart_elsewhere=True)
+def test_a_detached_actor_may_not_move(scheduler: UnifiedScheduler) -> None:
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        scheduler.submit_actor(tally(), lifetime="detached", name="both", restart_elsewhere=True)
 
 
 def test_a_detached_actor_is_restarted_by_ray(scheduler: UnifiedScheduler) -> None:

@@ -167,7 +167,8 @@ def test_a_restarted_service_redials_its_agent(fleet: LocalFleet, tmp_path: Path
         return "done"
 
     path = tmp_path / "runs"
-    config = _config(fleet, tmp_path, {"carrier": "dial_in"}, lease_s=30, lost_after_s=45)
+    before = {process.pid for process in agents_of_mac(fleet)}
+    config = _config(fleet, tmp_path, {"carrier": "dial_in"}, lease_s=30, lost_after_s=45, agent_idle_s=1)
     with RunningService(config, tmp_path / "state") as service:
         with UnifiedScheduler(address=service.address, token=service.token) as program:
             handle = program.submit_task_async(note, (str(path),))
@@ -177,4 +178,5 @@ def test_a_restarted_service_redials_its_agent(fleet: LocalFleet, tmp_path: Path
             assert handle.result(90) == "done"
             assert (handle.attempt, path.read_text()) == (1, "ran ")
             assert program.submit_task(len, ("again",)) == 5
+        until(lambda: {process.pid for process in agents_of_mac(fleet)} <= before)  # it is idle for a second
         assert service.stop() == 0

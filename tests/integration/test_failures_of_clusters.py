@@ -1,7 +1,7 @@
 """A cluster dies, or stands still for longer than anybody waits: what ran there is moved, ended or waited for, each by
 its own rule, and nothing is done twice.
 
-Every attempt writes into a file who it is, so that a repeat or a ghost can be seen.
+Every attempt writes its number into a file, so that a repeat or a ghost can be seen.
 """
 
 from __future__ import annotations
@@ -101,16 +101,37 @@ def test_a_power_cut_with_a_task_an_actor_and_jobs_running(fleet: LocalFleet, tm
     with impatient(fleet, tmp_path) as scheduler:
         task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
         actor = scheduler.submit_actor(holder(), **NOTHING, **ON_MAC)
-        assert actor.call.remote().result(60) == 1
+        (tmp_path / "lost").mkdir()
+        moves = scheduler.submit_actor(holder(), restart_elsewhere=True, max_restarts=1, **NOTHING, **ON_MAC)
+        stays = scheduler.submit_actor(holder(), max_restarts=1, **NOTHING, **ON_MAC)
+        assert [one.call.remote().result(60) for one in (actor, moves, stays)] == [1, 1, 1]
+        lost = scheduler.submit_task_async(worker(), (str(tmp_path / "lost"),), lost_retries=0, **NOTHING, **ON_MAC)
+        until(lambda: lost.state is TaskState.RUNNING, 60)
         once = scheduler.submit_job_async(job_script(tmp_path, "once"), **ON_MAC)
         again = scheduler.submit_job_async(job_script(tmp_path, "again"), retry_lost=True, **ON_MAC)
         until(lambda: bool(lines(tmp_path / "ticks")), 60)
         until(lambda: bool(lines(tmp_path / "once")) and bool(lines(tmp_path / "again")), 60)
-        assert {one.cluster for one in (task, actor, once, again)} == {"mac"}
+        assert {one.cluster for one in (task, actor, moves, stays, lost, once, again)} == {"mac"}
         fleet.kill("mac")
         try:
-            # The task moves to the cluster that is left; the actor may not.
+            calls = [one.call.remote() for one in (moves, stays)]
+            # The task moves to the cluster that is left, and so does the actor that may.
             until(lambda: "2" in lines(tmp_path / "ticks"), 60)
+            until(lambda: moves.state is TaskState.RUNNING and moves.attempt > 1, 120, moves.explain)
+            assert moves.cluster == "linux"
+            assert moves.call.remote().result(60) == 1, "without its state"
+            history = moves.explain()["history"]
+            assert [step["cluster"] for step in history if step["state"] == "RUNNING"] == ["mac", "linux"]
+            for call in calls:
+                assert isinstance(call.exception(60), (ActorDiedError, ClusterLostError))
+            assert stays.state is not TaskState.RUNNING
+            assert "mac" in stays.explain()["sentence"], "it waits for its own cluster"
+            for one in (moves, stays):
+                one.kill()
+            with pytest.raises(ClusterLostError, match="mac") as no_retry:
+                lost.result(60)
+            assert no_retry.value.task_id == lost.id
+            assert no_retry.value.next_step
             until(lambda: actor.state is TaskState.FAILED, 60)
             until(lambda: scheduler.job_info(once.id)["status"] == "LOST", 60)
             with pytest.raises(ActorDiedError, match=actor.id):

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ray_multicluster_scheduler import ClusterLostError, TaskState, UnifiedScheduler, get
+from ray_multicluster_scheduler import TaskState, UnifiedScheduler, get
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from tests.support.mac_alone import AGENT, agents_of_mac, config_of_mac, line_to_mac, until
 
@@ -126,21 +126,6 @@ def test_a_killed_agent_is_replaced(fleet: LocalFleet, tmp_path: Path) -> None:
         assert path.read_text() == "1 2 "
         codes = [step["code"] for step in handle.explain()["history"]]
         assert "CLUSTER_LOST" in codes
-
-
-def test_work_on_a_cluster_that_died_fails_with_the_true_reason(fleet: LocalFleet, tmp_path: Path) -> None:
-    with UnifiedScheduler(_config(fleet, tmp_path)) as scheduler:
-        handle = scheduler.submit_task_async(lambda: __import__("time").sleep(60), lost_retries=0)
-        until(lambda: handle.state is TaskState.RUNNING)
-        fleet.kill("mac")
-        try:
-            with pytest.raises(ClusterLostError, match="mac") as caught:
-                handle.result(60)
-            assert caught.value.task_id == handle.id
-            assert caught.value.next_step
-        finally:
-            fleet.start("mac")
-        assert scheduler.submit_task(len, ("back",)) == 4, "it is used again when it is back"
 
 
 def test_an_unneeded_agent_ends(fleet: LocalFleet, tmp_path: Path) -> None:

@@ -308,9 +308,10 @@ def test_a_restarted_cluster_is_detected_and_used(
 
 def test_a_restarted_service_readopts_its_gateway(alone: LocalFleet, tmp_path: Path) -> None:
     path = tmp_path / "runs"
-    with RunningService(alone.config_path, tmp_path / "state") as service:
+    config = changed(alone, tmp_path, {"agent_idle_s": 1})
+    with RunningService(config, tmp_path / "state") as service:
         with UnifiedScheduler(address=service.address, token=service.token) as program:
-            handle = program.submit_task_async(noting(), (str(path), 15.0))
+            handle = program.submit_task_async(noting(), (str(path), 8.0))
             until(lambda: handle.state is TaskState.RUNNING, 60)
             waits = program.submit_task_async(len, ("waits",), resource_requirements={"CPU": 2})
             service.kill()
@@ -319,8 +320,8 @@ def test_a_restarted_service_readopts_its_gateway(alone: LocalFleet, tmp_path: P
             assert handle.result(90) == 1
             assert waits.result(90) == 5, "what waited goes on waiting until the gateway is back"
         assert path.read_text() == "ran "
+        until(lambda: not gateways(alone), 60)  # it is idle for a second
         assert service.stop() == 0
-    until(lambda: not gateways(alone), 60)
 
 
 def test_a_lost_cluster_is_suspect_in_time_and_blocks_no_caller(alone: LocalFleet, scheduler: UnifiedScheduler) -> None:
