@@ -63,6 +63,11 @@ if TYPE_CHECKING:
     )
     from ray_multicluster_scheduler.app.client_api.unified_scheduler import (
         UnifiedScheduler,
+        get_unified_scheduler,
+        initialize_scheduler_environment,
+        shutdown,
+    )
+    from ray_multicluster_scheduler.app.client_api.verbs import (
         cluster_info,
         cordon,
         declare_dead,
@@ -70,9 +75,7 @@ if TYPE_CHECKING:
         events,
         explain,
         fleet_resources,
-        get_unified_scheduler,
         hold,
-        initialize_scheduler_environment,
         list_clusters,
         on_event,
         owner_limits,
@@ -83,7 +86,6 @@ if TYPE_CHECKING:
         resume_queue,
         set_owner_limits,
         set_priority,
-        shutdown,
         uncordon,
     )
     from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
@@ -235,9 +237,11 @@ _HOMES = {
     ),
     "app.client_api.submit_task": "cancel get put submit_task submit_task_async wait",
     "app.client_api.unified_scheduler": (
-        "UnifiedScheduler cluster_info cordon declare_dead drain events explain fleet_resources get_unified_scheduler "
-        "hold initialize_scheduler_environment list_clusters on_event owner_limits pause_queue plan release "
-        "reset_owner_limits resume_queue set_owner_limits set_priority shutdown uncordon"
+        "UnifiedScheduler get_unified_scheduler initialize_scheduler_environment shutdown"
+    ),
+    "app.client_api.verbs": (
+        "cluster_info cordon declare_dead drain events explain fleet_resources hold list_clusters on_event "
+        "owner_limits pause_queue plan release reset_owner_limits resume_queue set_owner_limits set_priority uncordon"
     ),
     "common.context_manager": "ClusterContextManager",
     "common.exception": (

@@ -245,8 +245,8 @@ class TestInAJob:
             """,
         )
         for asked in ("task", "job", "actor", "context"):
-            assert "inside of cluster 'mac'" in told[asked]
-            assert "'linux' was asked for" in told[asked]
+            assert "inside cluster 'mac'" in told[asked]
+            assert "'linux' was requested" in told[asked]
         assert "allow_clusters" in told["allowed"]
         assert "deny_clusters" in told["denied"]
         assert "'linux' is not known here" in told["info"]
@@ -393,7 +393,7 @@ class TestInATask:
         assert (told["actor"], told["whose"]) == ([5, 6], handle.id)
         assert told["explained"]["parent"] == handle.id
         assert told["error"] == "gone"
-        assert "'elsewhere' was asked for" in told["elsewhere"]
+        assert "'elsewhere' was requested" in told["elsewhere"]
 
     def test_many_actors_start_no_agent(self, fleet: LocalFleet, mac: UnifiedScheduler) -> None:
         class Member:

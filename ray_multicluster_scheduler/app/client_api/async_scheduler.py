@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class OpeningEvents:
-    """``async for event in scheduler.events()``, ``async with scheduler.events() as events``, and ``events = await
-    scheduler.events()``, which raises at once what stands against it. For one reader at a time.
+    """The result of ``scheduler.events()``: use it with ``async for``, ``async with``, or ``await``, which raises
+    errors of the subscription at once. For one reader at a time.
 
     The subscription starts once: if a first wait times out, the next one continues it without missing events.
     """
@@ -85,9 +85,9 @@ H = TypeVar("H", bound="Handle")
 class AsyncScheduler(AsyncVerbs):
     """Every verb of UnifiedScheduler as a coroutine that does not block the loop. ``async with`` ends it as `with`.
 
-    Handles are the same, and can be awaited: ``await handle`` for a value, ``await actor`` until it is ready. Use
-    :meth:`get` instead of ``handle.result()``, :meth:`explain` instead of ``handle.explain()``, which block. Cancelling
-    a coroutine leaves the work alone; :meth:`cancel` ends it. Not available inside clusters.
+    Handles can be awaited: ``await handle`` for a value, ``await actor`` until it is ready. ``handle.result()`` and
+    ``handle.explain()`` block: use :meth:`get` and :meth:`explain`. Cancelling a coroutine does not cancel the work;
+    :meth:`cancel` does. Not available inside clusters.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class AsyncScheduler(AsyncVerbs):
         cluster = cluster_here()
         if cluster is not None:
             raise ConfigurationError(
-                f"AsyncScheduler cannot be used inside of cluster {cluster!r}: the verbs are Ray's own calls there.",
+                f"AsyncScheduler cannot be used inside cluster {cluster!r}: the verbs are Ray's own calls there.",
                 cluster=cluster,
                 next_step="use the plain verbs, and await the handles that they return",
             )
         if scheduler is not None and (config, clusters, address, token, tls_ca) != (None,) * 5:
-            raise ConfigurationError("A scheduler was given, and what to make one from.", next_step="give one of them")
+            raise ConfigurationError("Both a scheduler and a configuration were given.", next_step="give one of them")
         self._scheduler = scheduler or execution_context.scheduler_class()(
             config, clusters=clusters, address=address, token=token, tls_ca=tls_ca
         )
@@ -117,12 +117,12 @@ class AsyncScheduler(AsyncVerbs):
 
     @property
     def address(self) -> str | None:
-        """Of its service; None if it has a control plane of its own."""
+        """The address of its service; None with an embedded control plane."""
         return self._scheduler.address
 
     @property
     def config(self) -> FleetConfig:
-        """What it was made from. Raises ConfigurationError where a service has it."""
+        """Its configuration. Raises ConfigurationError with a service."""
         return self._scheduler.config
 
     # Tasks ----------------------------------------------------------------------------------------------
@@ -147,8 +147,7 @@ class AsyncScheduler(AsyncVerbs):
     async def get(
         self, handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None
     ) -> Any:
-        """The value of one handle, or the values of many in their order; raises the first error as soon as it is known;
-        TaskTimeoutError."""
+        """Return the value of one handle, or of many in order. Raises the first error at once; TaskTimeoutError."""
         from ray_multicluster_scheduler.app.client_api.handles import async_collecting  # noqa: PLC0415 - outside only
 
         return await async_collecting.get(handles, timeout, progress, self._threads)
@@ -156,7 +155,7 @@ class AsyncScheduler(AsyncVerbs):
     async def wait(
         self, handles: Sequence[H], num_returns: int = 1, timeout: float | None = None, *, progress: bool | None = None
     ) -> tuple[list[H], list[H]]:
-        """Wait until ``num_returns`` of them are over, or the time is; returns (so many that are over, the rest)."""
+        """Wait until ``num_returns`` have ended, or the timeout; returns (up to so many that ended, the rest)."""
         from ray_multicluster_scheduler.app.client_api.handles import async_collecting  # noqa: PLC0415 - outside only
 
         return await async_collecting.wait(handles, num_returns, timeout, progress)
@@ -185,8 +184,7 @@ class AsyncScheduler(AsyncVerbs):
         *,
         stop_on_failure: bool = False,
     ) -> dict[str, str]:
-        """Wait until all jobs have ended; returns the last status of each. Cancelling the coroutine leaves the jobs
-        alone."""
+        """Wait until all jobs have ended; returns their statuses. Cancelling the coroutine does not stop the jobs."""
         from ray_multicluster_scheduler.app.client_api.handles import async_collecting  # noqa: PLC0415 - outside only
 
         awaited = AwaitedJobs(ids, check_interval, timeout, stop_on_failure=stop_on_failure)
@@ -210,13 +208,13 @@ class AsyncScheduler(AsyncVerbs):
         return (await self.fleet_resources())["free"]
 
     def events(self, **wanted: Any) -> OpeningEvents:
-        """Live events: ``async for event in scheduler.events(types="cluster")``. Awaited, it listens from then on."""
+        """Live events: ``async for event in scheduler.events(types="cluster")``; ``await`` it to subscribe now."""
         return OpeningEvents(partial(self._threads.call, self._scheduler.events, **wanted))
 
     # The program ----------------------------------------------------------------------------------------
 
     async def shutdown(self, *, drain: bool = False) -> None:
-        """End it: with ``drain`` after everything is over. Idempotent; it goes on if its coroutine is cancelled."""
+        """End it: with ``drain`` after all work has ended. Idempotent; continues if the coroutine is cancelled."""
         try:
             await self._threads.alone(self._scheduler.shutdown, drain=drain)
         finally:

@@ -50,7 +50,8 @@ class AsyncVerbs:
         return await self._threads.call(self._scheduler.cluster_info, name)
 
     async def cordon(self, cluster: str) -> None:
-        """Close a cluster for new work until `uncordon`; prefetched items are recalled, running ones go on."""
+        """Close a cluster for new work until `uncordon`; prefetched items are recalled, running ones continue.
+        Raises ConfigurationError for an unknown cluster, as the next methods do."""
         await self._threads.call(self._scheduler.cordon, cluster)
 
     async def declare_dead(self, cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
@@ -58,12 +59,12 @@ class AsyncVerbs:
         return await self._threads.call(self._scheduler.declare_dead, cluster, reason, force=force)
 
     async def drain(self, cluster: str, timeout: float | None = None) -> bool:
-        """Cordon a cluster and wait until nothing of ours is on it, ``timeout`` seconds at most: True when it is empty.
-        With 0 it only reports whether it is. Raises SchedulerError when the cluster is uncordoned meanwhile."""
+        """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
+        SchedulerError when the cluster is uncordoned meanwhile."""
         return await self._threads.alone(self._scheduler.drain, cluster, timeout)
 
     async def explain(self, item_id: str | Handle | ActorHandle) -> dict[str, Any]:
-        """Why an item or an actor call, given by its id or handle, is where it is, as data that prints itself. Raises
+        """Return state, reason and history of an item or actor call, given by id or handle; prints as text. Raises
         UnknownItemError, ConfigurationError for anything else."""
         return await self._threads.call(self._scheduler.explain, item_id)
 
@@ -80,7 +81,7 @@ class AsyncVerbs:
         return await self._threads.call(self._scheduler.get_job_info, job_id)
 
     async def get_job_status(self, job_id: str) -> str:
-        """Ray's words (PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED), or QUEUED, RETRYING, LOST, EXPIRED."""
+        """The status: Ray's PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED, or QUEUED, RETRYING, LOST, EXPIRED."""
         return await self._threads.call(self._scheduler.get_job_status, job_id)
 
     async def handle(self, item_id: str) -> TaskHandle | JobHandle | ActorHandle:
@@ -88,8 +89,8 @@ class AsyncVerbs:
         return await self._threads.call(self._scheduler.handle, item_id)
 
     async def hold(self, item: ItemRef, reason: str = "") -> None:
-        """Keep an item from starting until `release`; an attempt that was already sent goes on. No effect on an
-        item that has ended. Raises UnknownItemError."""
+        """Keep an item from starting until `release`; an attempt that was already sent continues. No effect on an
+        ended item. Raises UnknownItemError."""
         await self._threads.call(self._scheduler.hold, item, reason)
 
     async def job_info(self, job_id: str) -> dict[str, Any]:
@@ -122,7 +123,7 @@ class AsyncVerbs:
 
     async def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
         """Call ``hear`` (or await its result) with each matching event (see `events`) until the scheduler ends or
-        the returned listener is closed. An error that it raises is logged, and ends it."""
+        the returned listener is closed. An exception of ``hear`` is logged and ends the listener."""
         return await self._threads.call(self._scheduler.on_event, hear, since=since, **wanted)
 
     async def owner_limits(self, owner: str) -> dict[str, Any]:
@@ -130,17 +131,19 @@ class AsyncVerbs:
         return await self._threads.call(self._scheduler.owner_limits, owner)
 
     async def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
-        """Start nothing new on a cluster, or of an owner, until `resume_queue`; running items go on."""
+        """Start no new items on a cluster, or of an owner, until `resume_queue`; running items continue."""
         await self._threads.call(self._scheduler.pause_queue, cluster, owner, reason)
 
     async def plan(
         self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **options: Any
     ) -> SchedulingDecision:
-        """Where a task, an actor or a job (``kind``) would be placed now, and why; nothing is submitted."""
+        """Decide where a task, an actor or a job (``kind``) would be placed now, and why, without submitting it.
+        Queries every cluster first. The decision prints as a table. Raises ConfigurationError."""
         return await self._threads.call(self._scheduler.plan, resource_requirements, kind=kind, **options)
 
     async def put(self, value: object) -> ObjectHandle:
-        """Store a value for tasks and actors: pickled once, shipped once to each cluster that needs it."""
+        """Store a value for tasks and actors: pickled once, shipped once to each cluster that needs it. Home paths in
+        it are not converted, unlike in arguments. Raises TaskSubmissionError if it cannot be pickled."""
         return await self._threads.call(self._scheduler.put, value)
 
     async def release(self, item: ItemRef) -> None:
@@ -156,9 +159,9 @@ class AsyncVerbs:
         await self._threads.call(self._scheduler.resume_queue, cluster, owner)
 
     async def set_owner_limits(self, owner: str, **limits: Unpack[LimitOptions]) -> None:
-        """Replace the limits of an owner from the settings: ``weight``, ``max_queued``, ``max_running``, ``max_gpus``,
-        ``max_priority``; what is not named gets its default. Running items go on. Applied when this returns. With a
-        service only admins may do this, and it outlives restarts. Raises ConfigurationError."""
+        """Replace the limits of an owner: ``weight``, ``max_queued``, ``max_running``, ``max_gpus``, ``max_priority``,
+        or their defaults. Running items continue. With a service only admins may do this, and it survives restarts.
+        Raises ConfigurationError."""
         await self._threads.call(self._scheduler.set_owner_limits, owner, **limits)
 
     async def set_priority(self, item: ItemRef, priority: int) -> None:
@@ -166,7 +169,7 @@ class AsyncVerbs:
         await self._threads.call(self._scheduler.set_priority, item, priority)
 
     async def stop_job(self, job_id: str) -> bool:
-        """Ask for the end of a job, queued or running. False if it had ended already. Raises UnknownItemError."""
+        """Stop a queued or running job. False if it had ended already. Raises UnknownItemError."""
         return await self._threads.call(self._scheduler.stop_job, job_id)
 
     async def submit_actor(
@@ -178,9 +181,8 @@ class AsyncVerbs:
         tags: Sequence[str] | None = None,
         **options: Unpack[ActorOptions],
     ) -> ActorHandle:
-        """Create an actor on the best cluster and return its handle once it is ready; raises the constructor's error or
-        a SchedulerError. One that is not ready ``ready_timeout`` seconds after its cluster accepted it is ended:
-        TaskTimeoutError."""
+        """Create an actor on the best cluster and return its handle once it is ready. Raises the constructor's error, a
+        SchedulerError, or TaskTimeoutError: it is ended if not ready ``ready_timeout`` seconds after its dispatch."""
         return await self._threads.alone(
             self._scheduler.submit_actor, cls, args, kwargs, resource_requirements, tags, **options
         )
@@ -194,8 +196,8 @@ class AsyncVerbs:
         tags: Sequence[str] | None = None,
         **options: Unpack[ActorOptions],
     ) -> ActorHandle:
-        """The same without waiting; methods can be called at once. With lifetime="detached" it first asks the clusters,
-        for a few seconds at most, whether the name is free. Raises ConfigurationError, TaskSubmissionError."""
+        """The same without waiting; methods can be called at once. With lifetime="detached" it first checks, for a few
+        seconds at most, that the name is free. Raises ConfigurationError, TaskSubmissionError."""
         return await self._threads.call(
             self._scheduler.submit_actor_async, cls, args, kwargs, resource_requirements, tags, **options
         )
@@ -270,8 +272,8 @@ class AsyncVerbs:
         num_returns: int | None = None,
         **options: Unpack[TaskOptions],
     ) -> Any:
-        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None. Raises
-        ConfigurationError, TaskSubmissionError for what is wrong at once."""
+        """The same without waiting: a handle; with ``num_returns`` above 1 a list of handles, with 0 None. Raises
+        ConfigurationError, TaskSubmissionError."""
         method: Callable[..., Any] = self._scheduler.submit_task_async
         return await self._threads.call(
             method, fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **options

@@ -78,7 +78,7 @@ def _prepared(work: Callable[..., T], args: Any, kwargs: Any) -> tuple[Future[T]
     def do() -> None:
         try:
             future.set_result(context.run(work, *args, **kwargs))
-        except StopIteration as error:  # as it is, no coroutine can be given it
+        except StopIteration as error:  # cannot be raised in a coroutine
             again = RuntimeError("what was called raised StopIteration")
             again.__cause__ = error
             future.set_exception(again)

@@ -12,7 +12,7 @@ _COLUMNS = ("cluster", "state", "why", "items", "nodes", "free", "tags", "Ray")
 
 
 class ClusterRow(dict[str, Any]):
-    """One cluster."""
+    """The row of one cluster."""
 
     def _repr_html_(self) -> str:
         shown = [(name, _words(value)) for name, value in self.items() if name != "name"]
@@ -20,7 +20,7 @@ class ClusterRow(dict[str, Any]):
 
 
 class ClusterRows(list[dict[str, Any]]):
-    """All of them."""
+    """The rows of all clusters."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         super().__init__(ClusterRow(row) for row in rows)
@@ -34,13 +34,12 @@ class ClusterRows(list[dict[str, Any]]):
 
 
 def is_of_now(row: Mapping[str, Any]) -> bool:
-    """Are the node figures of a row current? Also true for the last snapshot of an idle cluster, which is polled
-    rarely; its sentence tells the age."""
+    """Are the node figures current? Also true for the last snapshot of an idle cluster, which is polled rarely."""
     return row.get("current") is not False or row.get("state") == STALE_SNAPSHOT
 
 
 def pause_words(row: Mapping[str, Any]) -> str:
-    """Say that the queue is paused, and why; empty if it is not. Rows keep this apart from problems of a cluster."""
+    """Phrase that the queue is paused, and why; empty if it is not."""
     if row.get("paused") is None:
         return ""
     reason = str(row["paused"]).partition("\n")[0]
@@ -48,7 +47,7 @@ def pause_words(row: Mapping[str, Any]) -> str:
 
 
 def why_words(row: Mapping[str, Any]) -> str:
-    """Say what keeps work away from a cluster: a paused queue and its problems."""
+    """Phrase why a cluster receives no work: a paused queue, and its problems."""
     return "; ".join(filter(None, (pause_words(row), str(row.get("sentence") or ""))))
 
 

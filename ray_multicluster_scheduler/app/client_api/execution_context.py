@@ -1,6 +1,6 @@
-"""The active scheduler: the program's shared UnifiedScheduler, or inside a cluster the NativeScheduler.
+"""Selects the active scheduler for the verbs: the program's shared UnifiedScheduler, or NativeScheduler in a cluster.
 
-A function that captured a verb loads this module in a worker, so it imports only the standard library and Ray.
+A function that refers to a verb loads this module in a worker, so it imports only the standard library and Ray.
 """
 
 from __future__ import annotations
@@ -20,29 +20,25 @@ _lock = threading.Lock()
 
 
 def inside() -> bool:
-    """Does this code run in a job, task or actor of ours, on some cluster?"""
+    """Does this code run in a job, task or actor of ours on a cluster?"""
     return cluster_here() is not None
 
 
 def active_scheduler() -> UnifiedScheduler:
-    """The scheduler whose methods the verbs call: the shared one, or inside a cluster the native one.
-
-    Raises ConfigurationError when a shared one has to be made and there is no configuration.
-    """
+    """Return the scheduler whose methods the verbs call. Raises ConfigurationError as :func:`shared`."""
     return shared() if cluster_here() is None else native()
 
 
 @functools.cache
 def native() -> UnifiedScheduler:
-    """The scheduler that calls Ray on this cluster. It has the verbs of UnifiedScheduler; a test compares the two."""
+    """Return the scheduler that calls Ray on this cluster. A test checks that it has the verbs of UnifiedScheduler."""
     from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler  # noqa: PLC0415 - inside only
 
     return cast("UnifiedScheduler", NativeScheduler())
 
 
 def shared() -> UnifiedScheduler:
-    """The program's shared scheduler; made from the configuration that is found if there is none. Raises
-    ConfigurationError."""
+    """Return the shared scheduler, made with the default configuration if needed. Raises ConfigurationError."""
     global _shared  # noqa: PLW0603 - the module-level verbs need one shared object
     with _lock:
         if _shared is None:
@@ -56,7 +52,7 @@ def has_shared() -> bool:
 
 
 def exchange_shared(fresh: UnifiedScheduler | None) -> UnifiedScheduler | None:
-    """Replace the shared scheduler, or remove it; returns the one before."""
+    """Replace or remove the shared scheduler; returns the previous one."""
     global _shared
     with _lock:
         before, _shared = _shared, fresh
@@ -70,7 +66,7 @@ def scheduler_class() -> type[UnifiedScheduler]:
     return UnifiedScheduler
 
 
-def _in_the_child_of_a_fork() -> None:
+def _reset_after_fork() -> None:
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it
     _lock = threading.Lock()
     if _shared is not None:
@@ -78,4 +74,4 @@ def _in_the_child_of_a_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_the_child_of_a_fork)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,4 +1,4 @@
-"""Ctrl+C and SIGTERM: stop what this program submitted, say so, and end with the right exit code."""
+"""Handles Ctrl+C and SIGTERM in programs: stops the submitted work, prints a notice, and exits with the right code."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ EXIT_INTERRUPTED = 130
 def graceful_shutdown_on_keyboard_interrupt(program: Callable[P, T]) -> Callable[P, T]:
     """Decorator: on Ctrl+C or SIGTERM, stop everything this program submitted and exit with 130.
 
-    What is queued or running is cancelled, item by item; what is over stays. A second Ctrl+C forces. Handlers
-    are set while the function runs, on the main thread only, and restored afterwards.
+    Queued and running items are cancelled one by one; a second Ctrl+C forces. Signal handlers are set while the
+    function runs, on the main thread only, and restored afterwards.
     """
 
     @functools.wraps(program)
@@ -40,7 +40,7 @@ def graceful_shutdown_on_keyboard_interrupt(program: Callable[P, T]) -> Callable
 
 
 def stop_everything() -> None:
-    """Cancel whatever this program has in progress, on the shared scheduler and on its own ones, and end them."""
+    """Cancel the unfinished work of this program, on the shared scheduler and all others, and end them."""
     if execution_context.inside():
         execution_context.native().shutdown()
     this_program.stop_all()
@@ -53,13 +53,9 @@ def _interruptible() -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, _interrupt)
+        signal.signal(number, signal.default_int_handler)  # raises KeyboardInterrupt
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

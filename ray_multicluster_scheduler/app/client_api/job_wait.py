@@ -1,4 +1,4 @@
-"""JobVerbs: the verbs about one job that are the same for every scheduler, and the waiting of `wait_for_all_jobs`."""
+"""JobVerbs: the job verbs that embedded, remote and native schedulers share, and the state of `wait_for_all_jobs`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
 
 
 class JobVerbs(ABC):
-    """Part of UnifiedScheduler outside clusters and of NativeScheduler inside; each takes a job's id."""
+    """Base of UnifiedScheduler outside clusters and NativeScheduler inside. Each verb takes a job's id."""
 
     @abstractmethod
     def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> None: ...
@@ -32,7 +32,7 @@ class JobVerbs(ABC):
     def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None: ...
 
     def get_job_status(self, job_id: str) -> str:
-        """Ray's words (PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED), or QUEUED, RETRYING, LOST, EXPIRED."""
+        """The status: Ray's PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED, or QUEUED, RETRYING, LOST, EXPIRED."""
         return str(self.job_info(job_id)["status"])
 
     def get_job_info(self, job_id: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class JobVerbs(ABC):
         return self.follow_job_logs(job_id) if follow else self.job_logs(job_id)
 
     def stop_job(self, job_id: str) -> bool:
-        """Ask for the end of a job, queued or running. False if it had ended already. Raises UnknownItemError."""
+        """Stop a queued or running job. False if it had ended already. Raises UnknownItemError."""
         if self.get_job_status(job_id) in ENDED:
             return False
         self.cancel(job_id)
@@ -84,8 +84,8 @@ class JobVerbs(ABC):
 
 
 class AwaitedJobs:
-    """The state of one `wait_for_all_jobs`, for sync and async callers. Its time begins when it is made. Raises
-    ConfigurationError if ``ids`` is not a list of ids."""
+    """The state of one `wait_for_all_jobs`, sync or async; its timeout starts when it is created. Raises
+    ConfigurationError if ``ids`` is not a list."""
 
     def __init__(
         self, ids: Sequence[str], check_interval: float, timeout: float | None, *, stop_on_failure: bool
@@ -110,13 +110,12 @@ class AwaitedJobs:
         return self.left(statuses)
 
     def pause_s(self, statuses: Mapping[str, str]) -> float:
-        """How long to wait for one of the jobs before the next check; prints a notice when one is due. Raises
-        TaskTimeoutError."""
+        """Return the seconds until the next check; prints a notice when one is due. Raises TaskTimeoutError."""
         now = time.monotonic()
         waiting = [f"{job_id} ({statuses[job_id]})" for job_id in self.left(statuses)]
         if self._deadline is not None and now >= self._deadline:
             raise TaskTimeoutError(
-                f"{len(waiting)} of {len(self.ids)} jobs are not over after {self._timeout:g} s: {', '.join(waiting)}",
+                f"{len(waiting)} of {len(self.ids)} jobs not ended after {self._timeout:g} s: {', '.join(waiting)}",
                 next_step="wait longer, or stop them with stop_job",
             )
         if now >= self._next_notice:

@@ -1,8 +1,7 @@
-"""Checks the keyword options of the submit verbs, and makes fields of descriptions from them.
+"""Validates the keyword options of the submit verbs and converts them to fields of descriptions.
 
-Which options there are, for which kinds of items, with which defaults, is defined in common/model; the TypedDicts
-repeat their names for type checkers, and a test compares the two. Light to import: decorated functions are loaded
-inside clusters, too.
+The options, their kinds of items and defaults are defined in common/model; the TypedDicts repeat the names for type
+checkers, and a test compares the two. Light to import, since decorated functions are also loaded inside clusters.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
 _FIRST_EPOCH = 1e9
 """A ``start_after`` of this or more is a time (2001 or later), below it seconds from now."""
 _SYNONYMS = {"cluster": "preferred_cluster", "cluster_name": "preferred_cluster", "clusters": "allow_clusters"}
-"""Names that people try, and the option that is meant where it is not the most similar name."""
+"""Wrong names whose option is not the most similar one."""
 _AMOUNTS = {
     **dict.fromkeys(("num_cpus", "num_cpu", "cpus", "cpu", "entrypoint_num_cpus"), '{"CPU": 2}'),
     **dict.fromkeys(("num_gpus", "num_gpu", "gpus", "gpu", "entrypoint_num_gpus"), '{"GPU": 1}'),
     **dict.fromkeys(("memory", "mem", "entrypoint_memory"), '{"memory": "1GiB"}'),
     "resources": '{"CPU": 2, "tpu": 1}',
 }
-"""Names of resource amounts in Ray and on the command line, and how an amount is given here."""
+"""Names of resource amounts in Ray and on the command line, with an example for ``resource_requirements``."""
 
 
 class ItemOptions(TypedDict, total=False):
@@ -100,7 +99,7 @@ class GangOptions(ItemOptions, total=False):
 
 
 class LimitOptions(TypedDict, total=False):
-    """Keyword arguments of set_owner_limits. ``weight`` is its share at equal priority; None is no limit."""
+    """Keyword arguments of set_owner_limits. ``weight``: the share at equal priority; None: no limit."""
 
     weight: float
     max_queued: int | None
@@ -110,7 +109,7 @@ class LimitOptions(TypedDict, total=False):
 
 
 def common_fields(options: Mapping[str, Any], kind: str, settings: Settings, tags: object) -> dict[str, Any]:
-    """Fields of the TaskDescription that all verbs fill alike. Raises ConfigurationError."""
+    """Return the fields of the TaskDescription that are the same for all verbs. Raises ConfigurationError."""
     refuse_unknown(options, option_names(kind))
     check_dedup(options.get("dedup"))
     start_time(options.get("start_after"), 0.0)
@@ -122,7 +121,7 @@ def common_fields(options: Mapping[str, Any], kind: str, settings: Settings, tag
 
 
 def fields_from(description: type, options: Mapping[str, Any], settings: Settings | None = None) -> dict[str, Any]:
-    """The fields of a description that options can set: read, or their defaults. Raises ConfigurationError."""
+    """Return the fields of a description that options can set, from options or defaults. Raises ConfigurationError."""
     made: dict[str, Any] = {}
     for field in _set_by_options(description):
         name, value = field.name, options.get(field.name)
@@ -139,8 +138,8 @@ def fields_from(description: type, options: Mapping[str, Any], settings: Setting
 
 @functools.cache
 def _set_by_options(description: type) -> tuple[ItemField, ...]:
-    """Those that are read in one way for all kinds of items."""
-    own = {"name", "start_after"}  # each kind has its own default name; a start counts from when it is submitted
+    """Return the fields that are read in the same way for all kinds of items."""
+    own = {"name", "start_after"}  # the default name depends on the kind, start_after on the time of submission
     fields = fields_of(description).values()
     return tuple(one for one in fields if one.about.options and not one.about.keyword and one.name not in own)
 
@@ -170,14 +169,11 @@ def start_time(given: object, now: float) -> float | None:
 
 
 def joins_equal_item(options: Mapping[str, Any], settings: Settings) -> bool:
-    """Whether it is joined to an equal item. An item with an id or key of its own is not.
-
-    Raises ConfigurationError when both are asked for.
-    """
+    """Is it joined to an equal item? Raises ConfigurationError if it also has its own id or key."""
     own = next((key for key in ("submission_id", "idempotency_key") if options.get(key) is not None), None)
     if own is not None and options.get("dedup") == "content":
         raise ConfigurationError(
-            f'dedup="content" and {own} exclude each other: equal items are one, or each has its own.',
+            f'dedup="content" and {own} exclude each other.',
             next_step="give one of the two",
         )
     return own is None and (options.get("dedup") or settings.dedup) == "content"
@@ -190,7 +186,7 @@ def absolute_paths(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
             f"runtime_env is {type(runtime_env).__name__}, not a mapping.",
             next_step='give for example {"pip": ["numpy"]} or {"working_dir": "."}',
         )
-    # Heavy, and not needed before something is submitted.
+    # Heavy, and needed for submissions only.
     from ray_multicluster_scheduler.control_plane.config.environment_spec import normalise_runtime_env  # noqa: PLC0415
 
     try:
@@ -210,7 +206,7 @@ def _absolute(path: object) -> object:
     full = os.path.abspath(Path(path).expanduser())
     if not os.path.exists(full):
         raise TaskSubmissionError(
-            f"The runtime_env names {path!r}, which does not exist (looked for {full}).",
+            f"The runtime_env names {path!r}, which does not exist (searched {full}).",
             next_step="correct the path; a relative one starts where the program runs",
         )
     return full
@@ -224,15 +220,15 @@ def _as_text(value: object) -> object:
 
 
 def option_names(kind: str) -> frozenset[str]:
-    """The keywords that the submit verb of a kind takes."""
+    """Return the keywords of the submit verb of a kind."""
     return frozenset(options_of(kind))
 
 
 def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
-    """Raises ConfigurationError with the name that was probably meant."""
+    """Refuse unknown options. Raises ConfigurationError with the most similar name."""
     for key in options:
         if key in _AMOUNTS and not names & _AMOUNTS.keys():
-            hint = f"amounts are named together: resource_requirements={_AMOUNTS[key]}"
+            hint = f"use resource_requirements={_AMOUNTS[key]}"
             raise ConfigurationError(f"There is no option {key!r}.", next_step=hint)
         if key not in names:
             near = difflib.get_close_matches(key, names, 1)
@@ -242,7 +238,7 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
 
 
 def check_dedup(given: object) -> None:
-    """Raises ConfigurationError for a value that dedup does not have."""
+    """Raises ConfigurationError for an unknown value of dedup."""
     if given is not None:
         _read(fields_of(SubmitOptions)["dedup"], given)
 
@@ -258,17 +254,17 @@ def _texts(given: object, what: str) -> tuple[str, ...]:
 
 
 def _ids(given: object, what: str) -> tuple[str, ...]:
-    """The ids of items that are named by id or by handle, each once."""
+    """Return the ids of items that are given by id or handle, without repetitions."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigurationError(f"{what} is {given!r}, not a list.", next_step="give a list of ids or handles")
     return tuple(dict.fromkeys(item_id_of(one, what) for one in given))
 
 
 def item_id_of(given: object, what: str) -> str:
-    """The id of an item, given by its id or by its handle. Raises ConfigurationError for anything else."""
+    """Return the id of an item that is given by id or handle. Raises ConfigurationError for anything else."""
     if isinstance(given, str) and given:
         return given
-    # Heavy; whoever has a handle has loaded it.
+    # Heavy; already loaded if there is a handle.
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle  # noqa: PLC0415
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle  # noqa: PLC0415
     from ray_multicluster_scheduler.control_plane.runtime.item import Item  # noqa: PLC0415
@@ -276,7 +272,7 @@ def item_id_of(given: object, what: str) -> str:
     if isinstance(given, (Handle, ActorHandle)) and isinstance(given._item, Item):
         return given._item.scheduled_id
     raise ConfigurationError(
-        f"{what} was given {given!r}, which is no item.",
+        f"{what} was given {given!r}, which is not an item.",
         next_step="give what submit_task_async, submit_job or submit_actor returned, or its id",
     )
 
@@ -302,7 +298,7 @@ def _seconds(value: object, what: str) -> float:
 
 @functools.cache
 def default_owner() -> str:
-    """Whose it is, where nobody says so."""
+    """Return the owner of items without an explicit one: the name of the current user."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
@@ -335,4 +331,4 @@ _READERS: Mapping[Values, Callable[[Any, str], Any]] = {
     item_fields.RESOURCES: lambda value, what: parse_resources(value, what=what),
     item_fields.RUNTIME_ENV: lambda value, _: absolute_paths(value or {}),
 }
-"""How a value that a program gives becomes one that the description holds."""
+"""Validate and convert an option by the type of its field."""

@@ -1,34 +1,27 @@
-"""Registry of the running schedulers of this program; shuts them down at exit, on interrupt and after a fork."""
+"""Registry of the running schedulers of this program: shuts them down at exit and on interrupt, resets them after a
+fork.
+
+UnifiedScheduler registers itself in ``running``; the interrupt handler and the exit hook of Python call the functions.
+"""
 
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 - it ends its pools before whoever registered earlier: see below
+import concurrent.futures.thread  # noqa: F401 - must register its exit hook before ours, see below
 import os
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 
-_running: set[UnifiedScheduler] = set()
+running: set[UnifiedScheduler] = set()
 """Schedulers with a control plane. A strong reference, so that an unreferenced one still finishes its work."""
 _interrupted = threading.Event()
 _stopping = threading.Event()
 _exiting = threading.Event()
-
-
-def started(scheduler: UnifiedScheduler) -> None:
-    """Register a scheduler whose control plane has started."""
-    _running.add(scheduler)
-
-
-def ended(scheduler: UnifiedScheduler) -> None:
-    """Unregister a scheduler whose control plane has ended."""
-    _running.discard(scheduler)
 
 
 def exiting() -> bool:
@@ -37,8 +30,7 @@ def exiting() -> bool:
 
 
 def stop_all() -> None:
-    """After an interrupt: cancel what any scheduler of this program has in progress, and end them; each can be used
-    again."""
+    """After an interrupt, cancel the work of all schedulers of this program and end them; they can be used again."""
     _stopping.set()
     try:
         _shut_down_all(drain=False)
@@ -52,17 +44,17 @@ def interrupted() -> bool:
 
 
 def stopping() -> bool:
-    """Was it asked that what this program has in progress be stopped: under the decorator, or in wait_for_all_jobs?"""
+    """Does :func:`stop_all` run, called by the decorator or by wait_for_all_jobs?"""
     return _stopping.is_set()
 
 
 def end_without_draining() -> None:
-    """The program was interrupted and ends: what is still submitted is not waited for at its exit."""
+    """After an interrupt, do not wait for unfinished work at exit."""
     _interrupted.set()
 
 
 def _end_with_the_program() -> None:
-    """Work lives and dies with the program: finish it, unless the program was interrupted."""
+    """Finish the embedded work at exit, unless the program was interrupted."""
     if getattr(sys, "last_type", None) is KeyboardInterrupt:
         _interrupted.set()
     _shut_down_all(drain=not _interrupted.is_set())
@@ -76,23 +68,19 @@ def _at_exit() -> None:
 
 
 def _reset_after_fork() -> None:
-    for scheduler in _running:
+    for scheduler in running:
         scheduler._forked()
-    _running.clear()
+    running.clear()
 
 
 def _shut_down_all(*, drain: bool) -> None:
-    with ExitStack() as all_of_them:  # an error or an interrupt at one does not spare the others
-        for scheduler in list(_running):
-            all_of_them.callback(scheduler._leave, drain=drain)
-
-
-def _before_threads_end(work: Callable[[], None]) -> None:
-    """Plain atexit comes too late: by then no thread pool takes work, and name look-ups need one. Who registers last is
-    called first, so the thread pools must have registered before us."""
-    getattr(threading, "_register_atexit", atexit.register)(work)
+    with ExitStack() as stack:  # an error or an interrupt at one does not skip the others
+        for scheduler in list(running):
+            stack.callback(scheduler._leave, drain=drain)
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
-_before_threads_end(_at_exit)
+# Plain atexit runs too late: by then no thread pool accepts work, and name look-ups need one. Hooks run in reverse
+# order of registration, so the thread pools must have registered before us.
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)

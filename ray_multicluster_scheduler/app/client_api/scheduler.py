@@ -85,9 +85,8 @@ class UnifiedScheduler(JobVerbs):
     """Submits tasks, actors, jobs and gangs to the best cluster of a fleet. Safe from any thread; a context manager.
 
     Embedded: the control plane runs in this process, and the work ends with it. With the address of a service (given,
-    in ``RMCS_ADDRESS``, or of one that runs on this machine) the service has the work, which goes on when the program
-    has ended. Raises ConfigurationError when the configuration is missing or wrong; nothing is contacted before it is
-    needed.
+    in ``RMCS_ADDRESS``, or of one that runs on this machine) the work continues when the program has ended. Raises
+    ConfigurationError when the configuration is missing or wrong; connections are made on first use.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class UnifiedScheduler(JobVerbs):
         token: str | None = None,
         tls_ca: str | Path | None = None,
     ) -> None:
-        """``token`` and ``tls_ca`` (a CA file) are for a service; docs/service.md tells the defaults."""
+        """``token`` and ``tls_ca`` (a CA file) are for a service; see docs/service.md for the defaults."""
         given = [name for name, one in (("config", config), ("clusters", clusters), ("address", address)) if one]
         if len(given) > 1:
             raise ConfigurationError(f"Both {given[0]} and {given[1]} were given.", next_step="give one of them")
@@ -116,11 +115,9 @@ class UnifiedScheduler(JobVerbs):
 
     @property
     def config(self) -> FleetConfig:
-        """What this scheduler was made from. Raises ConfigurationError if it uses a service, which has it."""
+        """The configuration. Raises ConfigurationError if it uses a service."""
         if self._config is None:
-            raise ConfigurationError(
-                f"The configuration is that of the service {self.address}.", next_step="look at it there"
-            )
+            raise ConfigurationError(f"The service {self.address} has the configuration.", next_step="read it there")
         return self._config
 
     @property
@@ -181,8 +178,8 @@ class UnifiedScheduler(JobVerbs):
         num_returns: int | None = None,
         **options: Unpack[TaskOptions],
     ) -> Any:
-        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None. Raises
-        ConfigurationError, TaskSubmissionError for what is wrong at once."""
+        """The same without waiting: a handle; with ``num_returns`` above 1 a list of handles, with 0 None. Raises
+        ConfigurationError, TaskSubmissionError."""
         handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options)
         handle._runtime.throttle()
         if number == 1:
@@ -199,11 +196,8 @@ class UnifiedScheduler(JobVerbs):
         return TaskHandle(runtime.submit(task, arguments), runtime), template.num_returns
 
     def put(self, value: object) -> ObjectHandle:
-        """Store a value for tasks and actors: pickled once, shipped once to each cluster that needs it.
-
-        Paths under a home directory are converted in plain arguments only, not in such a value. Raises
-        TaskSubmissionError if it cannot be pickled.
-        """
+        """Store a value for tasks and actors: pickled once, shipped once to each cluster that needs it. Home paths in
+        it are not converted, unlike in arguments. Raises TaskSubmissionError if it cannot be pickled."""
         if isinstance(value, Handle):
             raise ConfigurationError(f"put was given the handle {value.id}.", next_step="pass the handle itself on")
         runtime, _ = self._started()
@@ -212,8 +206,8 @@ class UnifiedScheduler(JobVerbs):
     def get(
         self, handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None
     ) -> Any:
-        """The value of one handle, or the values of many in order; ``timeout`` is for all together. Raises the first
-        error as soon as it is known, and TaskTimeoutError. ``progress`` shows a progress bar on stderr."""
+        """Return the value of one handle, or of many in order; ``timeout`` is for all together. Raises the first error
+        at once; TaskTimeoutError. ``progress`` shows a progress bar on stderr."""
         return collecting.get(handles, timeout, progress=progress)
 
     def wait(
@@ -245,7 +239,7 @@ class UnifiedScheduler(JobVerbs):
             runtime.cancel(item, "cancelled by the caller", force=force)
 
     def explain(self, item_id: str | Handle | ActorHandle) -> dict[str, Any]:
-        """Why an item or an actor call, given by its id or handle, is where it is, as data that prints itself. Raises
+        """Return state, reason and history of an item or actor call, given by id or handle; prints as text. Raises
         UnknownItemError, ConfigurationError for anything else."""
         if isinstance(item_id, Handle):
             return item_id.explain()
@@ -257,10 +251,8 @@ class UnifiedScheduler(JobVerbs):
     def plan(
         self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **options: Any
     ) -> SchedulingDecision:
-        """Where a task, an actor or a job (``kind``) would be placed now, and why; nothing is submitted.
-
-        Queries every cluster first. The decision prints itself as a table. Raises ConfigurationError.
-        """
+        """Decide where a task, an actor or a job (``kind``) would be placed now, and why, without submitting it.
+        Queries every cluster first. The decision prints as a table. Raises ConfigurationError."""
         runtime, submission = self._started()
         task = self._planned(submission, kind, {**options, "resource_requirements": resource_requirements})
         try:
@@ -287,7 +279,7 @@ class UnifiedScheduler(JobVerbs):
         handle = self.submit_job_async(entrypoint, **options)
         handle._runtime.accepted_item(handle.id)
         if handle.state.terminal and handle.attempt == 0 and (error := handle.exception()) is not None:
-            raise error  # of which a service tells a moment later
+            raise error  # e.g. refused by the service
         return handle.id
 
     def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
@@ -328,9 +320,8 @@ class UnifiedScheduler(JobVerbs):
         tags: Sequence[str] | None = None,
         **options: Unpack[ActorOptions],
     ) -> ActorHandle:
-        """Create an actor on the best cluster and return its handle once it is ready; raises the constructor's error or
-        a SchedulerError. One that is not ready ``ready_timeout`` seconds after its cluster accepted it is ended:
-        TaskTimeoutError."""
+        """Create an actor on the best cluster and return its handle once it is ready. Raises the constructor's error, a
+        SchedulerError, or TaskTimeoutError: it is ended if not ready ``ready_timeout`` seconds after its dispatch."""
         return self._with_actors().submit(cls, args, kwargs, resource_requirements, tags, options, wait=True)
 
     def submit_actor_async(
@@ -342,8 +333,8 @@ class UnifiedScheduler(JobVerbs):
         tags: Sequence[str] | None = None,
         **options: Unpack[ActorOptions],
     ) -> ActorHandle:
-        """The same without waiting; methods can be called at once. With lifetime="detached" it first asks the clusters,
-        for a few seconds at most, whether the name is free. Raises ConfigurationError, TaskSubmissionError."""
+        """The same without waiting; methods can be called at once. With lifetime="detached" it first checks, for a few
+        seconds at most, that the name is free. Raises ConfigurationError, TaskSubmissionError."""
         return self._with_actors().submit(cls, args, kwargs, resource_requirements, tags, options)
 
     def get_actor(self, name: str, namespace: str | None = None) -> ActorHandle:
@@ -402,8 +393,8 @@ class UnifiedScheduler(JobVerbs):
         return handle
 
     def hold(self, item: ItemRef, reason: str = "") -> None:
-        """Keep an item from starting until :meth:`release`; an attempt that was already sent goes on. No effect on an
-        item that has ended. Raises UnknownItemError."""
+        """Keep an item from starting until :meth:`release`; an attempt that was already sent continues. No effect on an
+        ended item. Raises UnknownItemError."""
         runtime, task_id = self._item(item, "hold")
         runtime.post_user_event(scheduler_events.HoldRequested(task_id, checked_reason(reason)))
 
@@ -418,7 +409,7 @@ class UnifiedScheduler(JobVerbs):
         runtime.post_user_event(scheduler_events.PriorityChanged(task_id, valid_priority(priority)))
 
     def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
-        """Start nothing new on a cluster, or of an owner, until :meth:`resume_queue`; running items go on.
+        """Start no new items on a cluster, or of an owner, until :meth:`resume_queue`; running items continue.
 
         Raises ConfigurationError for an unknown cluster, or when not exactly one of the two is named.
         """
@@ -435,9 +426,9 @@ class UnifiedScheduler(JobVerbs):
         return self._started()[0].limits_of(checked_name(owner, "owner"), refresh=True).model_dump()
 
     def set_owner_limits(self, owner: str, **limits: Unpack[LimitOptions]) -> None:
-        """Replace the limits of an owner from the settings: ``weight``, ``max_queued``, ``max_running``, ``max_gpus``,
-        ``max_priority``; what is not named gets its default. Running items go on. Applied when this returns. With a
-        service only admins may do this, and it outlives restarts. Raises ConfigurationError."""
+        """Replace the limits of an owner: ``weight``, ``max_queued``, ``max_running``, ``max_gpus``, ``max_priority``,
+        or their defaults. Running items continue. With a service only admins may do this, and it survives restarts.
+        Raises ConfigurationError."""
         self._change_limits(owner, owner_limits_from(limits))
 
     def reset_owner_limits(self, owner: str) -> None:
@@ -489,10 +480,8 @@ class UnifiedScheduler(JobVerbs):
             self._config = self.config.model_copy(update={"clusters": tuple(clusters)})
 
     def cordon(self, cluster: str) -> None:
-        """Close a cluster for new work until :meth:`uncordon`; prefetched items are recalled, running ones go on.
-
-        Raises ConfigurationError for an unknown cluster, as the next methods do.
-        """
+        """Close a cluster for new work until :meth:`uncordon`; prefetched items are recalled, running ones continue.
+        Raises ConfigurationError for an unknown cluster, as the next methods do."""
         self._cordon(cluster, cordoned=True)
 
     def uncordon(self, cluster: str) -> None:
@@ -500,8 +489,8 @@ class UnifiedScheduler(JobVerbs):
         self._cordon(cluster, cordoned=False)
 
     def drain(self, cluster: str, timeout: float | None = None) -> bool:
-        """Cordon a cluster and wait until nothing of ours is on it, ``timeout`` seconds at most: True when it is empty.
-        With 0 it only reports whether it is. Raises SchedulerError when the cluster is uncordoned meanwhile."""
+        """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
+        SchedulerError when the cluster is uncordoned meanwhile."""
         if timeout is not None and (type(timeout) not in (int, float) or not timeout >= 0):
             raise ConfigurationError(
                 f"timeout is {timeout!r}.", next_step="give seconds, 0 or more, or None for no limit"
@@ -515,7 +504,7 @@ class UnifiedScheduler(JobVerbs):
                 raise SchedulerError(
                     f"Cluster {cluster!r} was not drained: it was uncordoned meanwhile.",
                     cluster=cluster,
-                    next_step="drain it again, if nothing should go there",
+                    next_step="drain it again, if it should stay empty",
                 )
             time.sleep(_POLL_S)
         return True
@@ -550,14 +539,14 @@ class UnifiedScheduler(JobVerbs):
         """Live events: iterate with `for` or `async for`. Every filter given has to match, each by any of its words;
         ``types`` are transition, decision, cluster, action (the default) and telemetry. With ``since``, the number of
         an event, known events after it come first. Raises ConfigurationError."""
-        said = {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
+        given = {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
         if since is not None and (isinstance(since, bool) or not isinstance(since, int) or since < 0):
             raise ConfigurationError(f"since is {since!r}.", next_step="give the number of an event")
-        return self._started()[0].events(EventFilter.parse(said), since)
+        return self._started()[0].events(EventFilter.parse(given), since)
 
     def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
         """Call ``hear`` (or await its result) with each matching event (see :meth:`events`) until the scheduler ends or
-        the returned listener is closed. An error that it raises is logged, and ends it."""
+        the returned listener is closed. An exception of ``hear`` is logged and ends the listener."""
         if not callable(hear):
             raise ConfigurationError(f"{hear!r} cannot be called.", next_step="give a function")
         return EventListener(self.events(since=since, **wanted), hear)
@@ -582,7 +571,7 @@ class UnifiedScheduler(JobVerbs):
             with self._lock:
                 if self._runtime is runtime:
                     self._runtime = self._submission = self._actors = None
-                    program.ended(self)
+                    program.running.discard(self)
 
     def __enter__(self) -> Self:
         return self
@@ -606,20 +595,20 @@ class UnifiedScheduler(JobVerbs):
         return JobHandle(item, runtime) if item.task.kind == "job" else TaskHandle(item, runtime)
 
     def _running_control_plane(self, item_id: str) -> ControlPlane:
-        """The running control plane; none is started only to find out that it does not know the item."""
+        """Return the running control plane; a new one would not know the item. Raises UnknownItemError."""
         runtime = self._running()
         if runtime is None:
             raise explanation.unknown_item(item_id)
         return runtime
 
     def _running(self) -> ControlPlane | None:
-        """The control plane, if there is one; a service runs whether it was used or not."""
+        """Return the control plane if it runs; connects to a service if needed."""
         return self._runtime if self.address is None else self._started()[0]
 
     def _started(self) -> tuple[ControlPlane, Submission]:
         if program.exiting():
             raise SchedulerError(
-                "The interpreter is shutting down, so nothing can be submitted any more.",
+                "The interpreter is shutting down, so no work can be submitted.",
                 next_step="submit from the program itself, not from an atexit handler",
             )
         with self._lock:
@@ -637,7 +626,7 @@ class UnifiedScheduler(JobVerbs):
                     self._control_plane,
                     self._runtime.homes,
                 )
-                program.started(self)
+                program.running.add(self)
             return self._runtime, self._submission
 
     def _forked(self) -> None:

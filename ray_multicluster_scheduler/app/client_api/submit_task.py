@@ -24,11 +24,8 @@ def get(handles: Handle, timeout: float | None = None, *, progress: bool | None 
 @overload
 def get(handles: Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None) -> list[Any]: ...
 def get(handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None) -> Any:
-    """The value of one handle, or the values of many in order; ``timeout`` is for all together.
-
-    Raises the first error as soon as it is known, and TaskTimeoutError. ``progress=True`` shows a progress bar, on
-    stderr if that is a terminal, and in notebooks; not inside a cluster.
-    """
+    """Return the value of one handle, or of many in order; ``timeout`` is for all together. Raises the first error at
+    once; TaskTimeoutError. ``progress=True`` shows a progress bar on stderr (if a terminal) and in notebooks."""
     options = {} if inside() else {"progress": progress}
     return _collecting().get(handles, timeout, **options)
 
@@ -43,8 +40,8 @@ def wait(
 ) -> tuple[list[H], list[H]]:
     """Wait until ``num_returns`` items have ended, or the timeout; returns (up to so many that ended, the rest).
 
-    ``fetch_local`` is Ray's: inside a cluster, whether the values are fetched to this node, too. Outside, values arrive
-    with the notice that they exist. ``progress`` as in `get`.
+    ``fetch_local``, an argument of Ray, has an effect inside clusters only: fetch the values to this node.
+    ``progress`` as in `get`.
     """
     options = {"fetch_local": fetch_local} if inside() else {"progress": progress}
     ended, rest = _collecting().wait(handles, num_returns, timeout, **options)
@@ -52,11 +49,8 @@ def wait(
 
 
 def cancel(item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
-    """Cancel an item by its id or handle, in any state; an actor is killed. Raises UnknownItemError,
-    ConfigurationError for anything else.
-
-    ``recursive`` is Ray's, and only True is accepted: what the item submitted inside its cluster ends with it.
-    """
+    """Cancel an item by its id or handle, in any state; an actor is killed. Items that it submitted inside its cluster
+    end, too, so ``recursive`` must be True. Raises UnknownItemError, ConfigurationError for anything else."""
     check_recursive(recursive)
     check_what_to_cancel(item)
     if isinstance(item, str):

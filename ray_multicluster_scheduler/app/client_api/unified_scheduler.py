@@ -1,4 +1,4 @@
-"""UnifiedScheduler, the program's shared one, and the verbs about items, queues and clusters.
+"""UnifiedScheduler by its public name, and the functions that create, return and end the program's shared one.
 
 ``UnifiedScheduler`` is the class of ``scheduler.py`` in a program, and NativeScheduler inside a cluster; each is loaded
 when it is first used, so that this module can be imported in both.
@@ -10,63 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.app.client_api import execution_context
-from ray_multicluster_scheduler.app.client_api.verbs import (
-    cluster_info,
-    cordon,
-    declare_dead,
-    drain,
-    events,
-    explain,
-    fleet_resources,
-    hold,
-    list_clusters,
-    on_event,
-    owner_limits,
-    pause_queue,
-    plan,
-    release,
-    reset_owner_limits,
-    resume_queue,
-    set_owner_limits,
-    set_priority,
-    uncordon,
-)
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 
-__all__ = [
-    "UnifiedScheduler",
-    "cluster_info",
-    "cordon",
-    "declare_dead",
-    "drain",
-    "events",
-    "explain",
-    "fleet_resources",
-    "get_unified_scheduler",
-    "hold",
-    "initialize_scheduler_environment",
-    "list_clusters",
-    "on_event",
-    "owner_limits",
-    "pause_queue",
-    "plan",
-    "release",
-    "reset_owner_limits",
-    "resume_queue",
-    "set_owner_limits",
-    "set_priority",
-    "shutdown",
-    "uncordon",
-]
+__all__ = ["UnifiedScheduler", "get_unified_scheduler", "initialize_scheduler_environment", "shutdown"]
 
 
 def initialize_scheduler_environment(config_file_path: str | Path | None = None) -> UnifiedScheduler:
-    """Make the shared scheduler from this configuration and replace an earlier one. Raises ConfigurationError.
-
-    Inside a cluster it returns the native one, whatever the configuration says.
-    """
+    """Make the shared scheduler, replacing an earlier one; inside a cluster the native one. Raises
+    ConfigurationError."""
     if execution_context.inside():
         return execution_context.native()
     fresh = execution_context.scheduler_class()(config_file_path)
@@ -77,8 +30,7 @@ def initialize_scheduler_environment(config_file_path: str | Path | None = None)
 
 
 def get_unified_scheduler() -> UnifiedScheduler:
-    """The shared scheduler; makes it from the configuration that is found if there is none. Raises
-    ConfigurationError."""
+    """Return the shared scheduler, made with the default configuration if needed. Raises ConfigurationError."""
     return execution_context.active_scheduler()
 
 
@@ -90,7 +42,7 @@ def shutdown(*, drain: bool = False) -> None:
         before.shutdown(drain=drain)
 
 
-if not TYPE_CHECKING:  # else a type checker would take any name for granted
+if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def __getattr__(name: str) -> object:
         if name != "UnifiedScheduler":

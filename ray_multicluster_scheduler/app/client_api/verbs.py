@@ -89,18 +89,15 @@ def submit_task_async(
     num_returns: int | None = None,
     **options: Unpack[TaskOptions],
 ) -> Any:
-    """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None. Raises
-    ConfigurationError, TaskSubmissionError for what is wrong at once."""
+    """The same without waiting: a handle; with ``num_returns`` above 1 a list of handles, with 0 None. Raises
+    ConfigurationError, TaskSubmissionError."""
     call: Callable[..., Any] = active_scheduler().submit_task_async
     return call(fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **options)
 
 
 def put(value: object) -> ObjectHandle:
-    """Store a value for tasks and actors: pickled once, shipped once to each cluster that needs it.
-
-    Paths under a home directory are converted in plain arguments only, not in such a value. Raises
-    TaskSubmissionError if it cannot be pickled.
-    """
+    """Store a value for tasks and actors: pickled once, shipped once to each cluster that needs it. Home paths in
+    it are not converted, unlike in arguments. Raises TaskSubmissionError if it cannot be pickled."""
     return active_scheduler().put(value)
 
 
@@ -115,7 +112,7 @@ def submit_job_async(entrypoint: str, **options: Unpack[JobOptions]) -> JobHandl
 
 
 def get_job_status(job_id: str) -> str:
-    """Ray's words (PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED), or QUEUED, RETRYING, LOST, EXPIRED."""
+    """The status: Ray's PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED, or QUEUED, RETRYING, LOST, EXPIRED."""
     return active_scheduler().get_job_status(job_id)
 
 
@@ -139,7 +136,7 @@ def get_job_logs(job_id: str, follow: bool = False) -> str | Iterator[str]:
 
 
 def stop_job(job_id: str) -> bool:
-    """Ask for the end of a job, queued or running. False if it had ended already. Raises UnknownItemError."""
+    """Stop a queued or running job. False if it had ended already. Raises UnknownItemError."""
     return active_scheduler().stop_job(job_id)
 
 
@@ -167,9 +164,8 @@ def submit_actor(
     tags: Sequence[str] | None = None,
     **options: Unpack[ActorOptions],
 ) -> ActorHandle:
-    """Create an actor on the best cluster and return its handle once it is ready; raises the constructor's error or
-    a SchedulerError. One that is not ready ``ready_timeout`` seconds after its cluster accepted it is ended:
-    TaskTimeoutError."""
+    """Create an actor on the best cluster and return its handle once it is ready. Raises the constructor's error, a
+    SchedulerError, or TaskTimeoutError: it is ended if not ready ``ready_timeout`` seconds after its dispatch."""
     return active_scheduler().submit_actor(cls, args, kwargs, resource_requirements, tags, **options)
 
 
@@ -181,8 +177,8 @@ def submit_actor_async(
     tags: Sequence[str] | None = None,
     **options: Unpack[ActorOptions],
 ) -> ActorHandle:
-    """The same without waiting; methods can be called at once. With lifetime="detached" it first asks the clusters,
-    for a few seconds at most, whether the name is free. Raises ConfigurationError, TaskSubmissionError."""
+    """The same without waiting; methods can be called at once. With lifetime="detached" it first checks, for a few
+    seconds at most, that the name is free. Raises ConfigurationError, TaskSubmissionError."""
     return active_scheduler().submit_actor_async(cls, args, kwargs, resource_requirements, tags, **options)
 
 
@@ -225,7 +221,7 @@ def submit_gang_async(
 
 
 def explain(item_id: str | Handle | ActorHandle) -> dict[str, Any]:
-    """Why an item or an actor call, given by its id or handle, is where it is, as data that prints itself. Raises
+    """Return state, reason and history of an item or actor call, given by id or handle; prints as text. Raises
     UnknownItemError, ConfigurationError for anything else."""
     return active_scheduler().explain(item_id)
 
@@ -233,10 +229,8 @@ def explain(item_id: str | Handle | ActorHandle) -> dict[str, Any]:
 def plan(
     resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **options: Any
 ) -> SchedulingDecision:
-    """Where a task, an actor or a job (``kind``) would be placed now, and why; nothing is submitted.
-
-    Queries every cluster first. The decision prints itself as a table. Raises ConfigurationError.
-    """
+    """Decide where a task, an actor or a job (``kind``) would be placed now, and why, without submitting it.
+    Queries every cluster first. The decision prints as a table. Raises ConfigurationError."""
     return active_scheduler().plan(resource_requirements, kind=kind, **options)
 
 
@@ -260,13 +254,13 @@ def events(
 
 def on_event(hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
     """Call ``hear`` (or await its result) with each matching event (see `events`) until the scheduler ends or
-    the returned listener is closed. An error that it raises is logged, and ends it."""
+    the returned listener is closed. An exception of ``hear`` is logged and ends the listener."""
     return active_scheduler().on_event(hear, since=since, **wanted)
 
 
 def hold(item: ItemRef, reason: str = "") -> None:
-    """Keep an item from starting until `release`; an attempt that was already sent goes on. No effect on an
-    item that has ended. Raises UnknownItemError."""
+    """Keep an item from starting until `release`; an attempt that was already sent continues. No effect on an
+    ended item. Raises UnknownItemError."""
     active_scheduler().hold(item, reason)
 
 
@@ -281,7 +275,7 @@ def set_priority(item: ItemRef, priority: int) -> None:
 
 
 def pause_queue(cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
-    """Start nothing new on a cluster, or of an owner, until `resume_queue`; running items go on.
+    """Start no new items on a cluster, or of an owner, until `resume_queue`; running items continue.
 
     Raises ConfigurationError for an unknown cluster, or when not exactly one of the two is named.
     """
@@ -299,9 +293,9 @@ def owner_limits(owner: str) -> dict[str, Any]:
 
 
 def set_owner_limits(owner: str, **limits: Unpack[LimitOptions]) -> None:
-    """Replace the limits of an owner from the settings: ``weight``, ``max_queued``, ``max_running``, ``max_gpus``,
-    ``max_priority``; what is not named gets its default. Running items go on. Applied when this returns. With a
-    service only admins may do this, and it outlives restarts. Raises ConfigurationError."""
+    """Replace the limits of an owner: ``weight``, ``max_queued``, ``max_running``, ``max_gpus``, ``max_priority``,
+    or their defaults. Running items continue. With a service only admins may do this, and it survives restarts.
+    Raises ConfigurationError."""
     active_scheduler().set_owner_limits(owner, **limits)
 
 
@@ -311,10 +305,8 @@ def reset_owner_limits(owner: str) -> None:
 
 
 def cordon(cluster: str) -> None:
-    """Close a cluster for new work until `uncordon`; prefetched items are recalled, running ones go on.
-
-    Raises ConfigurationError for an unknown cluster, as the next methods do.
-    """
+    """Close a cluster for new work until `uncordon`; prefetched items are recalled, running ones continue.
+    Raises ConfigurationError for an unknown cluster, as the next methods do."""
     active_scheduler().cordon(cluster)
 
 
@@ -324,8 +316,8 @@ def uncordon(cluster: str) -> None:
 
 
 def drain(cluster: str, timeout: float | None = None) -> bool:
-    """Cordon a cluster and wait until nothing of ours is on it, ``timeout`` seconds at most: True when it is empty.
-    With 0 it only reports whether it is. Raises SchedulerError when the cluster is uncordoned meanwhile."""
+    """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
+    SchedulerError when the cluster is uncordoned meanwhile."""
     return active_scheduler().drain(cluster, timeout)
 
 

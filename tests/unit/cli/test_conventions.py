@@ -154,7 +154,7 @@ class TestNoService:
 
     @pytest.mark.parametrize(
         ("address", "code", "said"),
-        [("http://127.0.0.1:9", 1, "does not answer: Connection refused"), ("ftp://x", 2, "no address of a service")],
+        [("http://127.0.0.1:9", 1, "does not answer: Connection refused"), ("ftp://x", 2, "not the address")],
     )
     def test_one_that_is_not_there(self, rmcs: Rmcs, address: str, code: int, said: str) -> None:
         done = rmcs("task", "list", "--address", address)
@@ -166,7 +166,7 @@ class TestNoService:
             _connect("http://example.org")
 
     def test_it_answers_no_json(self, service: HttpService) -> None:
-        with pytest.raises(Exception, match="see whether that is the address"):
+        with pytest.raises(Exception, match="check that this is the address"):
             _connect(service.address).get("/metrics")
 
 

@@ -177,7 +177,7 @@ def test_a_service_that_begins_and_says_nothing(
     monkeypatch.setattr(events, "_frames", silent)
     done = rmcs("events")
     assert (done.code, done.out) == (1, "")
-    assert f"{service.address} takes connections, and said nothing in 60 s." in done.err
+    assert f"{service.address} accepts connections, but sent no answer within 60 s." in done.err
 
 
 def test_lines_for_people(service: HttpService, rmcs: Rmcs) -> None:
@@ -263,7 +263,7 @@ def test_a_token_that_is_revoked_meanwhile_ends_it(
     monkeypatch.setattr(events, "_print", tell)
     done = rmcs("events", "-f", "--since", "0")
     assert done.code == 1
-    assert "does not take the token" in done.err
+    assert "rejects the token" in done.err
     assert "continues when it is back" not in done.err
 
 

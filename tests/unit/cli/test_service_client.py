@@ -125,11 +125,13 @@ def test_a_page_is_not_shown_but_told_of(
         done = rmcs(*words.format(folder=tmp_path).split())
     assert (done.code, done.out) == (1, "")
     first, step, *_ = done.err.splitlines()
-    assert first.startswith(f"rmcs: error: {address} answers, but not as a ray_multicluster_scheduler service: it said")
-    assert f"it said {status} " in first
-    assert "a page of HTML called 'Welcome to \\x1b[31mnginx!'" in first
+    assert first.startswith(
+        f"rmcs: error: {address} answers, but not as a ray_multicluster_scheduler service: it answered"
+    )
+    assert f"it answered {status} " in first
+    assert "an HTML page titled 'Welcome to \\x1b[31mnginx!'" in first
     assert "from nginx/1.24" in first
-    assert step.startswith("What to do: see whether that is the address of a service")
+    assert step.startswith("What to do: check that this is the address of a service")
     assert "It works" not in done.err
     assert not list(tmp_path.iterdir()), "nothing of it is written, either"
 
@@ -142,7 +144,7 @@ def test_other_answers_of_others(rmcs: Rmcs, status: int, data: bytes) -> None:
     with stranger(status, "application/json", data) as address:
         done = rmcs("task", "list", "--address", address)
     assert (done.code, done.out) == (1, "")
-    assert f"{address} answers, but not as a ray_multicluster_scheduler service: it said {status} " in done.err
+    assert f"{address} answers, but not as a ray_multicluster_scheduler service: it answered {status} " in done.err
 
 
 @pytest.mark.parametrize("words", [*ASK, *DEEDS])
@@ -154,7 +156,7 @@ def test_an_object_of_somebody_else_is_no_answer_and_no_deed(
         monkeypatch.setenv("RMCS_ADDRESS", address)
         done = rmcs(*words.format(folder=tmp_path).split())
     assert (done.code, done.out) == (1, "")
-    assert f"{address} answers, but not as a ray_multicluster_scheduler service: it said 200 OK" in done.err
+    assert f"{address} answers, but not as a ray_multicluster_scheduler service: it answered 200 OK" in done.err
     assert not list(tmp_path.iterdir()), "nothing of it is written, either"
 
 
@@ -179,14 +181,14 @@ def test_what_speaks_no_http(rmcs: Rmcs) -> None:
     with listener(lambda line: line.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")) as address:
         done = rmcs("status", "--address", address)
     assert done.code == 1
-    assert "answers, but not as a ray_multicluster_scheduler service: it said 'SSH-2.0-OpenSSH_9.6" in done.err
+    assert "answers, but not as a ray_multicluster_scheduler service: it answered 'SSH-2.0-OpenSSH_9.6" in done.err
 
 
 def test_what_speaks_no_tls(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("status", "--address", service.address.replace("http:", "https:"))
     assert done.code == 1
-    assert "does not speak TLS" in done.err
-    assert f"write {service.address}" in done.err
+    assert "does not use TLS" in done.err
+    assert f"use {service.address}" in done.err
 
 
 class TestSilence:
@@ -201,8 +203,8 @@ class TestSilence:
             done = rmcs("status", "--address", address)
             took = time.monotonic() - began
         assert (done.code, done.out) == (1, "")
-        assert f"rmcs: error: {address} takes connections, and said nothing in 1 s.\n" in done.err
-        assert "What to do: see whether a service listens there" in done.err
+        assert f"rmcs: error: {address} accepts connections, but sent no answer within 1 s.\n" in done.err
+        assert "What to do: check that a service listens there" in done.err
         assert 0.9 < took < 20
 
     @pytest.mark.parametrize(
@@ -218,8 +220,8 @@ class TestSilence:
         with listener(lambda _: None) as address:
             done = rmcs(*words.split(), "--address", address)
         assert (done.code, done.out) == (1, "")
-        assert "said nothing in 1 s. The request may have been applied all the same.\n" in done.err
-        assert f"What to do: check its effect before you repeat it (`{look}`); else see whether" in done.err
+        assert "sent no answer within 1 s. The request may have been applied all the same.\n" in done.err
+        assert f"What to do: check its effect before you repeat it (`{look}`); else check that" in done.err
 
     def test_who_says_nothing_in_tls(self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cli_service, "_CONNECT_S", 0.5)
@@ -286,8 +288,8 @@ def test_a_service_whose_process_is_stopped(rmcs: Rmcs, tmp_path: Path, monkeypa
         finally:
             os.kill(running.process.pid, signal.SIGCONT)
         assert done.code == 1
-        assert f"{running.address} takes connections, and said nothing in 1 s." in done.err
-        assert "stopped or hangs" in done.err
+        assert f"{running.address} accepts connections, but sent no answer within 1 s." in done.err
+        assert "is not stopped" in done.err
 
 
 def test_a_line_that_dies_without_a_word_is_noticed(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +357,7 @@ def test_a_proxy_before_a_service_that_is_away_is_asked_again() -> None:
     )
     draining = refusal("http://x", Credentials(), 503, b'{"status": "not ready", "reason": "is draining"}')
     assert draining.message == "The service http://x is draining."
-    assert "its stderr, where `rmcs up` was typed" in str(draining.next_step)
+    assert "stderr of `rmcs up`" in str(draining.next_step)
 
 
 def test_a_path_behind_the_address_is_doubted(
@@ -364,7 +366,7 @@ def test_a_path_behind_the_address_is_doubted(
     monkeypatch.delenv("RMCS_TOKEN")
     done = rmcs("status", "--address", f"{service.address}/foo")
     assert (
-        "What to do: leave /foo out of the address, if nothing stands before the service; else set RMCS_TOKEN"
+        "What to do: leave /foo out of the address, unless the service is behind a proxy; else set RMCS_TOKEN"
         in done.err
     )
     assert "out of the address" not in rmcs("status", "--address", service.address).err
@@ -374,4 +376,4 @@ def test_a_token_that_is_refused_by_a_service_is_told_as_such(service: HttpServi
     status, said = service.ask("GET", "/api/v1/fleet", token="rubbish")
     error = refusal(service.address, Credentials("rubbish", "RMCS_TOKEN"), status, json.dumps(said).encode())
     assert isinstance(error, NotAllowedError)
-    assert "does not take the token from RMCS_TOKEN" in error.message
+    assert "rejects the token from RMCS_TOKEN" in error.message

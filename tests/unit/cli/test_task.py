@@ -185,7 +185,7 @@ class TestSelectors:
         assert "the token of vera has viewer" in done.err
         monkeypatch.setenv("RMCS_TOKEN", "rubbish")
         done = rmcs("task", "list")
-        assert "does not take the token" in done.err
+        assert "rejects the token" in done.err
         assert "More: rmcs explain NOT_ALLOWED" in done.err
 
     @pytest.mark.parametrize("command", ["show", "logs", "cancel", "hold", "release", "retry", "priority"])

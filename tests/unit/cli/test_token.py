@@ -107,7 +107,7 @@ def test_the_last_admin(service: HttpService, capsys: pytest.CaptureFixture[str]
     assert "last token of an admin" in capsys.readouterr().err
     assert main(["token", "revoke", own, "--force"]) == 0
     assert main(["token", "list"]) == 1
-    assert "does not take the token from RMCS_TOKEN" in capsys.readouterr().err
+    assert "rejects the token from RMCS_TOKEN" in capsys.readouterr().err
 
 
 def test_it_is_for_admins(

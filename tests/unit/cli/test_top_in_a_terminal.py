@@ -127,4 +127,4 @@ class TestInATerminal:
     def test_a_token_that_is_revoked_ends_it(self, terminal: Terminal, service: HttpService) -> None:
         service.book.revoke(service.token.split("_")[1], force=True)
         assert terminal.end() == 1
-        assert "does not take the token from RMCS_TOKEN" in terminal.text.partition("\x1b[?1049l")[2]
+        assert "rejects the token from RMCS_TOKEN" in terminal.text.partition("\x1b[?1049l")[2]

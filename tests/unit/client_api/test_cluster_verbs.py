@@ -253,7 +253,7 @@ class TestInsideOfACluster:
         set_current(CurrentItem("task-1", 1, 7, "mac"))
         try:
             for verb, arguments in VERBS.items():
-                with pytest.raises(ConfigurationError, match=f"{verb} cannot be used inside of cluster 'mac'"):
+                with pytest.raises(ConfigurationError, match=f"{verb} cannot be used inside cluster 'mac'"):
                     getattr(api, verb)(*arguments)
         finally:
             set_current(None)

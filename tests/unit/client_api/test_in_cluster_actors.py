@@ -70,9 +70,9 @@ def test_a_handle_among_the_arguments_is_left_to_ray(bound: Bound) -> None:
 @pytest.mark.usefixtures("bound")
 def test_an_unknown_name_says_which_ones_are_found() -> None:
     for look in (actors.find_actor, NativeScheduler().get_actor):
-        with pytest.raises(UnknownItemError, match="No living actor 'tally'.* on cluster 'mac'") as caught:
+        with pytest.raises(UnknownItemError, match="no living actor 'tally'.* on cluster 'mac'") as caught:
             look("tally")
-        assert "only detached actors, and those made inside, are found by name" in str(caught.value)
+        assert "only detached actors, and those created inside, are found by name" in str(caught.value)
 
 
 @pytest.mark.usefixtures("bound")

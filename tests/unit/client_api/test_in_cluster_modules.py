@@ -55,7 +55,7 @@ def inside() -> Any:
 
 class TestRouting:
     def test_outside_there_is_no_native_side(self) -> None:
-        with pytest.raises(SchedulerError, match="made inside a cluster"):
+        with pytest.raises(SchedulerError, match="used outside"):
             NativeScheduler()
 
     @pytest.mark.usefixtures("inside")
@@ -112,12 +112,12 @@ class TestRouting:
                 assert inspect.signature(face).parameters == inspect.signature(getattr(native, name)).parameters, name
 
     def test_an_actor_of_elsewhere_cannot_be_rebuilt_outside(self) -> None:
-        with pytest.raises(SchedulerError, match="outside of any"):
+        with pytest.raises(SchedulerError, match="used outside"):
             rebuild_actor("actor-1", "mac", {})
 
     @pytest.mark.usefixtures("inside")
     def test_nor_on_another_cluster(self) -> None:
-        with pytest.raises(ConfigurationError, match="lives on cluster 'linux'"):
+        with pytest.raises(ConfigurationError, match="cluster 'linux'"):
             rebuild_actor("actor-1", "linux", {})
 
     @pytest.mark.usefixtures("inside")
@@ -312,7 +312,7 @@ class TestJobs:
     def test_wrong_arguments(self, native: NativeJobs) -> None:
         with pytest.raises(ConfigurationError, match="entrypoint is ''"):
             native.submit("", {})
-        with pytest.raises(ConfigurationError, match="'linux' was asked for"):
+        with pytest.raises(ConfigurationError, match="'linux' was requested"):
             native.submit("ls", {"preferred_cluster": "linux"})
 
     def test_a_dashboard_that_is_gone(self, native: NativeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +326,7 @@ class TestJobs:
 
 def test_what_cannot_be_loaded_inside_says_so_when_it_is_used() -> None:
     local_fleet = placeholder_class("LocalFleet", ImportError("No module named 'psutil'"))
-    with pytest.raises(SchedulerError, match="LocalFleet cannot be used inside of a cluster: No module named 'psutil'"):
+    with pytest.raises(SchedulerError, match="LocalFleet cannot be used inside a cluster: No module named 'psutil'"):
         local_fleet("a", num_cpus=2)
 
 
@@ -337,5 +337,5 @@ def test_nothing_of_this_needs_ray() -> None:
 @pytest.mark.parametrize("wrong", [3, None])
 def test_explain_inside_refuses_what_is_no_item(wrong: Any) -> None:
     scheduler = object.__new__(NativeScheduler)
-    with pytest.raises(ConfigurationError, match=f"explain was given {wrong!r}, which is no item"):
+    with pytest.raises(ConfigurationError, match=f"explain was given {wrong!r}, which is not an item"):
         scheduler.explain(wrong)

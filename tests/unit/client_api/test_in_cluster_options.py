@@ -60,10 +60,10 @@ def test_retries(options: dict[str, Any], chosen: dict[str, Any]) -> None:
     ("options", "sentence"),
     [
         ({"retries": 1, "crash_retries": 2}, "counts both together"),
-        ({"retries": 1, "retry_on": ["OSError"]}, "the classes themselves"),
+        ({"retries": 1, "retry_on": ["OSError"]}, "retry_on"),
         ({"retries": -1}, "retries is -1"),
         ({"crash_retries": True}, "crash_retries is True"),
-        ({"no_retry_on": [OSError]}, "no_retry_on cannot be used inside of cluster 'mac'"),
+        ({"no_retry_on": [OSError]}, "no_retry_on cannot be used inside cluster 'mac'"),
         ({"run_timeout": 3}, "run_timeout cannot be used"),
         ({"queue_timeout": 3}, "queue_timeout cannot be used"),
         ({"require_tags": ["x"]}, "require_tags cannot be used"),
@@ -93,7 +93,7 @@ def test_options_of_actors() -> None:
         actor_options(None, {"retries": 2}, "mac")
     with pytest.raises(ConfigurationError, match="restart_elsewhere cannot be used"):
         actor_options(None, {"restart_elsewhere": True}, "mac")
-    with pytest.raises(ConfigurationError, match="has no name"):
+    with pytest.raises(ConfigurationError, match="needs a name"):
         actor_options(None, {"lifetime": "detached"}, "mac")
 
 
@@ -114,8 +114,8 @@ def test_this_cluster_may_be_asked_for(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"preferred_cluster": "linux"}, "'linux' was asked for"),
-        ({"preferred_cluster": "linux", "fallback": "any"}, "'linux' was asked for"),
+        ({"preferred_cluster": "linux"}, "'linux' was requested"),
+        ({"preferred_cluster": "linux", "fallback": "any"}, "'linux' was requested"),
         ({"allow_clusters": ["linux"]}, "allow_clusters is"),
         ({"allow_clusters": []}, "allow_clusters is"),
         ({"deny_clusters": ["mac"]}, "deny_clusters is"),
@@ -128,7 +128,7 @@ def test_another_cluster_may_not(options: dict[str, Any], sentence: str) -> None
 
 
 def test_nor_by_context() -> None:
-    with ClusterContextManager.use("linux"), pytest.raises(ConfigurationError, match="'linux' was asked for"):
+    with ClusterContextManager.use("linux"), pytest.raises(ConfigurationError, match="'linux' was requested"):
         check_place({}, "mac")
     with ClusterContextManager.use("mac"):
         check_place({}, "mac")
@@ -178,5 +178,5 @@ def test_equal_items_are_not_joined_inside_either(monkeypatch: pytest.MonkeyPatc
     ):
         assert "dedup" not in submit(dedup="none")
         submit(dedup=None)
-        with pytest.raises(ConfigurationError, match="Equal items are not joined inside of cluster"):
+        with pytest.raises(ConfigurationError, match="Equal items are not joined inside cluster"):
             submit(dedup="content")

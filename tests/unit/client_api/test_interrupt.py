@@ -168,7 +168,7 @@ def test_at_its_end_a_program_still_has_thread_pools() -> None:
             def _leave(self, drain):
                 print(ThreadPoolExecutor(1).submit(lambda: "drained").result())
 
-        program.started(Scheduler())
+        program.running.add(Scheduler())
     """
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],

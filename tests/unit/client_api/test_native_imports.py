@@ -81,7 +81,7 @@ def test_the_fixed_modules_can_be_imported(inside: bool) -> None:
         "from ray_multicluster_scheduler.app.client_api.submit_task import submit_task, submit_task_async, get, wait",
         "from ray_multicluster_scheduler.app.client_api.submit_actor import submit_actor, submit_actor_async",
         "from ray_multicluster_scheduler.app.client_api.submit_job import submit_job, wait_for_all_jobs",
-        "from ray_multicluster_scheduler.app.client_api.unified_scheduler import explain, plan, list_clusters",
+        "from ray_multicluster_scheduler.app.client_api.verbs import explain, plan, list_clusters",
         "from ray_multicluster_scheduler.app.client_api.unified_scheduler import initialize_scheduler_environment",
         "from ray_multicluster_scheduler.app.client_api.unified_scheduler import get_unified_scheduler",
         "from ray_multicluster_scheduler.util import ActorPool",

@@ -73,7 +73,7 @@ class TestExplain:
 
     @pytest.mark.parametrize("wrong", [3, None, ""])
     def test_what_is_no_item(self, wrong: Any) -> None:
-        with pytest.raises(ConfigurationError, match=f"explain was given {wrong!r}, which is no item"):
+        with pytest.raises(ConfigurationError, match=f"explain was given {wrong!r}, which is not an item"):
             api.explain(wrong)
 
 
@@ -258,7 +258,7 @@ class TestErrors:
         call = plane.actor().add.remote(1)
         with pytest.raises(ConfigurationError, match="call of an actor's method"):
             getattr(scheduler, verb)(call.id, *more)
-        with pytest.raises(ConfigurationError, match="no item"):
+        with pytest.raises(ConfigurationError, match="not an item"):
             getattr(scheduler, verb)(call, *more)
 
     def test_a_part_of_a_call_is_no_item_either(self, plane: ActorPlane) -> None:
@@ -296,11 +296,11 @@ class TestInsideOfACluster:
             "reset_owner_limits": ("ada",),
         }
         for verb, arguments in calls.items():
-            with pytest.raises(ConfigurationError, match=f"{verb} cannot be used inside of cluster 'mac'"):
+            with pytest.raises(ConfigurationError, match=f"{verb} cannot be used inside cluster 'mac'"):
                 getattr(api, verb)(*arguments)
         for handle in (NativeTaskHandle(None, "f", inside), NativeJobHandle("j", NativeJobs(), inside)):
             for verb, arguments in (("hold", ()), ("release", ()), ("set_priority", (1,))):
-                with pytest.raises(ConfigurationError, match=f"{verb} cannot be used inside of cluster 'mac'"):
+                with pytest.raises(ConfigurationError, match=f"{verb} cannot be used inside cluster 'mac'"):
                     getattr(handle, verb)(*arguments)
 
     def test_they_are_called_the_same_way_on_both_sides(self) -> None:

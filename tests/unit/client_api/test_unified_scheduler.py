@@ -136,11 +136,11 @@ class TestTheEnd:
 
     def test_one_that_nobody_holds_is_ended_with_the_program(self, silent_port: str) -> None:
         handle = UnifiedScheduler(clusters=[{"name": "mac", "dashboard": silent_port}]).submit_job_async("ls")
-        (held,) = program._running
+        (held,) = program.running
         assert held.unfinished() == [handle._item]
         program.stop_all()
         assert handle.state is TaskState.CANCELLED
-        assert not program._running
+        assert not program.running
 
     def test_the_exit_drains_unless_the_program_was_interrupted(
         self, waiting: UnifiedScheduler, monkeypatch: pytest.MonkeyPatch

@@ -90,8 +90,8 @@ def test_the_end_of_a_program_says_what_may_have_been_accepted_and_what_the_serv
         disk.full = True
         handle = scheduler.submit_task_async(len, ("abc",))
     said = capsys.readouterr().err
-    assert f"not known to be accepted by {service.address}: {handle.id}. {handle.id} cannot be written now" in said
-    assert f"It may have been accepted, and run: look with `rmcs explain {handle.id}`" in said
+    assert f"not confirmed by {service.address}: {handle.id}. {handle.id} cannot be written now" in said
+    assert f"It may have been accepted, and run: check with `rmcs explain {handle.id}`" in said
     assert "was not accepted" not in said
     assert "does not answer" not in said
 
@@ -104,8 +104,8 @@ def test_one_interrupt_ends_the_wait_for_acceptance(
         submit_when_full(service, disk, interrupt=True)
     assert time.monotonic() - began < 25.0
     said = capsys.readouterr().err
-    assert said.count("not known to be accepted") == 1
-    assert "look with `rmcs job status ghost`" in said
+    assert said.count("not confirmed") == 1
+    assert "check with `rmcs job status ghost`" in said
 
 
 def test_an_interrupt_elsewhere_in_the_program_waits_for_no_acceptance_either(
@@ -115,4 +115,4 @@ def test_an_interrupt_elsewhere_in_the_program_waits_for_no_acceptance_either(
     with pytest.raises(KeyboardInterrupt):
         submit_when_full(service, disk, interrupt=True, job=False)
     assert time.monotonic() - began < 25.0
-    assert "look with `rmcs explain " in capsys.readouterr().err
+    assert "check with `rmcs explain " in capsys.readouterr().err

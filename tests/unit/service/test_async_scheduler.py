@@ -100,9 +100,9 @@ async def test_the_first_error_is_raised_before_the_others_are_over(world: World
 
 async def test_time_is_over(world: World) -> None:
     one = await world.scheduler.submit_task_async(len, ("a",))
-    with pytest.raises(TaskTimeoutError, match="not over after 0.05 s"):
+    with pytest.raises(TaskTimeoutError, match=r"0\.05 s"):
         await world.scheduler.get(one, timeout=0.05)
-    with pytest.raises(TaskTimeoutError, match="not over after 0.05 s"):
+    with pytest.raises(TaskTimeoutError, match=r"0\.05 s"):
         await world.scheduler.get([one], timeout=0.05)
     assert await world.scheduler.wait([one], timeout=0.05) == ([], [one])
     assert not one._item._watchers
@@ -225,7 +225,7 @@ async def test_the_end_does_not_hold_the_loop_up(world: World) -> None:
 def test_inside_a_cluster_it_is_refused() -> None:
     set_current(CurrentItem("task-1", 1, 7, "mac"))
     try:
-        with pytest.raises(ConfigurationError, match="inside of cluster 'mac'"):
+        with pytest.raises(ConfigurationError, match="inside cluster 'mac'"):
             api.AsyncScheduler()
     finally:
         set_current(None)
@@ -233,7 +233,7 @@ def test_inside_a_cluster_it_is_refused() -> None:
 
 def test_one_of_the_two_is_given() -> None:
     plain = UnifiedScheduler(address="http://127.0.0.1:9", token="rmcs_x_y")
-    with pytest.raises(ConfigurationError, match="A scheduler was given"):
+    with pytest.raises(ConfigurationError, match="Both a scheduler"):
         AsyncScheduler(scheduler=plain, address="http://127.0.0.1:9")
 
 

@@ -183,9 +183,9 @@ def test_too_many_readers_are_refused_when_they_ask(tmp_path: Path) -> None:
 def test_inside_of_a_cluster_they_are_refused_with_a_sentence() -> None:
     set_current(CurrentItem("task-1", 1, 7, "mac"))
     try:
-        with pytest.raises(ConfigurationError, match="events cannot be used inside of cluster 'mac'"):
+        with pytest.raises(ConfigurationError, match="events cannot be used inside cluster 'mac'"):
             api.events(types="transition")
-        with pytest.raises(ConfigurationError, match="on_event cannot be used inside of cluster 'mac'"):
+        with pytest.raises(ConfigurationError, match="on_event cannot be used inside cluster 'mac'"):
             api.on_event(print)
     finally:
         set_current(None)

@@ -118,7 +118,7 @@ def test_a_program_reaches_it_over_tls(service: RunningService, pem: tuple[Path,
     assert service.address.startswith("https://127.0.0.1:")
     with UnifiedScheduler(address=service.address, token=service.token, tls_ca=pem[0]) as scheduler:
         assert [row["name"] for row in scheduler.list_clusters()] == ["mac"]
-    with pytest.raises(SchedulerError, match=r"cannot prove that it is what it says.*RMCS_TLS_CA"):
+    with pytest.raises(SchedulerError, match=r"is not trusted.*RMCS_TLS_CA"):
         UnifiedScheduler(address=service.address, token=service.token).list_clusters()
     with pytest.raises(ConfigurationError, match="The certificates in .* cannot be used"):
         UnifiedScheduler(address=service.address, token=service.token, tls_ca="/nowhere").list_clusters()

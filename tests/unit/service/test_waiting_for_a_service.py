@@ -41,11 +41,11 @@ def test_who_waits_for_an_actor_during_a_drain_can_read_why(
             return item.id in told
 
         until(heard)
-        assert f"rmcs: {item.id}: not known to be accepted yet by {service.address}" in told
+        assert f"rmcs: {item.id}: not confirmed yet by {service.address}" in told
         assert "The service is draining and takes nothing new." in told
         service.restart()
         made.result(20)
-    assert told.count("not known to be accepted yet") == 1
+    assert told.count("not confirmed yet") == 1
     assert "not accepted" not in capsys.readouterr().err
 
 
@@ -66,8 +66,8 @@ def test_the_end_of_a_program_says_that_it_waits_for_a_service_that_is_away(
     scheduler.shutdown()
     told = capsys.readouterr().err
     assert f"rmcs: waiting for {service.address} to accept {handle.id}, at most 0.6 s" in told
-    assert f"rmcs: waiting at most 0.6 s for {service.address} to hear that {actor._item.id} should end" in told
-    assert "ends them by itself when it does not hear of this program" in told
+    assert f"rmcs: waiting at most 0.6 s for {service.address} to end {actor._item.id}" in told
+    assert "ends them when this program's lease expires" in told
 
 
 def test_it_says_nothing_when_the_service_answers(

@@ -24,8 +24,7 @@ class _CallHandle(Handle):
     _item: CallPromise
 
     def cancel(self, *, force: bool = False) -> None:
-        """Cancel it: an unsent call is dropped, for a sent one Ray is asked. A running method continues unless it is a
-        coroutine."""
+        """Cancel it unless it has ended. A running method continues unless it is a coroutine."""
         if not self.done():
             self._runtime.cancel_call(self._item.id, force=force)
 

@@ -46,8 +46,7 @@ class ActorHandle:
     _rmcs_methods: Mapping[str, MethodShape]
 
     def __init__(self, calls: CallQueue, runtime: ControlPlane, methods: Mapping[str, MethodShape]) -> None:
-        """``methods`` is empty for an actor that was found by name: its methods are unknown, so any name is
-        accepted."""
+        """``methods`` is empty for an actor that was found by name: any method name is accepted."""
         for name, shape in methods.items():
             own = vars(ActorHandle).get(name)
             bound = own.__get__(self) if isinstance(own, FunctionType) else None
@@ -96,8 +95,7 @@ class ActorHandle:
         return self
 
     def kill(self, *, no_restart: bool = True) -> None:
-        """End it now, without a restart. Unanswered calls fail, and its name is free at once. No effect on an ended
-        actor."""
+        """End it now, without a restart. Unanswered calls fail, and its name is free at once."""
         if not no_restart:
             raise ConfigurationError(
                 "no_restart=False is not supported: a killed actor stays dead.", next_step="kill it and make a new one"
@@ -185,8 +183,7 @@ class ActorHandle:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a reference: inside its cluster it becomes a handle that uses Ray, in this program the handle
-        itself."""
+        """Pickle a reference, restored as a native handle inside its cluster, or as this handle."""
         name, cluster = _description(self).ray_name, self._item.cluster
         remember(name, cluster, self)
         return restore, (name, cluster, {name: shape.num_returns for name, shape in self._rmcs_methods.items()})

@@ -21,10 +21,8 @@ def remember(ray_name: str, cluster: str | None, handle: Any) -> None:
 
 
 def restore(ray_name: str, cluster: str | None, methods: Mapping[str, int]) -> Any:
-    """Restore a pickled handle: the handle itself in its own program, one that uses Ray inside a cluster.
-
-    ``methods`` maps names to their num_returns; empty if they are unknown. Raises UnknownItemError elsewhere.
-    """
+    """Restore a pickled handle: the handle itself in its own program, one that uses Ray inside a cluster. ``methods``
+    maps names to their num_returns; empty if they are unknown. Raises UnknownItemError elsewhere."""
     known = [handle for place in (cluster, None) if (handle := _known.get((ray_name, place))) is not None]
     if known:
         # A name may have been reused after its actor ended.

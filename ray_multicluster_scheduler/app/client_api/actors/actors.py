@@ -22,9 +22,8 @@ from ray_multicluster_scheduler.control_plane.runtime.submission_checks import n
 
 
 class ActorRegistry:
-    """The living actors of one control plane, by id and by name, with one handle each. Thread-safe.
-
-    The name of a killed actor is free at once, before its end is confirmed."""
+    """The living actors of one control plane, by id and by name, with one handle each. Thread-safe. The name of a
+    killed actor is free at once, before its end is confirmed."""
 
     def __init__(self, runtime: ControlPlane) -> None:
         self._runtime = runtime

@@ -21,10 +21,8 @@ def source_names(arguments: Arguments) -> list[str]:
 
 
 def runtime_env_for(arguments: Arguments, given: Mapping[str, Any], modules: Iterable[str] = ()) -> dict[str, Any]:
-    """Add the user's modules that the values need, and ``modules``, to the caller's runtime_env.
-
-    The modules that the result of another task needs are not known yet, so that task's own modules are added.
-    """
+    """Add the user's modules that the values need, and ``modules``, to the caller's runtime_env. The modules that the
+    result of another task needs are not known yet, so that task's own modules are added."""
     needed = {*arguments.modules, *modules}
     env = with_users_modules(given, needed) if needed else dict(given)
     if not arguments.sources or ("py_modules" in given and not given["py_modules"]):
@@ -35,12 +33,7 @@ def runtime_env_for(arguments: Arguments, given: Mapping[str, Any], modules: Ite
 
 
 def prepare_arguments(
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    name: str,
-    captured: tuple[Any, ...] = (),
-    *,
-    num_returns: int = 1,
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, captured: tuple[Any, ...] = (), *, num_returns: int = 1
 ) -> Arguments:
     """Replace handles by placeholders and pickle the rest. ``captured``: actors that the code refers to;
     ``num_returns``: passed to an actor's method. Raises TaskSubmissionError for a value that cannot be pickled."""
@@ -87,8 +80,7 @@ def check_arguments(args: object, kwargs: object, name: str) -> tuple[tuple[Any,
 
 
 def pickled(value: object, what: str) -> tuple[bytes, set[str], tuple[Any, ...]]:
-    """Pickle a value; also returns the modules that it needs and the actor handles in it. Raises
-    TaskSubmissionError."""
+    """Pickle a value; returns also its modules and the actor handles in it. Raises TaskSubmissionError."""
     actors: list[Any] = []
     try:
         data, modules = pickling.dumps_with_modules(value, actors)

@@ -166,7 +166,11 @@ class ActorPool(Generic[A]):
         """Fail the waiting calls if all actors have ended. Needs the lock."""
         if self._ended is not None and not self._busy and not self._idle and self._waiting:
             for call in self._waiting:
-                call.error, call.over = _no_actor_left(self._ended), True
+                call.over = True
+                call.error = ActorDiedError(
+                    f"All actors of the pool have ended; the last one was {self._ended!r}.",
+                    next_step="check the errors of earlier calls and the actors' output, then push() new actors",
+                )
             self._waiting.clear()
             self._changed.notify_all()
 
@@ -218,7 +222,11 @@ class ActorPool(Generic[A]):
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while (call := self._next_done(in_order)) is None:
-                self._check_has_actors()
+                if not self._busy and not self._idle:
+                    raise ConfigurationError(
+                        f"The ActorPool has no actor for its {len(self._waiting)} waiting calls.",
+                        next_step="pass actors to ActorPool(…), or push() one",
+                    )
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise self._timeout_error(timeout, ignore)
@@ -234,13 +242,6 @@ class ActorPool(Generic[A]):
             oldest = next(iter(self._calls))
             return oldest if oldest.over else None
         return next((call for call in self._calls if call.over), None)
-
-    def _check_has_actors(self) -> None:
-        if not self._busy and not self._idle:
-            raise ConfigurationError(
-                f"The ActorPool has no actor for its {len(self._waiting)} waiting calls.",
-                next_step="pass actors to ActorPool(…), or push() one",
-            )
 
     def _timeout_error(self, timeout: float | None, ignore: bool) -> TaskTimeoutError:
         oldest = next(iter(self._calls))
@@ -278,7 +279,7 @@ class _Call(Generic[A]):
     def interrupted(self, error: BaseException, callback: Callable[[], object]) -> None:
         """Handle Ctrl+C or the like during :meth:`make`: a call that was made continues, any other is done."""
         if self._handle is not None:
-            on_done(self._handle, callback)  # perhaps a second registration
+            on_done(self._handle, callback)  # possibly a second registration
             return
         self.error = TaskSubmissionError(
             f"A call of the actor pool was not made: {type(error).__name__} interrupted its function.",
@@ -321,10 +322,3 @@ class _Results(Iterator[Any]):
             return call.result()
         except StopIteration as error:  # would end the caller's loop silently
             raise RuntimeError("a call of the actor pool raised StopIteration") from error
-
-
-def _no_actor_left(actor: object) -> ActorDiedError:
-    return ActorDiedError(
-        f"All actors of the pool have ended; the last one was {actor!r}.",
-        next_step="check the errors of earlier calls and the actors' output, then push() new actors",
-    )

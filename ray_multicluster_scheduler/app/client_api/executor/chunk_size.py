@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TypeAlias
 
 TARGET_S = 0.3
 """Target run time of a chunk: long compared with the cost of sending one, short for a waiting reader."""
@@ -18,24 +18,8 @@ _MEMORY = 0.7
 """Weight of earlier observations when a chunk finishes."""
 
 
-class ChunkSizer(Protocol):
-    """Computes chunk sizes. ``exact``: wait for a full chunk, however slow the input is."""
-
-    exact: bool
-
-    def observe(self, cluster: str | None, items: int, seconds: float, size: int = 0) -> None:
-        """Record a finished chunk: its cluster, number of calls, run time, and bytes in and out."""
-
-    def next_size(self, *, cluster: str | None, remaining: int | None, slots: int) -> int:
-        """Return the size of the next chunk, at least 1.
-
-        ``cluster`` has just become free, ``remaining`` is the number of calls left (None: unknown), ``slots`` the
-        number of chunks that run at a time.
-        """
-
-
 class FixedSize:
-    """The ``chunksize`` of the caller."""
+    """The ``chunksize`` of the caller. ``exact``: wait for a full chunk, however slow the input is."""
 
     exact = True
 
@@ -61,11 +45,14 @@ class BalancedSize:
         self._largest = 0
 
     def observe(self, cluster: str | None, items: int, seconds: float, size: int = 0) -> None:
+        """Record a finished chunk: its cluster, number of calls, run time, and bytes in and out."""
         self._speeds.setdefault(cluster, _Mean()).add(max(seconds, 1e-9), items)
         self._bytes.add(size, items)
         self._largest = max(self._largest, items)
 
     def next_size(self, *, cluster: str | None, remaining: int | None, slots: int) -> int:
+        """Return the size of the next chunk, at least 1. ``cluster`` has just become free, ``remaining`` is the number
+        of calls left (None: unknown), ``slots`` the number of chunks that run at a time."""
         if not self._largest:
             return 1
         slowest = max(mean.value for mean in self._speeds.values())
@@ -77,6 +64,9 @@ class BalancedSize:
         if remaining is not None:
             size = min(size, max(remaining / (2 * max(slots, 1)), LEAST_S / seconds))
         return max(1, int(size))
+
+
+ChunkSizer: TypeAlias = FixedSize | BalancedSize
 
 
 class _Mean:

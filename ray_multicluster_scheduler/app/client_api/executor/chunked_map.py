@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
-from ray_multicluster_scheduler.app.client_api.executor.chunk_call import Answer, Failure
+from ray_multicluster_scheduler.app.client_api.executor.chunk_call import Failure
 from ray_multicluster_scheduler.app.client_api.executor.handle_status import is_queued, item_of, on_done
 from ray_multicluster_scheduler.app.client_api.executor.input_reader import InputReader
 from ray_multicluster_scheduler.common import pickling
@@ -36,6 +36,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.executor.chunk_size import ChunkSizer
+    from ray_multicluster_scheduler.app.client_api.executor.executor_calls import ChunkCalls
     from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
     from ray_multicluster_scheduler.app.client_api.handles.progress import Progress
 
@@ -60,13 +61,6 @@ class Failed(NamedTuple):
     error: BaseException
 
 
-def _values_of(answer: Answer, handle: TaskHandle) -> list[Any]:
-    """Unpickle the values, None in the places of failures. Raises ResultLostError if that fails."""
-    done = Complete(handle.id, TaskState.SUCCEEDED, handle.attempt, handle.cluster)
-    values: list[Any] = value_of(Outcome(done, CallResult(handle.id, handle.attempt, "succeeded", answer.values)))
-    return values
-
-
 def _error_of_call(failure: Failure, handle: TaskHandle) -> BaseException:
     """Return the error that a separate task would raise: the user's exception, caused by its remote traceback."""
     error, step = None, ""
@@ -86,25 +80,6 @@ def _error_of_call(failure: Failure, handle: TaskHandle) -> BaseException:
     problem = error_of(Outcome(done, result))
     assert problem is not None
     return problem
-
-
-def _unpicklable_input(row: object, problem: Exception) -> TaskSubmissionError:
-    error = TaskSubmissionError(
-        f"An input of the map, a {type(row).__qualname__}, cannot be pickled: {type(problem).__name__}: {problem}.",
-        next_step="open files, locks and connections inside the function instead of passing them",
-    )
-    error.__cause__ = problem
-    return error
-
-
-class Calls(Protocol):
-    """Submits calls to the fleet."""
-
-    def submit(self, rows: list[Any]) -> TaskHandle:
-        """Submit a chunk. Raises SchedulerError."""
-
-    def retry(self, row: Any, error_type: str) -> TaskHandle | None:
-        """Retry one failed call as its own task; None if its retries do not allow it."""
 
 
 @dataclass(eq=False)
@@ -134,15 +109,12 @@ class ChunkResult(NamedTuple):
 
 
 class ChunkedMap:
-    """The thread of one map. It runs until all results are delivered, or :meth:`stop`.
-
-    Thread-safe. It copies the context of its creator for the submissions. ``results`` ends with None; the map holds no
-    reference to its reader.
-    """
+    """The thread of one map. It runs until all results are delivered, or :meth:`stop`. Thread-safe. It copies the
+    context of its creator for the submissions. ``results`` ends with None; the map holds no reference to its reader."""
 
     def __init__(
         self,
-        calls: Calls,
+        calls: ChunkCalls,
         source: Iterator[Any],
         length: int | None,
         sizer: ChunkSizer,
@@ -300,8 +272,14 @@ class ChunkedMap:
         for place, row in enumerate(chunk.rows):
             try:
                 pickling.dumps(row)
-            except Exception as error:  # noqa: BLE001 - pickling runs arbitrary code; all of it is reported
-                chunk.values[place] = Failed(_unpicklable_input(row, error))
+            except Exception as problem:  # noqa: BLE001 - pickling runs arbitrary code; all of it is reported
+                kind, problem_kind = type(row).__qualname__, type(problem).__name__
+                error = TaskSubmissionError(
+                    f"An input of the map, a {kind}, cannot be pickled: {problem_kind}: {problem}.",
+                    next_step="open files, locks and connections inside the function instead of passing them",
+                )
+                error.__cause__ = problem
+                chunk.values[place] = Failed(error)
             else:
                 chunk.places.append(place)
         return len(chunk.places) < len(chunk.rows)
@@ -320,8 +298,10 @@ class ChunkedMap:
         chunk.open -= 1
         self._freed = chunk.handle.cluster
         try:
-            answer = chunk.handle.result()
-            values = _values_of(answer, chunk.handle)
+            handle, answer = chunk.handle, chunk.handle.result()
+            done = Complete(handle.id, TaskState.SUCCEEDED, handle.attempt, handle.cluster)
+            result = CallResult(handle.id, handle.attempt, "succeeded", answer.values)
+            values: list[Any] = value_of(Outcome(done, result))
         except TaskCancelledError as error:
             self._fail(chunk, CancelledError() if self._withdrawn else error)
         except BaseException as error:  # noqa: BLE001 - the outcome of each call of the chunk
@@ -370,9 +350,6 @@ class ChunkedMap:
             return
         if self.progress is not None:
             self.progress.count(len(chunk.values), sum(isinstance(one, Failed) for one in chunk.values))
-        self._deliver()
-
-    def _deliver(self) -> None:
         while self._in_order and not self._in_order[0].open:
             chunk = self._in_order.popleft()
             self.results.put(ChunkResult(chunk.values, chunk.bytes_received))

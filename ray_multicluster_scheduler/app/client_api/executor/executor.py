@@ -132,8 +132,7 @@ class FleetExecutor(Executor):
                 work.at_rest.wait()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Shut down and wait. After an exception the maps have no reader, so their queued calls are cancelled and only
-        the running ones are waited for."""
+        """Shut down and wait. After an exception queued calls of maps are cancelled, since their reader is gone."""
         if kind is not None:
             with self._changed:
                 maps = list(self._maps)
@@ -180,7 +179,7 @@ def _check_scheduler(scheduler: object, options: Mapping[str, Any]) -> None:
         what = repr(scheduler) if wrong else f"max_workers={options['max_workers']!r}"
         raise ConfigurationError(
             f"FleetExecutor does not accept {what}.",
-            next_step="pass a UnifiedScheduler, or nothing for the shared one; the size of the fleet determines how "
+            next_step="pass a UnifiedScheduler, or None for the shared one; the size of the fleet determines how "
             "much runs at once",
         )
 

@@ -72,7 +72,8 @@ class FleetFuture(Future[T]):
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call ``fn(future)`` when it is done: on the callback threads, in the order of registration, or at once on
         this thread if it is done already. A callback that blocks does not delay other futures."""
-        if self.done() or _never_blocks(fn):
+        # The callback of an awaiting asyncio future only wakes the loop, and must not queue behind others.
+        if self.done() or getattr(fn, "__module__", None) == "asyncio.futures":
             super().add_done_callback(fn)
             return
         with self._lock:
@@ -107,8 +108,3 @@ class FleetFuture(Future[T]):
             self.set_exception(error)
         else:
             self.set_result(value)
-
-
-def _never_blocks(fn: Callable[..., object]) -> bool:
-    """Is it the callback of an awaiting asyncio future? It only wakes the loop, and must not queue behind others."""
-    return getattr(fn, "__module__", None) == "asyncio.futures"

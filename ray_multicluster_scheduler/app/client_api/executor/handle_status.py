@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ActorDiedError
 from ray_multicluster_scheduler.common.model.states import TaskState
@@ -20,23 +20,15 @@ _NOT_DEAD = frozenset({"ActorUnavailableError", "RemoteTraceback"})
 """Causes of an ActorDiedError that do not prove a death: Ray may be restarting the actor, or its own code raised it."""
 
 
-class Watchable(Protocol):
-    """Any handle."""
-
-    def add_done_callback(self, callback: Callable[[Any], object], /) -> None: ...
-
-
 def item_of(handle: object) -> Any:
     """Return the item of a task, call or actor handle; None inside a cluster and for any other object."""
     item = getattr(handle, "_item", None)
     return item if hasattr(item, "watch") else None
 
 
-def on_done(handle: Watchable, callback: Callable[[], object]) -> None:
-    """Call ``callback`` once when the handle is done, immediately if it is already.
-
-    It runs on the thread that notices, so it must not block or raise.
-    """
+def on_done(handle: Any, callback: Callable[[], object]) -> None:
+    """Call ``callback`` once when the handle is done, immediately if it is already. It runs on the thread that notices,
+    so it must not block or raise."""
     item = item_of(handle)
     if item is None:
         handle.add_done_callback(lambda _: callback())
@@ -81,10 +73,8 @@ def will_restart(actor: Any) -> bool:
 
 
 def on_restart_or_end(actor: Any, attempt: int, callback: Callable[[], object]) -> None:
-    """Call ``callback`` once, when an attempt other than this dead one takes calls or the actor is over.
-
-    It must not block or raise.
-    """
+    """Call ``callback`` once, when an attempt other than this dead one takes calls or the actor is over. It must not
+    block or raise."""
     item = item_of(actor)
     first = threading.Lock()
 

@@ -10,11 +10,8 @@ from typing import Any
 
 
 class InputReader:
-    """Buffers at most as many rows as were requested with :meth:`want`.
-
-    ``notify`` must not block; it is called for the first buffered row, when the request is fulfilled, and at the end
-    of the input.
-    """
+    """Buffers at most as many rows as were requested with :meth:`want`. ``notify`` must not block; it is called for the
+    first buffered row, when the request is fulfilled, and at the end of the input."""
 
     def __init__(self, source: Iterator[Any], notify: Callable[[], object]) -> None:
         self._source, self._notify = source, notify

@@ -15,11 +15,9 @@ H = TypeVar("H", bound=Handle)
 
 
 def get(handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None) -> Any:
-    """Return the value of one handle, or the values of many in order.
-
-    Raises the first error as soon as it is known, without waiting for the others; TaskTimeoutError. ``progress`` shows
-    a bar meanwhile, where stderr is a terminal, and in notebooks.
-    """
+    """Return the value of one handle, or the values of many in order. Raises the first error as soon as it is known,
+    without waiting for the others; TaskTimeoutError. ``progress`` shows a bar meanwhile, where stderr is a terminal,
+    and in notebooks."""
     timeout = _seconds(timeout)
     if isinstance(handles, Handle):
         with counted(progress, "get", [handles._item]):
@@ -43,10 +41,8 @@ def get(handles: Handle | Sequence[Handle], timeout: float | None = None, *, pro
 def wait(
     handles: Sequence[H], num_returns: int = 1, timeout: float | None = None, *, progress: bool | None = None
 ) -> tuple[list[H], list[H]]:
-    """Wait until ``num_returns`` have ended, or the timeout; returns (ended, the rest), each in the given order.
-
-    As in Ray, the first list has at most ``num_returns``, even if more have ended. ``progress`` as in `get`.
-    """
+    """Wait until ``num_returns`` have ended, or the timeout; returns (ended, the rest), each in the given order. As in
+    Ray, the first list has at most ``num_returns``, even if more have ended. ``progress`` as in `get`."""
     many = _checked(handles, "wait")
     unique = list(dict.fromkeys(many))
     num_returns = check_num_returns(num_returns, len(many), len(unique))

@@ -54,11 +54,9 @@ class NativeMethod(RemoteMethod):
 
 
 class NativeActorHandle:
-    """An actor on the cluster where this code runs. Can be sent to other tasks and actors there; awaitable.
-
-    ``methods`` maps the names of its methods to their numbers of return values; empty if they are unknown. A method of
-    the user's class hides an attribute of this class with the same name.
-    """
+    """An actor on the cluster where this code runs. Can be sent to other tasks and actors there; awaitable. ``methods``
+    maps the names of its methods to their numbers of return values; empty if they are unknown. A method of the user's
+    class hides an attribute of this class with the same name."""
 
     _rmcs_actor_handle = True
 
@@ -173,10 +171,10 @@ class NativeActorHandle:
     def __reduce__(self) -> tuple[Any, ...]:
         if not runtime_context.is_ray_pickling():
             raise TaskSubmissionError(
-                f"{self!r} cannot leave cluster {self._parent.cluster!r}, where it was made.",
+                f"{self!r} cannot leave cluster {self._parent.cluster!r}, where it was created.",
                 task_id=self._id(),
                 cluster=self._parent.cluster,
-                next_step="make the actor outside and pass it in, or return what its methods return",
+                next_step="create the actor outside and pass it in, or return the results of its methods",
             )
         return type(self), (self._actor, self._name, self._parent, self._methods)
 
@@ -201,7 +199,7 @@ class NativeActorHandle:
         return wrap_refs(refs, f"{self._name}.{method}", runtime_context.item(), NativeCallHandle)
 
     def _translated(self, error: BaseException) -> BaseException:
-        """Why it is not ready: the constructor's own exception, or Ray's error as ours."""
+        """Return why it is not ready: the constructor's own exception, or Ray's error converted."""
         name, own_id, cluster = self._name, self._id(), self._parent.cluster
         ours = translate(error, name, own_id, cluster)
         raised = take_init_error(own_id) if isinstance(ours, ActorDiedError) else None
@@ -213,7 +211,7 @@ class NativeActorHandle:
 
 
 def as_argument(value: Any) -> Any:
-    """Replace a handle by its reference, for which Ray passes the value."""
+    """Replace a handle by its Ray reference, for which Ray passes the value."""
     return value.ref if isinstance(value, NativeTaskHandle) else value
 
 
@@ -251,23 +249,22 @@ class ActorProxy(NativeActorHandle):
 
 
 def rebuild_actor(ray_name: str, cluster: str | None, methods: Mapping[str, int]) -> ActorProxy:
-    """The proxy of the actor of this name. Raises ConfigurationError on another cluster, ActorDiedError when it is
-    gone."""
+    """Return the proxy of an actor. Raises ConfigurationError on another cluster, ActorDiedError if it has ended."""
     item = runtime_context.item()
     if cluster not in (None, item.cluster):
         raise ConfigurationError(
-            f"Actor {ray_name!r} lives on cluster {cluster!r}, and this code runs inside of {item.cluster!r}.",
+            f"Actor {ray_name!r} runs on cluster {cluster!r}, and this code inside {item.cluster!r}.",
             cluster=item.cluster,
-            next_step=f'submit what uses it with preferred_cluster="{cluster}", fallback="wait"',
+            next_step=f'submit the items that use it with preferred_cluster="{cluster}", fallback="wait"',
         )
     try:
         shell = runtime_context.connected_ray().get_actor(ray_name, namespace=ACTOR_NAMESPACE)
     except ValueError as error:
         raise ActorDiedError(
-            f"Actor {ray_name!r} is not on cluster {item.cluster!r} any more: {error}.",
+            f"Actor {ray_name!r} has ended on cluster {item.cluster!r}: {error}.",
             task_id=ray_name,
             cluster=item.cluster,
-            next_step="make a new actor and pass that",
+            next_step="create a new actor and pass that",
         ) from error
     return ActorProxy(shell, ray_name, item, methods, cluster)
 
@@ -281,9 +278,9 @@ def find_actor(name: str) -> ActorProxy:
         )
     except ValueError:
         raise UnknownItemError(
-            f"No living actor {name!r} can be found on cluster {item.cluster!r}.",
+            f"There is no living actor {name!r} on cluster {item.cluster!r}.",
             task_id=name,
             cluster=item.cluster,
-            next_step="inside a cluster only detached actors, and those made inside, are found by name: correct it, or "
-            "pass the handle of the program's actor as an argument",
+            next_step="correct the name, or pass the handle of the program's actor as an argument: inside a cluster "
+            "only detached actors, and those created inside, are found by name",
         ) from None

@@ -1,4 +1,4 @@
-"""Information about the cluster that this code runs on, in the format of the fleet queries outside."""
+"""Queries about the cluster that this code runs on, in the format of the fleet queries outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.model.resources import describe, fits
 
 
 def row(cluster: str) -> dict[str, Any]:
-    """The row of this cluster in the list of clusters; None for what is not known inside."""
+    """Return the row of this cluster; None for values that are unknown inside."""
     ray = runtime_context.connected_ray()
     return {
         "name": cluster,
@@ -41,17 +41,17 @@ def row(cluster: str) -> dict[str, Any]:
 
 
 def nodes(cluster: str) -> list[dict[str, Any]]:
-    """Every living node as Ray reports it, with its cluster."""
+    """Return every living node as Ray reports it, with its cluster."""
     return [{**node, "Cluster": cluster} for node in _living_nodes(runtime_context.connected_ray())]
 
 
 def check_name(name: str, cluster: str) -> None:
-    """Raises ConfigurationError for another cluster, which is unknown here."""
+    """Refuse other clusters, which are unknown here. Raises ConfigurationError."""
     if name != cluster:
         raise ConfigurationError(
-            f"Cluster {name!r} is not known here: this code runs inside of cluster {cluster!r}.",
+            f"Cluster {name!r} is unknown here: this code runs inside cluster {cluster!r}.",
             cluster=cluster,
-            next_step="ask about other clusters from outside",
+            next_step="query other clusters from outside",
         )
 
 
@@ -70,7 +70,7 @@ def plan(needs: Mapping[str, float], cluster: str) -> SchedulingDecision:
         at=time.time(),
         cluster=None if rejection else cluster,
         code=rejection.code if rejection else "PLACED",
-        sentence=rejection.sentence if rejection else f"it stays on {cluster}, inside of which this code runs",
+        sentence=rejection.sentence if rejection else f"it runs on {cluster}, the cluster of this code",
         candidates=(CandidateReport(cluster, (rejection,) if rejection else ()),),
         unblocked_by="a node of that size becomes free or is added" if rejection else None,
     )
@@ -87,5 +87,5 @@ def _free_by_node() -> dict[str, dict[str, float]]:
 
 
 def _without_markers(amounts: Mapping[str, float]) -> dict[str, float]:
-    """Without Ray's markers among resources, such as a node's address."""
+    """Remove Ray's marker resources, such as a node's address."""
     return {name: float(amount) for name, amount in amounts.items() if not name.startswith("node:")}

@@ -1,7 +1,7 @@
-"""Ray's errors as ours: the same exceptions that a program outside of a cluster gets.
+"""Converts Ray's errors to ours, so that code inside a cluster gets the same exceptions as programs outside.
 
-Ray passes on only the text of an exception that a constructor raised, so the exception itself is kept in the cluster's
-key-value store under the actor's id until it is read. Of those that nobody reads, the newest are kept.
+Ray passes on only the text of a constructor's exception, so the exception itself is stored in the cluster's key-value
+store under the actor's id until it is read. Of unread ones the newest are kept.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ray_multicluster_scheduler.common.logging import get_logger
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _EXCEPTIONS: tuple[tuple[str, type[errors.SchedulerError], str], ...] = (
-    ("TaskCancelledError", errors.TaskCancelledError, "submit it again if that was not meant"),
+    ("TaskCancelledError", errors.TaskCancelledError, "submit it again if that was a mistake"),
     ("RuntimeEnvSetupError", errors.TaskSubmissionError, "correct the runtime_env and submit it again"),
-    ("TaskUnschedulableError", errors.NoFeasibleClusterError, "ask for less, or for what this cluster has"),
-    ("ActorUnschedulableError", errors.NoFeasibleClusterError, "ask for less, or for what this cluster has"),
+    ("TaskUnschedulableError", errors.NoFeasibleClusterError, "request fewer resources, or those of this cluster"),
+    ("ActorUnschedulableError", errors.NoFeasibleClusterError, "request fewer resources, or those of this cluster"),
     ("ActorDiedError", errors.ActorDiedError, "make a new actor; max_restarts lets Ray restart one"),
     ("ActorUnavailableError", errors.ActorDiedError, "try again: Ray may be restarting it"),
     ("ObjectLostError", errors.ResultLostError, "run it again"),
     ("ObjectFetchTimedOutError", errors.ResultLostError, "run it again"),
-    ("OutOfMemoryError", errors.WorkerCrashedError, "ask for more memory, so that fewer run side by side"),
+    ("OutOfMemoryError", errors.WorkerCrashedError, "request more memory, so that fewer run at the same time"),
     ("NodeDiedError", errors.WorkerCrashedError, "run it again, or give it crash_retries"),
     ("WorkerCrashedError", errors.WorkerCrashedError, "see the worker's log in the cluster's dashboard"),
     ("LocalRayletDiedError", errors.WorkerCrashedError, "run it again, or give it crash_retries"),
@@ -33,14 +33,15 @@ _EXCEPTIONS: tuple[tuple[str, type[errors.SchedulerError], str], ...] = (
 
 
 def translate(error: BaseException, what: str, task_id: str, cluster: str) -> BaseException:
-    """Our exception for one of Ray's; anything else is returned as it is."""
+    """Convert one of Ray's exceptions; anything else is returned unchanged."""
     from ray import exceptions as rex  # noqa: PLC0415 - inside a cluster only
 
     if isinstance(error, rex.RayTaskError):
         return _user_error(error, what, task_id, cluster)
     if not isinstance(error, rex.RayError):
         return error
-    kind, next_step = _exception_for(error, rex)
+    known = ((kind, step) for name, kind, step in _EXCEPTIONS if isinstance(error, getattr(rex, name, ())))
+    kind, next_step = next(known, (errors.RemoteError, "see the cluster's dashboard"))
     ours = kind(
         f"{what} ({task_id}) on cluster {cluster!r}: {_first_and_last_line(error)}",
         task_id=task_id,
@@ -51,15 +52,8 @@ def translate(error: BaseException, what: str, task_id: str, cluster: str) -> Ba
     return ours
 
 
-def _exception_for(error: BaseException, rex: Any) -> tuple[type[errors.SchedulerError], str]:
-    for name, kind, next_step in _EXCEPTIONS:
-        if isinstance(error, getattr(rex, name, ())):
-            return kind, next_step
-    return errors.RemoteError, "see the cluster's dashboard"
-
-
 def _user_error(error: Any, what: str, task_id: str, cluster: str) -> BaseException:
-    """The user's own exception, as it was raised."""
+    """Return the user's own exception, as it was raised."""
     from ray import exceptions as rex  # noqa: PLC0415 - inside a cluster only
 
     note = f"raised in {what} ({task_id}) on cluster {cluster!r}"
@@ -79,7 +73,7 @@ def _user_error(error: Any, what: str, task_id: str, cluster: str) -> BaseExcept
 
 
 def _first_and_last_line(error: BaseException) -> str:
-    """What happened, and why: the lines between repeat ids that our message has already."""
+    """Return the event and its cause: the lines between only repeat ids that our message contains."""
     lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
     return " ".join(dict.fromkeys([*lines[:1], *lines[-1:]])) or type(error).__name__
 
@@ -103,7 +97,7 @@ def store_init_error(error: Exception) -> None:
             _store()._internal_kv_put(key, data, overwrite=True, namespace=_NAMESPACE)
             for old in _by_age(b"")[:-MAX_STORED]:
                 _store()._internal_kv_del(old, namespace=_NAMESPACE)
-    except Exception as problem:  # noqa: BLE001 - the error itself is raised by the caller, and matters more
+    except Exception as problem:  # noqa: BLE001 - the caller raises the error itself, which matters more
         _log.info("%s of actor %s cannot be kept: %s", type(error).__name__, actor, problem)
 
 
@@ -118,7 +112,7 @@ def take_init_error(actor: str) -> Exception | None:
     try:
         error = pickling.loads(data)
     except Exception as problem:  # noqa: BLE001 - the caller uses its text
-        _log.info("what actor %s raised cannot be unpickled here: %s", actor, problem)
+        _log.info("the exception of actor %s cannot be unpickled here: %s", actor, problem)
         return None
     return error if isinstance(error, Exception) else None
 

@@ -1,4 +1,4 @@
-"""get and wait inside a cluster: Ray's own, for our handles and for plain references of Ray's."""
+"""get and wait inside a cluster, with Ray's functions, for our handles and for plain Ray references."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
 def get(handles: Any, timeout: float | None = None) -> Any:
-    """The value of one handle, or the values of many in their order.
-
-    Raises the first error without waiting for the others; TaskTimeoutError.
-    """
+    """Return the value of one handle, or of many in order. Raises the first error at once; TaskTimeoutError."""
     if not isinstance(handles, Iterable):
         return _handle(handles).result(timeout)
     many = [_handle(one) for one in handles]
@@ -42,10 +39,8 @@ def get(handles: Any, timeout: float | None = None) -> Any:
 def wait(
     handles: Sequence[Any], num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
 ) -> tuple[list[Any], list[Any]]:
-    """Wait until ``num_returns`` of them are over, or for ``timeout``; returns (over, the rest), in their order.
-
-    As in Ray, no more than ``num_returns`` are in the first list, even if more are over.
-    """
+    """Wait until ``num_returns`` have ended, or the timeout; returns (ended, the rest), each in the given order. As in
+    Ray, the first list has at most ``num_returns``, even if more have ended."""
     many = list(handles)
     unique = list(dict.fromkeys(many))
     checked = [_handle(one) for one in unique]
@@ -71,7 +66,7 @@ def _handle(given: Any) -> Any:
     if isinstance(given, (NativeTaskHandle, NativeJobHandle)):
         return given
     if isinstance(given, runtime_context.connected_ray().ObjectRef):
-        return NativeObjectHandle(given, "a reference of Ray's", runtime_context.item())
+        return NativeObjectHandle(given, "a Ray reference", runtime_context.item())
     raise ConfigurationError(
         f"{given!r} is not a handle.", next_step="pass what submit_task_async, .remote() or put returned here"
     )

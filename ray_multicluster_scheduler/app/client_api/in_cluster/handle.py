@@ -1,4 +1,4 @@
-"""Handles of tasks and objects inside a cluster: Ray's references with the interface of our handles."""
+"""Handles of tasks and objects inside a cluster: Ray references with the interface of the handles outside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORCE_AFTER_S = 5.0
 
 
 class NativeHandle:
-    """The base of handles inside a cluster, where Ray queues, repeats and prioritises."""
+    """Base of the handles inside a cluster, where Ray queues and retries."""
 
     __slots__ = ("__weakref__", "parent")
 
@@ -49,34 +49,29 @@ class NativeHandle:
         return 1
 
     def hold(self, reason: str = "") -> None:
-        """Ray cannot hold it. Raises ConfigurationError."""
+        """Not supported by Ray. Raises ConfigurationError."""
         refuse_queue_verb("hold")
 
     def release(self) -> None:
-        """Ray cannot hold it. Raises ConfigurationError."""
+        """Not supported by Ray. Raises ConfigurationError."""
         refuse_queue_verb("release")
 
     def set_priority(self, priority: int) -> None:
-        """Ray has no priorities. Raises ConfigurationError."""
+        """Not supported by Ray. Raises ConfigurationError."""
         refuse_queue_verb("set_priority")
 
 
 class NativeTaskHandle(NativeHandle):
-    """A Ray task on the cluster where this code runs. Awaitable.
-
-    As an argument it is replaced by its value. It can be sent to other tasks and actors of this cluster.
-    """
+    """A Ray task on the cluster where this code runs. Awaitable. As an argument it is replaced by its value. It can be
+    sent to other tasks and actors of this cluster."""
 
     __slots__ = ("_cancelled", "name", "ref")
 
     _owns_worker = True
-    """It has a worker for itself, which can be killed to cancel it."""
+    """Does it have its own worker, which can be killed to cancel it?"""
 
     def __init__(self, ref: Any, name: str, parent: CurrentItem) -> None:
-        self.ref = ref
-        self.name = name
-        self.parent = parent
-        self._cancelled = False
+        self.ref, self.name, self.parent, self._cancelled = ref, name, parent, False
 
     @property
     def id(self) -> str:
@@ -85,7 +80,7 @@ class NativeTaskHandle(NativeHandle):
 
     @property
     def state(self) -> TaskState:
-        """DISPATCHING until it is over: Ray does not report whether it runs already."""
+        """DISPATCHING until it has ended: Ray does not report whether it runs already."""
         if not self.done():
             return TaskState.DISPATCHING
         error = self.exception()
@@ -100,7 +95,7 @@ class NativeTaskHandle(NativeHandle):
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the end and return the value. Raises the user's exception, or a SchedulerError;
-        TaskTimeoutError when it is not over after ``timeout`` seconds (it goes on)."""
+        TaskTimeoutError when it has not ended after ``timeout`` seconds (it continues)."""
         ray = runtime_context.connected_ray()
         try:
             return ray.get(self.ref, timeout=timeout)
@@ -122,7 +117,7 @@ class NativeTaskHandle(NativeHandle):
         return None
 
     def cancel(self, *, force: bool = False) -> None:
-        """Cancel it, unless it is over: interrupt the task, and kill its worker after 5 s; with ``force`` at once."""
+        """Cancel it, unless it has ended: interrupt the task, and kill its worker after 5 s; with ``force`` at once."""
         self._cancelled = True
         try:
             runtime_context.connected_ray().cancel(self.ref, force=force, recursive=True)
@@ -142,7 +137,7 @@ class NativeTaskHandle(NativeHandle):
             runtime_context.connected_ray().cancel(self.ref, force=True, recursive=True)
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Call ``callback(handle)`` on a new thread when it is over, or now if it is."""
+        """Call ``callback(handle)`` on a new thread when it has ended, or now if it has."""
 
         def run() -> None:
             try:
@@ -150,25 +145,25 @@ class NativeTaskHandle(NativeHandle):
             except Exception:  # noqa: BLE001 - nothing joins this thread: log its error
                 _log.exception("a callback of %s raised", self.id)
 
-        def over(_: Future[Any]) -> None:
-            # Not on Ray's own thread, where a callback that waits for another handle would block for ever.
+        def on_done(_: Future[Any]) -> None:
+            # Not on Ray's own thread, where a callback that waits for another handle would never return.
             threading.Thread(target=run, name="rmcs-callback", daemon=True).start()
 
-        self.ref.future().add_done_callback(over)
+        self.ref.future().add_done_callback(on_done)
 
     def explain(self) -> dict[str, Any]:
-        """Its parent item, cluster and state."""
+        """Return its parent item, cluster and state."""
         return explain_child(self.id, "task", self.name, self.state, self.parent)
 
     def logs(self, *, stream: str | None = None) -> str:
-        """Where to find its output, which Ray keeps."""
+        """Return where to find its output, which Ray keeps."""
         return (
             f"(the output of {self.name} is kept by Ray on cluster {self.cluster!r}: see task {self.id} in the "
             f"cluster's dashboard, or `ray logs task --id {self.id}` there)"
         )
 
     def follow_logs(self) -> Iterator[str]:
-        """The same as :meth:`logs`: Ray keeps its output."""
+        """As :meth:`logs`."""
         return iter([self.logs()])
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -207,9 +202,9 @@ class NativeTaskHandle(NativeHandle):
         return TaskCancelledError(sentence, task_id=self.id, cluster=self.cluster)
 
     def timeout_error(self, timeout: float | None) -> TaskTimeoutError:
-        """The exception for a timeout."""
+        """Return the exception for a timeout."""
         return TaskTimeoutError(
-            f"{self.name} ({self.id}) on cluster {self.cluster!r} is not over after {timeout:g} s.",
+            f"{self.name} ({self.id}) on cluster {self.cluster!r} has not ended after {timeout:g} s.",
             task_id=self.id,
             cluster=self.cluster,
             next_step="wait longer, or cancel it",
@@ -225,7 +220,7 @@ class NativeCallHandle(NativeTaskHandle):
 
 
 class NativeObjectHandle(NativeTaskHandle):
-    """A value in this cluster's object store, or a plain reference of Ray's."""
+    """A value in this cluster's object store, or a plain Ray reference."""
 
     __slots__ = ()
 
@@ -237,15 +232,15 @@ class NativeObjectHandle(NativeTaskHandle):
         return str(self.ref.hex())
 
     def cancel(self, *, force: bool = False) -> None:
-        """Does nothing: the value exists already."""
+        """No effect: the value exists already."""
 
     def logs(self, *, stream: str | None = None) -> str:
-        """An object prints nothing."""
+        """Empty: an object has no output."""
         return ""
 
 
 def explain_child(child: str, kind: str, name: str, state: TaskState, parent: CurrentItem) -> dict[str, Any]:
-    """The result of `explain` for an item that was submitted inside a cluster."""
+    """Return the result of `explain` for an item that was submitted inside a cluster."""
     return {
         "id": child,
         "kind": kind,
@@ -255,8 +250,8 @@ def explain_child(child: str, kind: str, name: str, state: TaskState, parent: Cu
         "attempt": 1,
         "code": "CHILD",
         "sentence": (
-            f"it was submitted inside of cluster {parent.cluster!r} by {parent.id} (attempt {parent.attempt}) and "
-            "belongs to Ray there: no placement, no queue and no retries of ours"
+            f"it was submitted inside cluster {parent.cluster!r} by {parent.id} (attempt {parent.attempt}): "
+            "Ray schedules it there, without our placement, queue and retries"
         ),
         "parent": parent.id,
         "unblocked_by": None,

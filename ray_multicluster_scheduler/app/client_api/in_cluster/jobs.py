@@ -1,4 +1,4 @@
-"""Jobs from inside a cluster: submitted to that cluster's own dashboard with Ray's job client."""
+"""NativeJobs and NativeJobHandle: jobs from inside a cluster, submitted to its own dashboard with Ray's job client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeHandle, explain_child
-from ray_multicluster_scheduler.app.client_api.in_cluster.options import check_place, refuse
+from ray_multicluster_scheduler.app.client_api.in_cluster.options import check_place, ray_resources, refuse
 from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.exception import (
     ClusterConnectionError,
@@ -35,10 +35,10 @@ PARENT = "rmcs_parent"
 """Key of a job's metadata: its parent item."""
 POLL_S = 0.5
 
-_NO_RETRIES = "Ray does not repeat jobs; wait for it and submit it again"
+_NO_RETRIES = "Ray does not retry jobs; wait for it and submit it again"
 _UNSUPPORTED = {
-    "require_tags": "the tags of clusters are not known there; submit from outside to choose a cluster",
-    "queue_timeout": "Ray starts it itself; look at get_job_status and use stop_job",
+    "require_tags": "the tags of clusters are unknown inside a cluster; submit from outside to choose one",
+    "queue_timeout": "Ray starts it itself; use get_job_status and stop_job",
     "run_timeout": "use wait_for_all_jobs(…, timeout=…) and stop_job",
     **{name: _NO_RETRIES for name in options_of("job") if "retr" in name},
     "after": "wait for them with wait_for_all_jobs, and then submit it",
@@ -62,6 +62,7 @@ class NativeJobs:
                 f"The entrypoint is {entrypoint!r}.", next_step='give a shell command, for example "python train.py"'
             )
         parse_resources(options.get("resource_requirements"))  # only checked: a job inside a cluster is not placed
+        amounts = parse_resources(options.get("entrypoint_resources"), what="entrypoint_resources")
         job_id = options.get("submission_id") or _new_id(parent, options.get("idempotency_key"))
         with _translated_errors(parent.cluster, job_id):
             try:
@@ -71,42 +72,42 @@ class NativeJobs:
                         submission_id=job_id,
                         runtime_env=_environment(options.get("runtime_env") or {}, job_id, parent),
                         metadata={**(options.get("metadata") or {}), PARENT: parent.id},
-                        **_entrypoint_resources(options.get("entrypoint_resources")),
+                        **ray_resources(amounts, "entrypoint_"),
                     )
                 )
             except RuntimeError as error:
-                if "already exists" in str(error) and self._is_ours(job_id, parent):
-                    return job_id
-                raise
+                if "already exists" not in str(error) or not _is_child(self._jobs().get_job_info(job_id), parent):
+                    raise
+                return str(job_id)
 
     def info(self, job_id: str) -> dict[str, Any]:
-        """The state of a job. Raises UnknownItemError for one that is not of this item."""
+        """Return the state of a job. Raises UnknownItemError unless its parent is this item."""
         parent = runtime_context.item()
         with _translated_errors(parent.cluster, job_id):
             details = self._jobs().get_job_info(job_id)
-        if (details.metadata or {}).get(PARENT) != parent.id:
+        if not _is_child(details, parent):
             raise _unknown(job_id, parent.cluster)
         return _row(details, parent)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The jobs of this item, oldest first."""
+        """Return the jobs of this item, oldest first."""
         parent = runtime_context.item()
         with _translated_errors(parent.cluster, "the list of jobs"):
             jobs = self._jobs().list_jobs()
-        ours = [job for job in jobs if (job.metadata or {}).get(PARENT) == parent.id]
-        return [_row(job, parent) for job in sorted(ours, key=lambda job: job.start_time or 0)]
+        ours = sorted((job for job in jobs if _is_child(job, parent)), key=lambda job: job.start_time or 0)
+        return [_row(job, parent) for job in ours]
 
     def logs(self, job_id: str) -> str:
-        """Its output so far."""
+        """Return its output so far."""
         self.info(job_id)
         with _translated_errors(runtime_context.item().cluster, job_id):
             return str(self._jobs().get_job_logs(job_id))
 
     def follow(self, job_id: str) -> Iterator[str]:
-        """Its output as it comes, until it is over."""
+        """Iterate over its output until it ends."""
         seen = 0
         while True:
-            over = self.info(job_id)["status"] in ENDED  # before the logs, or what it prints in between would be lost
+            over = self.info(job_id)["status"] in ENDED  # before the logs, or output in between would be lost
             text = self.logs(job_id)
             if len(text) > seen:
                 yield text[seen:]
@@ -121,11 +122,8 @@ class NativeJobs:
         with _translated_errors(runtime_context.item().cluster, job_id):
             self._jobs().stop_job(job_id)
 
-    def _is_ours(self, job_id: str, parent: CurrentItem) -> bool:
-        return (self._jobs().get_job_info(job_id).metadata or {}).get(PARENT) == parent.id
-
     def _jobs(self) -> Any:
-        """Ray's client, which finds the dashboard and the token of this cluster by itself."""
+        """Return Ray's client, which finds the dashboard and the token of this cluster."""
         if self._client is None:
             ray = runtime_context.connected_ray()
             from ray.job_submission import JobSubmissionClient  # noqa: PLC0415 - inside a cluster only
@@ -134,15 +132,19 @@ class NativeJobs:
         return self._client
 
 
+def _is_child(details: Any, parent: CurrentItem) -> bool:
+    return bool((details.metadata or {}).get(PARENT) == parent.id)
+
+
 def _new_id(parent: CurrentItem, key: str | None) -> str:
-    """Derived from the key, if there is one; else random, in Ray's format. The job gets it as a variable."""
+    """Return an id derived from the idempotency key; without one a random id in Ray's format."""
     if key is None:
         return f"raysubmit_{secrets.token_hex(8)}"
     return f"rmcs-{hashlib.sha256(f'{parent.id}/{key}'.encode()).hexdigest()[:16]}"
 
 
 def _environment(given: Mapping[str, Any], job_id: str, parent: CurrentItem) -> dict[str, Any]:
-    """The caller's environment, with our package and the variables that tell the job where it runs."""
+    """Return the caller's environment with our package and the variables that identify the job and its cluster."""
     env = dict(given)
     env["py_modules"] = list(dict.fromkeys([runtime_context.own_package(), *map(str, env.get("py_modules") or ())]))
     variables = {
@@ -153,14 +155,6 @@ def _environment(given: Mapping[str, Any], job_id: str, parent: CurrentItem) -> 
     }
     env["env_vars"] = {**(env.get("env_vars") or {}), **variables}
     return env
-
-
-def _entrypoint_resources(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    amounts = parse_resources(given, what="entrypoint_resources")
-    names = {"CPU": "entrypoint_num_cpus", "GPU": "entrypoint_num_gpus", "memory": "entrypoint_memory"}
-    chosen: dict[str, Any] = {names[name]: amount for name, amount in amounts.items() if name in names}
-    custom = {name: amount for name, amount in amounts.items() if name not in names}
-    return {**chosen, "entrypoint_resources": custom} if custom else chosen
 
 
 def _row(details: Any, parent: CurrentItem) -> dict[str, Any]:
@@ -186,10 +180,10 @@ def _seconds(milliseconds: float | None) -> float | None:
 
 def _unknown(job_id: str, cluster: str) -> UnknownItemError:
     return UnknownItemError(
-        f"There is no job {job_id!r} that was submitted from here.",
+        f"There is no job {job_id!r} that this item submitted.",
         task_id=job_id,
         cluster=cluster,
-        next_step="use the id that submit_job returned; a job from outside is asked about outside",
+        next_step="use the id that submit_job returned; query jobs from outside the cluster there",
     )
 
 
@@ -204,13 +198,13 @@ def _translated_errors(cluster: str, what: str) -> Iterator[None]:
         raise TaskSubmissionError(
             f"The dashboard of cluster {cluster!r} refused {what}: {error}",
             cluster=cluster,
-            next_step="correct what it complains about and submit it again",
+            next_step="fix the cause and submit it again",
         ) from error
     except (OSError, ImportError) as error:  # requests' own errors are OSErrors
         raise ClusterConnectionError(
             f"The dashboard of cluster {cluster!r} cannot be used from inside: {type(error).__name__}: {error}.",
             cluster=cluster,
-            next_step="see that the dashboard runs, and that ray[default] is installed there",
+            next_step="check that the dashboard runs, and that ray[default] is installed there",
         ) from error
 
 
@@ -246,7 +240,7 @@ class NativeJobHandle(NativeHandle):
         while (info := self._jobs.info(self.id))["status"] not in ENDED:
             if deadline is not None and time.monotonic() >= deadline:
                 raise TaskTimeoutError(
-                    f"Job {self.id} on cluster {self.cluster!r} is {info['status']} and not over after {timeout:g} s.",
+                    f"Job {self.id} on cluster {self.cluster!r} is {info['status']}, not ended after {timeout:g} s.",
                     task_id=self.id,
                     cluster=self.cluster,
                     next_step="wait longer, or stop it",
@@ -263,12 +257,12 @@ class NativeJobHandle(NativeHandle):
         )
 
     def cancel(self, *, force: bool = False) -> None:
-        """Stop it. Ray kills a job that does not stop, so ``force`` changes nothing."""
+        """Stop it. ``force`` has no effect, since Ray kills a job that does not stop."""
         if not self.done():
             self._jobs.stop(self.id)
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Call ``callback(handle)`` on a new thread when it is over."""
+        """Call ``callback(handle)`` on a new thread when it has ended."""
 
         def watch() -> None:
             try:
@@ -280,16 +274,16 @@ class NativeJobHandle(NativeHandle):
         threading.Thread(target=watch, name="rmcs-callback", daemon=True).start()
 
     def explain(self) -> dict[str, Any]:
-        """Its parent item, cluster and state."""
+        """Return its parent item, cluster and state."""
         info = self._jobs.info(self.id)
         return explain_child(self.id, "job", str(info["entrypoint"]), _STATES[str(info["status"])], self.parent)
 
     def logs(self) -> str:
-        """Its output so far."""
+        """Return its output so far."""
         return self._jobs.logs(self.id)
 
     def follow_logs(self) -> Iterator[str]:
-        """Its output as it comes, until it is over."""
+        """Iterate over its output until it ends."""
         return self._jobs.follow(self.id)
 
     def __await__(self) -> Generator[Any, None, str]:

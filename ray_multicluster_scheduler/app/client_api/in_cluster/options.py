@@ -1,4 +1,4 @@
-"""Translates submit options into options of Ray. What Ray cannot do is refused, never ignored."""
+"""Translates submit options to options of Ray, for code inside a cluster. Options that Ray lacks are refused."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ray_multicluster_scheduler.common.model.resources import mentions_cpu, pars
 _log = get_logger(__name__)
 
 _UNSUPPORTED = {
-    "require_tags": "the tags of clusters are not known there; submit from outside to choose a cluster",
+    "require_tags": "the tags of clusters are unknown inside a cluster; submit from outside to choose one",
     "queue_timeout": "Ray queues it itself; use get(handle, timeout=…) and cancel",
     "run_timeout": "use get(handle, timeout=…) and cancel",
-    "idempotency_key": "Ray keeps no keys of tasks; keep the handle",
-    "no_retry_on": "name what is to be retried, with retry_on",
-    "restart_elsewhere": "what is made inside a cluster stays there",
+    "idempotency_key": "Ray has no keys of tasks; keep the handle",
+    "no_retry_on": "list the exceptions to retry in retry_on",
+    "restart_elsewhere": "items of a cluster stay there",
     "after": "give the handles as arguments, or wait for them, and then submit it",
     "start_after": "Ray starts it as soon as it can; wait, and then submit it",
 }
@@ -38,14 +38,14 @@ def check_place(options: Mapping[str, Any], cluster: str) -> None:
     allowed, denied = options.get("allow_clusters"), options.get("deny_clusters") or ()
     wrong = None
     if preferred not in (None, cluster):
-        wrong = f"cluster {preferred!r} was asked for"
+        wrong = f"cluster {preferred!r} was requested"
     elif allowed is not None and cluster not in allowed:
         wrong = f"allow_clusters is {list(allowed)!r}"
     elif cluster in denied:
         wrong = f"deny_clusters is {list(denied)!r}"
     if wrong:
         raise ConfigurationError(
-            f"This code runs inside of cluster {cluster!r}, whose work stays there, but {wrong}.",
+            f"This code runs inside cluster {cluster!r}, and its items run there, too, but {wrong}.",
             cluster=cluster,
             next_step=f"leave it out or name {cluster!r}; to use another cluster, submit from outside",
         )
@@ -56,18 +56,18 @@ def refuse(options: Mapping[str, Any], kind: str, cluster: str, refused: Mapping
     check_dedup(options.get("dedup"))
     if options.get("dedup") == "content":
         raise ConfigurationError(
-            f"Equal items are not joined inside of cluster {cluster!r}: Ray runs each.",
+            f"Equal items are not joined inside cluster {cluster!r}: Ray runs each.",
             cluster=cluster,
             next_step="keep the handle of the first one",
         )
     for key, value in options.items():
         if value and key in refused:
             raise ConfigurationError(
-                f"{key} cannot be used inside of cluster {cluster!r}.", cluster=cluster, next_step=refused[key]
+                f"{key} cannot be used inside cluster {cluster!r}.", cluster=cluster, next_step=refused[key]
             )
     refuse_unknown(options, option_names(kind) | refused.keys() | {"num_returns"})
     if options.get("priority"):
-        _log.debug("priority %s has no effect inside of cluster %s: Ray has none", options["priority"], cluster)
+        _log.debug("priority %s has no effect inside cluster %s: Ray has none", options["priority"], cluster)
 
 
 def task_options(
@@ -76,7 +76,7 @@ def task_options(
     """Options of ``ray.remote`` for a function. Raises ConfigurationError."""
     refuse(options, "task", cluster, _UNSUPPORTED)
     needs = task_needs(requirements) if default_cpu else requested(requirements)
-    chosen = {**_resources(needs), **_retries(options)}
+    chosen = {**ray_resources(needs), **_retries(options)}
     chosen |= {key: options[key] for key in ("name", "num_returns") if options.get(key) is not None}
     return chosen
 
@@ -87,16 +87,14 @@ def task_needs(requirements: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def actor_options(requirements: Mapping[str, Any] | None, options: Mapping[str, Any], cluster: str) -> dict[str, Any]:
-    """The same for a class. An actor holds what it requests as long as it lives; by default 1 CPU to start, then
-    none."""
+    """Options of ``ray.remote`` for a class, which by default needs 1 CPU to start, then none. Raises
+    ConfigurationError."""
     refuse(options, "actor", cluster, _UNSUPPORTED_FOR_ACTORS)
-    chosen = _resources(requested(requirements))
+    chosen = ray_resources(requested(requirements))
     passed = _ACTOR_OPTIONS - {"ready_timeout"} | {"name"}
     chosen |= {key: options[key] for key in sorted(passed) if options.get(key) is not None}
     if chosen.get("lifetime") == "detached" and not chosen.get("name"):
-        raise ConfigurationError(
-            "A detached actor has no name, so nobody could find it again.", next_step="give it a name"
-        )
+        raise ConfigurationError("A detached actor needs a name, to be found again.", next_step="give it a name")
     return chosen
 
 
@@ -106,11 +104,12 @@ def requested(requirements: Mapping[str, Any] | None) -> dict[str, float]:
     return {**({"CPU": 0.0} if mentions_cpu(requirements) else {}), **amounts}
 
 
-def _resources(amounts: Mapping[str, float]) -> dict[str, Any]:
-    names = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+def ray_resources(amounts: Mapping[str, float], prefix: str = "") -> dict[str, Any]:
+    """Convert amounts to Ray's keywords, which for the entrypoint of a job have a prefix."""
+    names = {"CPU": f"{prefix}num_cpus", "GPU": f"{prefix}num_gpus", "memory": f"{prefix}memory"}
     chosen: dict[str, Any] = {names[name]: amount for name, amount in amounts.items() if name in names}
     custom = {name: amount for name, amount in amounts.items() if name not in names}
-    return {**chosen, "resources": custom} if custom else chosen
+    return {**chosen, f"{prefix}resources": custom} if custom else chosen
 
 
 def _retries(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +133,7 @@ def _classes(only: object) -> list[type[BaseException]]:
     classes = [one for one in some if isinstance(one, type) and issubclass(one, BaseException)]
     if len(classes) != len(some):
         raise ConfigurationError(
-            f"retry_on is {only!r}; inside a cluster Ray wants the classes themselves.",
+            f"retry_on is {only!r}; inside a cluster Ray requires the classes.",
             next_step="give exception classes, not their names",
         )
     return classes

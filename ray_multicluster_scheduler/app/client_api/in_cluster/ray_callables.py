@@ -53,8 +53,7 @@ def wrap_function(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_class(cls: Any) -> type:
-    """Subclass a class so that its parent item is a new first argument of the constructor. Raises TypeError if it
-    cannot be subclassed."""
+    """Subclass a class so that its constructor takes the parent item first. Raises TypeError if that is impossible."""
 
     constructor: Any = cls.__init__
 
@@ -74,10 +73,8 @@ def wrap_class(cls: Any) -> type:
 
 
 class CallableCache(Generic[T]):
-    """LRU cache of what was made of functions and classes. Thread-safe.
-
-    It keeps them alive with all that their closures hold, since Ray's objects refer to them; so it is small.
-    """
+    """LRU cache of what was made of functions and classes. Thread-safe. It keeps them alive with all that their
+    closures hold, since Ray's objects refer to them; so it is small."""
 
     def __init__(self, max_count: int = 100) -> None:
         self._max_count = max_count

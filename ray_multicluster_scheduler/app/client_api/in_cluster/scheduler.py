@@ -44,14 +44,12 @@ READY_TIMEOUT_S = 300.0
 
 
 class NativeScheduler(UnsupportedVerbs, JobVerbs):
-    """UnifiedScheduler inside a cluster, where Ray schedules: without a control plane, an agent or limits.
-
-    It accepts a configuration, so that a program runs unchanged, and ignores it: everything stays on this cluster.
-    """
+    """UnifiedScheduler inside a cluster, where Ray schedules: without a control plane, an agent or limits. It accepts a
+    configuration, so that a program runs unchanged, and ignores it: all items stay on this cluster."""
 
     def __init__(self, config: object = None, *, clusters: object = None) -> None:
         item = runtime_context.item()
-        _log.info("inside of cluster %s, as a part of %s: the verbs are plain Ray calls here", item.cluster, item.id)
+        _log.info("inside cluster %s, in item %s: the verbs are plain Ray calls here", item.cluster, item.id)
         self._jobs = NativeJobs()
         self._remotes = RemoteCallables()
         self._children: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -99,8 +97,8 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
     def submit_gang(self, members: object, *, strategy: str = "PACK", tags: object = None, **more: Any) -> NoReturn:
         """Raises ConfigurationError: not supported inside a cluster."""
         raise ConfigurationError(
-            "submit_gang is not there inside of a cluster: where Ray schedules, a gang is a placement group of Ray's.",
-            next_step="use ray.util.placement_group here, or submit the gang from the program outside",
+            "submit_gang is not supported inside a cluster, where Ray schedules.",
+            next_step="use ray.util.placement_group, or submit the gang from the program outside",
         )
 
     submit_gang_async = submit_gang
@@ -114,10 +112,8 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
         tags: Sequence[str] | None = None,
         **more: Any,
     ) -> NativeActorHandle:
-        """Make an actor on this cluster and wait until it is ready. Raises what its constructor raised.
-
-        ``ready_timeout`` counts from now: Ray does not report how long it waits for resources.
-        """
+        """Make an actor on this cluster and wait until it is ready. Raises the constructor's exception.
+        ``ready_timeout`` counts from now: Ray does not report when it has resources."""
         actor = self.submit_actor_async(cls, args, kwargs, resource_requirements, tags, **more)
         try:
             return NativeActorHandle.ready(actor, more.get("ready_timeout", READY_TIMEOUT_S))
@@ -134,7 +130,7 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
         tags: Sequence[str] | None = None,
         **more: Any,
     ) -> NativeActorHandle:
-        """The same without waiting. Unless detached it ends with its last handle, as in Ray."""
+        """The same without waiting. Unless detached, the actor ends with its last handle, as in Ray."""
         item = runtime_context.item()
         remote = self._remotes.of_class(cls, resource_requirements, more, item.cluster)
         actor = NativeActorHandle(_submit(remote, item, args, kwargs), remote.name, item, remote.methods)
@@ -142,8 +138,8 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
         return actor
 
     def get_actor(self, name: str, namespace: str | None = None) -> NativeActorHandle:
-        """An actor of this cluster by its name: one of this item, a detached one from inside, or a detached one from
-        outside. Raises UnknownItemError."""
+        """Find an actor of this cluster by name: of this item, or detached, made inside or outside. Raises
+        UnknownItemError."""
         check_namespace(namespace)
         ray, item = runtime_context.connected_ray(), runtime_context.item()
         for place in (own_namespace(), DETACHED_NAMESPACE):
@@ -160,19 +156,19 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
         actor.kill(no_restart=no_restart)
 
     def list_actors(self) -> list[dict[str, Any]]:
-        """The actors that this process created here and still has handles of."""
+        """The actors that this process created and still has handles of."""
         held = [one for one in list(self._children.values()) if isinstance(one, NativeActorHandle)]
         return [NativeActorHandle.explain(one) for one in held]
 
     def put(self, value: Any) -> NativeObjectHandle:
-        """Keep a value in the object store of this cluster; give the handle to those that need it."""
+        """Store a value in the object store of this cluster."""
         return NativeObjectHandle(
             runtime_context.connected_ray().put(value), f"a {type(value).__name__}", runtime_context.item()
         )
 
     def get(self, handles: Any, timeout: float | None = None, *, progress: bool | None = None) -> Any:
-        """The value of one handle, or the values of many in their order. Raises the first error,
-        TaskTimeoutError. There is no progress bar inside a cluster."""
+        """Return the value of one handle, or of many in order. Raises the first error; TaskTimeoutError. ``progress``
+        is ignored."""
         return get_wait.get(handles, timeout)
 
     def wait(
@@ -183,7 +179,7 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
         *,
         progress: bool | None = None,
     ) -> tuple[list[Any], list[Any]]:
-        """Wait until ``num_returns`` of them are over, or for ``timeout``; returns (over, not over), in their order."""
+        """Wait until ``num_returns`` have ended, or the timeout; returns (up to so many that ended, the rest)."""
         return get_wait.wait(handles, num_returns, timeout)
 
     def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> None:
@@ -197,21 +193,21 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
             target.cancel(force=force)
 
     def explain(self, item_id: Any) -> dict[str, Any]:
-        """Its parent item, cluster and state. Raises UnknownItemError for what this process did not submit."""
+        """Return its parent item, cluster and state. Raises UnknownItemError unless this process submitted it."""
         child = self.handle(item_id) if isinstance(item_id, str) else item_id
         if isinstance(child, NativeActorHandle):
             return NativeActorHandle.explain(child)
         if isinstance(child, (NativeTaskHandle, NativeJobHandle)):
             return child.explain()
         raise ConfigurationError(
-            f"explain was given {item_id!r}, which is no item.",
+            f"explain was given {item_id!r}, which is not an item.",
             next_step="give a handle that a verb returned, or its id",
         )
 
     def plan(
         self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **more: Any
     ) -> SchedulingDecision:
-        """Decide whether this cluster has room for such a task, actor or job footprint now."""
+        """Decide whether this cluster has the resources for such a task, actor or job now."""
         item = runtime_context.item()
         options.check_place(more, item.cluster)
         if kind == "task":
@@ -246,11 +242,11 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
         return self._jobs.logs(job_id)
 
     def follow_job_logs(self, job_id: str) -> Iterator[str]:
-        """A job's output as it comes, until the job is over."""
+        """Iterate over the output of a job until it ends."""
         return self._jobs.follow(job_id)
 
     def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
-        """Wait until one of these is over, or the time is."""
+        """Wait until one of these jobs has ended, or the timeout."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and not any(self._jobs.info(one)["status"] in ENDED for one in job_ids):
             time.sleep(max(0.0, min(POLL_S, deadline - time.monotonic())))
@@ -277,26 +273,26 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
         return cluster_info.nodes(runtime_context.item().cluster)
 
     def use_runtime_env(self, runtime_env: Mapping[str, Any]) -> None:
-        """Use it for every task and actor that is submitted from now on; each one's own overrides it."""
+        """Set a runtime_env for all later tasks and actors; their own takes precedence."""
         self._remotes = RemoteCallables(runtime_env)
 
     # The program ----------------------------------------------------------------------------------------
 
     def unfinished(self) -> list[NativeJobHandle]:
-        """The jobs that were submitted from here and are not over; tasks and actors end with this program anyway."""
+        """The unfinished jobs of this item; tasks and actors end with this program."""
         item = runtime_context.item()
         rows = [row for row in self._jobs.rows() if row["status"] not in ENDED]
         return [NativeJobHandle(row["job_id"], self._jobs, item) for row in rows]
 
     def shutdown(self, *, drain: bool = False) -> None:
-        """Stop the jobs that were submitted from here, or with ``drain`` wait for them. Ray itself stays connected."""
+        """Stop the jobs of this item, or with ``drain`` wait for them. Ray itself stays connected."""
         for job in self.unfinished():
             if drain:
                 notify(f"waiting for {job.id} to end")
                 job.exception()
             else:
                 job.cancel()
-                notify(f"{job.id} on {job.cluster}: asked to stop")
+                notify(f"{job.id} on {job.cluster}: stop requested")
 
     def handle(self, item_id: str) -> Any:
         """The handle of a child of this process. Raises UnknownItemError."""
@@ -306,17 +302,17 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
         if any(row["job_id"] == item_id for row in self._jobs.rows()):
             return NativeJobHandle(item_id, self._jobs, runtime_context.item())
         raise UnknownItemError(
-            f"No child {item_id!r} is known in this process, inside of cluster {runtime_context.item().cluster!r}.",
+            f"This process, inside cluster {runtime_context.item().cluster!r}, has no child {item_id!r}.",
             task_id=item_id,
             cluster=runtime_context.item().cluster,
-            next_step="keep its handle and ask that; an item from outside is explained outside",
+            next_step="keep and use its handle; query items of programs from outside",
         )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What was submitted goes on after the block: it is Ray's."""
+        """Leave the submitted items running: they belong to Ray."""
 
     # Inside ---------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""Refuses verbs and public names that do not exist inside a cluster: it has no queue of ours and no fleet."""
+"""Refuses the verbs and public names that are not supported inside a cluster, which has no queue of ours and no
+fleet."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ def refuse_queue_verb(verb: str) -> NoReturn:
     """Raises ConfigurationError."""
     _refuse(
         verb,
-        "what is submitted there waits with Ray",
-        "submit it when it may start; or submit it from outside, where it waits in our queue",
+        "Ray queues the items there",
+        "submit the item when it may start, or from outside, where it waits in our queue",
     )
 
 
@@ -21,15 +22,15 @@ def refuse_fleet_verb(verb: str) -> NoReturn:
     """Raises ConfigurationError."""
     _refuse(
         verb,
-        "the fleet is looked after from outside",
-        "do it in the program that has the scheduler, or with `rmcs clusters` beside it",
+        "the fleet is managed from outside",
+        "call it in the program that has the scheduler, or use `rmcs clusters`",
     )
 
 
 def _refuse(verb: str, reason: str, next_step: str) -> NoReturn:
     cluster = runtime_context.item().cluster
     raise ConfigurationError(
-        f"{verb} cannot be used inside of cluster {cluster!r}: {reason}.", cluster=cluster, next_step=next_step
+        f"{verb} cannot be used inside cluster {cluster!r}: {reason}.", cluster=cluster, next_step=next_step
     )
 
 
@@ -85,8 +86,8 @@ def placeholder_class(name: str, error: ImportError) -> type:
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise SchedulerError(
-            f"{name} cannot be used inside of a cluster: {error}.",
+            f"{name} cannot be used inside a cluster: {error}.",
             next_step="use it in the program outside; the verbs (submit_task, submit_actor, …) work inside, too",
         ) from error
 
-    return type(name, (), {"__new__": refuse, "__doc__": f"{name} is not there inside of a cluster."})
+    return type(name, (), {"__new__": refuse, "__doc__": f"{name} is not supported inside a cluster."})

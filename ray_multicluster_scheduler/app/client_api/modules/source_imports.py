@@ -24,9 +24,7 @@ _lock = threading.Lock()
 
 def imports_of(place: Path) -> frozenset[str] | None:
     """Return the top-level names that the sources at ``place`` import; None for a folder without importable files.
-
-    Never raises: unreadable files and files beyond MAX_FILES are skipped.
-    """
+    Never raises: unreadable files and files beyond MAX_FILES are skipped."""
     if not place.is_dir():
         return _imports(str(place))
     found: set[str] = set()

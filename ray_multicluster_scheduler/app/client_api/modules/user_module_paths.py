@@ -23,10 +23,8 @@ _logged: set[tuple[str, str]] = set()
 
 
 def user_module_paths(top: str) -> tuple[Path, ...]:
-    """Return the files and folders of a user's own top-level module or package, without importing it.
-
-    Several for a namespace package in several folders; none for an installed, built-in or unknown one.
-    """
+    """Return the files and folders of a user's own top-level module or package, without importing it. Several for a
+    namespace package in several folders; none for an installed, built-in or unknown one."""
     if top in _NEVER:
         return ()
     if top in sys.stdlib_module_names:
@@ -44,8 +42,7 @@ def log_once(level: int, key: tuple[str, str], sentence: str, *details: object) 
 
 
 def _refuse_stdlib_name(top: str) -> None:
-    """Shipped, it would hide the standard module from Ray's processes; not shipped, the task would import the wrong
-    one."""
+    """Refuse a name that either hides a standard module from Ray, or is hidden by it. Raises TaskSubmissionError."""
     file, _ = _of_module(sys.modules.get(top))
     if file is not None and os.path.isfile(file) and not _is_installed(file):
         raise TaskSubmissionError(
@@ -100,10 +97,8 @@ def _can_be_imported_as(top: str, place: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_installed(place: str) -> bool:
-    """Is it part of an installed distribution?
-
-    A folder that is linked into an installation is a working copy; some installers link single files.
-    """
+    """Is it part of an installed distribution? A folder that is linked into an installation is a working copy; some
+    installers link single files."""
     if _is_below_an_installation(os.path.realpath(place)):
         return True
     linked_folder = os.path.islink(place) and os.path.isdir(place)

@@ -21,11 +21,9 @@ _MAX_CACHED = 1_000
 
 
 def with_users_modules(runtime_env: Mapping[str, Any], modules: Iterable[str]) -> dict[str, Any]:
-    """Add the user's own modules to the ``py_modules`` of a runtime_env, except for those that it ships already.
-
-    The caller's come first, so that they take precedence. With an empty list of ``py_modules`` no module is added.
-    Raises TaskSubmissionError for a module that cannot work on a cluster.
-    """
+    """Add the user's own modules to the ``py_modules`` of a runtime_env, except for those that it ships already. The
+    caller's come first, so that they take precedence. With an empty list of ``py_modules`` no module is added. Raises
+    TaskSubmissionError for a module that cannot work on a cluster."""
     env = dict(runtime_env)
     given: list[str] = list(env.get("py_modules", ()))
     if "py_modules" in env and not given:

@@ -51,8 +51,7 @@ def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove options of Ray that do not apply to several clusters. Raises ConfigurationError unless they are
-    defaults."""
+    """Remove options that do not apply to several clusters. Raises ConfigurationError unless they are defaults."""
     for key, (harmless, next_step) in _DEFAULT_ONLY.items():
         if key in given and not any(given[key] == value for value in harmless):
             raise ConfigurationError(f"{key}={given[key]!r} has no meaning for several clusters.", next_step=next_step)
@@ -71,8 +70,7 @@ def with_amounts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retries(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert ``max_retries``, Ray's limit for crashes (also lost nodes) and, with ``retry_exceptions``, for
-    exceptions."""
+    """Convert Ray's limit for crashes (also lost nodes) and, with ``retry_exceptions``, for exceptions."""
     most, exceptions = options.get("max_retries"), options.get("retry_exceptions")
     ours: dict[str, Any] = {}
     if most is not None:

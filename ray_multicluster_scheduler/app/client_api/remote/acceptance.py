@@ -17,11 +17,8 @@ NOTIFY_AFTER_S = 1.0
 
 
 class Acceptance:
-    """``address`` and ``trouble`` return the service's address and its last error, ``is_deferred`` whether an item was
-    not sent yet.
-
-    An item without an answer is not reported as "not accepted", since the service may have received it.
-    """
+    """``address`` and ``trouble`` return the service's address and last error; ``is_deferred``: was an item not sent
+    yet? An item without an answer is not reported as "not accepted", since the service may have received it."""
 
     def __init__(
         self,
@@ -77,22 +74,19 @@ class Acceptance:
     def _notify_unaccepted(self, items: Sequence[Item]) -> None:
         silent = [item for item in items if not item.accepted]
         self._abandoned.update(item.id for item in silent)
-        here: list[Item] = []
-        sent: list[Item] = []
-        for item in silent:
-            (here if self._is_deferred(item) else sent).append(item)
-        if here:
-            names = shorten([one.id for one in here])
-            notify(f"not sent to {self._address()}, since an argument is not there yet: {names}")
+        deferred = [item.id for item in silent if self._is_deferred(item)]
+        sent = [item for item in silent if item.id not in deferred]
+        if deferred:
+            notify(f"not sent to {self._address()}, since an argument is not available yet: {shorten(deferred)}")
         if sent:
             names = shorten([one.id for one in sent])
             notify(
-                f"not known to be accepted by {self._address()}: {names}. {self._why()} It may have been accepted, and "
-                f"run: look with `{_check_command(sent[0])}`; to submit it again with the same id is safe"
+                f"not confirmed by {self._address()}: {names}. {self._why()} It may have been accepted, and run: check "
+                f"with `{_check_command(sent[0])}`; submitting it again with the same id is safe"
             )
 
     def _why(self) -> str:
-        return self._trouble() or "No answer has come yet."
+        return self._trouble() or "It has not answered yet."
 
 
 def _check_command(item: Item) -> str:

@@ -68,15 +68,12 @@ def find_credentials(
     address: str, environ: Mapping[str, str], token: str | None = None, tls_ca: str | Path | None = None
 ) -> Credentials:
     """Find the token for a service: the argument, else ``RMCS_TOKEN``, else the file ``RMCS_TOKEN_FILE``, else the
-    state folder, if its service listens at the address.
-
-    Raises ConfigurationError for a malformed token, for a file that cannot be read or that others can read, and for a
-    token that would be sent to another machine unencrypted.
-    """
+    state folder, if its service listens at the address. Raises ConfigurationError for a malformed token, for a file
+    that cannot be read or that others can read, and for a token that would be sent to another machine unencrypted."""
     found = _found(address, environ, token, tls_ca)
     if found.token is not None and not _is_private(address):
         raise ConfigurationError(
-            f"The token from {found.source} is not sent to {address}: anybody on the way could read it.",
+            f"The token from {found.source} is not sent to {address}: the connection is not encrypted.",
             next_step="use https://…, or a tunnel to 127.0.0.1",
         )
     return found
@@ -107,7 +104,7 @@ def _found(
             text = read_private(path)
         except FileNotFoundError:
             raise ConfigurationError(
-                f"{TOKEN_PATH} names {path}, which is not there.", next_step="name a file with a token in it"
+                f"{TOKEN_PATH} names {path}, which does not exist.", next_step="name a file with a token in it"
             ) from None
         return Credentials(_checked(text, str(path)), f"{path} (named by {TOKEN_PATH})", path, ca=ca)
     home = rmcs_home(environ)
@@ -125,8 +122,7 @@ def _found(
 
 def _address_of(home: Path) -> str | None:
     """Return the address of the service that runs on this state folder."""
-    running = holder(home)
-    found = None if running is None else running.get("address")
+    found = (holder(home) or {}).get("address")
     return None if found is None else str(found).rstrip("/")
 
 
@@ -135,4 +131,4 @@ def _checked(token: object, key: str) -> str:
         text = token.strip()
         if text and text.isascii() and text.isprintable() and " " not in text:
             return text
-    raise ConfigurationError(f"{key} is no token.", next_step="give what `rmcs token create` printed")
+    raise ConfigurationError(f"{key} is not a token.", next_step="give what `rmcs token create` printed")

@@ -66,7 +66,7 @@ def send_when_ready(runtime: RemoteRuntime, pending: PendingSubmission, argument
             done = Complete(item.id, TaskState.FAILED, 0, None, failure.error, message)
             origin = failure.origin
             outcome = Outcome(done, None if origin is None else origin.result, origin)
-            runtime.fail_unsent(item, outcome)
+            runtime.end_item(item, outcome)
 
     def on_accepted() -> None:
         """Send, now that the deferred items are accepted; one that ended unsent passes on its error."""

@@ -73,7 +73,7 @@ class ProgramPackages:
             await self._client.upload(digest, data)
         except TaskSubmissionError as error:
             raise TaskSubmissionError(
-                f"A package of the runtime_env cannot be given to the service: {error.message}",
+                f"A package of the runtime_env cannot be uploaded to the service: {error.message}",
                 next_step="leave data out with `excludes` in runtime_env or a .gitignore",
             ) from error
         self._digests[uri] = digest

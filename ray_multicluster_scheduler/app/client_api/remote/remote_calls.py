@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.runtime import explanation, wire
-from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentFailure, Arguments, ArgumentWatch, Values
+from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentFailure, Arguments, ArgumentWatch
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down_error
@@ -43,11 +43,9 @@ _log = get_logger(__name__)
 
 
 class RemoteCalls:
-    """The pending calls of one program. Created on the loop; `put`, `wake` and `end` are thread-safe.
-
-    The service does not store calls durably. After its restart the program sends the pending ones again, and the
-    service asks the clusters of their actors; a call that they do not know either fails.
-    """
+    """The pending calls of one program. Created on the loop; `put`, `wake` and `end` are thread-safe. The service does
+    not store calls durably. After its restart the program sends the pending ones again, and the service asks the
+    clusters of their actors; a call that they do not know either fails."""
 
     def __init__(self, runtime: RemoteRuntime, client: ServiceClient, watch: Callable[[], object]) -> None:
         self._runtime, self._client, self._watch = runtime, client, watch
@@ -135,9 +133,9 @@ class RemoteCalls:
             path = f"/api/v1/calls/{quote(call.id, safe='')}/explain"
             return Explanation(self._runtime.run(self._client.ask("GET", path)))
         except (UnknownItemError, ServiceUnavailableError):
-            sentence = f"{self._client.address} has not taken it yet; while this program runs, it is tried again"
+            sentence = f"{self._client.address} has not accepted it yet; while this program runs, it is retried"
             if call.taken:
-                sentence = f"{self._client.address} has it, and does not tell more; its answer may be on its way"
+                sentence = f"{self._client.address} has accepted it and reports no more; its result may be on its way"
             return Explanation(call.summary("SENT" if call.taken else "NOT_ACCEPTED", sentence, 0))
 
     def refuse(self, why: str) -> None:
@@ -263,8 +261,8 @@ class RemoteCalls:
             answer = await self._client.ask("POST", "/api/v1/calls", body, patience=0.0)
         except ServiceUnavailableError as error:
             for call, _ in batch:
-                if not _may_have_arrived(error):
-                    self._mark_not_sent(call)
+                if error.__cause__ is None or isinstance(error.__cause__, aiohttp.ClientConnectorError):
+                    self._mark_not_sent(call)  # no connection, or an answer that refuses the request
                 elif call.first:
                     call.mailbox, call.first = mailbox, False
             raise
@@ -315,11 +313,6 @@ class RemoteCalls:
         self._ending.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("a call could not be cancelled: %s", error)
-
-
-def _may_have_arrived(error: ServiceUnavailableError) -> bool:
-    """Could the service have received the request? Not without a connection, or if it answered otherwise."""
-    return error.__cause__ is not None and not isinstance(error.__cause__, aiohttp.ClientConnectorError)
 
 
 class PackedCall(NamedTuple):
@@ -448,7 +441,7 @@ class RemoteActorCalls:
         if not call.complete:
             call.watch_arguments = ArgumentWatch(
                 Arguments(b"", sources=arguments.sources),
-                lambda values: self._on_arguments_ready(call, values),
+                lambda _: self._on_arguments_ready(call),
                 lambda failure: self._failed(call, failure),
             )
         calls.put(call)
@@ -463,24 +456,22 @@ class RemoteActorCalls:
         self.killed = True
 
     def ready(self) -> list[RemoteCall]:
-        """Dequeue the calls that can be sent now. Runs on the loop.
-
-        The service must have accepted the actors among the arguments; calls fail here if their actor is over.
-        """
-        leave: list[RemoteCall] = []
-        over = self.item.outcome
+        """Dequeue the calls that can be sent now. Runs on the loop. The service must have accepted the actors among the
+        arguments; calls fail here if their actor is over."""
+        ready: list[RemoteCall] = []
+        ended = self.item.outcome
         while self.waiting:
             call = self.waiting[0]
-            if call.outcome is None and over is None and not self._may_leave(call):
+            if call.outcome is None and ended is None and not self._can_send(call):
                 break
             self.waiting.popleft()
-            if call.outcome is None and over is not None:
-                self._calls.end(call, call.never_sent(over))
+            if call.outcome is None and ended is not None:
+                self._calls.end(call, call.never_sent(ended))
             elif call.outcome is None:
-                leave.append(call)
-        return leave
+                ready.append(call)
+        return ready
 
-    def _may_leave(self, call: RemoteCall) -> bool:
+    def _can_send(self, call: RemoteCall) -> bool:
         actors = () if call.arguments is None else call.arguments.actors
         return call.complete and self.serves and all(actor._item.accepted for actor in actors)
 
@@ -490,7 +481,7 @@ class RemoteActorCalls:
         if self.waiting:
             self._calls.wake(self)
 
-    def _on_arguments_ready(self, call: RemoteCall, _: Values) -> None:
+    def _on_arguments_ready(self, call: RemoteCall) -> None:
         call.complete = True
         self._calls.wake(self)
 

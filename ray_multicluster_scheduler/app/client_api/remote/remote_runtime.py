@@ -1,4 +1,4 @@
-"""RemoteRuntime: the ControlPlane interface implemented over HTTP, for programs that use a running service."""
+"""RemoteRuntime: the ControlPlane interface over HTTP, made by UnifiedScheduler for programs that use a service."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ from ray_multicluster_scheduler.app.client_api.remote.service_client import PATI
 from ray_multicluster_scheduler.app.client_api.remote.submission_sender import PendingSubmission, SubmissionSender
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.control_characters import check_identifiers
-from ray_multicluster_scheduler.common.exception import (
-    ConfigurationError,
-    SchedulerError,
-    UnknownItemError,
-)
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import (
     ActorDescription,
@@ -87,10 +83,8 @@ class RemoteOutput:
 
 
 class RemoteRuntime(LoopThread, ControlPlane):
-    """Runs an event loop on a thread that sends submissions to the service and receives their results.
-
-    Accepted items continue after the program ends. Raises SchedulerError if the service does not answer.
-    """
+    """Runs an event loop on a thread that sends submissions to the service and receives their results. Accepted items
+    continue after the program ends. Raises SchedulerError if the service does not answer."""
 
     lives_on = True
 
@@ -134,7 +128,9 @@ class RemoteRuntime(LoopThread, ControlPlane):
         self._submits_as = None if steers else you.get("user")
         self._client.most_bytes = self.settings.max_payload_bytes
         self._client.current_address = partial(current_address, str(self._fleet["control_plane"]), os.environ)
-        self._sender = SubmissionSender(self._client, self.control_plane, self._was_accepted, self._was_refused)
+        self._sender = SubmissionSender(
+            self._client, self.control_plane, self._was_accepted, lambda pending, error: self._fail(pending.item, error)
+        )
         self.acceptance = Acceptance(lambda: self._client.address, lambda: self._sender.last_error, self.is_deferred)
         self.calls = RemoteCalls(self, self._client, lambda: self._poller.begin())  # noqa: PLW0108 - created below
         self._poller = ResultPoller(
@@ -178,7 +174,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         send_when_ready(self, PendingSubmission(item, document, blobs), arguments)
         if task.idempotency_key is None and task.content_key is None and not (actor and actor.public_name):
             return item
-        # It may join an existing item, whose id only the answer of the service tells.
+        # It may join an existing item, whose id is in the answer of the service.
         self.acceptance.wait(item)
         first = item.transition.task_id if item.transition is not None else item.id
         if first == item.id:
@@ -191,10 +187,6 @@ class RemoteRuntime(LoopThread, ControlPlane):
     def send(self, pending: PendingSubmission) -> None:
         """Queue a submission whose arguments are all available."""
         self.call_soon(self._sender.put, pending)
-
-    def fail_unsent(self, item: Item, outcome: Outcome) -> None:
-        """End an item that will never be sent."""
-        self._item_over(item, outcome)
 
     def defer(self, item: Item) -> None:
         """Mark an item as waiting here for one of its arguments."""
@@ -267,7 +259,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         if item is not None and self.is_deferred(item) and self.end_deferral(item):
             message = f"{task_id} was cancelled before it was sent: {reason}"
             done = Complete(task_id, TaskState.CANCELLED, 0, None, "TaskCancelledError", message)
-            self._item_over(item, Outcome(done, None))
+            self.end_item(item, Outcome(done, None))
             return
         if item is not None and not item.accepted:  # in transit: the service must have it first
             await self._until_accepted(item)
@@ -478,7 +470,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         body = {"reason": reason, "force": force}
         path = f"/api/v1/clusters/{quote(cluster, safe='')}/declare-dead"
         # Not retried: a repetition would also settle items that arrived after the first request.
-        items: list[str] = self.run(self._client.once("POST", path, body))["items"]
+        items: list[str] = self.run(self._client.ask("POST", path, body, patience=0.0))["items"]
         return items
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -499,7 +491,9 @@ class RemoteRuntime(LoopThread, ControlPlane):
         else:
             self.acceptance.wait_at_the_end(items)
         self.calls.refuse("was shut down")  # before their actors end
-        self._end_actors([item for item in unfinished if item.task.program == self.control_plane])
+        actors = [item.id for item in unfinished if item.task.program == self.control_plane and item.outcome is None]
+        if actors and not self.loop_ended:
+            self.run(self._cancel_all(actors))
         with self._closing:
             if self.loop_ended:
                 return
@@ -510,20 +504,15 @@ class RemoteRuntime(LoopThread, ControlPlane):
             finally:
                 self._end()
 
-    def _end_actors(self, actors: Sequence[Item]) -> None:
-        """End the actors that are not detached; if the request fails, the service ends them when the lease expires."""
-        left = [item.id for item in actors if item.outcome is None]
-        if left and not self.loop_ended:
-            self.run(self._cancel_all(left))
-
     async def _cancel_all(self, ids: Sequence[str]) -> None:
+        """Cancel the actors that are not detached; after a timeout the service ends them when the lease expires."""
         asked = [asyncio.ensure_future(self._cancel(one, "its program has ended", force=True)) for one in ids]
         _, silent = await asyncio.wait(asked, timeout=min(NOTIFY_AFTER_S, END_PATIENCE_S))
         if silent:
             left = [one for one, task in zip(ids, asked, strict=True) if not task.done()]
             notify(
-                f"waiting at most {END_PATIENCE_S:g} s for {self.address} to hear that {shorten(left)} "
-                "should end; it ends them by itself when it does not hear of this program any more"
+                f"waiting at most {END_PATIENCE_S:g} s for {self.address} to end {shorten(left)}; "
+                "otherwise it ends them when this program's lease expires"
             )
             await asyncio.wait(silent, timeout=max(0.0, END_PATIENCE_S - NOTIFY_AFTER_S))
         for one, task in zip(ids, asked, strict=True):
@@ -553,34 +542,25 @@ class RemoteRuntime(LoopThread, ControlPlane):
             item.moved(wire.step_from_wire(answer))
         self._poller.begin()
 
-    def _was_refused(self, pending: PendingSubmission, error: SchedulerError) -> None:
-        self._fail(pending.item, error)
-
     def _refused(self, promise: Promise, error: SchedulerError) -> None:
-        if isinstance(promise, RemoteCall):
-            self.calls.end(promise, promise.failed(error))
-        elif isinstance(promise, Item):
+        if isinstance(promise, Item):
             self._fail(promise, error)
+        elif isinstance(promise, RemoteCall):
+            self.calls.end(promise, promise.failed(error))
 
     def _promise_over(self, promise: Promise, outcome: Outcome) -> None:
         if isinstance(promise, RemoteCall):
             self.calls.end(promise, outcome)
         elif isinstance(promise, Item):
-            self._item_over(promise, outcome)
+            self.end_item(promise, outcome)
 
     def _fail(self, item: Item, error: SchedulerError) -> None:
-        done = Complete(
-            item.id,
-            TaskState.FAILED,
-            item.attempt,
-            error.cluster,
-            type(error).__name__,
-            error.message,
-            error.next_step or "",
-        )
-        self._item_over(item, Outcome(done, None))
+        kind, step = type(error).__name__, error.next_step or ""
+        done = Complete(item.id, TaskState.FAILED, item.attempt, error.cluster, kind, error.message, step)
+        self.end_item(item, Outcome(done, None))
 
-    def _item_over(self, item: Item, outcome: Outcome) -> None:
+    def end_item(self, item: Item, outcome: Outcome) -> None:
+        """End an item: the service reported its outcome, or it will never be sent."""
         with self._lock:
             self._live.pop(item.id, None)
             self._own.discard(item.id)

@@ -43,7 +43,7 @@ class ResultPoller:
         self._watched, self._find, self._ended, self._unknown = watched, find, ended, unknown
         self._on_mailbox = mailbox
         self._add: dict[str, None] = {}
-        self._heard: dict[str, None] = {}
+        self._received: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._polling: asyncio.Task[None] | None = None
         self._mailbox: str | None = None
@@ -66,10 +66,10 @@ class ResultPoller:
             await asyncio.gather(self._polling, return_exceptions=True)
 
     async def _poll_all(self) -> None:
-        while self._heard or any(True for _ in self._watched()):
-            add, heard = list(islice(self._add, MOST_AT_ONCE)), list(self._heard)
+        while self._received or any(True for _ in self._watched()):
+            add, received = list(islice(self._add, MOST_AT_ONCE)), list(self._received)
             timeout = POLL_S if len(add) == len(self._add) else 0.0  # the rest goes with the next request
-            body = {"client": self._name, "mailbox": self._mailbox, "add": add, "heard": heard, "timeout": timeout}
+            body = {"client": self._name, "mailbox": self._mailbox, "add": add, "heard": received, "timeout": timeout}
             self._wake.clear()
             asking = asyncio.ensure_future(
                 self._client.ask("POST", "/api/v1/wait", body, patience=None, timeout=POLL_S + 30)
@@ -93,7 +93,7 @@ class ResultPoller:
             except NotAllowedError as error:  # running items continue, but their results are not available
                 for one in list(self._watched()):
                     self._unknown(one, error)
-                self._heard.clear()
+                self._received.clear()
                 continue
             except (SchedulerError, LookupError, TypeError) as error:  # possibly another program at that address
                 _log.warning("polling the service for results failed: %s", error)
@@ -101,8 +101,8 @@ class ResultPoller:
                 continue
             for item_id in add:
                 self._add.pop(item_id, None)
-            for item_id in heard:
-                self._heard.pop(item_id, None)
+            for item_id in received:
+                self._received.pop(item_id, None)
             if mailbox != self._mailbox:  # the service has lost the watched ids
                 self._mailbox = mailbox
                 watched = list(self._watched())
@@ -115,18 +115,14 @@ class ResultPoller:
             try:
                 await self._handle_status(status)
             except SchedulerError as error:
-                _log.warning("how %s ended cannot be fetched yet: %s", status["id"], error)
+                _log.warning("the outcome of %s cannot be fetched yet: %s", status["id"], error)
                 await asyncio.sleep(1.0)
-            except (
-                LookupError,
-                TypeError,
-                ValueError,
-            ) as error:  # possibly of another version; continue with the others
+            except (LookupError, TypeError, ValueError) as error:  # another version? continue with the others
                 _log.warning("the service sent an invalid item status: %r in %.200s", error, status)
                 await asyncio.sleep(1.0)
         for item_id, problem in answer["problems"].items():
             item = self._find(item_id)
-            self._heard[item_id] = None
+            self._received[item_id] = None
             if item is not None:
                 self._unknown(item, error_from_problem(problem))
 
@@ -135,7 +131,7 @@ class ResultPoller:
         if "outcome" in status:
             if item is not None and item.outcome is None:
                 await self._end(item, status)
-            self._heard[status["id"]] = None
+            self._received[status["id"]] = None
         elif isinstance(item, Item) and "number" in status:
             step = wire.step_from_wire(status)
             if item.transition is None or item.transition.number < step.number:

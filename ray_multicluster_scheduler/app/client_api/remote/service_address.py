@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 from ray_multicluster_scheduler.control_plane.store.state_folder import DATABASE, holder
 
 ADDRESS = "RMCS_ADDRESS"
+_log = get_logger(__name__)
 
 
 def named_service(address: str | None, environ: Mapping[str, str]) -> str | None:
@@ -23,8 +24,7 @@ def named_service(address: str | None, environ: Mapping[str, str]) -> str | None
 
 def service_here(environ: Mapping[str, str]) -> str | None:
     """Return the address of the service on this machine with the same state folder. Raises ConfigurationError."""
-    running = holder(rmcs_home(environ))
-    found = None if running is None else running.get("address")
+    found = (holder(rmcs_home(environ)) or {}).get("address")
     return None if found is None else checked_address(str(found), "server.json")
 
 
@@ -33,11 +33,11 @@ def checked_address(address: object, key: str) -> str:
     found = _parts(address)
     if found is None or found.scheme not in ("http", "https") or not found.hostname or found.query:
         raise ConfigurationError(
-            f"{key} is {address!r}, which is no address of a service.", next_step="write http://127.0.0.1:8000"
+            f"{key} is {address!r}, which is not the address of a service.", next_step="write http://127.0.0.1:8000"
         )
     if found.username is not None or found.password is not None:
         raise ConfigurationError(  # do not repeat the password
-            f"{key} has a user or a password in it, which nobody asks for.",
+            f"{key} contains a user or a password, which services do not use.",
             next_step=f"write http://{found.hostname}:{found.port or 8000}, and give a token with RMCS_TOKEN",
         )
     return found.geturl().rstrip("/")
@@ -55,14 +55,9 @@ def _parts(address: object) -> SplitResult | None:
     return parts
 
 
-_log = get_logger(__name__)
-
-
 def find_service(address: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return ``address``, else ``RMCS_ADDRESS``, else the service on this machine, else None.
-
-    Raises ConfigurationError for an invalid address.
-    """
+    """Return ``address``, else ``RMCS_ADDRESS``, else the service on this machine, else None. Raises ConfigurationError
+    for an invalid address."""
     named = named_service(address, environ)
     if named is not None:
         return named
@@ -70,9 +65,7 @@ def find_service(address: str | None, environ: Mapping[str, str]) -> str | None:
     if found is None:
         home = rmcs_home(environ)
         if (home / DATABASE).exists():
-            notify(
-                f"the service of {home} does not run (rmcs up starts it): this program has a control plane of its own"
-            )
+            notify(f"the service of {home} does not run (rmcs up starts it): this program uses its own control plane")
         return None
     _log.info("using the service on this machine: %s", found)
     return found
@@ -80,7 +73,5 @@ def find_service(address: str | None, environ: Mapping[str, str]) -> str | None:
 
 def current_address(control_plane: str, environ: Mapping[str, str]) -> str | None:
     """Return the current address of this control plane if it runs on this machine, possibly on a new port."""
-    running = holder(rmcs_home(environ))
-    if running is None or running.get("control_plane") != control_plane or not running.get("address"):
-        return None
-    return checked_address(str(running["address"]), "server.json")
+    running = holder(rmcs_home(environ)) or {}
+    return service_here(environ) if running.get("control_plane") == control_plane and running.get("address") else None

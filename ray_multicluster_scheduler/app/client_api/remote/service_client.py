@@ -1,4 +1,5 @@
-"""ServiceClient: HTTP client for one service, with retries of idempotent requests until the service is back."""
+"""ServiceClient: HTTP client for one service, which retries idempotent requests. Used by RemoteRuntime and its
+parts."""
 
 from __future__ import annotations
 
@@ -34,6 +35,8 @@ _CONNECT_S = 5.0
 _SURE_S = 1.0
 """How long after a response the address is assumed to be still the same service."""
 _BUSY = frozenset({502, 503, 504})
+SILENCE_S = 45.0
+"""Read timeout of the event stream; the service sends a heartbeat every 15 s."""
 
 
 class ServiceClient:
@@ -73,12 +76,9 @@ class ServiceClient:
         data: bytes | None = None,
         waiting: Callable[[SchedulerError], object] | None = None,
     ) -> Any:
-        """Send a request and return the answer from JSON.
-
-        ``patience``: seconds to retry, None without limit; ``waiting`` is called with the error before each retry.
-
-        Raises ServiceUnavailableError, or the SchedulerError that the service returns.
-        """
+        """Send a request and return the answer from JSON. ``patience``: seconds to retry, None without limit, 0 for
+        requests that are not idempotent; ``waiting`` is called with the error before each retry. Raises
+        ServiceUnavailableError, or the SchedulerError that the service returns."""
         body = data if data is not None else (None if document is None else json.dumps(document).encode())
         status, answer = await self._try(method, path, body, patience, timeout, waiting)
         if status >= 400:
@@ -87,10 +87,6 @@ class ServiceClient:
             return json.loads(answer) if answer else None
         except ValueError as error:
             raise self._problem(status, answer) from error
-
-    async def once(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
-        """Like :meth:`ask` without retries, for requests that are not idempotent."""
-        return await self.ask(method, path, document, patience=0.0)
 
     async def upload(self, digest: str, data: bytes, waiting: Callable[[SchedulerError], object] | None = None) -> None:
         """Upload a payload, retrying without limit. Raises TaskSubmissionError for one that is too large: the service
@@ -133,10 +129,10 @@ class ServiceClient:
             raise
         except (aiohttp.ClientError, OSError, TimeoutError, _DifferentServiceError) as error:
             self._follow(error)
-            raise self._gone(error) from error
+            raise unreachable(self.address, error) from error
         except RuntimeError as error:
             problem = _closed(error)
-            raise (self._shut_down() if self.closed else self._gone(problem)) from error
+            raise (self._shut_down() if self.closed else unreachable(self.address, problem)) from error
 
     async def _try(
         self,
@@ -176,10 +172,14 @@ class ServiceClient:
                 raise self._shut_down() from problem
             self._follow(problem)
             if deadline is not None and time.monotonic() + pause > deadline:
-                raise self._gone(problem) from problem
-            self._log_retry(problem)
+                raise unreachable(self.address, problem) from problem
+            if not self._silent:
+                busy = isinstance(problem, SchedulerError)
+                state = "cannot accept requests now" if busy else "does not answer"
+                _log.warning("the service %s %s (%s); retrying", self.address, state, problem)
+            self._silent = True
             if waiting is not None:
-                waiting(problem if isinstance(problem, SchedulerError) else self._gone(problem))
+                waiting(problem if isinstance(problem, SchedulerError) else unreachable(self.address, problem))
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -198,19 +198,10 @@ class ServiceClient:
             _log.warning("the service %s is now %s", self.address, moved)
             self.address = moved
 
-    def _log_retry(self, problem: Exception) -> None:
-        if not self._silent:
-            silent = "cannot accept requests now" if isinstance(problem, SchedulerError) else "does not answer"
-            _log.warning("the service %s %s (%s); retrying", self.address, silent, problem)
-        self._silent = True
-
     def _on_response(self) -> None:
         if self._silent:
             _log.warning("the service %s answers again", self.address)
         self._silent, self._heard_at = False, time.monotonic()
-
-    def _gone(self, problem: Exception) -> ServiceUnreachableError:
-        return unreachable(self.address, problem)
 
     def _shut_down(self) -> ServiceUnavailableError:
         return ServiceUnavailableError(
@@ -230,12 +221,6 @@ def _closed(error: RuntimeError) -> Exception:
 
 class _DifferentServiceError(Exception):
     """The service that the token belongs to does not run; another program may listen at its address."""
-
-
-_log = get_logger(__name__)
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-SILENCE_S = 45.0
-"""Read timeout of the event stream; the service sends a heartbeat every 15 s."""
 
 
 async def read_events(

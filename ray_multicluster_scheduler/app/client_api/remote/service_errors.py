@@ -1,4 +1,4 @@
-"""Turns failed requests to a service into errors with a next step. Light: every command loads it."""
+"""Converts failed requests to a service to exceptions with a next step. Light, since every command loads it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ def refusal(address: str, credentials: Credentials, status: int, answer: bytes, 
     if isinstance(body, dict) and body.get("status") == "not ready":
         return ServiceUnavailableError(
             f"The service {address} {not_ready(str(body.get('reason')))}.",
-            next_step="ask again when that is over; what it wrote to its stderr, where `rmcs up` was typed, says more",
+            next_step="retry later; for details read the stderr of `rmcs up`",
         )
-    words = f"{status} {_phrase(status)}{_shown(answer)}{f', from {escaped(by[:_SHOWN])}' if by else ''}"
+    phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
+    words = f"{status} {phrase}{_shown(answer)}{f', from {escaped(by[:_SHOWN])}' if by else ''}"
     if status in _GATEWAY_ERRORS:
         return ServiceUnavailableError(
-            f"What answers at {address} does not reach the service behind it: it said {words}.",
-            next_step="see whether the service runs (rmcs up), and whether what stands before it knows where",
+            f"The proxy at {address} does not reach the service behind it: it answered {words}.",
+            next_step="check that the service runs (rmcs up), and that the proxy has its address",
         )
     return not_a_service(address, words)
 
@@ -59,37 +60,33 @@ def not_ready(reason: str) -> str:
 def not_a_service(address: str, answer: str) -> SchedulerError:
     """Another program listens at the address. Not retryable."""
     return SchedulerError(
-        f"{address} answers, but not as a ray_multicluster_scheduler service: it said {answer}.",
-        next_step="see whether that is the address of a service (`rmcs up` prints it; a Ray dashboard is none)",
+        f"{address} answers, but not as a ray_multicluster_scheduler service: it answered {answer}.",
+        next_step="check that this is the address of a service (`rmcs up` prints it), not of a Ray dashboard",
     )
 
 
 def no_response(address: str, seconds: float) -> ServiceUnavailableError:
     """The address accepts connections but sends no response."""
     return ServiceUnavailableError(
-        f"{address} takes connections, and said nothing in {seconds:g} s.",
-        next_step="see whether a service listens there (http or https?), and whether its process is stopped or hangs",
+        f"{address} accepts connections, but sent no answer within {seconds:g} s.",
+        next_step="check that a service listens there (http or https?), and that its process is not stopped",
     )
 
 
 def tls_unsupported(address: str) -> SchedulerError:
     """The address answers without TLS."""
     return SchedulerError(
-        f"{address} does not speak TLS.", next_step=f"write {address.replace('https:', 'http:', 1)}, if that is meant"
+        f"{address} does not use TLS.", next_step=f"use {address.replace('https:', 'http:', 1)} if it is a service"
     )
-
-
-def _phrase(status: int) -> str:
-    return HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
 
 
 def _shown(answer: bytes) -> str:
     """Return an excerpt of an answer, to help identify the program at the address."""
     title = _TITLE.search(answer)
     if title is not None:
-        return f", a page of HTML called {_text(title[1])}"
+        return f", an HTML page titled {_text(title[1])}"
     if b"<html" in answer[:1000].lower():
-        return ", a page of HTML"
+        return ", an HTML page"
     first = answer.strip().partition(b"\n")[0]
     return f", {_text(first)}" if first else ""
 
@@ -108,8 +105,8 @@ def unreachable(address: str, problem: Exception) -> ServiceUnreachableError:
 
 def untrusted_certificate(address: str, error: Exception) -> ServiceUnavailableError:
     return ServiceUnavailableError(
-        f"{address} cannot prove that it is what it says: {error}.",
-        next_step="name a file with the certificate of whoever vouches for it: RMCS_TLS_CA, or tls_ca=…",
+        f"The certificate of {address} is not trusted: {error}.",
+        next_step="name a file with the certificate of its CA: RMCS_TLS_CA, or tls_ca=…",
     )
 
 
@@ -117,14 +114,13 @@ def _unauthorized(address: str, credentials: Credentials) -> NotAllowedError:
     source = credentials.source or "no token was given"
     if credentials.token is None:
         path = urlsplit(address).path
-        without = f"leave {path} out of the address, if nothing stands before the service; else " if path else ""
+        without = f"leave {path} out of the address, unless the service is behind a proxy; else " if path else ""
         return NotAllowedError(
-            f"The service {address} wants a token, and {source}.",
-            next_step=f"{without}set RMCS_TOKEN or RMCS_TOKEN_FILE (in a program also token=…); whoever runs the "
-            "service makes one with `rmcs token create`",
+            f"The service {address} requires a token, and {source}.",
+            next_step=f"{without}set RMCS_TOKEN or RMCS_TOKEN_FILE (in a program also token=…); "
+            "the operator of the service creates one with `rmcs token create`",
         )
     return NotAllowedError(
-        f"The service {address} does not take the token from {source}: it is not known there, was revoked, or "
-        "has expired.",
-        next_step="use another one; whoever runs the service makes one with `rmcs token create`",
+        f"The service {address} rejects the token from {source}: it is unknown, was revoked, or has expired.",
+        next_step="use another one; the operator of the service creates one with `rmcs token create`",
     )

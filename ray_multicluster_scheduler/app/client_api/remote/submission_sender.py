@@ -81,12 +81,7 @@ class SubmissionSender:
             self._notified = True
             more = len(batch) + len(self._waiting) - 1
             what = batch[0].item.id + (f" and {more} more" if more else "")
-            notify(
-                f"{what}: not known to be accepted yet by {self._client.address}, which is asked again: {error.message}"
-            )
-
-    def _on_answer(self) -> None:
-        self._waits_since, self._notified, self.last_error = None, False, ""
+            notify(f"{what}: not confirmed yet by {self._client.address}; retrying: {error.message}")
 
     async def _send_all(self) -> None:
         while self._waiting:
@@ -196,7 +191,7 @@ class SubmissionSender:
         answer = await self._client.ask(
             "POST", "/api/v1/items/batch", body, patience=None, waiting=partial(self._on_unavailable, batch)
         )
-        self._on_answer()
+        self._waits_since, self._notified, self.last_error = None, False, ""
         self._uploaded.update(blobs)
         if len(self._uploaded) > 100_000:
             self._uploaded.clear()

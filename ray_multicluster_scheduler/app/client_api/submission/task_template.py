@@ -81,8 +81,7 @@ def make_template(
 
 
 def _pickled_function(fn: Callable[..., Any], name: str, number: int) -> PickledFunction:
-    """Pickle a RemoteFunction at its first call only, as Ray does; other functions unless the cached pickle is
-    valid."""
+    """Pickle a RemoteFunction once, as Ray does; other functions unless the cached pickle is valid."""
     if not isinstance(fn, RemoteFunction):
         if number != 1:
             return _pickle_now(fn, name, number)
