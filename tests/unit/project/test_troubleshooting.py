@@ -35,7 +35,7 @@ def of_links() -> set[str]:
     sources = [
         path for part in ("connection", "scheduler_core") for path in (PACKAGE / "scheduler" / part).rglob("*.py")
     ]
-    given = re.compile(r'(?:\bcode=|FailureClass\.\w+, "\w*", |"\w+Error", )"([A-Z_]+)"')
+    given = re.compile(r'(?:\bcode=|\bcode(?:, \w+)? = (?="AGENT_)|FailureClass\.\w+, "\w*", |"\w+Error", )"([A-Z_]+)"')
     found = {code for path in sources for code in given.findall(path.read_text(encoding="utf-8"))}
     found |= set(get_args(ProblemCode)) | set(CONNECTOR_PROBLEMS)
     for name in ("connection/gateway/calls/failures.py", "scheduler_core/job_runner.py"):
