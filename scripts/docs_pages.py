@@ -235,9 +235,8 @@ def rest_page() -> str:
 
 
 def _route(route: dict[str, Any]) -> Iterator[str]:
-    yield f"**{route.get('summary', '')}** Rule: `{route.get('x-rule', 'open')}`."
-    if route.get("description"):
-        yield str(route["description"])
+    yield f"Rule: `{route.get('x-rule', 'open')}`."
+    yield str(route["description"])  # its first sentence is the summary
     parameters = [
         f"| `{one['name']}` | {one['in']} | {_plain(one.get('description', '')).replace('|', chr(92) + '|')} |"
         for one in route.get("parameters", ())

@@ -1,4 +1,4 @@
-"""BlobFiles: large payloads and results as files beside the database, named by their digest."""
+"""BlobFiles: large payloads and results as files, named by their digest, next to the database."""
 
 from __future__ import annotations
 

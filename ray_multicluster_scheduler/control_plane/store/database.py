@@ -136,11 +136,11 @@ def translated_errors(path: Path, connection: apsw.Connection | None = None) -> 
         errno = connection.system_errno if connection is not None else 0
         if isinstance(error, apsw.FullError) or (isinstance(error, apsw.IOError) and errno in DISK_FULL):
             raise StoreFullError(
-                f"There is no room for {path}: {error}.", next_step="free some space on that disk; nothing is lost"
+                f"There is no room for {path}: {error}.", next_step="free some space on that disk; no data is lost"
             ) from error
         if isinstance(error, apsw.BusyError):
             raise StoreBusyError(
-                f"Another process is writing to {path}.", next_step="end whatever else has that file open"
+                f"Another process is writing to {path}.", next_step="end the other process that has that file open"
             ) from error
         if isinstance(error, _DAMAGED):
             raise _damaged(path, str(error)) from error
@@ -150,7 +150,7 @@ def translated_errors(path: Path, connection: apsw.Connection | None = None) -> 
 def _damaged(path: Path, what: str) -> StoreError:
     return StoreError(
         f"The database {path} is damaged: {what}.",
-        next_step="restore it from a backup, or move the folder aside to begin without what it knows",
+        next_step="restore it from a backup, or move the folder away to begin without its data",
     )
 
 
@@ -164,7 +164,7 @@ def check_not_lost(path: Path, *, was_created: bool, has_payloads: bool) -> None
         left = [one for one in left if one.removeprefix(path.name) not in _SQLITE_FILES]
     if left or was_created or has_payloads:
         what = "is empty" if path.exists() else "is missing"
-        raise _damaged(path, f"it {what}, and {', '.join(left) or 'what is'} beside it shows that there was one")
+        raise _damaged(path, f"it {what}, but {', '.join(left) or 'files'} in the same folder show that there was one")
 
 
 def migrate(connection: apsw.Connection, path: Path) -> None:

@@ -167,11 +167,11 @@ class Store(Protocol):
         StoreError before its end if the blob is damaged."""
 
     def owns_blob(self, owner: str, digest: str) -> bool:
-        """Whether the blob is a payload, a value or output of an item of this owner, or was uploaded by him."""
+        """Whether the blob is a payload, a value or output of an item of this owner, or was uploaded by this owner."""
 
     def delete_unused_blobs(self) -> int:
-        """Delete blobs that nothing names and that nobody has uploaded or pinned since the call before the last one.
-        Returns how many."""
+        """Delete blobs without references that were not uploaded or pinned since the call before the last one. Returns
+        how many."""
 
     def close(self) -> None:
         """Finish pending writes, if they can be written, wait for readers, and close."""

@@ -41,16 +41,16 @@ def read_private(path: Path) -> str:
         raise
     except OSError as error:
         raise ConfigurationError(
-            f"{path} cannot be read: {error.strerror}.", next_step="make it readable for you, and for nobody else"
+            f"{path} cannot be read: {error.strerror}.", next_step="make it readable for you only"
         ) from error
     try:
         info = os.fstat(file)
         if not stat.S_ISREG(info.st_mode):
-            raise ConfigurationError(f"{path} is not a regular file.", next_step="name a file with a token in it")
+            raise ConfigurationError(f"{path} is not a regular file.", next_step="give a file that contains a token")
         if info.st_mode & 0o077:
             raise ConfigurationError(
-                f"{path} can be read by others than its owner, so its content is not secret.",
-                next_step=f"chmod 600 {path}, and have a new token made if somebody may have read it",
+                f"{path} is readable by other users, so its content is not secret.",
+                next_step=f"chmod 600 {path}, and create a new token if another user may have read it",
             )
         if info.st_uid not in (os.geteuid(), 0):
             raise ConfigurationError(f"{path} belongs to another user.", next_step="use a file of your own")

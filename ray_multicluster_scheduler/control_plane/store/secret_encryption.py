@@ -23,15 +23,14 @@ UNDECRYPTABLE = "\0the key that it was sealed with is gone"
 
 
 class SecretCipher:
-    """The key is in a file of its own beside the database, made at first use."""
+    """The key is in a file of its own next to the database, created at first use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fernet: Fernet | None = None
 
     def encrypt(self, value: Any) -> Any:
-        """Plain data with everything encrypted that looks like a secret. Raises StoreError if the key cannot be read or
-        made."""
+        """Encrypt the values in plain data that look like secrets. Raises StoreError if the key cannot be used."""
         return replace_secrets(value, self.encrypt_text)
 
     def encrypt_text(self, text: str | float) -> dict[str, str]:
@@ -46,8 +45,7 @@ class SecretCipher:
         return _map_encrypted(value, self._decrypt_text)
 
     def check_key(self) -> None:
-        """Raises StoreError if the key exists and cannot be used: what it decrypts is not lost, but not available until
-        the operator fixes that. A missing key raises nothing."""
+        """Raises StoreError if the key exists but cannot be used: until that is fixed, nothing can be decrypted."""
         if self._fernet is None:
             self._fernet = self._load_key(create=False)
 

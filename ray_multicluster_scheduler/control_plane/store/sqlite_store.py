@@ -1,4 +1,4 @@
-"""SqliteStore: the durable record in one folder: ``rmcs.db``, and files of large blobs beside it."""
+"""SqliteStore: the Store in one folder: the database ``rmcs.db``, and files of large blobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 
@@ -52,9 +52,11 @@ from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY
 from ray_multicluster_scheduler.control_plane.store.state_folder import DATABASE
 
 _log = get_logger(__name__)
+_T = TypeVar("_T")
 SMALL_BYTES = 32 * 1024
 """Blobs up to this size are rows, of which one commit makes hundreds durable; larger ones are files. Output is always
 written as rows, with the end of its attempt."""
+_ADD_FILE = "INSERT OR IGNORE INTO blobs (digest, bytes, data) VALUES (?, ?, NULL)"
 _READ_BATCH = 1_000
 _EXPIRE_BATCH = 500
 _BEYOND_LAST_NUMBER = 2**62
@@ -257,54 +259,56 @@ class SqliteStore:
 
     # ---- retention
 
-    def expire_payloads(self, ended_before: float, needed: Collection[str] = ()) -> None:
-        self._writer.put(lambda: self._expire_payloads(ended_before, json.dumps(list(needed)))).result()
+    def _transact(self, action: Callable[[apsw.Connection], _T]) -> _T:
+        """Run ``action`` in a transaction on the writer's thread, and wait for its result."""
 
-    def _expire_payloads(self, ended_before: float, needed: str) -> None:
-        with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
+        def run() -> _T:
+            with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
+                return action(connection)
+
+        result: _T = self._writer.put(run).result()
+        return result
+
+    def expire_payloads(self, ended_before: float, needed: Collection[str] = ()) -> None:
+        values = {"ended_before": ended_before, "needed": json.dumps(list(needed))}
+
+        def delete(connection: apsw.Connection) -> None:
             for name in ("delete_payloads_before", "delete_outputs_before", "delete_values_before"):
-                connection.execute(self._retention[name], {"ended_before": ended_before, "needed": needed})
+                connection.execute(self._retention[name], values)
+
+        self._transact(delete)
 
     def expire(self, ended_before: float, keep: int, needed: Collection[str] = ()) -> int:
-        needed_ids = json.dumps(list(needed))
-        while self._writer.put(lambda: self._expire_operations(ended_before)).result() == _EXPIRE_BATCH:
-            pass
-        total = 0
-        while True:
-            count: int = self._writer.put(lambda: self._expire_batch(ended_before, keep, needed_ids)).result()
-            total += count
-            if count < _EXPIRE_BATCH:
-                return total
+        sql, limits = self._retention, {"ended_before": ended_before, "needed": json.dumps(list(needed))}
 
-    def _expire_operations(self, before: float) -> int:
-        with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
-            connection.execute(self._retention["delete_notes_before"], (before, _EXPIRE_BATCH))
+        def expire_operations(connection: apsw.Connection) -> int:
+            connection.execute(sql["delete_notes_before"], (ended_before, _EXPIRE_BATCH))
             return connection.changes()
 
-    def _expire_batch(self, ended_before: float, keep: int, needed: str) -> int:
-        sql = self._retention
-        with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
+        def expire_items(connection: apsw.Connection) -> int:
             newest = next(connection.execute(sql["newest_to_expire"], (keep,)), (-inf, 0))
-            values = {"finished_at": newest[0], "number": newest[1], "ended_before": ended_before, "needed": needed}
-            found = list(connection.execute(sql["to_expire"], {**values, "limit": _EXPIRE_BATCH}))
-            self._delete_items(connection, found)
-        return len(found)
+            values = {"finished_at": newest[0], "number": newest[1], "limit": _EXPIRE_BATCH, **limits}
+            return self._delete_items(connection, "to_expire", values)
+
+        while self._transact(expire_operations) == _EXPIRE_BATCH:
+            pass
+        total = count = self._transact(expire_items)
+        while count == _EXPIRE_BATCH:
+            count = self._transact(expire_items)
+            total += count
+        return total
 
     def forget(self, item_id: str, needed: Collection[str] = ()) -> bool:
-        done: bool = self._writer.put(lambda: self._forget(item_id, json.dumps(list(needed)))).result()
-        return done
+        values = {"id": item_id, "needed": json.dumps(list(needed))}
+        return self._transact(lambda connection: self._delete_items(connection, "to_forget", values)) > 0
 
-    def _forget(self, item_id: str, needed: str) -> bool:
-        with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
-            found = list(connection.execute(self._retention["to_forget"], {"id": item_id, "needed": needed}))
-            self._delete_items(connection, found)
-        return bool(found)
-
-    def _delete_items(self, connection: apsw.Connection, items: list[tuple[int, str]]) -> None:
-        """Delete all rows of items (number, id), and keep a hash of each id."""
+    def _delete_items(self, connection: apsw.Connection, query: str, values: dict[str, Any]) -> int:
+        """Delete all rows of the items that a query finds, and keep a hash of each id. Returns the number of items."""
+        items = list(connection.execute(self._retention[query], values))
         connection.executemany(self._retention["expire"], [(_hash(item_id),) for _, item_id in items])
         for name in _DELETE_ITEM:
             connection.executemany(self._retention[name], [(number,) for number, _ in items])
+        return len(items)
 
     def expired(self, item_id: str) -> bool:
         return self._readers.value("expired", _hash(item_id)) is not None
@@ -331,7 +335,8 @@ class SqliteStore:
         written = False
         try:
             self._files.write(digest, data)
-            self._writer.put(lambda: self._add_file(digest, len(data))).result()
+            values = digest, len(data)
+            self._transact(lambda connection: list(connection.execute(_ADD_FILE, values)))
             if putters:
                 self.write(Change(putters=putters)).result()
             written = True
@@ -357,15 +362,11 @@ class SqliteStore:
         return deleted
 
     def sweep_files(self) -> int:
-        """Remove files that an earlier process left without a row. Call it before the first blob is put."""
+        """Remove files without a row, left by a killed process. Call it before the first blob is put."""
         return self._files.sweep(frozenset(digest for (digest,) in self._readers.rows("blob_digests")))
 
     def _has_blob(self, digest: str) -> bool:
         return self._readers.value("has_blob", digest) is not None
-
-    def _add_file(self, digest: str, size: int) -> None:
-        with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
-            connection.execute("INSERT OR IGNORE INTO blobs (digest, bytes, data) VALUES (?, ?, NULL)", (digest, size))
 
     def _delete_blobs(self, unused: list[str]) -> int:
         doomed = self._quota.doom(unused)

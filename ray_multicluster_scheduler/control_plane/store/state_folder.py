@@ -1,4 +1,4 @@
-"""StateFolder: a lock, so that one control plane at a time uses a folder, and the address of the one that does."""
+"""StateFolder: a lock, so that one control plane at a time uses a folder; its file has the address of the holder."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _modified_at(path: Path) -> float:
 
 
 def _probe(path: Path) -> tuple[bool, dict[str, Any]]:
-    """Whether the lock of this folder is held, and what its file announces; nothing if it cannot be opened."""
+    """Whether the lock of this folder is held, and what its file announces; (False, {}) if it cannot be opened."""
     try:
         file = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -177,6 +177,6 @@ def _taken(path: Path) -> ConfigurationError:
     who = f"process {announced['pid']}" if "pid" in announced else "another process"
     where = f", {announced['address']}" if "address" in announced else ""
     return ConfigurationError(
-        f"A control plane ({who}{where}) has the state folder {path} already.",
-        next_step="use that one (RMCS_ADDRESS), end it with `rmcs down`, or give another folder",
+        f"Another control plane ({who}{where}) uses the state folder {path}.",
+        next_step="use it (RMCS_ADDRESS), end it with `rmcs down`, or give another folder",
     )

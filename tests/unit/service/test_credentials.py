@@ -72,7 +72,7 @@ def test_that_of_the_folder_is_sent_to_nobody_else(home: StateFolder) -> None:
 
 def test_files_that_are_refused(home: StateFolder, tmp_path: Path) -> None:
     (home.path / "token").chmod(0o644)
-    with pytest.raises(ConfigurationError, match="can be read by others"):
+    with pytest.raises(ConfigurationError, match="is readable by other users"):
         find_credentials(HERE, {"RMCS_HOME": str(home.path)})
     with pytest.raises(ConfigurationError, match="RMCS_TOKEN_FILE names .*does not exist"):
         find_credentials(HERE, {"RMCS_TOKEN_FILE": str(tmp_path / "nowhere")})

@@ -298,7 +298,7 @@ def test_sealed_and_opened(tmp_path: Path) -> None:
     assert is_undecryptable(SecretCipher(tmp_path / "other.key").decrypt(sealed))
     (tmp_path / "secret.key").chmod(0o644)
     assert is_undecryptable(SecretCipher(tmp_path / "secret.key").decrypt(sealed))
-    with pytest.raises(StoreError, match="can be read by others"):
+    with pytest.raises(StoreError, match="is readable by other users"):
         SecretCipher(tmp_path / "secret.key").encrypt(ENV)
 
 

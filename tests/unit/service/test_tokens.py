@@ -201,7 +201,7 @@ def test_a_file_that_others_can_read_is_refused(store: SqliteStore, tmp_path: Pa
     path, book = tmp_path / "state" / "token", TokenStore(store)
     ensure_first_token(book, path.parent, "me")
     path.chmod(0o640)
-    with pytest.raises(ConfigurationError, match=r"can be read by others.*chmod 600"):
+    with pytest.raises(ConfigurationError, match=r"is readable by other users.*chmod 600"):
         ensure_first_token(book, path.parent, "me")
 
 

@@ -22,10 +22,10 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_the_second_one_is_told_who_has_it(tmp_path: Path) -> None:
     with StateFolder(tmp_path / "state") as first:
         assert holder(first.path) == {"pid": os.getpid()}
-        with pytest.raises(ConfigurationError, match=rf"A control plane \(process {os.getpid()}\) has"):
+        with pytest.raises(ConfigurationError, match=rf"control plane \(process {os.getpid()}\) uses"):
             StateFolder(first.path)
         first.announce(address="http://127.0.0.1:8123")
-        with pytest.raises(ConfigurationError, match=rf"\(process {os.getpid()}, http://127.0.0.1:8123\) has"):
+        with pytest.raises(ConfigurationError, match=rf"\(process {os.getpid()}, http://127.0.0.1:8123\) uses"):
             StateFolder(first.path)
         assert holder(first.path) == {"pid": os.getpid(), "address": "http://127.0.0.1:8123"}
     assert holder(first.path) is None
@@ -70,7 +70,7 @@ def test_nobody_has_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_one_that_has_not_said_who_it_is(tmp_path: Path, text: bytes) -> None:
     folder = StateFolder(tmp_path)
     (tmp_path / "server.json").write_bytes(text)
-    with pytest.raises(ConfigurationError, match=r"A control plane \(another process\) has"):
+    with pytest.raises(ConfigurationError, match=r"control plane \(another process\) uses"):
         StateFolder(tmp_path)
     folder.release()
 

@@ -74,7 +74,7 @@ def test_a_lost_database_is_never_replaced_by_a_new_one(folder: Path, left: str,
     if how == "is empty":
         (folder / "rmcs.db").touch()
         (folder / "rmcs.made").touch()
-    with pytest.raises(StoreError, match=f"is damaged: it {how}, and .* beside it shows that there was one"):
+    with pytest.raises(StoreError, match=f"is damaged: it {how}, but .* show that there was one"):
         SqliteStore(folder)
     assert (folder / left).read_bytes() == b"something"
 
@@ -104,7 +104,7 @@ def test_also_where_only_small_payloads_ever_were(folder: Path) -> None:
     SqliteStore(folder).close()
     for left in folder.glob("rmcs.db*"):
         left.unlink()
-    with pytest.raises(StoreError, match="it is missing, and what is beside it shows that there was one"):
+    with pytest.raises(StoreError, match="it is missing, but files in the same folder show that there was one"):
         SqliteStore(folder)
 
 

@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     runtime_of,
     texts,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as items_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallItem
@@ -38,7 +38,7 @@ router = APIRouter(prefix="/api/v1", tags=["actors"])
 MOST_CALLS = 10_000
 
 
-@router.get("/actors", **described(Rule.SEE, items_docs.ACTORS))
+@router.get("/actors", **described(Rule.SEE, docs.ActorPage))
 async def list_actors(request: Request, after: str | None = None, limit: int | None = None) -> Response:
     """Living and recently ended actors, oldest first; with a ``limit`` in pages."""
     runtime, caller = runtime_of(request), caller_of(request)
@@ -50,7 +50,7 @@ async def list_actors(request: Request, after: str | None = None, limit: int | N
     return JsonResponse({"actors": page, "after": more})
 
 
-@router.get("/actor", **described(Rule.SEE, items_docs.ACTOR))
+@router.get("/actor", **described(Rule.SEE, docs.Status))
 async def get_actor(request: Request, name: str, cluster: str | None = None) -> Response:
     """A living actor by its name: one of this service, or a detached one on ``cluster``, by default on any."""
     runtime = runtime_of(request)
@@ -71,7 +71,7 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
     )
 
 
-@router.post("/calls", **described(Rule.SUBMIT, items_docs.CALL))
+@router.post("/calls", **described(Rule.SUBMIT, docs.CallsTaken, docs.Calls))
 async def call(request: Request) -> Response:
     """Call methods: ``{"client": "any name", "calls": [{"id", "actor", "method", "arguments": digest, "objects": […]}],
     "blobs": {digest: base64}}``, in the order of execution. Answers and errors are delivered to the client's mailbox
@@ -164,7 +164,7 @@ def _wanted(entry: object, box: Mailbox, user: str | None) -> CallRequest:
     return CallRequest(*named, entry.get("paths") is True, first, fresh, user)
 
 
-@router.post("/calls/{call_id}/cancel", **described(Rule.STEER, items_docs.CANCEL_CALL))
+@router.post("/calls/{call_id}/cancel", **described(Rule.STEER, docs.CallId, docs.CancelCall))
 async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     """Cancel a call: ``{"force": false}``. An answered call is not affected."""
     body, runtime = await json_of(request), runtime_of(request)
@@ -180,7 +180,7 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     return {"id": call_id}
 
 
-@router.get("/calls/{call_id}/explain", **described(Rule.SEE, items_docs.EXPLAIN_CALL))
+@router.get("/calls/{call_id}/explain", **described(Rule.SEE, docs.CallExplanation))
 async def explain_call(request: Request, call_id: str) -> Response:
     """Why a call has no answer yet."""
     open_call = runtime_of(request).method_calls.find(call_id)
@@ -189,7 +189,7 @@ async def explain_call(request: Request, call_id: str) -> Response:
     return JsonResponse(explanation.call_explanation(open_call))
 
 
-@router.get("/calls/{call_id}/result", **described(Rule.STEER, items_docs.CALL_RESULT))
+@router.get("/calls/{call_id}/result", **described(Rule.STEER, docs.PICKLED))
 async def call_result(request: Request, call_id: str, client: str) -> Response:
     """The pickled value of an answered call, or the pickled exception of user code, until its client has received
     it."""

@@ -13,12 +13,12 @@ from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import bytes_of, runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_completion
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["blobs"])
 BYTES = "application/octet-stream"
 
 
@@ -47,7 +47,7 @@ def _digest(runtime: ServiceRuntime, item_id: str) -> str | None:
     return outcome.digest
 
 
-@router.put("/api/v1/blobs/{digest}", tags=["blobs"], **described(Rule.SUBMIT, service_docs.PUT_BLOB))
+@router.put("/blobs/{digest}", **described(Rule.SUBMIT, docs.Stored, docs.PAYLOAD_BYTES))
 async def put(request: Request, digest: str) -> dict[str, Any]:
     """Store a payload under its BLAKE2b hash (16 bytes). Durable when answered."""
     runtime = runtime_of(request)
@@ -61,7 +61,7 @@ async def put(request: Request, digest: str) -> dict[str, Any]:
     return {"digest": digest, "bytes": len(data)}
 
 
-@router.get("/api/v1/blobs/{digest}", tags=["blobs"], **described(Rule.SUBMIT, service_docs.GET_BLOB))
+@router.get("/blobs/{digest}", **described(Rule.SUBMIT, docs.PAYLOAD_BYTES))
 async def get(request: Request, digest: str) -> Response:
     """The payload as it was uploaded. Without the role operator or admin: only payloads that the same user uploaded, or
     that an item of this user has."""

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     runtime_of,
     seconds,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.config.loader import config_from
@@ -32,16 +32,16 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.health.health_checker import Health
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1")
 LONGEST_DRAIN_S = 60.0
 POLL_S = 0.1
 MOST_CLUSTERS = 1000
 _SOURCE = "the request body"
 
 
-@router.get("/api/v1/clusters", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.CLUSTERS))
+@router.get("/clusters", tags=["fleet"], **described(Rule.KNOWN, docs.Clusters))
 async def clusters(request: Request, refresh: bool = False) -> Response:
-    """One row per cluster; ``refresh`` checks all of them first. Without it clusters not checked for
+    """All clusters; ``refresh`` checks them first. Without it clusters not checked for
     ``health_check_interval_s`` are checked in the background; the next answer shows the result."""
     runtime = runtime_of(request)
     if refresh:
@@ -51,27 +51,27 @@ async def clusters(request: Request, refresh: bool = False) -> Response:
     return JsonResponse({"clusters": explanation.cluster_rows(runtime)})
 
 
-@router.get("/api/v1/nodes", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.NODES))
+@router.get("/nodes", tags=["fleet"], **described(Rule.KNOWN, docs.Nodes))
 async def nodes(request: Request) -> Response:
     """The nodes of all clusters as of their last snapshots, in the form of Ray's API."""
     runtime = runtime_of(request)
     return JsonResponse({"nodes": explanation.node_rows(runtime, runtime.machine.registry.names())})
 
 
-@router.get("/api/v1/clusters/{name}/drained", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.DRAINED))
+@router.get("/clusters/{name}/drained", tags=["fleet"], **described(Rule.KNOWN, docs.Drained))
 async def drained(request: Request, name: str) -> dict[str, Any]:
-    """Is the cluster free of our items? null if it is open for new work."""
+    """Whether the cluster is free of our items; null if it is open for new work."""
     check_cluster(request, name)
     return {"drained": runtime_of(request).machine.clusters.is_drained(name)}
 
 
-@router.post("/api/v1/clusters/{name}/cordon", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.CORDON))
+@router.post("/clusters/{name}/cordon", tags=["fleet"], **described(Rule.OPERATE, docs.Cordoned))
 async def cordon(request: Request, name: str) -> dict[str, Any]:
     """Close a cluster for new work."""
     return await _cordoned(request, name, cordoned=True)
 
 
-@router.post("/api/v1/clusters/{name}/uncordon", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.UNCORDON))
+@router.post("/clusters/{name}/uncordon", tags=["fleet"], **described(Rule.OPERATE, docs.Cordoned))
 async def uncordon(request: Request, name: str) -> dict[str, Any]:
     """Open a cluster for new work again."""
     return await _cordoned(request, name, cordoned=False)
@@ -87,7 +87,9 @@ async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str,
     return {"items": items, "changed": changed}
 
 
-@router.post("/api/v1/clusters/{name}/declare-dead", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.DECLARE_DEAD))
+@router.post(
+    "/clusters/{name}/declare-dead", tags=["fleet"], **described(Rule.OPERATE, docs.ItemsThere, docs.DeclareDead)
+)
 async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     """Declare a cluster dead and settle its attempts now: ``{"reason": "…", "force": false}``."""
     body, runtime = await json_of(request), runtime_of(request)
@@ -99,7 +101,7 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     return {"items": items}
 
 
-@router.get("/api/v1/clusters/{name}", tags=["clusters"], **described(Rule.KNOWN, fleet_docs.CLUSTER))
+@router.get("/clusters/{name}", tags=["clusters"], **described(Rule.KNOWN, docs.ClusterDetails))
 async def cluster(request: Request, name: str, refresh: bool = True) -> Response:
     """One cluster, checked now; without ``refresh`` as of the last snapshot."""
     runtime = runtime_of(request)
@@ -109,7 +111,7 @@ async def cluster(request: Request, name: str, refresh: bool = True) -> Response
     return JsonResponse(_details(request, name))
 
 
-@router.post("/api/v1/clusters/{name}/check", tags=["clusters"], **described(Rule.KNOWN, fleet_docs.CHECK))
+@router.post("/clusters/{name}/check", tags=["clusters"], **described(Rule.KNOWN, docs.Checked))
 async def check(request: Request, name: str) -> Response:
     """Take a snapshot now, regardless of the circuit breaker; stopped links and jobs are retried. If the cluster
     answers an operator's check, the breaker closes."""
@@ -139,7 +141,7 @@ async def _checked(runtime: ServiceRuntime, name: str, *, by_operator: bool = Fa
     return health
 
 
-@router.post("/api/v1/clusters/{name}/drain", tags=["clusters"], **described(Rule.OPERATE, fleet_docs.DRAIN))
+@router.post("/clusters/{name}/drain", tags=["clusters"], **described(Rule.OPERATE, docs.DrainState, docs.Drain))
 async def drain(request: Request, name: str) -> Response:
     """Close a cluster for new work, and wait until it is empty: ``{"timeout": 25}``, at most 60 s. Repeat the request
     if it is not empty by then."""
@@ -168,7 +170,11 @@ async def _drained(runtime: ServiceRuntime, name: str, deadline: float) -> bool:
     return True
 
 
-@router.post("/api/v1/clusters/apply", tags=["clusters"], **described(Rule.ADMINISTER, fleet_docs.APPLY))
+@router.post(
+    "/clusters/apply",
+    tags=["clusters"],
+    **described(Rule.ADMINISTER, docs.Applied, docs.Apply, examples=docs.CONFIGURATIONS),
+)
 async def apply(request: Request, dry_run: bool = False) -> Response:
     """Replace the clusters: ``{"clusters": […]}``, or ``{"text": "the YAML of a clusters.yaml"}``, or ``{}`` to read
     the file again, as SIGHUP does. Clusters that are not named are removed; one that is removed, or moves to another

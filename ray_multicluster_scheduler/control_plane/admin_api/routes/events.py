@@ -15,14 +15,14 @@ from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream impo
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
 
 
-@router.get("/events", **described(Rule.SEE, service_docs.EVENTS))
+@router.get("/events", **described(Rule.SEE, docs.EVENT_STREAM, headers=[docs.LAST_EVENT_ID]))
 async def events(
     request: Request,
     types: str | None = None,
@@ -35,10 +35,10 @@ async def events(
     snapshot: bool = False,
     ticket: str | None = None,
 ) -> Response:
-    """Server-sent events: each has its number as ``id`` and one JSON object as ``data``. The stream begins with the
-    events after ``since`` (or the header Last-Event-ID), or with a ``snapshot`` of the present state. Several values of
-    a filter are separated by commas. An ``id`` without ``data``: no more events match up to that number. Lines that
-    begin with a colon are heartbeats. A page that cannot send a header uses a ``ticket``."""
+    """Live events as server-sent events: each has its number as ``id`` and one JSON object as ``data``. The stream
+    begins with the events after ``since`` (or the header Last-Event-ID), or with a ``snapshot`` of the present state.
+    Several values of a filter are separated by commas. An ``id`` without ``data``: no more events match up to that
+    number. Lines that begin with a colon are heartbeats. A page that cannot send a header uses a ``ticket``."""
     del ticket  # AuthMiddleware used it
     wanted = EventFilter.parse(
         {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}

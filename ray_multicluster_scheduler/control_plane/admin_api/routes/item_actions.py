@@ -18,8 +18,8 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_key, idempotency_key_of, new_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import json_of, runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as items_docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import IDEMPOTENCY_KEY, described
 from ray_multicluster_scheduler.control_plane.config.item_models import is_id
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED
@@ -29,10 +29,10 @@ from ray_multicluster_scheduler.control_plane.runtime.submission_checks import c
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_task
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["items"])
 
 
-@router.post("/api/v1/items/{item_id}/cancel", tags=["items"], **described(Rule.STEER, items_docs.CANCEL))
+@router.post("/items/{item_id}/cancel", **described(Rule.STEER, docs.Cancelled, docs.Cancel))
 async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     """Cancel an item: ``{"reason": "…", "force": false}``. A finished item is not changed; the answer has its state."""
     body, runtime = await json_of(request), runtime_of(request)
@@ -46,9 +46,9 @@ async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     return {"id": item_id, "state": EXPIRED if item is None else str(item.state), "changed": changed}
 
 
-@router.post("/api/v1/items/{item_id}/hold", tags=["items"], **described(Rule.STEER, items_docs.HOLD))
+@router.post("/items/{item_id}/hold", **described(Rule.STEER, docs.Changed, docs.Reason))
 async def hold(request: Request, item_id: str) -> dict[str, Any]:
-    """Keep an item from starting until it is released. A dispatched attempt continues; the next one is held."""
+    """Hold an item: it does not start until it is released. A dispatched attempt continues; the next one is held."""
     body, runtime = await json_of(request), runtime_of(request)
     item = await _unfinished_item(request, item_id)
     reason, before = checked_reason(body.get("reason", "")), _held(request, item)
@@ -58,7 +58,7 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
     return {**_now(request, item), "changed": before != reason}
 
 
-@router.post("/api/v1/items/{item_id}/release", tags=["items"], **described(Rule.STEER, items_docs.RELEASE))
+@router.post("/items/{item_id}/release", **described(Rule.STEER, docs.Changed))
 async def release(request: Request, item_id: str) -> dict[str, Any]:
     """Release a held item."""
     runtime = runtime_of(request)
@@ -70,7 +70,7 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
     return {**_now(request, item), "changed": before is not None}
 
 
-@router.post("/api/v1/items/{item_id}/priority", tags=["items"], **described(Rule.STEER, items_docs.PRIORITY))
+@router.post("/items/{item_id}/priority", **described(Rule.STEER, docs.Prioritised, docs.Priority))
 async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     """Change the priority of a waiting item: ``{"priority": 5}``."""
     body, runtime = await json_of(request), runtime_of(request)
@@ -119,7 +119,7 @@ def _held(request: Request, item: Item) -> str | None:
     return None if record is None else record.held
 
 
-@router.post("/api/v1/items/{item_id}/retry", tags=["items"], **described(Rule.SUBMIT, items_docs.RETRY))
+@router.post("/items/{item_id}/retry", **described(Rule.SUBMIT, docs.Retried, docs.Retry, headers=[IDEMPOTENCY_KEY]))
 async def retry(request: Request, item_id: str) -> Response:
     """Submit a failed or cancelled item again, as a new item: ``{"id": "of the new item", "anyway": false}``. It has
     the same code, arguments and options, and does not end with the program that submitted the first. ``anyway`` permits
@@ -232,7 +232,7 @@ def _again(task: TaskDescription, item_id: str, key: str | None) -> TaskDescript
     return replace(task, id=item_id, actor=actor, idempotency_key=key, submitted_at=0.0, program=None, repeats=task.id)
 
 
-@router.delete("/api/v1/items/{item_id}", tags=["items"], **described(Rule.STEER, items_docs.FORGET))
+@router.delete("/items/{item_id}", **described(Rule.STEER, docs.Forgotten))
 async def forget(request: Request, item_id: str) -> Response:
     """Delete the history, output and values of an item that is over. Its id then answers EXPIRED, and stays in use.
     What Ray keeps of a job is not deleted."""

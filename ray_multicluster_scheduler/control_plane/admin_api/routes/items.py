@@ -52,8 +52,8 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
     seconds,
     texts,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as items_docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import IDEMPOTENCY_KEY, described
 from ray_multicluster_scheduler.control_plane.config.item_models import item_from
 from ray_multicluster_scheduler.control_plane.runtime import job_logs, wire
 from ray_multicluster_scheduler.control_plane.runtime.explanation import (
@@ -67,7 +67,7 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
 from ray_multicluster_scheduler.control_plane.store import ItemQuery, StoredItem
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import started_at
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1")
 MOST_ITEMS = 10_000
 LONGEST_WAIT_S = 60.0
 _OF_ONE = ("task", "objects", "get_if_exists")
@@ -75,7 +75,11 @@ _OF_ALL = ("blobs", "client")
 _ROWS_AT_ONCE = 50
 
 
-@router.post("/api/v1/items", tags=["items"], **described(Rule.SUBMIT, items_docs.SUBMIT))
+@router.post(
+    "/items",
+    tags=["items"],
+    **described(Rule.SUBMIT, docs.Accepted, docs.Submission, examples=docs.SUBMISSIONS, headers=[IDEMPOTENCY_KEY]),
+)
 async def submit(request: Request) -> Response:
     """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable.
     An item without an id gets one."""
@@ -90,10 +94,14 @@ async def submit(request: Request) -> Response:
     return JsonResponse(answer)
 
 
-@router.post("/api/v1/items/batch", tags=["items"], **described(Rule.SUBMIT, items_docs.SUBMIT_BATCH))
+@router.post(
+    "/items/batch",
+    tags=["items"],
+    **described(Rule.SUBMIT, docs.AcceptedBatch, docs.Batch, examples=docs.BATCHES, headers=[IDEMPOTENCY_KEY]),
+)
 async def submit_batch(request: Request) -> Response:
-    """Submit many: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by itself;
-    the answers are in the order of the items, and accepted items are durable. Items without an id get one."""
+    """Submit many items: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by
+    itself; the answers are in the order of the items, and accepted items are durable. Items without an id get one."""
     body = await json_of(request, each="items")
     check_fields(body, ("items", *_OF_ALL), "A batch")
     return JsonResponse({"items": await _take(request, body, many=True)})
@@ -187,9 +195,9 @@ def _wanted(entry: object, user: str) -> SubmitRequest:
     return SubmitRequest(task, objects, entry.get("get_if_exists") is True)
 
 
-@router.get("/api/v1/items/{item_id}", tags=["items"], **described(Rule.SEE, items_docs.GET))
+@router.get("/items/{item_id}", tags=["items"], **described(Rule.SEE, docs.Status))
 async def get(request: Request, item_id: str) -> dict[str, Any]:
-    """The current state of an item, with its outcome if it is over."""
+    """The state of an item, with its outcome if it is over."""
     item = await runtime_of(request).find_item(item_id)
     if item is None:
         return {"id": item_id, "state": "EXPIRED"}
@@ -225,7 +233,7 @@ def _status(caller: Caller, item: Promise) -> dict[str, Any]:
     return status if caller.steers_all or ownership.may_read_value(caller, item) else ownership.without_values(status)
 
 
-@router.get("/api/v1/items", tags=["items"], **described(Rule.SEE, items_docs.LIST))
+@router.get("/items", tags=["items"], **described(Rule.SEE, docs.ItemPage))
 async def list_items(
     request: Request,
     state: str | None = None,
@@ -239,7 +247,7 @@ async def list_items(
     after: str | None = None,
     limit: int = 100,
 ) -> dict[str, Any]:
-    """Newest first, in pages: pass the ``after`` of the answer for the next one."""
+    """Items, newest first, in pages: pass the ``after`` of the answer for the next one."""
     states = _states(state)
     if kind is not None and kind not in KINDS:
         raise ConfigurationError(f"kind is {kind[:100]!r}.", next_step=f"use one of {', '.join(KINDS)}")
@@ -280,9 +288,10 @@ def _row(stored: StoredItem) -> dict[str, Any]:
     }
 
 
-@router.post("/api/v1/wait", tags=["items"], **described(Rule.SEE, items_docs.WAIT))
+@router.post("/wait", tags=["items"], **described(Rule.SEE, docs.Changes, docs.Wait))
 async def wait(request: Request) -> Response:
-    """Long poll: ``{"client": "any name", "mailbox": …, "add": [ids], "heard": [ids], "timeout": 25}``.
+    """Wait for changes of items, as a long poll: ``{"client": "any name", "mailbox": …, "add": [ids], "heard": [ids],
+    "timeout": 25}``.
 
     Answers with changes of the client's items. Ended items are repeated until the client acknowledges them in
     ``heard``. ``mailbox`` is the one of the last answer; if an answer has another one, add all ids again.
@@ -307,7 +316,7 @@ async def wait(request: Request) -> Response:
     return JsonResponse(await run_while_valid(request, asking))
 
 
-@router.get("/api/v1/items/{item_id}/explain", tags=["items"], **described(Rule.SEE, items_docs.EXPLAIN))
+@router.get("/items/{item_id}/explain", tags=["items"], **described(Rule.SEE, docs.Explanation))
 async def explain(request: Request, item_id: str) -> Response:
     """Why an item is in its state."""
     runtime, caller = runtime_of(request), caller_of(request)
@@ -315,7 +324,11 @@ async def explain(request: Request, item_id: str) -> Response:
     return JsonResponse(ownership.without_hidden_ids(story, caller, runtime.live_owner))
 
 
-@router.get("/api/v1/items/{item_id}/result", tags=["items"], **described(Rule.STEER, items_docs.RESULT))
+@router.get(
+    "/items/{item_id}/result",
+    tags=["items"],
+    **described(Rule.STEER, docs.PICKLED, others={204: ("It succeeded and has no value, such as a job.", None)}),
+)
 async def result(request: Request, item_id: str) -> Response:
     """The pickled value of an item that succeeded, or the pickled exception of user code."""
     runtime = runtime_of(request)
@@ -338,7 +351,7 @@ async def result(request: Request, item_id: str) -> Response:
     return Response(stored.payload, media_type=BYTES)
 
 
-@router.get("/api/v1/items/{item_id}/logs", tags=["items"], **described(Rule.SEE, items_docs.LOGS))
+@router.get("/items/{item_id}/logs", tags=["items"], **described(Rule.SEE, docs.OUTPUT_TEXT))
 async def logs(
     request: Request, item_id: str, attempt: int | None = None, stream: str | None = None, follow: bool = False
 ) -> Response:
@@ -381,7 +394,7 @@ async def logs(
     return PlainTextResponse(await runtime.output_of(item, attempt or item.attempt, stream))
 
 
-@router.get("/api/v1/jobs", tags=["fleet"], **described(Rule.SEE, items_docs.JOBS))
+@router.get("/jobs", tags=["fleet"], **described(Rule.SEE, docs.JobPage))
 async def jobs(request: Request, after: str | None = None, limit: int = 100) -> Response:
     """All known jobs, newest first, in pages: pass the ``after`` of the answer for the next one."""
     runtime, only = runtime_of(request), visible_owner(request)
@@ -395,7 +408,7 @@ async def jobs(request: Request, after: str | None = None, limit: int = 100) -> 
     return JsonResponse({"jobs": rows, "after": cursor_of(page.after)})
 
 
-@router.get("/api/v1/jobs/{job_id}", tags=["fleet"], **described(Rule.SEE, items_docs.JOB))
+@router.get("/jobs/{job_id}", tags=["fleet"], **described(Rule.SEE, docs.JobInfo))
 async def job(request: Request, job_id: str) -> Response:
     """A job in the form of Ray's job API."""
     return JsonResponse(await runtime_of(request).job(job_id, see_check(caller_of(request))))

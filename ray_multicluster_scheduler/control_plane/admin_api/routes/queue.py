@@ -32,11 +32,11 @@ from ray_multicluster_scheduler.control_plane.runtime.submission_checks import c
 from ray_multicluster_scheduler.control_plane.store import ItemQuery as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged, QueuePaused, QueueResumed
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1")
 LONGEST_OWNER = 256
 
 
-@router.get("/api/v1/queue", tags=["queue"], **described(Rule.SEE, items_docs.QUEUE))
+@router.get("/queue", tags=["queue"], **described(Rule.SEE, items_docs.Queue))
 async def queue(request: Request, owner: str | None = None, after: str | None = None, limit: int = 100) -> Response:
     """Numbers of waiting items, and the items, longest wait first, with reason and position in the queue; in pages. A
     submitter sees its own."""
@@ -56,14 +56,14 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
     )
 
 
-@router.get("/api/v1/owners", tags=["queue"], **described(Rule.SEE, items_docs.OWNERS))
+@router.get("/owners", tags=["queue"], **described(Rule.SEE, items_docs.Owners))
 async def owners(request: Request) -> Response:
     """Owners with unfinished items or limits: their numbers of items, and their limits."""
     caller, rows = caller_of(request), await _owners(runtime_of(request))
     return JsonResponse({"owners": [row for name, row in rows.items() if caller.may_see(name)]})
 
 
-@router.get("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.SEE, items_docs.OWNER))
+@router.get("/owners/{owner:path}", tags=["queue"], **described(Rule.SEE, items_docs.Owner))
 async def one_owner(request: Request, owner: str) -> Response:
     """One owner, even if all its items are over."""
     check_seen(request, owner, f"what {owner} has")
@@ -79,16 +79,16 @@ async def one_owner(request: Request, owner: str) -> Response:
     return JsonResponse(row)
 
 
-@router.put("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, items_docs.SET_LIMITS))
+@router.put("/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, items_docs.Owner, items_docs.Limits))
 async def set_limits(request: Request, owner: str) -> Response:
     """Set all limits of an owner, durably; limits that are not given get their defaults. Running items continue."""
     limits = owner_limits_from(await json_of(request))
     return await _limited(request, owner, limits)
 
 
-@router.delete("/api/v1/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, items_docs.RESET_LIMITS))
+@router.delete("/owners/{owner:path}", tags=["queue"], **described(Rule.ADMINISTER, items_docs.Owner))
 async def reset_limits(request: Request, owner: str) -> Response:
-    """Return to the limits in the settings."""
+    """Reset the limits of an owner to the settings."""
     return await _limited(request, owner, None)
 
 
@@ -113,7 +113,9 @@ async def _owners(runtime: ServiceRuntime, *also: str) -> dict[str, dict[str, An
     return queue_counts.owner_rows(counts, runtime, also)
 
 
-@router.post("/api/v1/queue/{what}/{name:path}/pause", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.PAUSE))
+@router.post(
+    "/queue/{what}/{name:path}/pause", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.Paused, items_docs.Reason)
+)
 async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     """Pause a queue: start no new items on a ``cluster``, or of an ``owner``."""
     body, runtime = await json_of(request), runtime_of(request)
@@ -125,9 +127,9 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     return {what: name, "changed": before != reason}
 
 
-@router.post("/api/v1/queue/{what}/{name:path}/resume", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.RESUME))
+@router.post("/queue/{what}/{name:path}/resume", tags=["fleet"], **described(Rule.OPERATE, fleet_docs.Paused))
 async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
-    """End a pause."""
+    """Resume a paused queue."""
     runtime, before = runtime_of(request), _paused(request, what, name)
     runtime.post_user_event(QueueResumed("cluster" if what == "cluster" else "owner", name))
     await runtime.until_durable()

@@ -22,21 +22,25 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import KEPT_HOURS, LoadSeries, table
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import json_of, runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import JSON, described
 
 router = APIRouter()
 
 
-@router.get("/healthz", tags=["probes"], **described(Rule.OPEN, service_docs.HEALTH))
+@router.get("/healthz", tags=["probes"], **described(Rule.OPEN, docs.Health))
 async def healthz() -> dict[str, Any]:
-    """The process answers."""
+    """Check that the process answers."""
     return {"status": "ok"}
 
 
-@router.get("/readyz", tags=["probes"], **described(Rule.OPEN, service_docs.READY))
+@router.get(
+    "/readyz",
+    tags=["probes"],
+    **described(Rule.OPEN, docs.Health, others={503: ("It does not; the reason.", docs.NotReady)}),
+)
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
-    """The service can accept work; 503 with the reason if not."""
+    """Check that the service accepts work; 503 with the reason if not."""
     runtime = runtime_of(request)
     trouble = runtime.store.write_problem or runtime.refusal
     if trouble is not None:
@@ -45,13 +49,13 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
     return {"status": "ready"}
 
 
-@router.get("/api/v1/openapi.json", tags=["about"], **described(Rule.OPEN, service_docs.OPENAPI))
+@router.get("/api/v1/openapi.json", tags=["about"], **described(Rule.OPEN, docs.OPENAPI_DOCUMENT))
 async def openapi(request: Request) -> Response:
-    """Every route, with schemas and examples."""
+    """This document: every route, with schemas and examples."""
     return JsonResponse(request.app.openapi())
 
 
-@router.get("/api/v1/settings", tags=["about"], **described(Rule.KNOWN, service_docs.SETTINGS))
+@router.get("/api/v1/settings", tags=["about"], **described(Rule.KNOWN, docs.SettingsInForce))
 async def settings(request: Request) -> Response:
     """The settings in force, from the file, the environment and defaults; secrets are masked."""
     runtime = runtime_of(request)
@@ -65,7 +69,7 @@ async def settings(request: Request) -> Response:
     )
 
 
-@router.get("/api/v1/fleet", tags=["fleet"], **described(Rule.KNOWN, service_docs.FLEET))
+@router.get("/api/v1/fleet", tags=["fleet"], **described(Rule.KNOWN, docs.Fleet))
 async def fleet(request: Request) -> Response:
     """What a client needs to submit: settings, clusters, home directories."""
     runtime, caller = runtime_of(request), caller_of(request)
@@ -83,15 +87,15 @@ async def fleet(request: Request) -> Response:
     )
 
 
-@router.get("/api/v1/log-level", tags=["about"], **described(Rule.KNOWN, service_docs.LOG_LEVEL))
+@router.get("/api/v1/log-level", tags=["about"], **described(Rule.KNOWN, docs.LogLevel))
 async def log_level() -> Response:
     """The minimum level of log lines."""
     return JsonResponse({"level": level_now()})
 
 
-@router.put("/api/v1/log-level", tags=["about"], **described(Rule.OPERATE, service_docs.SET_LOG_LEVEL))
+@router.put("/api/v1/log-level", tags=["about"], **described(Rule.OPERATE, docs.LogLevel, docs.LogLevel))
 async def set_log_level(request: Request) -> Response:
-    """Change the level until the next start of the service."""
+    """Set the minimum level of log lines, until the next start of the service."""
     body = await json_of(request)
     level, others = body.get("level"), sorted(set(body) - {"level"})
     if others:
@@ -108,7 +112,7 @@ async def set_log_level(request: Request) -> Response:
     return JsonResponse({"level": level})
 
 
-@router.get("/metrics", tags=["probes"], **described(Rule.KNOWN, service_docs.METRICS))
+@router.get("/metrics", tags=["probes"], **described(Rule.KNOWN, docs.METRICS_TEXT))
 async def metrics(request: Request) -> Response:
     """All metrics, in the text form of Prometheus. Clusters not checked for ``health_check_interval_s`` are checked in
     the background; the next answer shows the result."""
@@ -121,7 +125,7 @@ async def metrics(request: Request) -> Response:
     return Response(metrics_text(runtime, room), media_type=CONTENT_TYPE)
 
 
-@router.get("/api/v1/series", tags=["fleet"], **described(Rule.KNOWN, service_docs.SERIES))
+@router.get("/api/v1/series", tags=["fleet"], **described(Rule.KNOWN, docs.Series))
 async def series(request: Request, hours: float = 1.0) -> Response:
     """Load of every cluster and queue length, by minute for the last ``hours``. It survives restarts; times when no
     service ran are null."""

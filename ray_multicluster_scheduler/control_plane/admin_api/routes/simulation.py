@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.http.problems import Jso
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import missing_task_error, with_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import json_of, runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as fleet_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import MOST_ITEMS, SimulationRunner
 from ray_multicluster_scheduler.control_plane.config.item_models import item_from
@@ -31,13 +31,13 @@ from ray_multicluster_scheduler.simulation import Synthetic
 from ray_multicluster_scheduler.simulation.workloads.trace import trace_text
 from ray_multicluster_scheduler.simulation.workloads.workload import Item
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["fleet"])
 _MOST_SEED = 2**53
 _NOT_HERE = frozenset({"policies"})
 """Settings that name code to load: only the operator who starts the service may set them."""
 
 
-@router.post("/api/v1/plan", tags=["fleet"], **described(Rule.KNOWN, fleet_docs.PLAN))
+@router.post("/plan", **described(Rule.KNOWN, docs.Placement, docs.Plan))
 async def plan(request: Request) -> Response:
     """Where an item would be placed now, and why: ``{"task": {…}}``. Checks all clusters first, and submits nothing.
     An owner or a priority that the caller may not use is refused as in a submission."""
@@ -49,7 +49,7 @@ async def plan(request: Request) -> Response:
     return JsonResponse(runtime.machine.plan(wanted.task, runtime.clock.now()).to_dict())
 
 
-@router.get("/api/v1/trace", tags=["fleet"], **described(Rule.SEE, fleet_docs.TRACE))
+@router.get("/trace", **described(Rule.SEE, docs.TRACE_CSV))
 async def trace(request: Request) -> Response:
     """Past work as a CSV trace for `rmcs simulate`."""
     pages = history_trace(runtime_of(request).store, visible_owner(request))
@@ -65,7 +65,7 @@ async def _lines(pages: Iterator[list[Item]], still: Callable[[], bool]) -> Asyn
         head = False
 
 
-@router.post("/api/v1/simulate", tags=["fleet"], **described(Rule.STEER, fleet_docs.SIMULATE))
+@router.post("/simulate", **described(Rule.STEER, docs.SIMULATION_RESULT, docs.Simulate))
 async def simulate(request: Request) -> Response:
     """Simulate a synthetic workload in virtual time with the same scheduler: ``{"synthetic": "items=1000 over=1h",
     "nodes": {"mac": "4x{CPU:16}"}, "settings": {…}, "seed": 0}``. The clusters are this service's, in their last known

@@ -14,13 +14,13 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenStore, roles_of
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import access_of, is_text, json_of, texts
-from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as service_docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1")
 
 
-@router.post("/api/v1/session", tags=["login"], **described(Rule.KNOWN, service_docs.LOG_IN))
+@router.post("/session", tags=["login"], **described(Rule.KNOWN, docs.Session))
 async def log_in(request: Request) -> Response:
     """Begin a browser session: send ``Authorization: Bearer``; the answer sets a cookie that scripts cannot read. The
     session ends after twelve hours, when its token becomes invalid, with ``DELETE``, or when the service stops."""
@@ -38,7 +38,7 @@ async def log_in(request: Request) -> Response:
     return answer
 
 
-@router.delete("/api/v1/session", tags=["login"], **described(Rule.KNOWN, service_docs.LOG_OUT))
+@router.delete("/session", tags=["login"], **described(Rule.KNOWN, docs.Ended))
 async def log_out(request: Request) -> Response:
     """End the session of the cookie."""
     access = access_of(request)
@@ -50,7 +50,7 @@ async def log_out(request: Request) -> Response:
     return answer
 
 
-@router.post("/api/v1/ticket", tags=["login"], **described(Rule.KNOWN, service_docs.TICKET))
+@router.post("/ticket", tags=["login"], **described(Rule.KNOWN, docs.Ticket))
 async def ticket(request: Request) -> Response:
     """Make a ticket for one WebSocket or one event stream, for pages that cannot send a header: ``?ticket=…``. It is
     valid once, for 30 seconds."""
@@ -73,13 +73,13 @@ def _secure(request: Request) -> bool:
     return access_of(request).secure or request.url.scheme == "https"
 
 
-@router.get("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, service_docs.LIST_TOKENS))
+@router.get("/tokens", tags=["tokens"], **described(Rule.ADMINISTER, docs.Tokens))
 async def list_tokens(request: Request) -> dict[str, Any]:
     """All tokens, oldest first, including expired ones; without their secret texts."""
     return {"tokens": _store(request).list()}
 
 
-@router.post("/api/v1/tokens", tags=["tokens"], **described(Rule.ADMINISTER, service_docs.CREATE_TOKEN))
+@router.post("/tokens", tags=["tokens"], **described(Rule.ADMINISTER, docs.NewToken, docs.CreateToken))
 async def create(request: Request) -> dict[str, Any]:
     """Create a token: ``{"user": "alice", "roles": ["submitter"], "note": "", "expires_at": seconds since 1970, or
     null}``. The answer has its secret text, this once: only a hash is stored."""
@@ -109,7 +109,7 @@ async def create(request: Request) -> dict[str, Any]:
     return {**about, "token": text}
 
 
-@router.delete("/api/v1/tokens/{token_id}", tags=["tokens"], **described(Rule.ADMINISTER, service_docs.REVOKE_TOKEN))
+@router.delete("/tokens/{token_id}", tags=["tokens"], **described(Rule.ADMINISTER, docs.Token))
 async def revoke(request: Request, token_id: str, force: bool = False) -> dict[str, Any]:
     """Make a token invalid at once, and end its streams. The last token of an admin needs ``force``. Answered when it
     is durable; if it cannot be written now, the token is invalid all the same, and the request can be repeated."""

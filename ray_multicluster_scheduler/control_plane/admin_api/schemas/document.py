@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -104,6 +105,7 @@ class DocumentedApp(FastAPI):
             for path, operation in _operations(made):
                 # Docstrings are reStructuredText, the document is Markdown.
                 operation["description"] = operation.get("description", "").replace("``", "`")
+                operation["summary"] = " ".join(re.split(r"[.:;]\s", operation["description"] + " ")[0].split())
                 operation["security"] = [] if operation.get(RULE) == Rule.OPEN else [{name: []} for name in _SCHEMES]
                 for parameter in operation.get("parameters", ()):
                     _explain(path, parameter)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import ID, ApiModel, optional, required
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.items import Reason
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import Raw, RouteDocs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import Raw
 from ray_multicluster_scheduler.control_plane.config.item_models import TaskModel
 
 
@@ -160,34 +160,13 @@ class Simulate(ApiModel):
 
 
 _MAC = {"name": "mac", "dashboard": "http://127.0.0.1:9", "weight": 1.2}
-CLUSTERS = RouteDocs("All clusters", Clusters)
-CLUSTER = RouteDocs("One cluster", ClusterDetails)
-NODES = RouteDocs("The nodes of all clusters", Nodes)
-DRAINED = RouteDocs("Whether a closed cluster is empty", Drained)
-CORDON = RouteDocs("Close a cluster for new work", Cordoned)
-UNCORDON = RouteDocs("Open a cluster for new work", Cordoned)
-DECLARE_DEAD = RouteDocs("Declare a cluster dead and settle its items", ItemsThere, DeclareDead)
-CHECK = RouteDocs("Check a cluster now", Checked)
-DRAIN = RouteDocs("Drain a cluster: close it, and wait until it is empty", DrainState, Drain)
-APPLY = RouteDocs(
-    "Add, change and remove clusters",
-    Applied,
-    Apply,
-    examples={
-        "clusters": {"clusters": [_MAC]},
-        "text": {"text": "clusters:\n- {name: mac, dashboard: 'http://127.0.0.1:9', weight: 1.2}\n"},
-    },
-)
-PAUSE = RouteDocs("Pause the queue of a cluster or an owner", Paused, Reason)
-RESUME = RouteDocs("Resume a paused queue", Paused)
-PLAN = RouteDocs("Where an item would be placed now, and why", Placement, Plan)
-TRACE = RouteDocs("Past work, as a trace for simulations", Raw("submit,shape,run\n0.0,CPU=1,61.5\n", "text/csv"))
-SIMULATE = RouteDocs(
-    "Simulate a workload",
-    Raw(
-        {"items": 50},
-        "application/json",
-        {"type": "object", "description": "The results, as of `rmcs simulate -o json`."},
-    ),
-    Simulate,
+CONFIGURATIONS: dict[str, Any] = {
+    "clusters": {"clusters": [_MAC]},
+    "text": {"text": "clusters:\n- {name: mac, dashboard: 'http://127.0.0.1:9', weight: 1.2}\n"},
+}
+TRACE_CSV = Raw("submit,shape,run\n0.0,CPU=1,61.5\n", "text/csv")
+SIMULATION_RESULT = Raw(
+    {"items": 50},
+    "application/json",
+    {"type": "object", "description": "The results, as of `rmcs simulate -o json`."},
 )

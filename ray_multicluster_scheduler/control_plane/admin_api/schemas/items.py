@@ -21,9 +21,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import (
     BYTES,
     BYTES_SCHEMA,
-    IDEMPOTENCY_KEY,
     Raw,
-    RouteDocs,
 )
 from ray_multicluster_scheduler.control_plane.config.item_models import TaskModel
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
@@ -167,36 +165,16 @@ class Explanation(ApiModel):
     history: list[dict[str, Any]] = optional("Every step, oldest first.")
 
 
-SUBMIT = RouteDocs(
-    "Submit one item",
-    Accepted,
-    Submission,
-    examples={
-        "job": {"task": NIGHTLY},
-        "without an id": {"task": _UNNAMED},
-        "task": {"task": {"kind": "task", **_MEMBER}, "blobs": _BLOBS},
-        "actor": {"task": _ACTOR, "blobs": _BLOBS},
-        "gang": {"task": {"kind": "gang", "name": "both", "gang": {"members": [_MEMBER, _MEMBER]}}, "blobs": _BLOBS},
-    },
-    headers=[IDEMPOTENCY_KEY],
-)
-SUBMIT_BATCH = RouteDocs(
-    "Submit many items",
-    AcceptedBatch,
-    Batch,
-    examples={"two jobs": {"items": [{"task": NIGHTLY}, {"task": _UNNAMED}]}},
-    headers=[IDEMPOTENCY_KEY],
-)
-GET = RouteDocs("One item", Status)
-LIST = RouteDocs("Many items, newest first, in pages", ItemPage)
-WAIT = RouteDocs("Changes of many items, as a long poll", Changes, Wait)
-EXPLAIN = RouteDocs("Why an item is in its state", Explanation)
-RESULT = RouteDocs(
-    "The value of an item",
-    Raw("(pickled bytes)", BYTES, BYTES_SCHEMA),
-    others={204: ("It succeeded and has no value, such as a job.", None)},
-)
-LOGS = RouteDocs("The output of an item", Raw("epoch 1: loss 0.7\n", "text/plain"))
+SUBMISSIONS: dict[str, Any] = {
+    "job": {"task": NIGHTLY},
+    "without an id": {"task": _UNNAMED},
+    "task": {"task": {"kind": "task", **_MEMBER}, "blobs": _BLOBS},
+    "actor": {"task": _ACTOR, "blobs": _BLOBS},
+    "gang": {"task": {"kind": "gang", "name": "both", "gang": {"members": [_MEMBER, _MEMBER]}}, "blobs": _BLOBS},
+}
+BATCHES: dict[str, Any] = {"two jobs": {"items": [{"task": NIGHTLY}, {"task": _UNNAMED}]}}
+PICKLED = Raw("(pickled bytes)", BYTES, BYTES_SCHEMA)
+OUTPUT_TEXT = Raw("epoch 1: loss 0.7\n", "text/plain")
 
 
 # ---- items: change
@@ -250,14 +228,6 @@ class Retried(Accepted):
     repeats: str = required("The id of the retried item.", ID)
 
 
-CANCEL = RouteDocs("Cancel an item", Cancelled, Cancel)
-HOLD = RouteDocs("Hold an item", Changed, Reason)
-RELEASE = RouteDocs("Release a held item", Changed)
-PRIORITY = RouteDocs("Change the priority of an item", Prioritised, Priority)
-FORGET = RouteDocs("Delete an item that is over", Forgotten)
-RETRY = RouteDocs("Retry an item that is over, as a new item", Retried, Retry, headers=[IDEMPOTENCY_KEY])
-
-
 # ---- jobs
 
 
@@ -280,10 +250,6 @@ class JobInfo(ApiModel):
 class JobPage(ApiModel):
     jobs: list[JobInfo] = required()
     after: str | None = required(NEXT_PAGE)
-
-
-JOBS = RouteDocs("Stored jobs, newest first, in pages", JobPage)
-JOB = RouteDocs("A job in the form of Ray's Jobs API", JobInfo)
 
 
 # ---- actors and calls of their methods
@@ -338,14 +304,6 @@ class CancelCall(ApiModel):
 class CallExplanation(CallId):
     state: str = required()
     sentence: str = required(example="was sent to mac")
-
-
-ACTORS = RouteDocs("Living and recently ended actors", ActorPage)
-ACTOR = RouteDocs("A living actor by its name", Status)
-CALL = RouteDocs("Call methods of actors", CallsTaken, Calls)
-CANCEL_CALL = RouteDocs("Cancel a call", CallId, CancelCall)
-EXPLAIN_CALL = RouteDocs("Why a call has no answer yet", CallExplanation)
-CALL_RESULT = RouteDocs("The answer to a call", Raw("(pickled bytes)", BYTES, BYTES_SCHEMA))
 
 
 # ---- the queue and its owners
@@ -421,10 +379,3 @@ class Owner(ApiModel):
 
 class Owners(ApiModel):
     owners: list[Owner] = required()
-
-
-QUEUE = RouteDocs("Waiting items, and why they wait", Queue)
-OWNERS = RouteDocs("Owners, their numbers of items and their limits", Owners)
-OWNER = RouteDocs("One owner", Owner)
-SET_LIMITS = RouteDocs("Change the limits of an owner", Owner, Limits)
-RESET_LIMITS = RouteDocs("Reset the limits of an owner to the settings", Owner)

@@ -26,35 +26,38 @@ class Raw:
     schema: Schema = field(default_factory=lambda: {"type": "string"})
 
 
-@dataclass(frozen=True, slots=True)
-class RouteDocs:
-    """The OpenAPI description of a route. ``examples`` are bodies by name; without them one is made from the model.
-    ``others`` are answers other than 200 by status, with a sentence. ``headers`` are those that the route reads."""
+def described(
+    rule: Rule,
+    answer: type[ApiModel] | Raw,
+    body: type[ApiModel] | Raw | None = None,
+    *,
+    examples: Mapping[str, Any] | None = None,
+    others: Mapping[int, tuple[str, type[ApiModel] | None]] | None = None,
+    headers: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Options of the decorator of a route: ``@router.get("/clusters", **described(Rule.KNOWN, Clusters))``.
 
-    summary: str
-    answer: type[ApiModel] | Raw
-    body: type[ApiModel] | Raw | None = None
-    examples: Mapping[str, Any] = field(default_factory=dict)
-    others: Mapping[int, tuple[str, type[ApiModel] | None]] = field(default_factory=dict)
-    headers: Sequence[Mapping[str, Any]] = ()
-
-
-def described(rule: Rule, route: RouteDocs) -> dict[str, Any]:
-    """For the decorator of a route: ``@router.get("/clusters", **described(Rule.KNOWN, docs.CLUSTERS))``."""
+    ``examples`` are bodies by name; without them one is made from the model. ``others`` are answers other than 200 by
+    status, with a sentence. ``headers`` are those that the route reads. Its docstring becomes summary and description.
+    """
     options = needs(rule)
-    extra = {**options["openapi_extra"], "responses": _answers(route)}
-    if route.body is not None:
-        needed = isinstance(route.body, Raw) or any(one.is_required() for one in route.body.model_fields.values())
-        extra["requestBody"] = {"required": needed, "content": _content(route.body, route.examples)}
-    if route.headers:
-        extra["parameters"] = [dict(header) for header in route.headers]
-    options.update(summary=route.summary, openapi_extra=extra, response_model=None, responses=_PROBLEMS)
-    if isinstance(route.answer, Raw) and route.answer.media != JSON:
+    answers: dict[str, Any] = {"200": {"description": "Done.", "content": _content(answer)}}
+    for status, (sentence, model) in (others or {}).items():
+        content = {} if model is None else {"content": _content(model)}
+        answers[str(status)] = {"description": sentence, **content}
+    extra = {**options["openapi_extra"], "responses": answers}
+    if body is not None:
+        needed = isinstance(body, Raw) or any(one.is_required() for one in body.model_fields.values())
+        extra["requestBody"] = {"required": needed, "content": _content(body, examples)}
+    if headers:
+        extra["parameters"] = [dict(header) for header in headers]
+    options.update(openapi_extra=extra, response_model=None, responses=_PROBLEMS)
+    if isinstance(answer, Raw) and answer.media != JSON:
         options["response_class"] = Response  # else the document would promise JSON, too
     return options
 
 
-def _content(content: type[ApiModel] | Raw, examples: Mapping[str, Any]) -> dict[str, Any]:
+def _content(content: type[ApiModel] | Raw, examples: Mapping[str, Any] | None = None) -> dict[str, Any]:
     if isinstance(content, Raw):
         return {content.media: {"schema": content.schema, "examples": {"example": {"value": content.example}}}}
     shown = examples or {"example": example_of(content)}
@@ -62,16 +65,9 @@ def _content(content: type[ApiModel] | Raw, examples: Mapping[str, Any]) -> dict
     return {JSON: {"schema": schema, "examples": {name: {"value": value} for name, value in shown.items()}}}
 
 
-def _answers(route: RouteDocs) -> dict[str, Any]:
-    answers: dict[str, Any] = {"200": {"description": "Done.", "content": _content(route.answer, {})}}
-    for status, (sentence, model) in route.others.items():
-        answers[str(status)] = {"description": sentence, **({} if model is None else {"content": _content(model, {})})}
-    return answers
-
-
 def _problem(error: str, status: int, code: str, message: str, next_step: str) -> dict[str, Any]:
     body = problem(status, code, error, message, next_step)
-    return _content(Raw(body, PROBLEM_JSON, {"$ref": REFERENCE.format(model="Problem")}), {})
+    return _content(Raw(body, PROBLEM_JSON, {"$ref": REFERENCE.format(model="Problem")}))
 
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {

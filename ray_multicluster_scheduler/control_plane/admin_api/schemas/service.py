@@ -12,11 +12,10 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_descriptio
     BYTES_SCHEMA,
     JSON,
     Raw,
-    RouteDocs,
 )
 
 Column = list[float | None]
-_PAYLOAD = Raw(PAYLOAD.decode(), BYTES, BYTES_SCHEMA)
+PAYLOAD_BYTES = Raw(PAYLOAD.decode(), BYTES, BYTES_SCHEMA)
 
 
 class Health(ApiModel):
@@ -112,40 +111,20 @@ class Ticket(ApiModel):
     expires_in: float = required("Seconds.", 30.0)
 
 
-HEALTH = RouteDocs("Check that the process answers", Health)
-READY = RouteDocs("Check that it accepts work", Health, others={503: ("It does not; the reason.", NotReady)})
-OPENAPI = RouteDocs("This document", Raw({"openapi": "3.1.0", "info": {}, "paths": {}}, JSON, {"type": "object"}))
-SETTINGS = RouteDocs("The settings in force", SettingsInForce)
-FLEET = RouteDocs("What a client needs to submit", Fleet)
-LOG_LEVEL = RouteDocs("The log level", LogLevel)
-SET_LOG_LEVEL = RouteDocs("Set the log level", LogLevel, LogLevel)
-SERIES = RouteDocs("Load and queues over time", Series)
-METRICS = RouteDocs("Metrics for Prometheus", Raw("# TYPE rmcs_queue_depth gauge\nrmcs_queue_depth 3\n", "text/plain"))
-EVENTS = RouteDocs(
-    "Live events",
-    Raw(
-        "id: 17\n"
-        'data: {"number":17,"type":"transition","at":1794700800.0,"id":"nightly-1","kind":"job","name":"nightly",'
-        '"owner":"ann","step":2,"state":"QUEUED","attempt":0,"cluster":null,"code":"QUEUED","sentence":"waits"}\n\n',
-        "text/event-stream",
-        {"type": "string", "description": "Server-sent events; docs/events.md has the fields of each."},
-    ),
-    headers=(
-        {
-            "name": "Last-Event-ID",
-            "in": "header",
-            "required": False,
-            "description": "The number of the last event that the client has; takes precedence over since.",
-            "schema": {"type": "string", "pattern": "^[0-9]*$"},
-            "example": "17",
-        },
-    ),
+OPENAPI_DOCUMENT = Raw({"openapi": "3.1.0", "info": {}, "paths": {}}, JSON, {"type": "object"})
+METRICS_TEXT = Raw("# TYPE rmcs_queue_depth gauge\nrmcs_queue_depth 3\n", "text/plain")
+EVENT_STREAM = Raw(
+    "id: 17\n"
+    'data: {"number":17,"type":"transition","at":1794700800.0,"id":"nightly-1","kind":"job","name":"nightly",'
+    '"owner":"ann","step":2,"state":"QUEUED","attempt":0,"cluster":null,"code":"QUEUED","sentence":"waits"}\n\n',
+    "text/event-stream",
+    {"type": "string", "description": "Server-sent events; docs/events.md has the fields of each."},
 )
-PUT_BLOB = RouteDocs("Store a payload", Stored, _PAYLOAD)
-GET_BLOB = RouteDocs("A payload", _PAYLOAD)
-LIST_TOKENS = RouteDocs("All tokens, without their secrets", Tokens)
-CREATE_TOKEN = RouteDocs("Create a token", NewToken, CreateToken)
-REVOKE_TOKEN = RouteDocs("Revoke a token", Token)
-LOG_IN = RouteDocs("Begin a browser session", Session)
-LOG_OUT = RouteDocs("End the browser session", Ended)
-TICKET = RouteDocs("Make a ticket for one event stream or WebSocket", Ticket)
+LAST_EVENT_ID: dict[str, Any] = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "The number of the last event that the client has; takes precedence over since.",
+    "schema": {"type": "string", "pattern": "^[0-9]*$"},
+    "example": "17",
+}
