@@ -41,7 +41,7 @@ class Group(LazyGroup):
     lazy_commands = {  # noqa: RUF012 - the base class declares it as a ClassVar
         # As `ray job submit python x.py --flag`, also without `--`: options behind the entrypoint belong to it.
         "submit": LazyCommand(
-            "job_submit",
+            "submit",
             "submit",
             "Submit a job; print its output until it is over.",
             {"allow_interspersed_args": False},

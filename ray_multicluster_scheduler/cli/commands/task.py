@@ -1,4 +1,4 @@
-"""`rmcs task`: all items of a service, of whatever kind."""
+"""`rmcs task`: list and manage the items of a service, of all kinds; `rmcs actor`: its actors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from ray_multicluster_scheduler.cli.arguments.selectors import (
     ALL,
     KINDS,
     STATES,
+    UNFINISHED,
     WAITING,
     find_item,
     find_items,
     warn_if_unknown_cluster,
 )
 from ray_multicluster_scheduler.cli.arguments.usage_errors import check_choices
-from ray_multicluster_scheduler.cli.layout.item_tables import item_facts, items_table
+from ray_multicluster_scheduler.cli.layout.item_tables import actors_table, item_facts, items_table
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, emit_list, notify, to_stdout
 from ray_multicluster_scheduler.cli.layout.times import parse_duration
 from ray_multicluster_scheduler.cli.service.client import Address, api_path, connect
@@ -51,6 +52,7 @@ from ray_multicluster_scheduler.cli.service.items import (
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="List and manage items: tasks, actors, jobs and gangs."
 )
+actor_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and kill actors.")
 _One = Annotated[str, item_argument()]
 _Unfinished = Annotated[list[str], items_argument("that are not over")]
 _Waiting = Annotated[list[str], items_argument("that wait", states=WAITING)]
@@ -249,3 +251,29 @@ def priority(
 
     found, body = find_item(service, item_id), {"priority": number}
     change_each([found], lambda one: service.change(api_path("items", one, "priority"), body), output, outcome)
+
+
+@actor_app.command("list")
+def list_actors(output: Output = Format.table, address: Address = None) -> None:
+    """List actors that are alive, or were lately; oldest first."""
+    rows = connect(address).get(api_path("actors"))["actors"]
+    emit_list(rows, output, actors_table, "no actor is alive, or was lately")
+
+
+@actor_app.command()
+def kill(
+    actor_ids: Annotated[list[str], items_argument("that are alive", "actor", names="names, ")],
+    reason: Reason = "",
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Kill actors, also detached ones."""
+    service = connect(address)
+    names = {row["name"]: row["id"] for row in service.get(api_path("actors"))["actors"] if row["state"] in UNFINISHED}
+    found = find_items(service, [names.get(one, one) for one in actor_ids], "actor")
+    body = {"reason": reason, "force": True}
+    change_each(found, lambda one: service.change(api_path("items", one, "cancel"), body), output, _kill_outcome)
+
+
+def _kill_outcome(answer: dict[str, Any]) -> str:
+    return "was killed" if answer["changed"] else f"is over already: {answer['state']}"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ray_multicluster_scheduler.cli.commands import cluster_changes
+from ray_multicluster_scheduler.cli.commands import clusters as clusters_command
 from ray_multicluster_scheduler.cli.commands.clusters import rejection
 from ray_multicluster_scheduler.cli.layout import output
 from ray_multicluster_scheduler.scheduler.lifecycle import events
@@ -210,7 +210,7 @@ class TestSteering:
 class TestDrain:
     @pytest.fixture(autouse=True)
     def _look_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cluster_changes, "POLL_S", 0.05)
+        monkeypatch.setattr(clusters_command, "POLL_S", 0.05)
 
     def test_an_empty_one(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("clusters", "drain", "mac", "-o", "json")
@@ -242,14 +242,14 @@ class TestDrain:
     def test_the_last_one_ends_between_two_questions(
         self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        ask = cluster_changes._items_on
+        ask = clusters_command._items_on
 
         def asked_late(service: Any, name: str) -> list[str]:
             finish(busy, "t1")
             until(lambda: ask(service, name) == [], 30)
             return ask(service, name)
 
-        monkeypatch.setattr(cluster_changes, "_items_on", asked_late)
+        monkeypatch.setattr(clusters_command, "_items_on", asked_late)
         done = rmcs("clusters", "drain", "mac")
         assert (done.code, done.out) == (0, "mac takes no new work; nothing is there any more\n")
         assert done.err == "rmcs: mac takes no new work; t1 is still there\n"
@@ -263,7 +263,7 @@ class TestDrain:
         def interrupted(_: object) -> Any:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(cluster_changes, "retry_while_away", interrupted)
+        monkeypatch.setattr(clusters_command, "retry_while_away", interrupted)
         done = rmcs("clusters", "drain", "mac")
         assert (done.code, done.out) == (130, "")
         assert "mac stays cordoned; open it again with `rmcs clusters uncordon mac`" in done.err

@@ -11,9 +11,9 @@ import pytest
 from ray_multicluster_scheduler.cli.commands.events import event_line
 from ray_multicluster_scheduler.cli.commands.explain import explanation_text
 from ray_multicluster_scheduler.cli.commands.job import status_text
-from ray_multicluster_scheduler.cli.commands.plan import plan_text
 from ray_multicluster_scheduler.cli.commands.queue import queue_overview
 from ray_multicluster_scheduler.cli.commands.status import status_overview
+from ray_multicluster_scheduler.cli.commands.submit import plan_text
 from ray_multicluster_scheduler.cli.layout.item_tables import actors_table, item_facts, items_table, jobs_table
 from ray_multicluster_scheduler.cli.layout.lines import FoldedText
 from tests.unit.cli.golden import NOW, USUAL, WIDE, Picture, check, frames

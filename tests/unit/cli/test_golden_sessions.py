@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler import __version__
-from ray_multicluster_scheduler.cli.commands.replay import lines_of, summary
-from ray_multicluster_scheduler.cli.commands.simulate import metrics_table
+from ray_multicluster_scheduler.cli.commands.simulate import lines_of, metrics_table, summary
 from ray_multicluster_scheduler.cli.layout.lines import FoldedText, fold_text
 from ray_multicluster_scheduler.cli.layout.output import Format, as_text
 from ray_multicluster_scheduler.common.model import TaskState

@@ -1,30 +1,23 @@
-"""`rmcs job submit`: submit a Ray job and print its output until it is over. Loaded by `rmcs job` when it runs."""
+"""`rmcs job submit`: submit a Ray job and print its output until it is over; `rmcs plan`: where would an item go now?
+
+Help and bounds of the options that describe an item come from the definitions of its fields
+(common/model/item_fields.py). They take long to import, so this module is imported only for these two commands.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ray_multicluster_scheduler.cli import exit_codes
-from ray_multicluster_scheduler.cli.arguments.item_options import (
-    Cpus,
-    Gpus,
-    Memory,
-    PreferredCluster,
-    RequiredTags,
-    Resources,
-    Tags,
-    amount_option,
-    field_option,
-    requested_resources,
-    runtime_env_of,
-)
+from ray_multicluster_scheduler.cli.arguments import completion
 from ray_multicluster_scheduler.cli.arguments.options import (
     CancelOnInterrupt,
+    Config,
     JobService,
     Timeout,
     json_object,
@@ -32,10 +25,43 @@ from ray_multicluster_scheduler.cli.arguments.options import (
 )
 from ray_multicluster_scheduler.cli.arguments.selectors import warn_if_unknown_cluster
 from ray_multicluster_scheduler.cli.commands.job import end_summary, hint_never_ran, never_ran
+from ray_multicluster_scheduler.cli.layout.lines import FoldedText, text_table
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, notify, to_stdout, write_stderr
-from ray_multicluster_scheduler.cli.service.client import Service, api_path
+from ray_multicluster_scheduler.cli.service.client import Address, Service, api_path, connect, find_address
 from ray_multicluster_scheduler.cli.service.item_wait import follow, how_to_go_on, interruptible, retry_while_away
-from ray_multicluster_scheduler.common.exception import SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.model.item_fields import AMOUNT
+from ray_multicluster_scheduler.common.model.submit_options import options_of
+from ray_multicluster_scheduler.common.model.task_description import Fallback
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.common.model import SchedulingDecision
+
+
+def field_option(keyword: str, flag: str, form: str = "", **more: Any) -> Any:
+    """The option for a field of an item, named as the keyword of `submit_job`; ``form`` says how it is written."""
+    field = options_of("job")[keyword]
+    bounds: dict[str, Any] = {"min": field.values.ge, "max": field.values.le} if field.values else {}
+    text = f"{field.about.doc.removesuffix('.')}; {form}." if form else field.about.doc
+    return typer.Option(flag, help=text, **bounds, **more)
+
+
+def amount_option(flag: str, text: str) -> Any:
+    """The option for the amount of one resource."""
+    return typer.Option(flag, min=AMOUNT.ge, help=text)
+
+
+Cpus = Annotated[float | None, amount_option("--cpus", "CPUs that all of it needs.")]
+Gpus = Annotated[float | None, amount_option("--gpus", "GPUs that all of it needs.")]
+Memory = Annotated[str | None, typer.Option("--memory", help='Memory that all of it needs, such as "8GiB".')]
+Resources = Annotated[
+    list[str] | None, typer.Option("--resource", help="What else it needs, as NAME=AMOUNT; may be repeated.")
+]
+Tags = Annotated[list[str] | None, field_option("tags", "--tag", "may be repeated")]
+RequiredTags = Annotated[list[str] | None, field_option("require_tags", "--require-tag", "may be repeated")]
+PreferredCluster = Annotated[
+    str | None, field_option("preferred_cluster", "--preferred-cluster", autocompletion=completion.clusters)
+]
 
 
 @with_ray_options
@@ -191,3 +217,103 @@ def changed_paths(service: Service, info: Mapping[str, Any]) -> str:
         return ""
     became = ", ".join(f"{before} became {after}" for before, after in pairs)
     return f"for the home directory of {info['cluster']}, {became}" if became else ""
+
+
+def plan(
+    kind: Annotated[Literal["task", "actor", "job"], typer.Option("--kind", help="The kind of item.")] = "task",
+    cpus: Cpus = None,
+    gpus: Gpus = None,
+    memory: Memory = None,
+    resource: Resources = None,
+    tag: Tags = None,
+    require_tag: RequiredTags = None,
+    preferred_cluster: PreferredCluster = None,
+    fallback: Annotated[Fallback, field_option("fallback", "--fallback")] = "any",
+    config: Config = None,
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Show where an item would go now, without submitting it.
+
+    Refreshes the clusters. Exit code 100 if it would fail at once: no cluster can ever take it, or the queue is full.
+    """
+    from ray_multicluster_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.common.tables import decision_rows, fails_at_once
+
+    amounts = requested_resources(cpus, gpus, memory, resource)
+    if config is None and find_address(address) is not None:
+        connect(address).get(api_path("fleet"))  # the client library would wait for a service that does not answer
+    with UnifiedScheduler(config=config, address=address) as scheduler:
+        decision = scheduler.plan(
+            amounts or None,
+            kind=kind,
+            tags=tag or None,
+            require_tags=require_tag or None,
+            preferred_cluster=preferred_cluster,
+            fallback=fallback,
+        )
+    emit(decision.to_dict(), output, lambda: plan_text(decision))
+    if decision.code == "QUEUE_FULL" or fails_at_once(decision_rows(decision)):
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def plan_text(decision: SchedulingDecision | Mapping[str, Any]) -> FoldedText:
+    """The decision with the verdict on each cluster."""
+    from ray_multicluster_scheduler.common.tables import decision_text
+
+    return FoldedText(lambda width: decision_text(decision, text_table(width)))
+
+
+def requested_resources(
+    cpus: float | None, gpus: float | None, memory: str | None, resource: list[str] | None
+) -> dict[str, Any]:
+    """The amounts that these options name. Raises BadParameter."""
+    amounts: dict[str, Any] = {}
+    for text in resource or []:
+        name, sign, amount = text.partition("=")
+        try:
+            if not name or not sign:
+                raise ValueError
+            amounts[name] = float(amount)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not NAME=AMOUNT, such as tpu=2.", param_hint="--resource") from None
+    given = {"CPU": cpus, "GPU": gpus, "memory": memory}
+    return {**amounts, **{name: value for name, value in given.items() if value is not None}}
+
+
+def runtime_env_of(file: Path | None, text: str | None, working_dir: str | None) -> dict[str, Any] | None:
+    """From a YAML file, or from JSON; ``working_dir`` overrides theirs, as in `ray job submit`."""
+    if file is not None and text is not None:
+        raise typer.BadParameter("give only one of --runtime-env and --runtime-env-json.")
+    found = _from_yaml(file) if file is not None else json_object(text, "--runtime-env-json")
+    merged = found if working_dir is None else {**(found or {}), "working_dir": working_dir}
+    _check_folder((merged or {}).get("working_dir"), "--working-dir" if working_dir is not None else "working_dir")
+    return merged
+
+
+def _check_folder(folder: object, option: str) -> None:
+    """Raises BadParameter if a local folder, which would be uploaded, does not exist."""
+    if not isinstance(folder, str) or "://" in folder:
+        return
+    try:
+        exists = Path(folder).expanduser().exists()
+    except (OSError, RuntimeError, ValueError) as error:  # not permitted, no such user, not a file name
+        why = getattr(error, "strerror", None) or str(error)
+        raise typer.BadParameter(f"{folder[:200]!r} cannot be read: {why}.", param_hint=option) from None
+    if not exists:
+        raise typer.BadParameter(f"there is no folder or archive {folder[:200]!r} here.", param_hint=option)
+
+
+def _from_yaml(file: Path) -> dict[str, Any]:
+    from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
+
+    try:
+        value = parse_yaml(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"{file} cannot be read: {why}.", next_step="name a YAML file") from None
+    if not isinstance(value, dict):
+        raise ConfigurationError(
+            f"{file} has no runtime_env in it.", next_step="write keys and values, such as pip: […]"
+        )
+    return value
