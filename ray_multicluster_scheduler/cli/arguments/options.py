@@ -86,8 +86,7 @@ def _connect_with(
         typer.Option("--verify", help="As in `ray job`: a file with certificates to trust (RMCS_TLS_CA); not `false`."),
     ] = "true",
     headers: Annotated[
-        str | None,
-        typer.Option("--headers", help="As in `ray job`, as JSON; only Authorization is sent (RMCS_TOKEN)."),
+        str | None, typer.Option("--headers", help="As in `ray job`, as JSON; only Authorization is sent (RMCS_TOKEN).")
     ] = None,
     log_style: Annotated[
         Literal["auto", "record", "pretty"],

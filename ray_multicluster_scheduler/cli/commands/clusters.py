@@ -6,9 +6,9 @@ Without a service, this process makes the list with its own scheduler, and chang
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -48,12 +48,7 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
 @app.callback()
-def show(
-    context: typer.Context,
-    config: Config = None,
-    output: Output = Format.table,
-    address: Address = None,
-) -> None:
+def show(context: typer.Context, config: Config = None, output: Output = Format.table, address: Address = None) -> None:
     """Show the clusters; cordon, drain and change them.
 
     State, carrier, load (used/total), tags and versions of each, refreshed.
@@ -131,7 +126,7 @@ def applied_lines(answer: dict[str, list[str]], *, dry_run: bool) -> Iterator[st
 @app.command()
 def cordon(name: Name, output: Output = Format.table, address: Address = None) -> None:
     """Send nothing new to a cluster; its items continue."""
-    _change(name, "cordon", _cordoned, _left_items, output, address)
+    _change(name, "cordon", output, address)
 
 
 @app.command()
@@ -142,7 +137,7 @@ def drain(name: Name, timeout: Timeout = None, output: Output = Format.table, ad
     Without a service, your programs that run now get the request; repeat it to see what is still there.
     """
     if find_address(address) is None:
-        _change(name, "drain", _cordoned, _left_items, output, address)
+        _change(name, "drain", output, address)
         return
     service = connect(address)
     answer = service.post(api_path("clusters", name, "drain"), {"timeout": 0})
@@ -152,7 +147,7 @@ def drain(name: Name, timeout: Timeout = None, output: Output = Format.table, ad
         except KeyboardInterrupt:
             notify(f"{name} stays cordoned; open it again with `rmcs clusters uncordon {name}`")
             raise typer.Exit(exit_codes.INTERRUPTED) from None
-    emit_folded(answer, output, lambda: f"{name} takes no new work; {_left_items(answer['items'])}")
+    emit_folded(answer, output, lambda: _outcome(name, "drain", answer))
     if not answer["drained"]:
         raise typer.Exit(exit_codes.NOT_FINISHED)
 
@@ -160,7 +155,7 @@ def drain(name: Name, timeout: Timeout = None, output: Output = Format.table, ad
 @app.command()
 def uncordon(name: Name, output: Output = Format.table, address: Address = None) -> None:
     """Let new work go to a cluster again."""
-    _change(name, "uncordon", _uncordoned, _present_items, output, address)
+    _change(name, "uncordon", output, address)
 
 
 @app.command("declare-dead")
@@ -178,15 +173,13 @@ def declare_dead(
     Items that may be retried go elsewhere, the others fail. Refused for a cluster that answers. Without a service, your
     programs that run now get the request.
     """
-    body = {"reason": reason, "force": force}
-    _change(name, "declare-dead", lambda _: "is declared dead", _former_items, output, address, body)
+    _change(name, "declare-dead", output, address, {"reason": reason, "force": force})
 
 
 @app.command("list")
 def list_clusters(
     refresh: Annotated[
-        bool,
-        typer.Option("--refresh/--no-refresh", help="Refresh all first; else the last known state."),
+        bool, typer.Option("--refresh/--no-refresh", help="Refresh all first; else the last known state.")
     ] = True,
     output: Output = Format.table,
     address: Address = None,
@@ -338,37 +331,23 @@ def _known(value: object) -> str:
     return UNKNOWN if value is None else str(value)
 
 
-def _change(
-    name: str,
-    verb: str,
-    outcome: Callable[[bool], str],
-    describe_items: Callable[[Sequence[str]], str],
-    output: Format,
-    address: str | None,
-    body: dict[str, Any] | None = None,
-) -> None:
-    """``outcome`` of whether anything changed, and ``describe_items`` of the ids there, are printed."""
+def _change(name: str, verb: str, output: Format, address: str | None, body: dict[str, Any] | None = None) -> None:
+    """Send the request to the service, or to the running programs; print what changed, and the items there."""
     if find_address(address) is not None:
         service = connect(address)
         send = service.post if verb == "declare-dead" else service.change  # that answer has no "changed"
         answer = send(api_path("clusters", name, verb), body)
-        changed = answer.get("changed", True)
-        emit_folded(answer, output, lambda: f"{name} {outcome(changed)}; {describe_items(answer['items'])}")
+        emit_folded(answer, output, lambda: _outcome(name, verb, answer))
         return
     known = {"cordon": "drain"}.get(verb, verb)  # a program does not wait when it drains
-    _change_programs(name, {known.replace("-", "_"): name, **(body or {})}, outcome, describe_items, output)
+    _change_programs(name, verb, {known.replace("-", "_"): name, **(body or {})}, output)
 
 
-def _change_programs(
-    name: str,
-    query: Mapping[str, Any],
-    outcome: Callable[[bool], str],
-    describe_items: Callable[[Sequence[str]], str],
-    output: Format,
-) -> None:
+def _change_programs(name: str, verb: str, query: Mapping[str, Any], output: Format) -> None:
     """Send it to all programs and print what each did. Raises SchedulerError if one refused or did not answer,
     NotFoundError if no program has such a cluster, ConfigurationError if there is no program."""
     from ray_multicluster_scheduler.cli.service.local_programs import query_all
+    from ray_multicluster_scheduler.control_plane.config.home import run_folder
 
     programs: list[dict[str, Any]] = []
     unknown, refused, steps = [], [], []
@@ -382,25 +361,16 @@ def _change_programs(
             refused.append(f"process {pid}: {answer.get('message') or 'no answer'}")
             steps.append(str(answer.get("next_step") or ""))
     if programs:
-        lines = [
-            f"process {one['process']} ({one['command']}): {name} {outcome(one['changed'])}; "
-            + describe_items(one["items"])
-            for one in programs
-        ]
+        lines = [f"process {one['process']} ({one['command']}): {_outcome(name, verb, one)}" for one in programs]
         emit_folded({"programs": programs}, output, lambda: "\n".join(lines))
     if refused:
         raise SchedulerError("\n".join(refused), cluster=name, next_step=next(filter(None, steps), ""))
-    if not programs:
-        raise _no_program(name, unknown)
-
-
-def _no_program(name: str, unknown: Sequence[str]) -> ConfigurationError:
-    from ray_multicluster_scheduler.control_plane.config.home import run_folder
-
+    if programs:
+        return
     if unknown:
         step = "use the name of a cluster of theirs"
-        return exit_codes.NotFoundError("\n".join(unknown), cluster=name, next_step=step)
-    return ConfigurationError(
+        raise exit_codes.NotFoundError("\n".join(unknown), cluster=name, next_step=step)
+    raise ConfigurationError(
         f"No program of yours with a scheduler runs now (there is none in {run_folder()}), so nothing has to be done.",
         cluster=name,
         next_step="repeat it while the program runs that has work there, and with the same RMCS_HOME",
@@ -412,7 +382,7 @@ def _wait_until_drained(service: Service, name: str, answer: dict[str, Any], tim
     deadline = Deadline(timeout)
     with ProgressLine() as progress:
         while not deadline.over:
-            progress.show(f"{name} takes no new work; {_left_items(answer['items'])}")
+            progress.show(_outcome(name, "drain", answer))
             time.sleep(deadline.at_most(POLL_S))
             drained = retry_while_away(lambda: service.get(api_path("clusters", name, "drained")))["drained"]
             if drained is None:
@@ -434,27 +404,32 @@ def _items_on(service: Service, name: str) -> list[str]:
     return [str(row["id"]) for row in rows]
 
 
-def _cordoned(changed: bool) -> str:
-    return "takes no new work" if changed else "is cordoned already"
+class _Words(NamedTuple):
+    """Describes the result of a change; the last four describe the items that are, or were, on the cluster."""
+
+    changed: str
+    unchanged: str
+    one: str
+    many: str
+    items: str
+    no_items: str
 
 
-def _uncordoned(changed: bool) -> str:
-    return "is not cordoned any more" if changed else "was not cordoned"
+_CORDON = _Words("takes no new work", "is cordoned already", "is", "are", "still there", "nothing is there any more")
+_OUTCOMES = {
+    "cordon": _CORDON,
+    "drain": _CORDON,
+    "uncordon": _Words("is not cordoned any more", "was not cordoned", "is", "are", "there", "nothing is there"),
+    "declare-dead": _Words("is declared dead", "", "was", "were", "there (see `rmcs explain ID`)", "nothing was there"),
+}
 
 
-def _left_items(items: Sequence[str]) -> str:
-    return f"{named(items, 'is', 'are')} still there" if items else "nothing is there any more"
-
-
-def _present_items(items: Sequence[str]) -> str:
-    return f"{named(items, 'is', 'are')} there" if items else "nothing is there"
-
-
-def _former_items(items: Sequence[str]) -> str:
-    return f"{named(items, 'was', 'were')} there (see `rmcs explain ID`)" if items else "nothing was there"
-
-
-def named(items: Sequence[str], one: str, many: str) -> str:
-    """The first ids, how many more there are, and the verb."""
+def _outcome(name: str, verb: str, answer: Mapping[str, Any]) -> str:
+    """What changed, and the first of the items there."""
+    words, items = _OUTCOMES[verb], answer["items"]
+    text = f"{name} {words.changed if answer.get('changed', True) else words.unchanged}"
+    if not items:
+        return f"{text}; {words.no_items}"
     more = f" and {len(items) - _MAX_NAMED} more" if len(items) > _MAX_NAMED else ""
-    return f"{', '.join(items[:_MAX_NAMED])}{more} {one if len(items) == 1 else many}"
+    verb_form = words.one if len(items) == 1 else words.many
+    return f"{text}; {', '.join(items[:_MAX_NAMED])}{more} {verb_form} {words.items}"

@@ -23,8 +23,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check and s
 
 @app.command()
 def check(
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help=CONFIG_HELP)] = None,
-    output: Output = Format.table,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help=CONFIG_HELP)] = None, output: Output = Format.table
 ) -> None:
     """Check a clusters.yaml; nothing is contacted.
 

@@ -6,7 +6,7 @@ import io
 import tarfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,7 @@ from ray_multicluster_scheduler.cli.debug.secret_masking import LEFT_OUT, Secret
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, as_text, emit, notify
 from ray_multicluster_scheduler.cli.output_files import check_new, write_file
 from ray_multicluster_scheduler.cli.service.client import Address, Service, connect, find_address
-
-if TYPE_CHECKING:
-    from ray_multicluster_scheduler.control_plane.config import FleetConfig
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, ServiceUnavailableError
 
 _ANSWER_S = 30.0
 _README = """\
@@ -93,10 +91,15 @@ class _Dump:
 
 def _collect(address: str | None) -> _Dump:
     from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import config_shown
+    from ray_multicluster_scheduler.control_plane.config import load_config
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 
     home = rmcs_home()
-    config, problem = _config()
+    config, problem = None, ""
+    try:  # the one that the library would use here
+        config = load_config(None)
+    except ConfigurationError as error:
+        problem = error.message
     service = connect(address, answer_s=_ANSWER_S) if find_address(address) is not None else None
     token = [] if service is None else [service.token]
     dump = _Dump(SecretMasker([*local_secrets(home, config), *token]))
@@ -114,20 +117,8 @@ def _collect(address: str | None) -> _Dump:
     return dump
 
 
-def _config() -> tuple[FleetConfig | None, str]:
-    """The one that the library would use here, or why there is none."""
-    from ray_multicluster_scheduler.common.exception import ConfigurationError
-    from ray_multicluster_scheduler.control_plane.config import load_config
-
-    try:
-        return load_config(None), ""
-    except ConfigurationError as error:
-        return None, error.message
-
-
 def _collect_from(service: Service, dump: _Dump, home: Path) -> None:
     from ray_multicluster_scheduler.cli.debug.service_files import parts
-    from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError
 
     gone = ""
     for name, about, ask in parts():

@@ -55,10 +55,6 @@ def demo() -> None:
     except KeyboardInterrupt:
         screen.print("All that the demo started is stopped.")
         raise
-    _conclude(tour, problems)
-
-
-def _conclude(tour: Tour, problems: list[str]) -> None:
     tour.print_table()
     if problems:
         for problem in problems:
@@ -165,7 +161,10 @@ class Tour:
         self._print(f"   {CALLS} calls on {tally.cluster}, in order; its total is {totals[-1]}")
         explained = tally.explain()
         rmcs.kill(tally)
-        self._record("actor tally (killed)", {**explained, "state": _final_state(tally)})
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while not tally.state.terminal and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._record("actor tally (killed)", {**explained, "state": str(tally.state)})
         expected = [number * (number + 1) // 2 for number in range(1, CALLS + 1)]
         if totals != expected:
             raise Mismatch(f"the actor counted {totals}")
@@ -191,8 +190,11 @@ class Tour:
         try:
             handle.result(timeout=STEP_TIMEOUT_S)
         except ValueError as error:
+            import traceback
+
             self._record("parse (fails on purpose)", handle.explain())
-            self._show(error)
+            lines = "".join(traceback.format_exception(error)).splitlines()
+            self._print("\n".join(f"   | {line}" for line in lines))
             if handle.cluster is None or handle.cluster not in " ".join(getattr(error, "__notes__", [])):
                 raise Mismatch(f"the error does not name the cluster {handle.cluster!r}") from error
             if not isinstance(error.__cause__, rmcs.RemoteTraceback):
@@ -211,23 +213,8 @@ class Tour:
         self._screen.print("\nWhat ran where, and why", style="bold")
         self._screen.print(plain_table(("WHAT", "CLUSTER", "STATE", "ATTEMPT", "WHY THERE"), rows))
 
-    def _show(self, error: ValueError) -> None:
-        """As Python would print it, indented."""
-        import traceback
-
-        lines = "".join(traceback.format_exception(error)).splitlines()
-        self._print("\n".join(f"   | {line}" for line in lines))
-
     def _record(self, what: str, explained: Mapping[str, Any]) -> None:
         self._rows.append((what, explained))
 
     def _print(self, text: str) -> None:
         self._screen.print(text, markup=False)
-
-
-def _final_state(actor: rmcs.ActorHandle) -> str:
-    """Its state when it is over, or after END_TIMEOUT_S."""
-    deadline = time.monotonic() + END_TIMEOUT_S
-    while not actor.state.terminal and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return str(actor.state)

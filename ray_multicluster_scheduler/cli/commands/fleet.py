@@ -12,6 +12,7 @@ import typer
 from ray_multicluster_scheduler.cli.exit_codes import INTERRUPTED, NOT_DONE
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, notify
 from ray_multicluster_scheduler.cli.layout.table import FittingTable
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.local_fleet import LocalCluster
@@ -53,7 +54,6 @@ def up(
     the others, and the numbers of clusters and CPUs, stay as they are.
     """
     from ray_multicluster_scheduler.local_fleet import background
-    from ray_multicluster_scheduler.local_fleet.background import hold
     from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
     from ray_multicluster_scheduler.local_fleet.interpreter import find_ray_python
 
@@ -68,13 +68,17 @@ def up(
     notify(f"starting {count} local Ray cluster{'s' if count > 1 else ''} (about 10 seconds) …")
     if foreground:
         ready = partial(_announce, home, "Ctrl+C", output)
-        hold(home, described, ray_python=python, progress=_progress, ready=lambda _fleet: ready())
+        background.hold(home, described, ray_python=python, progress=_progress, ready=lambda _fleet: ready())
         notify("the local fleet is stopped")
     else:
         try:
             background.start(home, described, ray_python=python, progress=_progress)
         except KeyboardInterrupt:
-            notify(_after_interrupt(home))
+            try:  # the start stops its clusters before it ends, unless that was interrupted, too
+                with home.held():
+                    notify("the clusters that had started are stopped again: nothing is left")
+            except ConfigurationError:
+                notify("the clusters that had started are being stopped, which may take a minute")
             raise typer.Exit(INTERRUPTED) from None
         _announce(home, "`rmcs fleet down`", output)
 
@@ -122,17 +126,6 @@ def _announce(home: FleetHome, how_to_stop: str, output: Format) -> bool:
     _print_usage(home)
     notify(f"stop it: {how_to_stop}")
     return True
-
-
-def _after_interrupt(home: FleetHome) -> str:
-    """The start stops its clusters before it ends, unless that was interrupted, too."""
-    from ray_multicluster_scheduler.common.exception import ConfigurationError
-
-    try:
-        with home.held():
-            return "the clusters that had started are stopped again: nothing is left"
-    except ConfigurationError:
-        return "the clusters that had started are being stopped, which may take a minute"
 
 
 def _print_usage(home: FleetHome) -> None:

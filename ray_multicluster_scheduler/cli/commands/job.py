@@ -23,13 +23,7 @@ from ray_multicluster_scheduler.cli.arguments.selectors import find_item
 from ray_multicluster_scheduler.cli.layout.item_tables import jobs_table
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, emit_list, notify, to_stdout
 from ray_multicluster_scheduler.cli.service.client import Service, api_path
-from ray_multicluster_scheduler.cli.service.item_wait import (
-    decoded_log,
-    follow,
-    interruptible,
-    last_lines,
-    wait_until,
-)
+from ray_multicluster_scheduler.cli.service.item_wait import decoded_log, follow, interruptible, last_lines, wait_until
 from ray_multicluster_scheduler.cli.service.items import item_details
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError
 
@@ -41,10 +35,7 @@ class Group(LazyGroup):
     lazy_commands = {  # noqa: RUF012 - the base class declares it as a ClassVar
         # As `ray job submit python x.py --flag`, also without `--`: options behind the entrypoint belong to it.
         "submit": LazyCommand(
-            "submit",
-            "submit",
-            "Submit a job; print its output until it is over.",
-            {"allow_interspersed_args": False},
+            "submit", "submit", "Submit a job; print its output until it is over.", {"allow_interspersed_args": False}
         )
     }
 

@@ -77,11 +77,8 @@ def _limit(name: str, text: str) -> float | None:
     try:
         return int(text) if name in _INTEGERS else float(text)
     except ValueError:
-        kind = (
-            "a whole number, or none" if name in _INTEGERS else "a number" if name == "weight" else "a number, or none"
-        )
-        option = f"--{name.replace('_', '-')}"
-        raise typer.BadParameter(f"{text!r} is not {kind}.", param_hint=option) from None
+        kind = f"a {'whole ' if name in _INTEGERS else ''}number{'' if name == 'weight' else ', or none'}"
+        raise typer.BadParameter(f"{text!r} is not {kind}.", param_hint=f"--{name.replace('_', '-')}") from None
 
 
 def owners_table(rows: Sequence[dict[str, Any]]) -> FittingTable:
@@ -96,11 +93,8 @@ def owners_table(rows: Sequence[dict[str, Any]]) -> FittingTable:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    limits = ["–" if row["limits"][name] is None else _number(row["limits"][name]) for name in NAMES]
+    values = [row["limits"][name] for name in NAMES]
+    limits = ["–" if one is None else str(one) if isinstance(one, int) else f"{one:g}" for one in values]
     paused = "no" if row["paused"] is None else f"yes: {row['paused']}" if row["paused"] else "yes"
     source = "set later" if row["changed"] else "settings"
     return row["owner"] or "–", str(row["waiting"]), str(row["running"]), *limits, source, paused
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:g}"

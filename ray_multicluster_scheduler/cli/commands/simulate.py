@@ -105,8 +105,15 @@ def simulate(
     The scheduler is that of production; nothing is contacted, and the metrics of the run are printed.
     """
     from ray_multicluster_scheduler.cli.commands import simulation_variants as variants
+    from ray_multicluster_scheduler.simulation import Synthetic, read_trace, write_trace
+    from ray_multicluster_scheduler.simulation import plot as draw
 
-    _check_options(trace, synthetic, compare, record, plot)
+    if (trace is None) == (synthetic is None):
+        raise typer.BadParameter("give either --trace or --synthetic: the workload.")
+    if compare and record is not None:
+        raise typer.BadParameter("--record writes the history of one run; leave --compare out.")
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise typer.BadParameter(f"--plot: there is no folder {plot.absolute().parent}.")
     for file in filter(None, (save_trace, record, plot)):
         check_new(file, force=force)
     base = variants.Variant.parse("", policy or [], set_ or [], nodes or [], fleet)
@@ -114,41 +121,23 @@ def simulate(
     fleets = {one.label: one.build(clusters) for one in runs}
     if len(fleets) < len(runs):
         raise typer.BadParameter('two of --compare have the same name; give each its own: "NAME: ...".')
-    workload = _workload(trace, synthetic, seed, next(iter(fleets.values())))
+    if trace is not None:
+        workload = read_trace(trace)
+    else:
+        workload = Synthetic.parse(synthetic or "").generate(seed, next(iter(fleets.values())))
     if save_trace is not None:
-        from ray_multicluster_scheduler.simulation import write_trace
-
         write_file(save_trace, lambda path: write_trace(path, workload))
         notify(f"wrote {save_trace}")
     comparison = _run(fleets, workload, seed, record)
     if record is not None:
         notify(f"wrote {record}; `rmcs replay {record}` replays it")
     if plot is not None:
-        from ray_multicluster_scheduler.simulation import plot as draw
-
         text = draw(comparison, title=f"Simulation of {_count(workload)}, seed {seed}")
         write_file(plot, lambda path: path.write_text(text, encoding="utf-8"))
         notify(f"wrote {plot}")
-    _print(comparison, output, several=bool(compare))
-
-
-def _check_options(
-    trace: Path | None, synthetic: str | None, compare: list[str] | None, record: Path | None, plot: Path | None
-) -> None:
-    if (trace is None) == (synthetic is None):
-        raise typer.BadParameter("give either --trace or --synthetic: the workload.")
-    if compare and record is not None:
-        raise typer.BadParameter("--record writes the history of one run; leave --compare out.")
-    if plot is not None and not plot.absolute().parent.is_dir():
-        raise typer.BadParameter(f"--plot: there is no folder {plot.absolute().parent}.")
-
-
-def _workload(trace: Path | None, synthetic: str | None, seed: int, fleet: SimulatedFleet) -> Workload:
-    from ray_multicluster_scheduler.simulation import Synthetic, read_trace
-
-    if trace is not None:
-        return read_trace(trace)
-    return Synthetic.parse(synthetic or "").generate(seed, fleet)
+    several = bool(compare)
+    shown = comparison if several else next(iter(comparison.results.values()))
+    emit(shown.to_dict(), output, lambda: metrics_table(comparison, several=several))
 
 
 def _run(fleets: dict[str, SimulatedFleet], workload: Workload, seed: int, record: Path | None) -> Comparison:
@@ -171,13 +160,6 @@ def _run(fleets: dict[str, SimulatedFleet], workload: Workload, seed: int, recor
 
 def _count(workload: Workload) -> str:
     return f"{len(workload):,} item{'' if len(workload) == 1 else 's'}"
-
-
-def _print(comparison: Comparison, output: Format, *, several: bool) -> None:
-    only = next(iter(comparison.results.values()))
-    emit(
-        comparison.to_dict() if several else only.to_dict(), output, lambda: metrics_table(comparison, several=several)
-    )
 
 
 def metrics_table(comparison: Comparison, *, several: bool) -> Table:

@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from ray_multicluster_scheduler.cli.output_files import write_file
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.config import FleetConfig, load_config
+from ray_multicluster_scheduler.control_plane.config import load_config
 from ray_multicluster_scheduler.control_plane.config.fleet_config import build_fleet
 from ray_multicluster_scheduler.control_plane.config.loader import NothingConfiguredError
 from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
 from ray_multicluster_scheduler.simulation import Result, SimulatedFleet, Workload, load_fleet, simulate
 from ray_multicluster_scheduler.simulation.fleet_file import sized_names
-from ray_multicluster_scheduler.simulation.history import HistoryLine, to_dict
+from ray_multicluster_scheduler.simulation.history import to_dict
 
 ROUND_ROBIN = "round_robin"
 """No scores at all: all clusters tie, and ties are broken round robin."""
@@ -47,8 +47,10 @@ class Variant:
         )
 
     def compared(self, text: str) -> Variant:
-        """This one, changed by the value of --compare. Raises ConfigurationError."""
-        label, rest = _label(text)
+        """This one, changed by the value of --compare: ``NAME: words``; without a name, the words are the label. Raises
+        ConfigurationError."""
+        name, sign, rest = text.partition(": ")
+        label, rest = (name.strip(), rest) if sign and name.strip() else (text.strip(), text)
         found: dict[str, list[str]] = {word: [] for word in _WORDS}
         try:
             words = shlex.split(rest)
@@ -73,23 +75,21 @@ class Variant:
 
     def build(self, clusters: Path | None) -> SimulatedFleet:
         """The fleet of this run. Raises ConfigurationError."""
-        config = self._config(clusters)
+        try:
+            config = load_config(clusters)
+        except NothingConfiguredError:  # the clusters with a size are the fleet
+            names = [*(sized_names(self.sizes) if self.sizes is not None else ()), *self.nodes]
+            if not names:
+                raise
+            config = load_config([{"name": name, "dashboard": _NOWHERE} for name in dict.fromkeys(names)])
         changes = dict(self.settings)
         if self.weights is not None:
             changes["weights"] = self.weights
         if changes:
-            config = _with_settings(config, changes)
+            settings = {**config.settings.model_dump(exclude_unset=True), **changes}
+            changed = build_fleet(settings, config.clusters, source="--set", base_dir=config.base_dir)
+            config = changed.model_copy(update={"source": config.source})
         return load_fleet(config, self.sizes, self.nodes)
-
-    def _config(self, clusters: Path | None) -> FleetConfig:
-        """Without a clusters.yaml, the clusters with a size are the fleet."""
-        try:
-            return load_config(clusters)
-        except NothingConfiguredError:
-            names = [*(sized_names(self.sizes) if self.sizes is not None else ()), *self.nodes]
-            if not names:
-                raise
-            return load_config([{"name": name, "dashboard": _NOWHERE} for name in dict.fromkeys(names)])
 
 
 def simulate_and_record(fleet: SimulatedFleet, workload: Workload, seed: int, path: Path) -> Result:
@@ -98,29 +98,17 @@ def simulate_and_record(fleet: SimulatedFleet, workload: Workload, seed: int, pa
 
     def run(path: Path) -> None:
         with path.open("w", encoding="utf-8") as file:
-
-            def observe(line: HistoryLine) -> None:
-                file.write(json.dumps(to_dict(line), separators=(",", ":")) + "\n")
-
-            results.append(simulate(fleet, workload, seed=seed, observe=observe))
+            results.append(
+                simulate(
+                    fleet,
+                    workload,
+                    seed=seed,
+                    observe=lambda line: print(json.dumps(to_dict(line), separators=(",", ":")), file=file),
+                )
+            )
 
     write_file(path, run)
     return results[0]
-
-
-def _with_settings(config: FleetConfig, changes: dict[str, Any]) -> FleetConfig:
-    settings = {**config.settings.model_dump(exclude_unset=True), **changes}
-    return build_fleet(settings, config.clusters, source="--set", base_dir=config.base_dir).model_copy(
-        update={"source": config.source}
-    )
-
-
-def _label(text: str) -> tuple[str, str]:
-    """``NAME: words``; without a name, the words are the label."""
-    name, sign, rest = text.partition(": ")
-    if sign and name.strip():
-        return name.strip(), rest
-    return text.strip(), text
 
 
 def _weights(texts: list[str]) -> dict[str, float] | None:

@@ -77,12 +77,7 @@ def status_overview(fetched: dict[str, Any], now: float, problem: str = "") -> G
     parts: list[Any] = [
         Text(f"rmcs {fetched['version']} at {fetched['address']}", style="bold"),
         "",
-        load_table(
-            clusters,
-            drop=("NODES", "GPU", "MEMORY GiB"),
-            wanted={"WHY": 24},
-            most={"WHY": MAX_SENTENCE},
-        ),
+        load_table(clusters, drop=("NODES", "GPU", "MEMORY GiB"), wanted={"WHY": 24}, most={"WHY": MAX_SENTENCE}),
         "",
         f"{placed} {'is' if placed == 1 else 'are'} on clusters. {depth_line(queue)}",
     ]

@@ -272,8 +272,8 @@ def kill(
     names = {row["name"]: row["id"] for row in service.get(api_path("actors"))["actors"] if row["state"] in UNFINISHED}
     found = find_items(service, [names.get(one, one) for one in actor_ids], "actor")
     body = {"reason": reason, "force": True}
-    change_each(found, lambda one: service.change(api_path("items", one, "cancel"), body), output, _kill_outcome)
 
+    def outcome(answer: dict[str, Any]) -> str:
+        return "was killed" if answer["changed"] else f"is over already: {answer['state']}"
 
-def _kill_outcome(answer: dict[str, Any]) -> str:
-    return "was killed" if answer["changed"] else f"is over already: {answer['state']}"
+    change_each(found, lambda one: service.change(api_path("items", one, "cancel"), body), output, outcome)

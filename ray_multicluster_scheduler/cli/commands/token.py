@@ -34,7 +34,10 @@ def create(
     It cannot be shown again: the service stores only its hash.
     """
     check_choices("--role", role, _ROLES)
-    body = {"user": user, "roles": role, "note": note, "expires_at": _expiry(expires)}
+    seconds = None if expires is None else parse_duration(expires)
+    if seconds is None and expires is not None:
+        raise typer.BadParameter(f"{expires!r} is no duration; write 30s, 90m, 12h or 30d.", param_hint="--expires")
+    body = {"user": user, "roles": role, "note": note, "expires_at": seconds and time.time() + seconds}
     made = connect(address).post(api_path("tokens"), body)
     until = "" if made["expires_at"] is None else f" until {iso(made['expires_at'])}"
     notify(f"{made['id']}: {user} is {', '.join(made['roles'])}{until}; it is shown only now")
@@ -56,9 +59,7 @@ def revoke(
     token_id: Annotated[
         str,
         typer.Argument(
-            metavar="ID",
-            help="The id of a token, as `rmcs token list` shows it.",
-            autocompletion=completion.tokens,
+            metavar="ID", help="The id of a token, as `rmcs token list` shows it.", autocompletion=completion.tokens
         ),
     ],
     force: Annotated[bool, typer.Option("--force", help="Even if it is the last one of an admin.")] = False,
@@ -89,13 +90,3 @@ def _cells(row: dict[str, Any], now: float) -> tuple[str, ...]:
     expires = "never" if row["expires_at"] is None else ago(row["expires_at"], now)
     roles, created = ",".join(row["roles"]), ago(row["created_at"], now)
     return row["id"], row["user"], roles, created, f"{expires} (over)" if row["expired"] else expires, row["note"]
-
-
-def _expiry(text: str | None) -> float | None:
-    """The time after this duration."""
-    if text is None:
-        return None
-    seconds = parse_duration(text)
-    if seconds is None:
-        raise typer.BadParameter(f"{text!r} is no duration; write 30s, 90m, 12h or 30d.", param_hint="--expires")
-    return time.time() + seconds

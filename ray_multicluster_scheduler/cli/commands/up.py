@@ -8,7 +8,7 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -54,8 +54,7 @@ def up(
     moved: Annotated[
         list[str] | None,
         typer.Option(
-            "--moved",
-            help="A cluster whose address has changed: jobs that it does not know are dead; may be repeated.",
+            "--moved", help="A cluster whose address has changed: jobs that it does not know are dead; may be repeated."
         ),
     ] = None,
 ) -> None:
@@ -147,21 +146,17 @@ def _signal(folder: Path, pid: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError as error:
-        raise _not_ours(folder, pid) from error
+        import psutil
+
+        try:
+            user = psutil.Process(pid).username()
+        except psutil.Error:
+            user = "another user"
+        raise SchedulerError(
+            f"The service on {folder} (process {pid}) was not stopped: it runs as {user}, and you may not stop it.",
+            next_step=f"let {user} stop it, or root: `sudo rmcs down --state {folder}`",
+        ) from error
     return True
-
-
-def _not_ours(folder: Path, pid: int) -> SchedulerError:
-    import psutil
-
-    try:
-        user = psutil.Process(pid).username()
-    except psutil.Error:
-        user = "another user"
-    return SchedulerError(
-        f"The service on {folder} (process {pid}) was not stopped: it runs as {user}, and you may not stop it.",
-        next_step=f"let {user} stop it, or root: `sudo rmcs down --state {folder}`",
-    )
 
 
 def _wait_for_exit(folder: Path, pid: int, timeout_s: float, progress: DrainProgress | None) -> None:
@@ -211,32 +206,25 @@ class DrainProgress:
         """Empty: it is not waiting for anything."""
         if self._address is None:
             return _UNKNOWN
-        try:
-            text = _unfinished(self._service(self._address))
+        from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
+
+        try:  # with the token of that folder, unless another one was given
+            credentials = find_credentials(self._address, {**os.environ, "RMCS_HOME": str(self._folder)})
+            text = _unfinished(Service(self._address, credentials, _ANSWER_S))
         except SchedulerError:
             return "" if self._answered else _UNKNOWN
         self._answered = True
         return text
 
-    def _service(self, address: str) -> Service:
-        """With the token of that folder, unless another one was given."""
-        from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
-
-        credentials = find_credentials(address, {**os.environ, "RMCS_HOME": str(self._folder)})
-        return Service(address, credentials, _ANSWER_S)
-
 
 def _unfinished(service: Service) -> str:
     """How many items are on which clusters, and how many wait; without actors, which a drain does not wait for."""
     queue = service.get(api_path("queue"), limit=1)
-    actors = Counter(str(row["cluster"]) for row in service.get(api_path("actors"))["actors"] if _is_placed(row))
+    placed = set(UNFINISHED) - set(WAITING)
+    actors = Counter(str(row["cluster"]) for row in service.get(api_path("actors"))["actors"] if row["state"] in placed)
     rows = service.get(api_path("clusters"))["clusters"]
     counts = {str(row["name"]): int(row["items"] or 0) - actors[str(row["name"])] for row in rows}
     waiting = int(queue["depth"]) - int(queue["kinds"].get("actor", 0))
     parts = [f"{count} on {name}" for name, count in counts.items() if count > 0]
     parts += [f"{waiting} waiting"] if waiting > 0 else []
     return f"not over: {', '.join(parts)}" if parts else ""
-
-
-def _is_placed(row: dict[str, Any]) -> bool:
-    return row["state"] in UNFINISHED and row["state"] not in WAITING

@@ -10,12 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ray_multicluster_scheduler.common.redaction import (
-    MASKED,
-    mask_text,
-    mask_userinfo,
-    name_looks_secret,
-)
+from ray_multicluster_scheduler.common.redaction import MASKED, mask_text, mask_userinfo, name_looks_secret
 
 LEFT_OUT = "It may contain a secret, so it was left out.\n"
 _MIN_LENGTH = 4

@@ -30,8 +30,12 @@ def parts() -> Iterator[Part]:
     yield "service/nodes.json", "their nodes", lambda service: service.get(api_path("nodes"))
     yield "service/queue.json", "what waits, and why", lambda service: service.get(api_path("queue"), limit=MAX_WAITING)
     yield "service/owners.json", "owners, their items and limits", lambda service: service.get(api_path("owners"))
-    yield "service/items.json", f"the last {LAST_ITEMS} items", _items
-    yield "service/jobs.json", f"the last {LAST_ITEMS} jobs, with their entrypoints", _jobs
+    yield "service/items.json", f"the last {LAST_ITEMS} items", lambda service: _rows(service, "items")
+    yield (
+        "service/jobs.json",
+        f"the last {LAST_ITEMS} jobs, with their entrypoints",
+        lambda service: _rows(service, "jobs"),
+    )
     yield "service/explain.json", f"explanations of at most {MAX_EXPLAINED} unfinished items", _explained
     yield "service/events.jsonl", f"the last {LAST_EVENTS:,} events, one a line", _events
     yield "service/metrics.txt", "its metrics", lambda service: _text(service, "/metrics")
@@ -54,12 +58,8 @@ def _clusters(service: Service) -> dict[str, Any]:
     }
 
 
-def _items(service: Service) -> dict[str, Any]:
-    return {"items": service.rows(api_path("items"), "items", LAST_ITEMS)}
-
-
-def _jobs(service: Service) -> dict[str, Any]:
-    return {"jobs": service.rows(api_path("jobs"), "jobs", LAST_ITEMS)}
+def _rows(service: Service, kind: str) -> dict[str, Any]:
+    return {kind: service.rows(api_path(kind), kind, LAST_ITEMS)}
 
 
 def _explained(service: Service) -> dict[str, Any]:

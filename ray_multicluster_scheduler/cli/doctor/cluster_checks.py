@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from ray_multicluster_scheduler.cli.doctor.findings import Finding, ok, problem, warning
 from ray_multicluster_scheduler.common.exception import SchedulerError
@@ -41,8 +40,7 @@ def _duplicates(clusters: tuple[ClusterConfig, ...], sessions: Mapping[str, str 
     by_address = [one for one in config_warnings(clusters) if one.code == SAME_CLUSTER]
     names: dict[str, list[str]] = {}
     for cluster in clusters:
-        session = sessions.get(cluster.name)
-        if session:
+        if session := sessions.get(cluster.name):
             names.setdefault(session, []).append(cluster.name)
     by_session = [
         same_cluster_warning(several, f"Ray's session {session}")
@@ -57,38 +55,30 @@ def _duplicates(clusters: tuple[ClusterConfig, ...], sessions: Mapping[str, str 
 async def _check_cluster(
     cluster: ClusterConfig, pool: JobClientPool, control_plane: str | None, sessions: dict[str, str | None]
 ) -> list[Finding]:
-    return [finding async for finding in _cluster_findings(cluster, pool, control_plane, sessions)]
-
-
-async def _cluster_findings(
-    cluster: ClusterConfig, pool: JobClientPool, control_plane: str | None, sessions: dict[str, str | None]
-) -> AsyncIterator[Finding]:
     """Also adds the Ray session of the cluster to ``sessions``."""
-    name = cluster.name
+    name, found = cluster.name, list[Finding]()
     if cluster.head_address is not None:
-        yield await _check_head(
-            name, cluster.head_address, needed=cluster.dashboard is None or cluster.carrier == "ray_client"
-        )
+        needed = cluster.dashboard is None or cluster.carrier == "ray_client"
+        found.append(await _check_head(name, cluster.head_address, needed=needed))
     for one in config_warnings((cluster,)):
-        if one.code == NO_TOKEN and cluster.dashboard is not None:
-            continue  # the request below reports it
-        yield warning(name, one.sentence, one.fix, one.code)
+        if one.code != NO_TOKEN or cluster.dashboard is None:  # the request below reports a missing token
+            found.append(warning(name, one.sentence, one.fix, one.code))
     if cluster.dashboard is None:
-        return
+        return found
     try:
         client = pool.client(name)
         snapshot = await client.snapshot(time.time())
     except SchedulerError as error:
-        yield problem(name, error.message, error.next_step or "", error.code)
-        return
+        return [*found, problem(name, error.message, error.next_step or "", error.code)]
     sessions[name] = snapshot.session_id
     nodes = f"{len(snapshot.nodes)} node{'' if len(snapshot.nodes) == 1 else 's'}"
-    yield ok(name, f"{cluster.dashboard} answers: Ray {snapshot.ray_version}, {nodes}")
+    found.append(ok(name, f"{cluster.dashboard} answers: Ray {snapshot.ray_version}, {nodes}"))
     for check in (_check_clock, _check_agents):
         try:
-            yield await check(client, control_plane)
+            found.append(await check(client, control_plane))
         except SchedulerError as error:
-            yield warning(name, error.message, error.next_step or "", error.code)
+            found.append(warning(name, error.message, error.next_step or "", error.code))
+    return found
 
 
 async def _check_head(name: str, address: str, *, needed: bool) -> Finding:
@@ -98,10 +88,8 @@ async def _check_head(name: str, address: str, *, needed: bool) -> Finding:
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except (OSError, TimeoutError) as error:
         why = os.strerror(error.errno) if error.errno else "no answer"  # the message of asyncio repeats the address
-        report = problem if needed else warning
-        return report(
-            name, f"nothing listens at head_address {address}: {why}", "start the head, or correct the address"
-        )
+        says = f"nothing listens at head_address {address}: {why}"
+        return (problem if needed else warning)(name, says, "start the head, or correct the address")
     writer.close()
     return ok(name, f"head_address {address} can be reached")
 
@@ -121,15 +109,11 @@ async def _check_clock(client: DashboardClient, _: str | None) -> Finding:
 
 async def _check_agents(client: DashboardClient, control_plane: str | None) -> Finding:
     """Agents of another control plane are only a warning: each one applies its own limits."""
-    agents = [job for job in await client.list_jobs() if _runs_an_agent(job)]
-    others = {str((job["metadata"] or {}).get(CONTROL_PLANE_KEY)) for job in agents} - {control_plane}
+    running = [job.get("metadata") or {} for job in await client.list_jobs() if job.get("status") == "RUNNING"]
+    others = {str(one.get(CONTROL_PLANE_KEY)) for one in running if AGENT_KEY in one} - {control_plane}
     if not others:
         return ok(client.name, "no agents of other control planes")
     named = ", ".join(sorted(others)[:3])
     planes = "1 other control plane has" if len(others) == 1 else f"{len(others)} other control planes have"
     says = f"{planes} agents there ({named}); each applies its own limits only"
     return warning(client.name, says, "if they are not wanted, end those programs; their agents end with their lease")
-
-
-def _runs_an_agent(job: dict[str, Any]) -> bool:
-    return job.get("status") == "RUNNING" and AGENT_KEY in (job.get("metadata") or {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 
@@ -23,8 +23,7 @@ class Finding:
     code: str = ""
 
     def to_dict(self) -> dict[str, str]:
-        fields = {"about": self.about, "verdict": str(self.verdict), "says": self.says}
-        return {**fields, "mend": self.mend, "code": self.code}
+        return {key: str(one) for key, one in asdict(self).items()}
 
 
 def ok(about: str, says: str) -> Finding:
@@ -40,6 +39,6 @@ def problem(about: str, says: str, fix: str, code: str = "") -> Finding:
 
 
 def split_sentence(sentence: str) -> tuple[str, str]:
-    """What the sentence of a service says, and what to do."""
+    """The sentence of a service, split into what is wrong and what to do."""
     says, _, fix = sentence.partition(" What to do: ")
     return says, fix

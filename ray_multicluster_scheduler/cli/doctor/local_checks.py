@@ -7,7 +7,6 @@ import shutil
 import socket
 import stat
 from collections.abc import Iterator
-from pathlib import Path
 
 from ray_multicluster_scheduler.cli.doctor.findings import Finding, ok, problem, warning
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
@@ -26,7 +25,12 @@ def home() -> Iterator[Finding]:
         yield problem("home", f"{folder} cannot be read: {error.strerror}", "set RMCS_HOME to a folder of yours")
         return
     if not exists:
-        yield _missing_folder(folder)
+        above = next(one for one in folder.parents if one.exists())
+        if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+            yield ok("home", f"{folder} does not exist; it is created when it is needed")
+        else:
+            says = f"{folder} does not exist, and cannot be created: {above} cannot be written"
+            yield problem("home", says, "set RMCS_HOME to a folder of yours")
         return
     mode = stat.S_IMODE(folder.stat().st_mode)
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -38,15 +42,6 @@ def home() -> Iterator[Finding]:
     else:
         yield ok("home", f"{folder} is yours alone")
     yield disk_space("disk", shutil.disk_usage(folder).free, f"for {folder}")
-
-
-def _missing_folder(folder: Path) -> Finding:
-    """Can it be created in the nearest folder that exists?"""
-    above = next(one for one in folder.parents if one.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        says = f"{folder} does not exist, and cannot be created: {above} cannot be written"
-        return problem("home", says, "set RMCS_HOME to a folder of yours")
-    return ok("home", f"{folder} does not exist; it is created when it is needed")
 
 
 def disk_space(about: str, free: float, where: str) -> Finding:
@@ -64,27 +59,17 @@ def agent_port(config: FleetConfig) -> Iterator[Finding]:
     if listen != "auto":
         host, _, port = listen.rpartition(":")
         try:
-            with socket.create_server((host.strip("[]"), int(port)), family=_family(host)):
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            with socket.create_server((host.strip("[]"), int(port)), family=family):
                 yield ok("agents", f"{listen} is free for agents to dial in")
         except OSError as error:
-            yield problem(
-                "agents",
-                f"agent_listen is {listen}, which cannot be used: {error.strerror}",
-                "end the process that uses the port, or choose another",
-                "AGENT_CANNOT_DIAL",
-            )
+            says = f"agent_listen is {listen}, which cannot be used: {error.strerror}"
+            fix = "end the process that uses the port, or choose another"
+            yield problem("agents", says, fix, "AGENT_CANNOT_DIAL")
     if advertise != "auto":
         host, _, port = advertise.rpartition(":")
         try:
             socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
         except OSError as error:
-            yield problem(
-                "agents",
-                f"agent_advertise is {advertise}, a name that is not known here: {error.strerror}",
-                "correct it, or give an address",
-                "AGENT_CANNOT_DIAL",
-            )
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+            says = f"agent_advertise is {advertise}, a name that is not known here: {error.strerror}"
+            yield problem("agents", says, "correct it, or give an address", "AGENT_CANNOT_DIAL")

@@ -36,12 +36,7 @@ def from_here(config: FleetConfig, progress: ProgressLine) -> Iterator[Finding]:
     with UnifiedScheduler(config=config) as scheduler:
         handles = {
             name: scheduler.submit_task_async(
-                len,
-                (_ARGUMENT,),
-                preferred_cluster=name,
-                fallback="wait",
-                queue_timeout=TASK_TIMEOUT_S,
-                name="doctor",
+                len, (_ARGUMENT,), preferred_cluster=name, fallback="wait", queue_timeout=TASK_TIMEOUT_S, name="doctor"
             )
             for name in config.names
         }

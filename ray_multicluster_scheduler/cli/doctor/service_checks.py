@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.app.client_api.remote.service_errors import Serv
 from ray_multicluster_scheduler.cli.doctor.findings import Finding, ok, problem, split_sentence, warning
 from ray_multicluster_scheduler.cli.doctor.local_checks import disk_space
 from ray_multicluster_scheduler.cli.service.client import Service, api_path, connect, describe_killed, killed_service
-from ray_multicluster_scheduler.cli.service.cluster_queries import needs_gateway, refreshed_clusters
+from ray_multicluster_scheduler.cli.service.cluster_queries import current_clusters, needs_gateway
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 from ray_multicluster_scheduler.control_plane.store.state_folder import holder
@@ -106,7 +106,7 @@ def _percentile99(writes: list[tuple[float, float]]) -> float:
 
 def _check_clusters(service: Service) -> Iterator[Finding]:
     """As the service reaches them from its machine; starts nothing."""
-    rows = refreshed_clusters(service)
+    rows = current_clusters(service, refresh_all=True)
     for row in rows:
         name = str(row["name"])
         if needs_gateway(row):

@@ -40,11 +40,7 @@ class FoldedText:
 def fold_text(text: str, width: int, *, indent: int = INDENT) -> str:
     """The text in lines that are no wider."""
     lines = (line.expandtabs() for line in text.split("\n"))
-    return "\n".join(one for line in lines for one in fold_line(line, width, _margin(line) + indent))
-
-
-def _margin(line: str) -> int:
-    return len(line) - len(line.lstrip())
+    return "\n".join(one for line in lines for one in fold_line(line, width, len(line) - len(line.lstrip()) + indent))
 
 
 def fold_line(line: str, width: int, margin: int) -> Iterator[str]:

@@ -6,7 +6,7 @@ cluster is shown with its last known state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ray_multicluster_scheduler.cli.exit_codes import NotFoundError
@@ -15,24 +15,15 @@ from ray_multicluster_scheduler.cli.service.client import Service, api_path
 _CONCURRENT = 8
 
 
-def current_clusters(service: Service) -> list[dict[str, Any]]:
-    """All clusters; those whose state is stale are refreshed."""
-    return _refreshed(service, lambda row: bool(row.get("stale")))
-
-
-def refreshed_clusters(service: Service) -> list[dict[str, Any]]:
-    """All clusters, refreshed now."""
-    return _refreshed(service, lambda _: True)
-
-
 def needs_gateway(row: Mapping[str, Any]) -> bool:
     """Its state is stale, and a refresh would start a gateway there."""
     return bool(row.get("stale")) and not row.get("dashboard")
 
 
-def _refreshed(service: Service, which: Callable[[Mapping[str, Any]], bool]) -> list[dict[str, Any]]:
+def current_clusters(service: Service, *, refresh_all: bool = False) -> list[dict[str, Any]]:
+    """All clusters; those whose state is stale are refreshed, or all."""
     rows: list[dict[str, Any]] = service.get(api_path("clusters"))["clusters"]
-    wanted = [row for row in rows if which(row) and row.get("dashboard")]
+    wanted = [row for row in rows if (refresh_all or row.get("stale")) and row.get("dashboard")]
     if not wanted:
         return rows
     if all(row.get("dashboard") for row in rows):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.text import Text
 
 from ray_multicluster_scheduler.cli.layout.cluster_tables import GIB, load_table
 from ray_multicluster_scheduler.cli.layout.item_tables import items_table, waiting_table
 from ray_multicluster_scheduler.cli.layout.table import FittingTable
 from ray_multicluster_scheduler.cli.layout.times import ago, duration
 from ray_multicluster_scheduler.cli.top.state import MOST_ROWS, PANES, View, clamp_scroll, visible_rows
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.text import Text
 
 FRAME_LINES = 4
 """Lines around the rows: two above, the titles of the table, and the keys."""
@@ -56,12 +56,10 @@ class TopScreen:
         return max(len(self.rows), min(MOST_ROWS, int(count)) if count.isdecimal() else MOST_ROWS)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.segment import Segment
-
         width = options.max_width
         shown = self.rows[self._first : self._first + self.room]
         parts = [self._head(), self._tabs(width, styled=console.color_system is not None)]
-        table = self._table(shown) if shown else self._empty()
+        table = self._table(shown) if shown else Text(self._empty_reason(), no_wrap=True, overflow="ellipsis")
         lines = [line for one in parts for line in console.render_lines(one, options, pad=False)[:1]]
         lines += console.render_lines(table, options, pad=False)[: self.room + 1]
         lines = lines[: max(0, self._height - 1)]
@@ -73,8 +71,6 @@ class TopScreen:
                 yield Segment.line()
 
     def _head(self) -> Text:
-        from rich.text import Text
-
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append("PAUSED  " if self.view.paused else "", style="bold yellow")
         if self._problem is not None:
@@ -85,8 +81,6 @@ class TopScreen:
 
     def _tabs(self, width: int, *, styled: bool) -> Text:
         """The current pane is reversed; in brackets where there are no styles."""
-        from rich.text import Text
-
         view, rest = self.view, self._order()
         names = {pane: f"{pane.capitalize()} {self._count(pane)}" for pane in PANES}
         this = Text(f" {names[view.pane]} " if styled else f"[{names[view.pane]}]", style="reverse bold")
@@ -100,8 +94,6 @@ class TopScreen:
 
     def _order(self) -> Text:
         """Filter, shown rows and sort order."""
-        from rich.text import Text
-
         view, text = self.view, Text()
         if view.filter or view.typing:
             text.append(f"  /{view.filter}{'▏' if view.typing else ''}", style="yellow")
@@ -116,8 +108,6 @@ class TopScreen:
         return str(self._data["counts"].get(pane, len(self._data[pane])))
 
     def _foot(self, width: int) -> Text:
-        from rich.text import Text
-
         foot = Text(no_wrap=True, overflow="ellipsis")
         for key, does in _TYPING if self.view.typing else _HINTS:
             hint = Text.assemble((f" {key} ", "reverse"), f" {does}  ")
@@ -125,11 +115,6 @@ class TopScreen:
                 break
             foot.append_text(hint)
         return foot
-
-    def _empty(self) -> Text:
-        from rich.text import Text
-
-        return Text(self._empty_reason(), no_wrap=True, overflow="ellipsis")
 
     def _empty_reason(self) -> str:
         known, pane = len(self._data[self.view.pane]), self.view.pane
