@@ -68,11 +68,11 @@ on this machine. First steps: `rmcs demo`. Problems: `rmcs doctor`.
 \b
 Exit codes:
     0  done; the work succeeded
-    1  it could not be done: no answer, it was refused, or a disk is full
+    1  not done: no answer, refused, or a disk is full
     2  the command line or the configuration is wrong, or there is no service
-  100  the work failed, or what was checked is not well
-  101  the work is not over
-  102  there is no such item, cluster, token or owner
+  100  the work failed, or a check found a problem
+  101  the work has not ended
+  102  no such item, cluster, token or owner
   103  the work was cancelled
   130  Ctrl+C
   141  the reader of the output stopped reading

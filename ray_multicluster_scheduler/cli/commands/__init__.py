@@ -1,4 +1,4 @@
-"""One module for each command or group of commands of `rmcs`; `app.py` lists them.
+"""The commands of `rmcs`: each module holds one, a group, or a few related ones; `app.py` lists them.
 
 A module is imported only when its command runs, and imports heavy packages (rich, pydantic, the client library) only in
 the functions that use them. Start reading with `task.py`.

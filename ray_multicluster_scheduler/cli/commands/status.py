@@ -94,8 +94,7 @@ def status_overview(fetched: dict[str, Any], now: float, problem: str = "") -> G
 
 
 def _watch(service: Service, every: float, output: Format) -> None:
-    """Redraw on a terminal; else print one overview after the other, as JSON one line each. Waits for a service that is
-    away."""
+    """Redraw on a terminal; else print one overview after the other. Waits for a service that is away."""
     fetched = fetch_status(service)  # an error at the start ends the command
     if output is not Format.table or not is_terminal():
         screen = console()

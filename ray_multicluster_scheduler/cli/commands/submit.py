@@ -169,7 +169,7 @@ def submit(
 
 
 def _check_not_empty(options: dict[str, str | None]) -> None:
-    """Raises BadParameter for an empty value, such as that of an unset variable: without its id, a job may run twice."""
+    """Raises BadParameter for an empty value, such as that of an unset variable: a job without its id may run twice."""
     for option, value in options.items():
         if value is not None and not value.strip():
             raise typer.BadParameter("it is empty; give a value, or leave it out.", param_hint=option)

@@ -37,10 +37,7 @@ class FittingTable:
         most: Mapping[str, int] = {},
     ) -> None:
         self._cut, self._drop, self._last, self._wanted = cut, drop, last, wanted
-        self._columns = {
-            title: [_shortened(_cell(row[at]), most[title]) if title in most else _cell(row[at]) for row in rows]
-            for at, title in enumerate(titles)
-        }
+        self._columns = {title: [_cell(row[at], most.get(title)) for row in rows] for at, title in enumerate(titles)}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         kept = list(self._columns)
@@ -75,12 +72,11 @@ class FittingTable:
         return table
 
 
-def _cell(value: object) -> str | Text:
-    """Text keeps its style; anything else becomes one line, escaped."""
+def _cell(value: object, most: int | None) -> str | Text:
+    """Text keeps its style; anything else becomes one line of at most so many characters, escaped."""
     from rich.text import Text
 
-    return value if isinstance(value, Text) else escaped(str(value))
-
-
-def _shortened(cell: str | Text, most: int) -> str | Text:
-    return f"{cell[: most - 1]}…" if isinstance(cell, str) and len(cell) > most else cell
+    if isinstance(value, Text):
+        return value
+    text = escaped(str(value))
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"

@@ -14,6 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Self
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -237,7 +238,9 @@ class Service:
         try:
             data = None if body is None else json.dumps(body).encode()
             content_type = {} if data is None else {"Content-Type": "application/json"}
-            sent = {**self._headers(), **content_type, **headers}
+            if not self._credentials.are_for(self.address):  # another process may listen there by now
+                raise unreachable(self.address, OSError("it does not run"))
+            sent = {**self._credentials.headers(), **content_type, **headers}
             connection.connect()
             connection.sock.settimeout(self._answer_s)
             enable_keepalive(connection.sock)
@@ -309,11 +312,6 @@ class Service:
             return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout, context=context)
         return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
 
-    def _headers(self) -> dict[str, str]:
-        if not self._credentials.are_for(self.address):  # another process may listen there by now
-            raise unreachable(self.address, OSError("it does not run"))
-        return self._credentials.headers()
-
 
 def _outcome_unknown(error: SchedulerError, path: str | None) -> SchedulerError:
     """Adds to the error of a changing request that it may have been applied although no answer arrived, and which
@@ -374,15 +372,10 @@ class _Watchdog:
             with self._deciding:
                 if not self._over:
                     self.silent = True
-                    self._shut_down()
+                    with suppress(OSError):  # it has ended meanwhile
+                        # Not SSLSocket.shutdown: it removes the TLS layer while another thread reads.
+                        socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
         except (OSError, http.client.HTTPException):
             return  # it is down, or answers in some way: the first connection will show
         finally:
             probe.close()
-
-    def _shut_down(self) -> None:
-        try:
-            # Not SSLSocket.shutdown: it removes the TLS layer while another thread reads.
-            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
-        except OSError:
-            return  # it has ended meanwhile

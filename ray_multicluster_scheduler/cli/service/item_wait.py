@@ -99,14 +99,10 @@ def wait_until(
             item = retry_while_away(lambda: service.get(api_path("items", item_id)), patience)
             if enough(item["state"]) or deadline.over:
                 return dict(item)
-            progress.show(_wait_reason(service, item, patience))
+            explanation = retry_while_away(lambda: service.get(api_path("items", item_id, "explain")), patience)
+            sentence = str(explanation.get("sentence") or "").partition("\n")[0]
+            progress.show(f"{item['id']} is {item['state']}{f': {sentence}' if sentence else ''}")
             time.sleep(deadline.at_most(POLL_S))
-
-
-def _wait_reason(service: Service, item: dict[str, Any], patience: float | None) -> str:
-    explanation = retry_while_away(lambda: service.get(api_path("items", item["id"], "explain")), patience)
-    sentence = str(explanation.get("sentence") or "").partition("\n")[0]
-    return f"{item['id']} is {item['state']}: {sentence}" if sentence else f"{item['id']} is {item['state']}"
 
 
 def follow(
@@ -158,8 +154,7 @@ def follow(
 
 
 def _next_attempt_began(service: Service, item_id: str, number: int, deadline: Deadline) -> bool:
-    """Waits for an attempt after this one, whose output cannot be read, until it is time to read again or the item is
-    over."""
+    """Waits REREAD_S for an attempt after this one, whose output cannot be read, or until the item is over."""
     until = Deadline(deadline.at_most(REREAD_S))
     while True:
         item = retry_while_away(lambda: service.get(api_path("items", item_id)), deadline.left())

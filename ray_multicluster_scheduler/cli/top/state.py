@@ -108,9 +108,13 @@ def clamp_scroll(view: View, rows: int, room: int) -> View:
 
 def visible_rows(view: View, data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of the pane, filtered and sorted; rows without a value come last."""
-    rows = [row for row in data[view.pane] if view.filter.lower() in _text(row)]
+    wanted = view.filter.lower()
+    rows = [row for row in data[view.pane] if wanted in "\n".join(map(str, _leaves(row))).lower()]
     having = [row for row in rows if _value(view.sort, row) is not None]
-    having.sort(key=lambda row: _order(view.sort, row), reverse=view.backwards)
+    having.sort(
+        key=lambda row: (_value(view.sort, row), str(row.get("id") or row.get("name") or row.get("NodeID"))),
+        reverse=view.backwards,
+    )
     return having + [row for row in rows if _value(view.sort, row) is None]
 
 
@@ -121,14 +125,6 @@ def _value(sort: str, row: Mapping[str, Any]) -> Any:
         case "state":
             return row.get("state")
     return row.get("submitted_at")
-
-
-def _order(sort: str, row: Mapping[str, Any]) -> tuple[Any, str]:
-    return _value(sort, row), str(row.get("id") or row.get("name") or row.get("NodeID"))
-
-
-def _text(row: Mapping[str, Any]) -> str:
-    return "\n".join(map(str, _leaves(row))).lower()
 
 
 def _leaves(value: Any) -> Sequence[Any]:

@@ -56,7 +56,9 @@ def test_added_changed_and_removed(service: HttpService, file: Path, capsys: pyt
     assert names(service) == ["linux"]
 
 
-def test_what_is_not_empty_is_named(service: HttpService, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_apply_names_clusters_that_are_not_empty(
+    service: HttpService, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     service.submit("t", CPUS)
     item = service.plane.runtime.item("t")
     assert item is not None
@@ -93,7 +95,7 @@ def test_relative_paths_are_those_of_the_file(
         (None, "cannot be read"),
     ],
 )
-def test_a_wrong_file_is_said_by_its_name_and_sent_to_nobody(
+def test_an_invalid_file_is_reported_by_name_and_not_sent(
     file: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
 ) -> None:
     file.unlink()
@@ -123,9 +125,7 @@ def test_there_is_no_service(
     assert "No service runs here" in capsys.readouterr().err
 
 
-def test_what_is_odd_is_said_before_it_is_felt(
-    service: HttpService, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_apply_prints_warnings(service: HttpService, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As `rmcs config check` and `rmcs up` do."""
     file.write_text(f"clusters:\n{MAC.replace('}', ', auth_token_path: /nowhere/token}')}")
     assert main(["clusters", "apply", str(file), "--dry-run"]) == 0

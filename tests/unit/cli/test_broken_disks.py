@@ -56,14 +56,14 @@ def test_an_order_is_done_wherever_its_words_go(service: HttpService) -> None:
 @pytest.mark.parametrize(
     ("words", "code"), [("task show nothing-such", 102), ("no-such-command", 2), ("status --every x", 2)]
 )
-def test_the_exit_code_outlives_a_stderr_that_takes_nothing(service: HttpService, words: str, code: int) -> None:
+def test_exit_code_is_kept_if_stderr_is_full(service: HttpService, words: str, code: int) -> None:
     assert shell(f"{RMCS} {words} 2>/dev/full") == (code, [])
 
 
 @pytest.mark.parametrize(
     ("words", "code"), [("config check /nope", 2), ("task show nothing-such", 102), ("no-such-command", 2)]
 )
-def test_the_exit_code_outlives_a_stderr_that_nobody_reads(service: HttpService, words: str, code: int) -> None:
+def test_exit_code_is_kept_if_stderr_is_closed(service: HttpService, words: str, code: int) -> None:
     read, write = os.pipe()
     os.close(read)
     try:
@@ -74,7 +74,7 @@ def test_the_exit_code_outlives_a_stderr_that_nobody_reads(service: HttpService,
 
 
 @FULL
-def test_the_end_of_a_job_is_told_also_if_stderr_becomes_full_while_it_is_followed(
+def test_job_end_is_reported_if_stderr_becomes_full(
     service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With -o json, what a job prints is on stderr."""
@@ -97,7 +97,7 @@ def test_the_end_of_a_job_is_told_also_if_stderr_becomes_full_while_it_is_follow
             full.close()
 
 
-def test_without_stderr_nothing_of_it_gets_into_the_data(service: HttpService) -> None:
+def test_without_stderr_messages_do_not_get_into_the_data(service: HttpService) -> None:
     done = subprocess.run(
         ["sh", "-c", f"{RMCS} task show nothing-such 2>&-"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -174,7 +174,7 @@ def test_a_disk_that_is_full_is_no_wrong_command_line(service: HttpService, tmp_
 
 
 @pytest.mark.parametrize("option", ["--save-trace", "--record", "--plot"])
-def test_what_was_there_is_there_until_all_of_the_new_one_is_written(tmp_path: Path, option: str) -> None:
+def test_a_file_is_replaced_only_after_the_new_one_is_complete(tmp_path: Path, option: str) -> None:
     file = tmp_path / "file"
     file.write_text("old " * 10_000)
     file.chmod(0o640)

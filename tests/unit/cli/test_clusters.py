@@ -51,7 +51,7 @@ def test_the_table_has_a_line_per_cluster_without_control_characters() -> None:
     assert "\x1b" not in text
 
 
-def test_what_a_silent_cluster_had_is_not_shown_as_what_is_there() -> None:
+def test_old_load_of_an_unreachable_cluster_is_not_shown_as_current() -> None:
     screen = Console(file=io.StringIO(), width=200, force_terminal=False)
     screen.print(fleet_table([UP | LOST]))
     (linux,) = [line.split() for line in screen.file.getvalue().splitlines() if line.startswith("linux")]

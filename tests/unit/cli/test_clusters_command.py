@@ -89,7 +89,7 @@ class TestShow:
         row = rmcs("clusters", "list", "--no-refresh").out.splitlines()[1].split()
         assert row[:7] == ["mac", "CLUSTER_SUSPECT", "http", "–", "–", "–", "–"]
 
-    def test_a_paused_queue_is_told_once(self, service: HttpService, rmcs: Rmcs) -> None:
+    def test_a_paused_queue_is_shown_once(self, service: HttpService, rmcs: Rmcs) -> None:
         service.post("/api/v1/queue/cluster/mac/pause", {"reason": "new disks"})
         facts = dict(re.split(r"  +", line, maxsplit=1) for line in rmcs("clusters", "show", "mac").out.splitlines())
         assert facts["paused"].strip() == "new disks"
@@ -176,7 +176,7 @@ class TestSteering:
         done = rmcs("clusters", "declare-dead", "mac", "--force", "--reason", "sold")
         assert (done.code, done.out) == (0, "mac is declared dead; t1 was there (see `rmcs explain ID`)\n")
 
-    def test_what_is_so_already_is_said_so(self, busy: HttpService, rmcs: Rmcs) -> None:
+    def test_a_repeated_change_is_reported_as_such(self, busy: HttpService, rmcs: Rmcs) -> None:
         for verb, told in (
             ("uncordon", "mac was not cordoned; t1 is there\n"),
             ("cordon", "mac takes no new work; t1 is still there\n"),
@@ -197,7 +197,7 @@ class TestSteering:
         assert "What to do: did you mean 'mac'?" in done.err
 
     @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "declare-dead"])
-    def test_without_a_service_programs_are_told(
+    def test_without_a_service_programs_get_the_request(
         self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, verb: str
     ) -> None:
         monkeypatch.setenv("RMCS_HOME", str(tmp_path))
@@ -217,9 +217,7 @@ class TestDrain:
         assert (done.code, json.loads(done.out)) == (0, {"drained": True, "items": []})
         assert complaints(service, f"{ONE}/drain", json.loads(done.out), method="post") == []
 
-    def test_it_waits_and_says_what_is_there(
-        self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_drain_waits_and_lists_items(self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         say, said = output.notify, threading.Event()
 
         def heard(text: str) -> None:
@@ -269,7 +267,7 @@ class TestDrain:
         assert "mac stays cordoned; open it again with `rmcs clusters uncordon mac`" in done.err
         assert cordoned(busy)
 
-    def test_somebody_opens_it(self, busy: HttpService, rmcs: Rmcs) -> None:
+    def test_drain_fails_if_the_cluster_is_uncordoned(self, busy: HttpService, rmcs: Rmcs) -> None:
         def open_it() -> None:
             until(lambda: cordoned(busy))
             busy.post("/api/v1/clusters/mac/uncordon")

@@ -95,7 +95,7 @@ def test_owners_and_tokens(service: HttpService, offered: Offer) -> None:
     assert offered("token", "revoke", ids[1]) == [ids[1]]
 
 
-def test_what_is_always_the_same(offered: Offer, tmp_path: Path) -> None:
+def test_fixed_words_are_completed(offered: Offer, tmp_path: Path) -> None:
     nobody = {"RMCS_HOME": str(tmp_path)}
     assert offered("explain", "NO_CAR", **nobody) == ["NO_CARRIER"]
     assert offered("task", "list", "--state", "R", **nobody) == ["RUNNING", "RETRYING"]
@@ -122,7 +122,7 @@ def test_the_states_are_all_that_there_are() -> None:
     ],
     ids=["none", "nobody-listens", "no-address", "no-token"],
 )
-def test_without_a_service_there_is_nothing_to_offer(
+def test_without_a_service_completion_is_empty(
     environ: dict[str, str], offered: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RMCS_ADDRESS", "RMCS_TOKEN", "RMCS_TOKEN_FILE"):
@@ -159,7 +159,7 @@ class TestZsh:
         for part in ("compdef _rmcs_completion rmcs", "_TYPER_COMPLETE_ARGS=", "_RMCS_COMPLETE=complete_zsh rmcs"):
             assert part in script
 
-    def test_nothing_that_others_wrote_can_be_run(self, service: HttpService, folder: Path) -> None:
+    def test_completion_escapes_shell_characters(self, service: HttpService, folder: Path) -> None:
         """zsh evaluates what it is told, and names of items are anybody's."""
         service.submit("alpha-1", name='\\$(touch /tmp/x) \\`touch /tmp/y\\` it\'s "it" <b>; \\\nlast')
         said = self.told(folder, "rmcs task show al")

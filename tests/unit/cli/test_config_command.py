@@ -222,7 +222,9 @@ class TestHomesOfNobody:
         assert done.code == 2
         assert UNKNOWN in done.err
 
-    def test_beside_a_service(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_config_show_with_a_running_service(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("RMCS_CONFIG", NOBODY)
         assert rmcs("config", "show").code == 2
 

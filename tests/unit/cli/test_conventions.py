@@ -65,7 +65,7 @@ ALL = all_commands()
 
 class TestCommands:
     @pytest.mark.parametrize("name", LAZY)
-    def test_the_list_says_what_the_command_says(self, name: str) -> None:
+    def test_help_in_the_list_equals_help_of_the_command(self, name: str) -> None:
         said = load_command(name, LAZY[name]).get_short_help_str(1000)
         assert said.rstrip(".") == LAZY[name].help.rstrip(".")
 
@@ -73,7 +73,7 @@ class TestCommands:
     def test_each_has_help(self, rmcs: Rmcs, words: str) -> None:
         assert rmcs(*words.split(), "--help").code == 0
 
-    def test_whoever_has_output_has_all_three(self, rmcs: Rmcs) -> None:
+    def test_output_option_accepts_all_formats(self, rmcs: Rmcs) -> None:
         having = [words for words, command in ALL.items() if any("--output" in one.opts for one in command.params)]
         assert len(having) > 20
         for words in having:
@@ -121,7 +121,7 @@ class TestCommands:
             ("owner list", "no owner has unfinished items, or limits"),
         ],
     )
-    def test_a_list_of_nothing_says_so(self, service: HttpService, rmcs: Rmcs, words: str, said: str) -> None:
+    def test_an_empty_list_prints_the_reason(self, service: HttpService, rmcs: Rmcs, words: str, said: str) -> None:
         done = rmcs(*words.split())
         assert (done.code, done.out.count("\n"), done.err) == (0, 1, f"rmcs: nothing to list: {said}\n")
         done = rmcs(*words.split(), "-o", "json")
@@ -141,7 +141,7 @@ class TestCommands:
 
 class TestNoService:
     @pytest.mark.parametrize("words", NEED_A_SERVICE)
-    def test_it_is_said_how_to_start_one(
+    def test_error_names_how_to_start_a_service(
         self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str
     ) -> None:
         monkeypatch.setenv("RMCS_HOME", str(tmp_path))
@@ -197,7 +197,7 @@ class TestPipes:
             "--help",
         ],
     )
-    def test_nobody_reads(self, service: HttpService, words: str) -> None:
+    def test_exit_code_if_the_pipe_is_closed(self, service: HttpService, words: str) -> None:
         service.submit("t1")
         until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
         runtime = service.plane.runtime

@@ -122,7 +122,7 @@ class TestWithAService:
 
 
 class TestWithoutAService:
-    def test_what_can_be_said_of_this_machine(self, home: Path, rmcs: Rmcs, tmp_path: Path) -> None:
+    def test_facts_about_this_machine(self, home: Path, rmcs: Rmcs, tmp_path: Path) -> None:
         done = rmcs("debug-dump", "x.tar.gz")
         assert done.code == 0
         assert "left out: service/: no service runs here" in done.err
@@ -134,13 +134,13 @@ class TestWithoutAService:
         assert next(line for line in lines if line.endswith(" token")).startswith("-rw-------")
         assert any("1 payloads, 10 bytes" in line for line in lines)
 
-    def test_a_configuration_that_is_wrong_is_told(self, home: Path, rmcs: Rmcs) -> None:
+    def test_an_invalid_configuration_is_reported(self, home: Path, rmcs: Rmcs) -> None:
         (home / "clusters.yaml").write_text("clusters: 5\n")
         done = rmcs("debug-dump", "x.tar.gz")
         assert done.code == 0
         assert "left out: config.json: " in done.err
 
-    def test_a_file_that_is_there_stays(self, home: Path, rmcs: Rmcs, tmp_path: Path) -> None:
+    def test_an_existing_file_is_kept(self, home: Path, rmcs: Rmcs, tmp_path: Path) -> None:
         (tmp_path / "x.tar.gz").write_text("mine")
         done = rmcs("debug-dump", "x.tar.gz")
         assert (done.code, done.out) == (2, "")

@@ -165,7 +165,7 @@ def test_when_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_each_thing_that_did_not_happen_is_said(api: FakeApi, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_missing_result_is_reported(api: FakeApi, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     problems, _ = run_tour(api, monkeypatch)
     assert len(problems) == 1
     assert problem in problems[0]
@@ -180,7 +180,7 @@ def test_an_interrupt_shuts_the_scheduler_down(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("problems", "code"), [([], 0), (["step 2: wrong results"], 100)])
-def test_the_exit_code_says_whether_all_happened(
+def test_exit_code_of_the_demo(
     problems: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from ray_multicluster_scheduler.main import main

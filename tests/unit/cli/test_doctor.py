@@ -110,7 +110,7 @@ def test_one_cluster_under_several_names(dashboard: str) -> None:
     assert "Ray's session session_x" in one.says
 
 
-def test_nobody_listens() -> None:
+def test_unreachable_head_address() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -138,7 +138,7 @@ def test_a_token_that_is_not_set(dashboard: str, monkeypatch: pytest.MonkeyPatch
     assert "NOT_THERE" in one.says
 
 
-def test_a_home_folder_that_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_checks, "rmcs_home", lambda: Path("/" + "x" * 5000))
     (one,) = local_checks.home()
     assert "cannot be read: File name too long" in one.says
@@ -200,7 +200,7 @@ def test_with_a_service_and_a_cluster(
         assert {one["verdict"] for one in told} == {"ok"}
 
 
-def test_what_is_wrong_is_said_with_how_to_mend_it(rmcs: Rmcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_are_printed_with_a_fix(rmcs: Rmcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RMCS_ADDRESS", "http://127.0.0.1:9")
     monkeypatch.setenv("RMCS_TOKEN", "x")

@@ -52,9 +52,7 @@ def test_a_task_goes_by_the_service(service: HttpService, rmcs: Rmcs) -> None:
 
 
 @pytest.mark.parametrize("text", ["clusters: [{name: other, dashboard: 'http://127.0.0.1:9'}]", "nonsense"])
-def test_the_service_comes_before_a_file_that_nobody_named(
-    service: HttpService, rmcs: Rmcs, home: Path, text: str
-) -> None:
+def test_service_is_preferred_to_a_default_file(service: HttpService, rmcs: Rmcs, home: Path, text: str) -> None:
     service.plane.works = True
     (home / "clusters.yaml").write_text(text)
     assert [one["says"] for one in of(rmcs, "mac")] == ["a task ran there and returned"]
@@ -67,7 +65,7 @@ def test_the_service_comes_before_a_file_that_nobody_named(
         ("/api/v1/queue/cluster/mac/pause", "no task was sent there: its queue is paused", "QUEUE_PAUSED"),
     ],
 )
-def test_a_cluster_that_was_closed_is_sent_nothing(
+def test_no_task_is_sent_to_a_cordoned_cluster(
     service: HttpService, rmcs: Rmcs, order: str, said: str, code: str
 ) -> None:
     service.post(order)
@@ -77,7 +75,7 @@ def test_a_cluster_that_was_closed_is_sent_nothing(
     assert items(service) == []
 
 
-def test_a_cluster_that_cannot_be_reached_is_sent_nothing(service: HttpService, rmcs: Rmcs) -> None:
+def test_no_task_is_sent_to_an_unreachable_cluster(service: HttpService, rmcs: Rmcs) -> None:
     unreachable(service, "mac: the switch is off. What to do: press it")
     trouble, one = of(rmcs, "mac")
     assert (trouble["verdict"], one["verdict"], one["code"]) == ("wrong", "warning", "CLUSTER_UNREACHABLE")
@@ -87,7 +85,7 @@ def test_a_cluster_that_cannot_be_reached_is_sent_nothing(service: HttpService, 
     assert items(service) == []
 
 
-def test_who_may_not_submit_is_told(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_submitter_role_is_a_warning(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMCS_TOKEN", service.token_for("vera", Role.VIEWER))
     one = of(rmcs, "service")[-1]
     assert (one["verdict"], one["code"]) == ("warning", "NOT_ALLOWED")
@@ -113,7 +111,7 @@ def test_one_that_waits_for_ever_is_cancelled(service: HttpService, rmcs: Rmcs) 
     until(lambda: items(service)[0] in ("doctor CANCELLED", "doctor FAILED"))
 
 
-def test_ctrl_c_leaves_nothing_behind(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_cancels_the_tasks(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: Spinner, text: str) -> None:
         if "on its way" in text:
             raise KeyboardInterrupt
@@ -123,7 +121,7 @@ def test_ctrl_c_leaves_nothing_behind(service: HttpService, rmcs: Rmcs, monkeypa
     until(lambda: items(service) == ["doctor CANCELLED"])
 
 
-def test_what_was_found_is_told_if_the_tasks_cannot_be_sent(
+def test_findings_are_printed_if_tasks_cannot_be_sent(
     service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -136,7 +134,7 @@ def test_what_was_found_is_told_if_the_tasks_cannot_be_sent(
     assert "✗ tasks: It is away." in done.out
 
 
-def test_what_was_found_is_told_if_a_control_plane_of_our_own_does_not_start(
+def test_findings_are_printed_if_the_local_control_plane_does_not_start(
     rmcs: Rmcs, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> None:

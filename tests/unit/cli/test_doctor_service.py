@@ -78,7 +78,7 @@ def test_a_cluster_that_was_closed_and_its_queue(service: HttpService, rmcs: Rmc
     assert "its queue is paused: until Monday" in rmcs("doctor").out
 
 
-def test_a_paused_queue_is_no_part_of_what_is_wrong(service: HttpService, rmcs: Rmcs) -> None:
+def test_a_paused_queue_is_only_a_warning(service: HttpService, rmcs: Rmcs) -> None:
     service.post("/api/v1/queue/cluster/mac/pause", {"reason": "new disks"})
     unreachable(service, "the switch is off")
     out = rmcs("doctor").out

@@ -27,7 +27,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateFold
         yield state
 
 
-def test_one_that_does_not_end_says_where_to_read(state: StateFolder, rmcs: Rmcs) -> None:
+def test_a_service_that_does_not_stop_names_its_log(state: StateFolder, rmcs: Rmcs) -> None:
     done = rmcs("down", "--state", str(state.path), "--timeout", "0.1", "--drain", "0.1")
     assert done.code == 1
     assert "was asked to stop and still runs after 0.2 s." in done.err
@@ -50,9 +50,7 @@ def test_ctrl_c_without_a_wait_for_work(
     assert "waits up to" not in done.err
 
 
-def test_ctrl_c_as_soon_as_the_service_was_told(
-    state: StateFolder, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_right_after_the_stop_request(state: StateFolder, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
     def told_and_interrupted(_pid: int, number: int) -> None:
         if number == signal.SIGTERM:
             raise KeyboardInterrupt
@@ -77,7 +75,9 @@ def test_one_that_has_ended_meanwhile_has_stopped(
     assert done.err == f"rmcs: the service (process {os.getpid()}) has stopped\n"
 
 
-def test_one_of_another_user_says_whose_it_is(state: StateFolder, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_of_another_user_names_that_user(
+    state: StateFolder, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(_pid: int, _number: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -101,10 +101,10 @@ class TestWhatItWaitsFor:
     def test_is_said(self, service: HttpService, state: StateFolder, rmcs: Rmcs) -> None:
         self.submit(service)
         state.announce(address=service.address)
-        done = rmcs("down", "--state", str(state.path), "--timeout", "0.1", "--drain", "0.6")
+        done = rmcs("down", "--state", str(state.path), "--timeout", "0.1", "--drain", "0.9")
         said = done.err.splitlines()
         assert said[:3] == [
-            "rmcs: the service waits up to 0.6 s for items that are not over",
+            "rmcs: the service waits up to 0.9 s for items that are not over",
             "rmcs: not over: 2 on mac, 1 waiting; at most 1 s more",
             "rmcs: the service stops",
         ]

@@ -88,7 +88,7 @@ class TestSinceATime:
         assert (later.code, later.out) == (0, "")
         assert "there is no event after number " in later.err
 
-    def test_it_is_found_by_few_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_bisection_needs_few_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Also where most numbers are gone, and some events do not say when they came."""
         known = {number: None if number % 7 == 0 else float(number) for number in range(1, 100_001) if number % 3}
         asked: list[int] = []
@@ -108,13 +108,13 @@ class TestSinceATime:
             assert len(asked) < 25
 
     @pytest.mark.parametrize("text", ["soon", "-1", "12x", ""])
-    def test_what_is_no_time(self, rmcs: Rmcs, text: str) -> None:
+    def test_invalid_since_values(self, rmcs: Rmcs, text: str) -> None:
         done = rmcs("events", f"--since={text}")
         assert done.code == 2
         assert "no number of an event, and no time; write 1234, 12h or 2031-05-01T08:00." in " ".join(done.err.split())
 
 
-def test_where_nothing_is_told_this_is_said(service: HttpService, rmcs: Rmcs) -> None:
+def test_no_matching_event_prints_a_message(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("events", "--since", "999999")
     assert (done.code, done.out) == (0, "")
     assert "there is no event after number 999999: the newest one is number " in done.err
@@ -129,7 +129,7 @@ def test_telemetry_alone_has_no_past(service: HttpService, rmcs: Rmcs) -> None:
     assert "no event matches" in done.err
 
 
-def test_what_came_while_the_past_was_read_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_during_replay_are_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the newest event that was asked about is another one's."""
 
     def frames(_: object, query: dict[str, Any], timeout_s: float) -> Iterator[tuple[int, dict[str, Any] | None]]:
@@ -147,9 +147,7 @@ def test_what_came_while_the_past_was_read_is_told_once(monkeypatch: pytest.Monk
     assert numbers == [90, 95, 103, 110]
 
 
-def test_a_service_that_stops_in_the_middle_has_not_told_all(
-    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_replay_is_an_error(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, first = events._frames, True
 
     def slow(*asked: Any) -> Iterator[tuple[int | None, dict[str, Any] | None]]:
@@ -167,9 +165,7 @@ def test_a_service_that_stops_in_the_middle_has_not_told_all(
     assert "get the others with --since 2" in done.err
 
 
-def test_a_service_that_begins_and_says_nothing(
-    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_event_stream_is_an_error(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_: object) -> Iterator[tuple[int | None, dict[str, Any] | None]]:
         yield None, None
         raise TimeoutError
@@ -282,7 +278,7 @@ def test_other_words(event: dict[str, Any], line: str) -> None:
     assert events.event_line(event).strip() == line
 
 
-def test_what_is_wrong_is_said(service: HttpService, rmcs: Rmcs) -> None:
+def test_usage_errors(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("events", "-f", "--types", "odd")
     assert done.code == 2
     assert "odd" in done.err

@@ -53,7 +53,7 @@ class TestExplain:
         assert told["history"][0]["at"].endswith("Z")
         assert yaml.safe_load(rmcs("explain", "beta-1", "-o", "yaml").out)["id"] == "beta-1"
 
-    def test_one_that_nobody_knows(
+    def test_unknown_item(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("RMCS_HOME", str(tmp_path))  # where no program runs
@@ -107,7 +107,7 @@ def test_the_service_may_be_named(
 
 
 class TestTrace:
-    def test_it_says_what_to_do_with_it(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
+    def test_trace_prints_the_next_command(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
         out = tmp_path / "what ran.csv"
         empty = rmcs("trace", str(out))
         assert (empty.code, empty.out) == (0, f"{out}\n")
@@ -121,7 +121,7 @@ class TestTrace:
         assert command == f"--trace '{out}' --nodes 'NAME=4x{{CPU:16}}'"
         assert rmcs("simulate", *shlex.split(command)).code == 0, "and that can be done"
 
-    def test_a_file_that_is_there_is_kept(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
+    def test_trace_keeps_an_existing_file(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
         out = tmp_path / "out.csv"
         out.write_text("mine")
         done = rmcs("trace", str(out))

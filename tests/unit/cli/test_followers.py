@@ -209,7 +209,7 @@ class TestLogs:
     def is_heard(self, heard: list[str], text: str) -> Callable[[], None]:
         return lambda: until(lambda: "".join(heard) == text)
 
-    def test_what_was_not_written_when_it_was_killed_hides_nothing_of_what_follows(
+    def test_lost_output_of_a_killed_service_hides_no_later_output(
         self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         said: list[str] = []
@@ -253,7 +253,7 @@ class TestLogs:
             )
         assert between.forgotten
 
-    def test_news_end_the_patience_with_the_line_that_they_came_on(
+    def test_new_data_resets_the_stream_timeout(
         self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It was made after a long silence, and would be left silent for as long again."""
@@ -276,7 +276,7 @@ class TestLogs:
             )
         assert between.forgotten
 
-    def test_a_second_attempt_is_not_told_again(self, service: HttpService, rmcs: Rmcs, heard: list[str]) -> None:
+    def test_second_attempt_is_not_printed_twice(self, service: HttpService, rmcs: Rmcs, heard: list[str]) -> None:
         self.submitted(service, crash_retries=1, retries=1, lost_retries=1)
         prints(service, "first\n")
         self.followed(
@@ -319,7 +319,7 @@ class TestLogFollower:
             (["", "a\n"], "a\n"),
         ],
     )
-    def test_what_is_told_again(self, connections: list[str], text: str, size: int) -> None:
+    def test_repeated_output_is_skipped(self, connections: list[str], text: str, size: int) -> None:
         assert self.told(*connections, size=size) == text
 
     def test_of_much_only_the_end_is_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,7 @@ class TestPatience:
 
         return one
 
-    def test_who_looks_on_waits_as_long_as_it_takes(
+    def test_a_watching_command_waits_without_limit(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         now = [0.0]
@@ -366,12 +366,12 @@ class TestPatience:
         with pytest.raises(ServiceUnavailableError):
             item_wait.retry_while_away(self.ask(away, away, "here"))
 
-    def test_what_is_refused_is_not_asked_again(self) -> None:
+    def test_a_refused_request_is_not_retried(self) -> None:
         with pytest.raises(NotAllowedError):
             item_wait.retry_while_away(self.ask(NotAllowedError("no"), "here"), None)
 
 
-def test_status_on_a_terminal_says_that_the_service_is_away(service: HttpService) -> None:
+def test_status_on_a_terminal_shows_that_the_service_is_away(service: HttpService) -> None:
     terminal = Terminal("status", "--watch", "--every", "0.3")
     try:
         terminal.until("mac")

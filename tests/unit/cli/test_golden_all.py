@@ -48,7 +48,7 @@ def test_no_picture_is_left_over() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.iterdir()), ids=lambda one: str(one.name))
-def test_nothing_of_the_machine_that_drew_it_is_in_it(file: Path) -> None:
+def test_golden_files_contain_no_machine_names(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     assert "/tmp/" not in text
     assert "pytest" not in text

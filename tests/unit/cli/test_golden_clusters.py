@@ -164,5 +164,5 @@ PICTURES = {
 
 
 @pytest.mark.parametrize(("name", "width"), frames(PICTURES))
-def test_it_looks_as_it_did(name: str, width: int, request: pytest.FixtureRequest) -> None:
+def test_output_equals_the_golden_file(name: str, width: int, request: pytest.FixtureRequest) -> None:
     check(PICTURES, name, width, request)

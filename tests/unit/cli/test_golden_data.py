@@ -44,7 +44,7 @@ def test_so_is_a_check(service: HttpService, answer: dict[str, Any]) -> None:
     assert complaints(service, "/api/v1/clusters/{name}/check", with_iso_times(answer), method="post") == []
 
 
-def test_a_cluster_has_all_that_a_service_says_of_one(service: HttpService) -> None:
+def test_golden_cluster_has_all_fields_of_the_service(service: HttpService) -> None:
     """Most of it may be missing, as older services do not say it; but a picture is of this one."""
     (mac,) = service.get("/api/v1/clusters")["clusters"]
     details = service.get("/api/v1/clusters/mac?refresh=false")

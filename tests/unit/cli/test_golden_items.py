@@ -181,5 +181,5 @@ def _one_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("name", "width"), frames(PICTURES))
-def test_it_looks_as_it_did(name: str, width: int, request: pytest.FixtureRequest) -> None:
+def test_output_equals_the_golden_file(name: str, width: int, request: pytest.FixtureRequest) -> None:
     check(PICTURES, name, width, request)

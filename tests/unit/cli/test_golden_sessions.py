@@ -85,7 +85,7 @@ SESSIONS = {
 
 
 @pytest.mark.parametrize(("name", "width"), frames(PICTURES))
-def test_it_looks_as_it_did(name: str, width: int, request: pytest.FixtureRequest) -> None:
+def test_output_equals_the_golden_file(name: str, width: int, request: pytest.FixtureRequest) -> None:
     check(PICTURES, name, width, request)
 
 
@@ -174,7 +174,7 @@ def test_the_configuration_is_checked(stage: Stage, rmcs: Rmcs, request: pytest.
     session.compare("config-check", request)
 
 
-def test_what_is_misspelt_here(
+def test_misspelt_commands(
     stage: Stage, rmcs: Rmcs, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RMCS_ADDRESS", "RMCS_TOKEN"):

@@ -73,12 +73,12 @@ class TestEach:
         shown = " ".join(rmcs(*words.split(), "--help").out.split())
         assert {found[0]: ours for pattern, ours in OTHER_NAMES.items() for found in re.finditer(pattern, shown)} == {}
 
-    def test_it_says_what_it_does_in_a_sentence(self, rmcs: Rmcs, words: str) -> None:
+    def test_help_is_a_sentence(self, rmcs: Rmcs, words: str) -> None:
         """A verb first, and a full stop."""
         first = str(ALL[words].help).partition("\n")[0]
         assert re.fullmatch(r"[A-Z][a-z]+ .*\.", first), first
 
-    def test_every_option_says_what_it_is(self, words: str) -> None:
+    def test_every_option_has_help(self, words: str) -> None:
         silent = [one.name for one in ALL[words].params if not section_of(one)]
         assert silent == []
         assert [section_of(one) for one in ALL[words].params if not re.match(r"[A-Z`0-9\"]", section_of(one))] == []
@@ -97,7 +97,7 @@ def section_of(option: Any) -> str:
         *("--preferred-cluster", "--verify", "--headers", "--verbose", "--follow", "--kind", "--state"),
     ],
 )
-def test_the_same_option_is_said_in_the_same_words(option: str) -> None:
+def test_same_option_has_the_same_help(option: str) -> None:
     """As far as it is the same for all commands that have it."""
     having = {words: one for words, command in ALL.items() for one in command.params if option in one.opts}
     known = {("--kind", "plan"), ("--state", "task list"), ("--state", "events"), ("--follow", "events")}
@@ -109,7 +109,7 @@ def test_all_examples_are_of_commands_that_there_are() -> None:
     assert sorted(EXAMPLES) == sorted(ALL)
 
 
-def test_exit_codes_are_told_the_same_everywhere(rmcs: Rmcs) -> None:
+def test_exit_codes_have_the_same_words_everywhere(rmcs: Rmcs) -> None:
     """In docs/cli.md, in `rmcs --help`, and where they are."""
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     table = page.partition("| exit code | |\n")[2].partition("\n\n")[0]

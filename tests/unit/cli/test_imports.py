@@ -50,7 +50,7 @@ def loaded_by(*words: str) -> list[str]:
         ("clusters list", 290, 47),
     ],
 )
-def test_so_many_are_enough(service: HttpService, words: str, most: int, ours: int) -> None:
+def test_number_of_imported_modules(service: HttpService, words: str, most: int, ours: int) -> None:
     service.submit("t1")
     until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
     loaded = loaded_by(*words.split())
@@ -70,13 +70,13 @@ def test_so_many_are_enough(service: HttpService, words: str, most: int, ours: i
         ("nonsense", ["simulate", "doctor"]),  # where one of that name may be is looked for
     ],
 )
-def test_what_is_wrong_with_one_command_loads_no_others(words: str, rest: list[str]) -> None:
+def test_a_usage_error_loads_no_other_commands(words: str, rest: list[str]) -> None:
     loaded = loaded_by(*words.split())
     assert [one for one in ("simulate", "doctor") if f"{OURS}.cli.commands.{one}" in loaded] == rest
 
 
 @pytest.mark.parametrize("words", ["status --address http://127.0.0.1:9", "explain NO_CAPACITY", "status --foo"])
-def test_plain_words_in_a_pipe_need_no_rich(words: str) -> None:
+def test_plain_text_in_a_pipe_does_not_import_rich(words: str) -> None:
     loaded = loaded_by(*words.split())
     assert not [name for name in loaded if name.partition(".")[0] == "rich" or name.endswith(".text_table")]
 
@@ -85,7 +85,7 @@ COMMANDS = {words: one for words, one in all_commands().items() if words != "ver
 ALL = [(words, option) for words, one in COMMANDS.items() for option in one.get_params(typer.Context(one))]
 
 
-def test_a_quick_option_means_what_typer_makes_of_it() -> None:
+def test_lazy_conversion_equals_that_of_typer() -> None:
     """Every option of every command: its default, nothing at all, and what somebody may type."""
     compared = 0
     for name, one in ALL:

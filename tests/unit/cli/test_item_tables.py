@@ -77,7 +77,7 @@ def test_an_endless_name_does_not_spoil_a_table_in_a_pipe() -> None:
     assert max(map(len, lines(status_overview(silent, NOW), PIPE_WIDTH))) < 400
 
 
-def test_who_looks_for_a_tag_or_an_owner_finds_it_in_a_pipe() -> None:
+def test_tags_and_owners_are_complete_in_a_pipe() -> None:
     """All of it is there: nobody else bounds names and sentences, but these."""
     tags, who = [f"tag-{number:02}" for number in range(40)], "o" * 256
     ended = {"state": "SUCCEEDED", "started_at": 1.0, "finished_at": 2.0, "owner": who}
@@ -101,7 +101,7 @@ def test_long_ids_in_a_narrow_terminal() -> None:
     assert row["id"] in shown_lines[1]
 
 
-def test_held_is_said_once_as_a_code() -> None:
+def test_held_is_shown_once() -> None:
     row = {**ITEM, "state": "QUEUED", "priority": 0, "held": True, "code": "HELD", "sentence": "is held: until Monday"}
     assert lines(waiting_table([row], NOW), 200)[1].endswith("QUEUED  HELD  is held: until Monday")
     assert " HELD   RETRY  " in lines(waiting_table([{**row, "code": "RETRY"}], NOW), 200)[1]

@@ -158,7 +158,7 @@ class TestSubmit:
         assert done.code == 0
 
     @pytest.mark.parametrize("form", ["json", "table"])
-    def test_a_hint_that_cannot_be_had_changes_nothing_of_its_end(
+    def test_a_failing_hint_does_not_change_the_exit_code(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, form: str
     ) -> None:
         get = Service.get
@@ -193,7 +193,9 @@ class TestSubmit:
         assert "accepted" not in done.err
 
     @pytest.mark.parametrize("words", [[], ["--no-wait"]])
-    def test_one_that_can_never_run_says_why(self, service: HttpService, rmcs: Rmcs, words: list[str]) -> None:
+    def test_a_job_that_can_never_run_prints_the_reason(
+        self, service: HttpService, rmcs: Rmcs, words: list[str]
+    ) -> None:
         ask = ["--submission-id", "j1", "--entrypoint-num-gpus", "1000", *words, "--", "echo", "hi"]
         done = rmcs("job", "submit", *ask)
         assert done.code == 100
@@ -213,7 +215,7 @@ class TestSubmit:
         assert job_command.status_text("j1", info, str).endswith("failed with exit code 3")
         assert "chars):\nboom" in job_command.status_text("j1", {**info, "message": f"{said}boom"}, str)
 
-    def test_paths_that_were_changed_for_the_cluster_are_told(self, service: HttpService, rmcs: Rmcs) -> None:
+    def test_converted_paths_are_printed(self, service: HttpService, rmcs: Rmcs) -> None:
         """Else nobody understands why it does not find its file."""
         paths = [("/home/ann/train.py", "/Users/ann/train.py"), ("/home/ann/data", "/Users/ann/data")]
         made = PreparedAttempt("mac", 1, {}, "python /Users/ann/train.py /Users/ann/data", paths)
@@ -292,7 +294,7 @@ class TestSubmit:
             ([], "Missing argument"),
         ],
     )
-    def test_what_is_wrong_is_said(self, service: HttpService, rmcs: Rmcs, words: list[str], said: str) -> None:
+    def test_usage_errors(self, service: HttpService, rmcs: Rmcs, words: list[str], said: str) -> None:
         done = rmcs("job", "submit", *words, *(["--", "true"] if words else []))
         assert (done.code, done.out) == (2, "")
         assert said in " ".join(done.err.split())
@@ -483,12 +485,12 @@ class TestOthers:
         assert rmcs("job", "list", "--headers", header).code == 0
         assert rmcs("job", "submit", "--no-wait", "--headers", header, "--", "true").code == 0
 
-    def test_whom_to_trust(self, tmp_path: Path) -> None:
+    def test_ca_file(self, tmp_path: Path) -> None:
         assert options._ca_file("True") is None
         assert options._ca_file(str(tmp_path)) == str(tmp_path)
 
 
-def test_delete_forgets_what_is_over(service: HttpService, rmcs: Rmcs) -> None:
+def test_delete_removes_a_finished_job(service: HttpService, rmcs: Rmcs) -> None:
     job = running(service, "nightly")
     done = rmcs("job", "delete", job)
     assert done.code == 1

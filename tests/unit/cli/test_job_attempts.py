@@ -61,7 +61,7 @@ class TestAttemptsThatNeverRan:
             service.plane.runtime.clients = Dashboard("-1")  # type: ignore[assignment]  # a fake
 
     @pytest.mark.parametrize("unknown", [("-2",), ("-1", "-2")])
-    def test_those_after_it_are_heard(
+    def test_later_attempts_are_followed(
         self, service: HttpService, rmcs: Rmcs, refused: set[int], unknown: tuple[str, ...]
     ) -> None:
         """Also where the cluster has forgotten one that ran."""
@@ -84,7 +84,7 @@ class TestAttemptsThatNeverRan:
         thread.join()
         assert (done.code, done.out) == (0, "a line\na line\n"), done.err
 
-    def test_a_cluster_that_does_not_answer_is_said_and_hides_nothing_else(
+    def test_unreachable_cluster_is_reported_and_other_output_is_printed(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         end(service, running(service, "j"), "failed")
@@ -98,7 +98,7 @@ class TestAttemptsThatNeverRan:
             assert (done.code, done.out) == (100, "")
             assert done.err == "rmcs: the output cannot be read: mac does not answer.\n"
 
-    def test_a_cluster_that_does_not_answer_while_the_job_runs_is_said_once(
+    def test_unreachable_cluster_of_a_running_job_is_reported_once(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """And what it printed is heard when the cluster is back; nobody is told of a defect."""

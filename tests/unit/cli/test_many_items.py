@@ -106,7 +106,7 @@ def output_of_failed_change(order: Callable[[str], dict[str, Any]], capsys: pyte
     return shown
 
 
-def test_one_of_many_that_is_refused_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     def order(one: str) -> dict[str, Any]:
         if one == "t7":
             raise SchedulerError("It is over.")

@@ -61,7 +61,7 @@ def test_a_name_with_a_slash_in_it(service: HttpService, capsys: pytest.CaptureF
     assert "Nothing here is called 'team/a'" in capsys.readouterr().err
 
 
-def test_what_is_not_named_stays_as_it_is(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limits_that_are_not_named_stay(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["owner", "set", "ann", "--max-running", "9", "--max-gpus", "none", "--max-priority", "-3"]) == 0
     assert lines(capsys)[1] == ["ann", "0", "0", "2", "1000000", "9", "–", "-3", "set", "later", "no"]
     limits = {**ANN, "max_running": 9, "max_gpus": None, "max_priority": -3}
@@ -94,9 +94,7 @@ def test_an_owner_that_was_not_there(service: HttpService, capsys: pytest.Captur
         (["ann", "--max-gpus", "x"], "'x' is not a number, or none."),
     ],
 )
-def test_what_is_wrong_is_said(
-    service: HttpService, capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
+def test_usage_errors(service: HttpService, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert main(["owner", "set", *words]) == 2
     shown = capsys.readouterr().err
     assert said in shown

@@ -83,12 +83,12 @@ def test_a_cluster_that_is_removed_between_two_questions(
     assert "mac" not in done.out
 
 
-def test_who_wants_to_know_is_told(asked: list[str], rmcs: Rmcs) -> None:
+def test_an_explicit_refresh_starts_the_gateway(asked: list[str], rmcs: Rmcs) -> None:
     assert rmcs("clusters").code == 0
     assert set(asked) == {"lab", "mac"}
 
 
-def test_what_doctor_says_of_it(asked: list[str], rmcs: Rmcs) -> None:
+def test_finding_of_doctor(asked: list[str], rmcs: Rmcs) -> None:
     found = json.loads(rmcs("doctor", "-o", "json").out)
     (lab,) = [one for one in found if one["about"] == "lab"]
     assert lab["verdict"] == "ok"

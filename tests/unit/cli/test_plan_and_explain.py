@@ -70,7 +70,7 @@ class TestExplain:
         assert (done.returncode, done.stderr) == (0, "")
         assert json.loads(done.stdout)["state"] == "RUNNING"
 
-    def test_without_a_match_it_says_who_was_asked(
+    def test_unknown_item_lists_the_asked_programs(
         self, plane: ControlPlane, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["explain", "nobody"]) == 102
@@ -107,7 +107,7 @@ class TestExplain:
             items = json.loads(capsys.readouterr().out)[0]["items"]
             assert [(one["name"], one["actor_name"]) for one in items] == [("Counter", None), ("Counter", "tally")]
 
-    def test_a_list_that_was_cut_says_so(
+    def test_a_cut_list_shows_how_many_are_missing(
         self, plane: ControlPlane, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(local_queries, "MAX_LISTED", 1)

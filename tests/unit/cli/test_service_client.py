@@ -117,7 +117,7 @@ def listener(hear: Callable[[socket.socket], object]) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("status", "kind"), [(200, "text/html"), (404, "text/html; charset=utf-8"), (302, "text/plain")]
 )
-def test_a_page_is_not_shown_but_told_of(
+def test_an_html_page_is_reported_not_printed(
     rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, status: int, kind: str
 ) -> None:
     with stranger(status, kind, PAGE) as address:
@@ -149,7 +149,7 @@ def test_other_answers_of_others(rmcs: Rmcs, status: int, data: bytes) -> None:
 
 @pytest.mark.parametrize("words", [*ASK, *DEEDS])
 @pytest.mark.parametrize("data", [b"{}", b'{"status": "ok", "changed": true, "items": []}'])
-def test_an_object_of_somebody_else_is_no_answer_and_no_deed(
+def test_a_json_object_of_another_server_is_no_answer(
     rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, data: bytes
 ) -> None:
     with stranger(200, "application/json", data) as address:
@@ -160,16 +160,14 @@ def test_an_object_of_somebody_else_is_no_answer_and_no_deed(
     assert not list(tmp_path.iterdir()), "nothing of it is written, either"
 
 
-def test_an_order_whose_answer_does_not_say_what_it_changed(rmcs: Rmcs) -> None:
+def test_a_change_without_changed_in_its_answer(rmcs: Rmcs) -> None:
     with stranger(200, "application/json", b'{"control_plane": "1a2b", "cluster": "mac"}') as address:
         done = rmcs("queue", "pause", "--cluster", "mac", "--address", address)
     assert (done.code, done.out) == (1, "")
     assert "The request may have been applied all the same." in done.err
 
 
-def test_an_older_service_that_does_not_say_what_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rmcs: Rmcs
-) -> None:
+def test_an_older_service_without_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rmcs: Rmcs) -> None:
     monkeypatch.setattr(http_server, "SERVICE_HEADER", "Another")
     with HttpService(tmp_path / "state") as older:
         monkeypatch.setenv("RMCS_ADDRESS", older.address)
@@ -197,7 +195,7 @@ class TestSilence:
         monkeypatch.setattr(cli_service, "PROBE_AFTER_S", 0.4)
         monkeypatch.setattr(cli_service, "PROBE_S", 0.6)
 
-    def test_who_takes_a_connection_and_says_nothing(self, rmcs: Rmcs) -> None:
+    def test_a_server_that_accepts_and_never_answers(self, rmcs: Rmcs) -> None:
         with listener(lambda _: None) as address:
             began = time.monotonic()
             done = rmcs("status", "--address", address)
@@ -223,7 +221,7 @@ class TestSilence:
         assert "sent no answer within 1 s. The request may have been applied all the same.\n" in done.err
         assert f"What to do: check its effect before you repeat it (`{look}`); else check that" in done.err
 
-    def test_who_says_nothing_in_tls(self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_tls_server_that_never_answers(self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cli_service, "_CONNECT_S", 0.5)
         with listener(lambda _: None) as address:
             done = rmcs("status", "--address", address.replace("http:", "https:"))
@@ -252,7 +250,7 @@ class TestSilence:
         assert (done.code, done.out, len(asked)) == (0, "INFO\n", 2)
 
 
-def test_a_look_that_is_over_too_late_does_not_cut_an_answer_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_probe_does_not_cut_off_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli_service, "PROBE_AFTER_S", 0.01)
     looks, late = threading.Event(), threading.Event()
 
@@ -324,21 +322,21 @@ def test_an_order_that_is_cut_off(rmcs: Rmcs) -> None:
     assert "may have been applied" not in asked.err, "a question does nothing"
 
 
-def test_an_order_that_nobody_took(rmcs: Rmcs) -> None:
+def test_a_request_that_was_not_sent(rmcs: Rmcs) -> None:
     done = rmcs("clusters", "cordon", "mac", "--address", "http://127.0.0.1:9")
     assert done.code == 1
     assert "may have been applied" not in done.err
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-def test_a_proxy_that_has_heard_nothing(rmcs: Rmcs, status: int) -> None:
+def test_a_proxy_without_an_upstream_answer(rmcs: Rmcs, status: int) -> None:
     """A service that closes a connection when it has taken an order, since it stops, is a 502."""
     with stranger(status, "text/html", PAGE) as address:
         done = rmcs("clusters", "cordon", "mac", "--address", address)
     assert "may have been applied all the same" in done.err
 
 
-def test_a_service_that_says_no_itself(rmcs: Rmcs) -> None:
+def test_a_refusal_of_the_service_itself(rmcs: Rmcs) -> None:
     no = {"error": "StoreFullError", "code": "STORE_FULL", "message": "There is no room."}
     with stranger(503, "application/problem+json", json.dumps(no).encode()) as address:
         done = rmcs("clusters", "cordon", "mac", "--address", address)
@@ -360,9 +358,7 @@ def test_a_proxy_before_a_service_that_is_away_is_asked_again() -> None:
     assert "stderr of `rmcs up`" in str(draining.next_step)
 
 
-def test_a_path_behind_the_address_is_doubted(
-    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_in_the_address_is_questioned(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RMCS_TOKEN")
     done = rmcs("status", "--address", f"{service.address}/foo")
     assert (
@@ -372,7 +368,7 @@ def test_a_path_behind_the_address_is_doubted(
     assert "out of the address" not in rmcs("status", "--address", service.address).err
 
 
-def test_a_token_that_is_refused_by_a_service_is_told_as_such(service: HttpService) -> None:
+def test_a_refused_token_is_reported(service: HttpService) -> None:
     status, said = service.ask("GET", "/api/v1/fleet", token="rubbish")
     error = refusal(service.address, Credentials("rubbish", "RMCS_TOKEN"), status, json.dumps(said).encode())
     assert isinstance(error, NotAllowedError)

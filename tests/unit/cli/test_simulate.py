@@ -36,7 +36,7 @@ def data(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def test_a_table_on_stdout_and_messages_beside(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_on_stdout_and_messages_on_stderr(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--synthetic", SMALL]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
@@ -119,7 +119,7 @@ def test_policy_and_set_change_the_run(words: list[str], capsys: pytest.CaptureF
     assert len(set(figures)) == 4
 
 
-def test_the_files_settings_hold_where_nothing_else_is_said(
+def test_settings_of_the_file_are_the_defaults(
     config: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At a threshold of 0.5, only half of each cluster is used."""
@@ -191,7 +191,7 @@ def test_a_cluster_without_a_size(config: str, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("option", ["--save-trace", "--record", "--plot"])
-def test_a_file_that_is_there_is_not_replaced(
+def test_an_existing_file_is_not_replaced(
     words: list[str], option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine"

@@ -33,16 +33,14 @@ def full(service: HttpService) -> HttpService:
 
 
 class TestStatus:
-    def test_a_cluster_that_nobody_had_a_reason_to_ask_is_asked_for_whoever_looks(
-        self, service: HttpService, rmcs: Rmcs
-    ) -> None:
+    def test_status_refreshes_stale_clusters(self, service: HttpService, rmcs: Rmcs) -> None:
         (unasked,) = service.get("/api/v1/clusters")["clusters"]
         assert (unasked["state"], unasked["stale"]) == ("CLUSTER_UNKNOWN", True)
         assert "is being asked" not in unasked["sentence"]
         (row,) = json.loads(rmcs("status", "-o", "json").out)["clusters"]
         assert (row["state"], row["stale"], row["sentence"]) == ("UP", False, "")
 
-    def test_one_that_fails_to_answer_is_not_asked_at_every_look(self, service: HttpService, rmcs: Rmcs) -> None:
+    def test_an_unreachable_cluster_is_not_refreshed_every_time(self, service: HttpService, rmcs: Rmcs) -> None:
         asked: list[str] = []
 
         def no_answer(cluster: str) -> Any:
@@ -154,7 +152,7 @@ class TestQueue:
     def test_nothing_waits(self, service: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("queue").out == "Nothing waits.\n"
 
-    def test_a_cluster_that_takes_nothing_is_shown_so(self, service: HttpService, rmcs: Rmcs) -> None:
+    def test_a_cluster_that_takes_no_work_is_shown(self, service: HttpService, rmcs: Rmcs) -> None:
         service.plane.runtime.call_and_wait(lambda: service.plane.refresh("mac"))
         assert rmcs("queue", "pause", "--cluster", "mac", "--reason", "disk swap").code == 0
         assert "UP, paused" in rmcs("status").out
@@ -179,7 +177,9 @@ class TestQueue:
         until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
 
     @pytest.mark.parametrize(("what", "name"), [("cluster", "mac"), ("owner", "ann")])
-    def test_what_is_so_already_is_said_so(self, service: HttpService, rmcs: Rmcs, what: str, name: str) -> None:
+    def test_a_repeated_change_is_reported_as_such(
+        self, service: HttpService, rmcs: Rmcs, what: str, name: str
+    ) -> None:
         def said(*words: str) -> str:
             done = rmcs("queue", *words, f"--{what}", name)
             assert done.code == 0
@@ -206,7 +206,7 @@ class TestQueue:
 
 @pytest.mark.parametrize("words", [["status", "--watch"], ["top"]])
 @pytest.mark.parametrize("every", ["inf", "nan", "86401"])
-def test_nobody_sleeps_for_ever(service: HttpService, rmcs: Rmcs, words: list[str], every: str) -> None:
+def test_interval_is_bounded(service: HttpService, rmcs: Rmcs, words: list[str], every: str) -> None:
     done = rmcs(*words, "--every", every)
     assert done.code == 2
     assert "--every" in done.err

@@ -65,12 +65,12 @@ class TestList:
             "one has not run, the other has for some seconds"
         )
 
-    def test_when_it_started_is_told(self, two: HttpService, rmcs: Rmcs) -> None:
+    def test_start_time_is_shown(self, two: HttpService, rmcs: Rmcs) -> None:
         second, first = two.get("/api/v1/items")["items"]
         assert (second["started_at"], first["finished_at"]) == (None, None)
         assert first["submitted_at"] <= first["started_at"]
 
-    def test_json_is_as_the_document_says_with_iso_times(self, two: HttpService, rmcs: Rmcs) -> None:
+    def test_json_matches_the_schema_with_iso_times(self, two: HttpService, rmcs: Rmcs) -> None:
         rows = json.loads(rmcs("task", "list", "-o", "json").out)
         assert [row["id"] for row in rows] == ["alpha-2", "alpha-1"]
         assert complaints(two, "/api/v1/items", rows, "items") == []
@@ -94,7 +94,7 @@ class TestList:
         assert "--limit" in done.err
 
     @pytest.mark.parametrize(("words", "said"), [(["--state", "ODD"], "ODD"), (["--since", "soon"], "15m, 12h")])
-    def test_what_is_wrong_is_said(self, two: HttpService, rmcs: Rmcs, words: list[str], said: str) -> None:
+    def test_usage_errors(self, two: HttpService, rmcs: Rmcs, words: list[str], said: str) -> None:
         done = rmcs("task", "list", *words)
         assert (done.code, done.out) == (2, "")
         assert said in done.err
@@ -176,7 +176,9 @@ class TestSelectors:
             assert done.code == 102, words
             assert "empty" in done.err
 
-    def test_who_may_not_is_told_so(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_permission_is_reported(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         service.submit("t1")
         monkeypatch.setenv("RMCS_TOKEN", service.token_for("vera", Role.VIEWER))
         done = rmcs("task", "cancel", "t1")
@@ -197,7 +199,7 @@ class TestSelectors:
         assert "What to do" in done.err
         assert rmcs("task", command, "last", *more).code == 102
 
-    def test_all_is_what_is_not_over(self, two: HttpService, rmcs: Rmcs) -> None:
+    def test_all_means_unfinished_items(self, two: HttpService, rmcs: Rmcs) -> None:
         end(two, "alpha-1")
         two.submit("beta-1", 8)
         done = rmcs("task", "cancel", "all", "--reason", "enough")
@@ -212,7 +214,7 @@ class TestSelectors:
 
 
 class TestOrders:
-    def test_a_cancel_says_what_became_of_it(self, two: HttpService, rmcs: Rmcs) -> None:
+    def test_cancel_prints_the_outcome(self, two: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("task", "cancel", "alpha-2").err == "rmcs: alpha-2 is cancelled\n", "it waited"
         end(two, "alpha-1")
         assert rmcs("task", "cancel", "alpha-1").err == "rmcs: alpha-1 is over already: SUCCEEDED\n"
@@ -230,7 +232,7 @@ class TestOrders:
         assert rmcs("task", "release", "alpha-2").out == "alpha-2\n"
         until(lambda: state(two, "alpha-2") == "RUNNING")
 
-    def test_what_is_so_already_is_said_so(self, two: HttpService, rmcs: Rmcs) -> None:
+    def test_a_repeated_change_is_reported_as_such(self, two: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("task", "release", "alpha-2").err == "rmcs: alpha-2 was not held\n"
         assert rmcs("task", "hold", "alpha-2").err == "rmcs: alpha-2 is held\n"
         assert rmcs("task", "hold", "alpha-2").err == "rmcs: alpha-2 is held already\n"
@@ -328,7 +330,7 @@ class TestRetry:
         assert (third.code, fourth) == (0, third)
         assert service.get("/api/v1/items/t1")["repeated_by"] == [first.out.strip(), third.out.strip()]
 
-    def test_one_that_somebody_else_repeated_meanwhile(
+    def test_concurrent_retry_of_the_same_item(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """After we looked, and by no command: without the key that a command would use."""
@@ -405,7 +407,7 @@ class TestLogs:
         later.join()
         assert (done.code, done.out) == (code, "one\ntwo ü\n")
 
-    def test_what_waits_says_why(self, two: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_waiting_items_show_the_reason(self, two: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         say, said = output.notify, threading.Event()
 
         def heard(text: str) -> None:
@@ -457,9 +459,7 @@ class TestLogs:
         assert rmcs("task", "logs", "-f", "--attempt", "1", "alpha-1").code == 2
 
 
-def test_orders_are_given_though_nobody_reads_to_whom(
-    two: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_continue_if_stdout_is_closed(two: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `rmcs task cancel all | head -1`."""
 
     def nobody(*_: object, **__: object) -> None:
@@ -475,7 +475,7 @@ def test_orders_are_given_though_nobody_reads_to_whom(
 @pytest.mark.parametrize(
     "words", [["task", "show"], ["task", "list", "--name"], ["owner", "show"], ["explain"], ["clusters", "show"]]
 )
-def test_what_is_not_utf8_is_told_as_that(service: HttpService, rmcs: Rmcs, words: list[str]) -> None:
+def test_invalid_utf8_is_replaced(service: HttpService, rmcs: Rmcs, words: list[str]) -> None:
     done = rmcs(*words, "\udcff\udcfe")
     assert done.code in (2, 102)
     assert "Traceback" not in done.err

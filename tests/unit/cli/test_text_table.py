@@ -38,7 +38,7 @@ def test_the_last_column_goes_on_below_itself() -> None:
     ]
 
 
-def test_where_there_is_no_room_for_it_it_is_told_below_its_row() -> None:
+def test_columns_without_room_are_printed_below_the_row() -> None:
     assert text_table(32)(TITLES, ROWS).split("\n") == [
         "NAME   VERDICT",
         "linux  waits",

@@ -92,7 +92,7 @@ def test_json_has_the_token_too(service: HttpService, capsys: pytest.CaptureFixt
         (["revoke", "nothing"], 102, "There is no token"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_usage_errors(
     service: HttpService, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
 ) -> None:
     assert main(["token", *words]) == code

@@ -167,7 +167,7 @@ class TestPicture:
             ("top-nodes", "2p", 36, 8),
         ],
     )
-    def test_it_looks_as_it_did(
+    def test_output_equals_the_golden_file(
         self, name: str, keys: str, width: int, height: int, request: pytest.FixtureRequest
     ) -> None:
         compare(name, self.drawn(keys, width, height), request)

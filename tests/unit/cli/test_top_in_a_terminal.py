@@ -58,7 +58,7 @@ class TestInATerminal:
         terminal.type("q")
         assert terminal.end() == 0
 
-    def test_a_pause_shows_one_moment_and_all_that_is_looked_at(self, terminal: Terminal, service: HttpService) -> None:
+    def test_a_pause_freezes_the_data(self, terminal: Terminal, service: HttpService) -> None:
         depth = AHEAD + 61
         for number in range(depth):  # they came after `rmcs top` had begun
             service.submit(f"late-{number:03}", 8)

@@ -73,14 +73,14 @@ class TestWhatIsAskedFor:
     def test_no_more_than_is_shown(self, keys: str, rows: int) -> None:
         assert rows_wanted(pressed(keys), 16) == rows
 
-    def test_what_is_known_below_the_screen_is_not_asked_for_again_while_it_is_paused(self) -> None:
+    def test_known_rows_are_not_fetched_again_while_paused(self) -> None:
         seen = queue_of(5000, 116, 116)
         for keys, missing in (("3", False), ("3" + "\x1b[6~" * 10, False), ("3" + "\x1b[6~" * 11, True), ("4", False)):
             assert lacks_rows(seen, RowCounts(rows_needed(pressed(keys), 16), 0)) is missing, keys
         assert lacks_rows(seen, RowCounts(rows_needed(pressed("3/bob"), 16), 0))
         assert not lacks_rows(queue_of(5000, 999, 1000), RowCounts(rows_needed(pressed("3/bob"), 16), 0))
 
-    def test_the_number_is_told_all_the_same(self, service: HttpService) -> None:
+    def test_the_total_is_shown_for_hidden_panes(self, service: HttpService) -> None:
         for number in range(7):
             service.submit(f"t{number}", 3)
         until(lambda: service.get("/api/v1/queue")["depth"] == 5)
@@ -128,7 +128,7 @@ class TestALongQueue:
         assert f"85-100 of {depth}" in text_of(self.scrolled(seen, self.END)), "as far as it is known"
         assert lacks_rows(seen, RowCounts(rows_needed(self.scrolled(seen, self.END).view, 16), 0))
 
-    def test_while_the_service_is_away_one_scrolls_in_what_is_known(self) -> None:
+    def test_while_the_service_is_away_known_rows_scroll(self) -> None:
         seen = queue_of(5000, 100, 116)
         assert self.scrolled(seen, self.END, problem=self.AWAY).view.first == 84
         up = self.scrolled(seen, self.END, self.PAGE_UP, problem=self.AWAY)
@@ -139,14 +139,14 @@ class TestALongQueue:
         assert "984-999 of 999" in text_of(self.scrolled(seen, self.END))
         assert "983-998 of 999" in text_of(self.scrolled(seen, self.END, self.UP))
 
-    def test_a_filter_does_not_say_what_is_not_known(self) -> None:
+    def test_a_filter_names_the_number_of_searched_rows(self) -> None:
         for known, asked in ((100, 116), (1000, 1000)):
             said = text_of(TopScreen(pressed("3/t4999"), queue_of(5000, known, asked), NOW, 20))
             assert f"None of the first {known} rows of 5000 contains 't4999'." in said
             assert "No row" not in said
         assert "1-16 of 100" in text_of(TopScreen(pressed("3/full"), queue_of(5000, 100, 116), NOW, 20))
 
-    def test_rows_of_another_time_say_so(self) -> None:
+    def test_older_rows_show_their_age(self) -> None:
         seen = {**queue_of(5000, 100, 1), "queue_at": NOW - 600}
         assert "  as of 10m ago  by cluster" in text_of(TopScreen(pressed("3"), seen, NOW, 20))
         assert " ago" not in text_of(TopScreen(pressed("1"), seen, NOW, 20)).splitlines()[1]

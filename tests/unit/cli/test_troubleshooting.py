@@ -18,7 +18,7 @@ def test_a_code_is_explained_without_any_program(capsys: pytest.CaptureFixture[s
     assert "###" not in said
 
 
-def test_links_are_told_by_their_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_are_shown_as_their_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "STORE", "-o", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["code"] == "STORE"
@@ -39,7 +39,7 @@ def test_lists_and_examples_keep_their_lines() -> None:
     assert _plain(text) == f"Some words that go on, 2 * 3 `*x*`:\n\n{kept}\n\nThe end."
 
 
-def test_what_is_no_code_is_looked_for_as_an_id(
+def test_an_unknown_code_is_treated_as_an_id(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     monkeypatch.setenv("RMCS_HOME", str(tmp_path))
@@ -59,7 +59,7 @@ def test_an_error_names_its_code(capsys: pytest.CaptureFixture[str], monkeypatch
     assert "More: rmcs explain SERVICE_UNAVAILABLE" in capsys.readouterr().err
 
 
-def test_a_wrong_configuration_says_it_all_by_itself(capsys: pytest.CaptureFixture[str], tmp_path: object) -> None:
+def test_a_configuration_error_has_no_extra_help(capsys: pytest.CaptureFixture[str], tmp_path: object) -> None:
     assert main(["clusters", "--config", f"{tmp_path}/none.yaml"]) == 2
     assert "More:" not in capsys.readouterr().err
 
@@ -78,11 +78,11 @@ def test_other_words_are_no_codes_and_lead_to_some() -> None:
 
 
 @pytest.mark.parametrize("state", TaskState)
-def test_something_is_said_of_every_state(state: TaskState) -> None:
+def test_every_state_has_a_section(state: TaskState) -> None:
     assert section_of(state)
 
 
-def test_a_job_whose_files_are_not_there_is_told_how_to_send_them() -> None:
+def test_a_job_with_missing_files_gets_help() -> None:
     said = section_of("JOB_FAILED") or ""
     for word in ("can't open file", "ModuleNotFoundError", "--working-dir .", "working_dir", "pip"):
         assert word in said

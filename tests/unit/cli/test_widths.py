@@ -42,7 +42,7 @@ def test_an_error(rmcs: Rmcs, columns: int) -> None:
     check_same_words(shown(*words, columns=columns), done.err, columns)
 
 
-def test_what_is_wrong_with_a_command_line(rmcs: Rmcs) -> None:
+def test_usage_errors_fit_the_width(rmcs: Rmcs) -> None:
     words = ("task", "list", "--state", "nonsense", "--address", CLOSED_PORT)
     check_same_words(shown(*words, columns=60), rmcs(*words).err, 60)
 
