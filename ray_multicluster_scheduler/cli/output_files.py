@@ -30,24 +30,20 @@ def write_file(path: Path, write: Callable[[Path], object], *, private: bool = F
     """Let ``write`` fill a temporary file, then move that to this path; ``private``: readable by its owner only. Raises
     ConfigurationError if the path is not writable, and SchedulerError if the disk is full."""
     try:
-        _replace(path, write, private=private)
+        target = path.resolve()  # replaces the target of a link, not the link
+        draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666))
+        try:
+            write(draft)
+            if not private and target.exists():
+                draft.chmod(target.stat().st_mode & 0o777)
+            draft.replace(target)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
     except OSError as error:
         if error.errno in exit_codes.DISK_ERRORS:
             raise exit_codes.disk_error(path, error) from None
         raise ConfigurationError(
             f"{path} cannot be written: {error.strerror}.", next_step="give a path in a folder that you may write to"
         ) from None
-
-
-def _replace(path: Path, write: Callable[[Path], object], *, private: bool) -> None:
-    path = path.resolve()  # replaces the target of a link, not the link
-    draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
-    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666))
-    try:
-        write(draft)
-        if not private and path.exists():
-            draft.chmod(path.stat().st_mode & 0o777)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise

@@ -41,14 +41,9 @@ def find_item(service: Service, selector: str, kind: str | None = None) -> str:
 def find_items(
     service: Service, selectors: Sequence[str], kind: str | None = None, states: Sequence[str] = UNFINISHED
 ) -> list[str]:
-    """The ids of several items; ``all`` means all in these states."""
-    if list(selectors) == [ALL]:
-        return _find_all(service, kind, states)
-    return list(dict.fromkeys(find_item(service, one, kind) for one in selectors))
-
-
-def _find_all(service: Service, kind: str | None, states: Sequence[str]) -> list[str]:
-    """Follows the pagination to the end and keeps only the ids."""
+    """The ids of several items; ``all`` means all in these states, on all pages."""
+    if list(selectors) != [ALL]:
+        return list(dict.fromkeys(find_item(service, one, kind) for one in selectors))
     found: list[str] = []
     after: str | None = None
     with Spinner() as progress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,10 +63,13 @@ def _findings(path: Path | None, address: str | None, progress: ProgressLine, *,
         yield from asyncio.run(cluster_checks.check_clusters(config.clusters, ours))
     if not deep:
         return
-    if about is None or named is None or path is not None:
-        yield from _round_trips(lambda: () if config is None else round_trip.from_here(config, progress))
-    else:
-        yield from _round_trips(lambda: round_trip.through_service(named, about, progress))
+    try:
+        if about is not None and named is not None and path is None:
+            yield from round_trip.through_service(named, about, progress)
+        elif config is not None:
+            yield from round_trip.from_here(config, progress)
+    except SchedulerError as error:
+        yield problem("tasks", error.message, error.next_step or "", error.code)
 
 
 def _service(address: str | None) -> tuple[str | None, dict[str, Any] | None, list[Finding]]:
@@ -98,14 +101,6 @@ def _configuration(path: Path | None, about: dict[str, Any] | None) -> tuple[Fle
     except SchedulerError as error:
         return None, problem("configuration", error.message, error.next_step or "", error.code)
     return config, ok("configuration", f"{config.source} is right: {', '.join(config.names)}")
-
-
-def _round_trips(tasks: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """An error that stops them is one more finding."""
-    try:
-        yield from tasks()
-    except SchedulerError as error:
-        yield problem("tasks", error.message, error.next_step or "", error.code)
 
 
 def findings_text(found: list[Finding]) -> Group:

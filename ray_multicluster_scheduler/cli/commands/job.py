@@ -21,9 +21,9 @@ from ray_multicluster_scheduler.cli.arguments.options import (
 )
 from ray_multicluster_scheduler.cli.arguments.selectors import find_item
 from ray_multicluster_scheduler.cli.layout.item_tables import jobs_table
-from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, emit_list, notify, to_stdout
+from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, emit_list, notify
 from ray_multicluster_scheduler.cli.service.client import Service, api_path
-from ray_multicluster_scheduler.cli.service.item_wait import decoded_log, follow, interruptible, last_lines, wait_until
+from ray_multicluster_scheduler.cli.service.item_wait import print_log, wait_until
 from ray_multicluster_scheduler.cli.service.items import item_details
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError
 
@@ -81,15 +81,8 @@ def logs(connection: JobService, job_id: _Job, follow_it: Follow = False, tail: 
 
     With --follow, the exit code is as of `rmcs job status`.
     """
-    service = connection.service
-    found = find_item(service, job_id, "job")
-    if not follow_it:
-        log = service.fetch(api_path("items", found, "logs"))
-        to_stdout(last_lines(decoded_log(service, found, log), tail))
-        return
-    with interruptible(service, found, cancel=False, group="job"):
-        item = follow(service, found, to_stdout, tail=tail)
-    raise typer.Exit(exit_codes.exit_code_of(item["state"]))
+    found = find_item(connection.service, job_id, "job")
+    print_log(connection.service, found, until_over=follow_it, tail=tail, group="job")
 
 
 @app.command()
@@ -145,9 +138,7 @@ def delete(connection: JobService, job_id: _Job, output: Output = Format.table) 
 def list_jobs(connection: JobService, limit: Limit = 50, output: Output = Format.table) -> None:
     """List jobs, newest first."""
     rows = connection.service.rows(api_path("jobs"), "jobs", limit)
-    emit_list(rows, output, lambda rows: jobs_table(rows, time.time()), "no job is known")
-    if len(rows) == limit:
-        notify(f"there may be more than these {limit}: --limit")
+    emit_list(rows, output, lambda rows: jobs_table(rows, time.time()), "no job is known", limit)
 
 
 def why_not_over(info: Mapping[str, Any]) -> str:

@@ -31,16 +31,10 @@ from ray_multicluster_scheduler.cli.arguments.selectors import (
 )
 from ray_multicluster_scheduler.cli.arguments.usage_errors import check_choices
 from ray_multicluster_scheduler.cli.layout.item_tables import actors_table, item_facts, items_table
-from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, emit_list, notify, to_stdout
+from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, emit_list
 from ray_multicluster_scheduler.cli.layout.times import parse_duration
 from ray_multicluster_scheduler.cli.service.client import Address, api_path, connect
-from ray_multicluster_scheduler.cli.service.item_wait import (
-    cancel_outcome,
-    decoded_log,
-    follow,
-    interruptible,
-    last_lines,
-)
+from ray_multicluster_scheduler.cli.service.item_wait import cancel_outcome, print_log
 from ray_multicluster_scheduler.cli.service.items import (
     already_retried,
     change_each,
@@ -98,9 +92,7 @@ def list_items(
         warn_if_unknown_cluster(service, cluster)
     filtered = states or any(one is not None for one in filters.values())
     none = "no item matches" if filtered else "no item is known"
-    emit_list(rows, output, lambda rows: items_table(rows, time.time()), none)
-    if len(rows) == limit:
-        notify(f"there may be more than these {limit}: --limit")
+    emit_list(rows, output, lambda rows: items_table(rows, time.time()), none, limit)
 
 
 @app.command()
@@ -134,15 +126,9 @@ def logs(
     check_choices("--stream", filter(None, [stream]), ("stdout", "stderr"))
     service = connect(address)
     found = find_item(service, item_id)
-    if not follow_it:
-        log = service.fetch(api_path("items", found, "logs"), attempt=attempt, stream=stream)
-        to_stdout(last_lines(decoded_log(service, found, log), tail))
-        return
-    if attempt is not None or stream is not None:
+    if follow_it and (attempt is not None or stream is not None):
         raise typer.BadParameter("--follow is for the newest attempt and both streams: leave -f out.")
-    with interruptible(service, found, cancel=False):
-        item = follow(service, found, to_stdout, tail=tail)
-    raise typer.Exit(exit_codes.exit_code_of(item["state"]))
+    print_log(service, found, until_over=follow_it, tail=tail, attempt=attempt, stream=stream)
 
 
 @app.command()

@@ -133,7 +133,14 @@ def down(
         progress = None if draining or drain is None else DrainProgress(folder, running.get("address"), drain)
         _wait_for_exit(folder, pid, timeout_s, progress)
     except KeyboardInterrupt:
-        notify(_interrupted(pid, None if draining else drain))
+        service = f"the service (process {pid})"
+        if draining or drain is None:
+            notify(f"{service} was asked to stop; `rmcs status` shows whether it still answers")
+        else:
+            notify(
+                f"{service} continues to drain, and then stops, within {drain:g} s; see `rmcs status`; "
+                "`rmcs down` stops it at once"
+            )
         raise typer.Exit(INTERRUPTED) from None
     notify(f"the service (process {pid}) has stopped")
     emit({"state": str(folder), "process": pid, "address": running.get("address")}, output, lambda: str(folder))
@@ -174,17 +181,6 @@ def _wait_for_exit(folder: Path, pid: int, timeout_s: float, progress: DrainProg
             if progress is not None:
                 line.show(progress.text())
             time.sleep(0.05)  # a process releases its lock when it ends; there is no other notification
-
-
-def _interrupted(pid: int, drain: float | None) -> str:
-    """What happens after Ctrl+C."""
-    service = f"the service (process {pid})"
-    if drain is None:
-        return f"{service} was asked to stop; `rmcs status` shows whether it still answers"
-    return (
-        f"{service} continues to drain, and then stops, within {drain:g} s; see `rmcs status`; "
-        "`rmcs down` stops it at once"
-    )
 
 
 class DrainProgress:

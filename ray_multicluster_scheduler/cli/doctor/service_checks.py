@@ -43,10 +43,13 @@ def check_service(address: str) -> tuple[list[Finding], dict[str, Any] | None]:
     except SchedulerError as error:
         return [_no_answer(address, error)], None
     you = about["you"]
-    found = [
-        ok("service", f"{address} answers; you are {you['user']} ({', '.join(you['roles'])})"),
-        _check_version(about),
-    ]
+    found = [ok("service", f"{address} answers; you are {you['user']} ({', '.join(you['roles'])})")]
+    if about["version"] == __version__:
+        found.append(ok("service", f"it runs version {__version__}, as this one"))
+    else:
+        says = f"it runs version {about['version']}, and this is {__version__}"
+        fix = "upgrade the older one: `rmcs down --away 600`, install, `rmcs up`"
+        found.append(warning("service", says, fix))
     for check in (_check_ready, _check_store, _check_clusters):
         try:
             found += check(service)
@@ -61,13 +64,6 @@ def _no_answer(address: str, error: SchedulerError) -> Finding:
         says = f"{error.message.rstrip('.')}; {describe_killed(dead)}"
         return problem("service", says, "start it again with `rmcs up`: it recovers its items", error.code)
     return problem("service", error.message, error.next_step or "", error.code)
-
-
-def _check_version(about: dict[str, Any]) -> Finding:
-    if about["version"] == __version__:
-        return ok("service", f"it runs version {__version__}, as this one")
-    says = f"it runs version {about['version']}, and this is {__version__}"
-    return warning("service", says, "upgrade the older one: `rmcs down --away 600`, install, `rmcs up`")
 
 
 def _check_ready(service: Service) -> Iterator[Finding]:

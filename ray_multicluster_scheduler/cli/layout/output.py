@@ -121,12 +121,19 @@ def emit_folded(data: Any, output: Format, text: Callable[[], str]) -> None:
 
 
 def emit_list(
-    rows: Sequence[Any], output: Format, table: Callable[[Sequence[Any]], RenderableType | str], none: str
+    rows: Sequence[Any],
+    output: Format,
+    table: Callable[[Sequence[Any]], RenderableType | str],
+    none: str,
+    limit: int | None = None,
 ) -> None:
-    """The same for rows. If there are none, a message says so, with the reason ``none``."""
+    """The same for rows. A message with the reason ``none`` is printed if there are none, another one if there may be
+    more than ``limit``."""
     emit(rows, output, lambda: table(rows))
     if not rows and output is Format.table:
         notify(f"nothing to list: {none}")
+    if len(rows) == limit:
+        notify(f"there may be more than these {limit}: --limit")
 
 
 def as_text(data: Any, output: Format, *, compact: bool = False) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from ray_multicluster_scheduler.cli import exit_codes
-from ray_multicluster_scheduler.cli.layout.output import ProgressLine, notify
+from ray_multicluster_scheduler.cli.layout.output import ProgressLine, notify, to_stdout
 from ray_multicluster_scheduler.cli.service.client import Service, api_path
 from ray_multicluster_scheduler.common.exception import (
     ClusterConnectionError,
@@ -286,13 +286,20 @@ def last_lines(text: str, lines: int | None) -> str:
     return "".join(parts[max(0, len(parts) - lines) :])
 
 
-def decoded_log(service: Service, item_id: str, log: bytes) -> str:
-    """The log as text; prints a message if it is empty because the item has not started."""
+def print_log(
+    service: Service, item_id: str, *, until_over: bool, tail: int | None, group: str = "task", **query: object
+) -> None:
+    """Print the output of an item. With ``until_over``, follow it, and exit with the code for the final state."""
+    if until_over:
+        with interruptible(service, item_id, cancel=False, group=group):
+            item = follow(service, item_id, to_stdout, tail=tail)
+        raise typer.Exit(exit_codes.exit_code_of(item["state"]))
+    log = service.fetch(api_path("items", item_id, "logs"), **query)
     if not log:
         item = service.get(api_path("items", item_id))
         if item["attempt"] == 0:
             notify(f"{item_id} has printed nothing: it is {item['state']}, and has not started")
-    return log.decode(errors="replace")
+    to_stdout(last_lines(log.decode(errors="replace"), tail))
 
 
 def cancel_outcome(answer: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.cli.commands import job as job_command
 from ray_multicluster_scheduler.cli.service import item_wait
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.lifecycle import events
@@ -138,9 +137,9 @@ class TestAttemptsThatNeverRan:
             return "a line\n"
 
         unread, printed = threading.Event(), threading.Event()
-        say, write = item_wait.notify, job_command.to_stdout
+        say, write = item_wait.notify, item_wait.to_stdout
         monkeypatch.setattr(item_wait, "notify", lambda text: (say(text), unread.set()))
-        monkeypatch.setattr(job_command, "to_stdout", lambda text: (write(text), printed.set()))
+        monkeypatch.setattr(item_wait, "to_stdout", lambda text: (write(text), printed.set()))
         monkeypatch.setattr(Dashboard, "job_info", gone_or_running)
         monkeypatch.setattr(Dashboard, "job_logs", gone_or_printed)
 
