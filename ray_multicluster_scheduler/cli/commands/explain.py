@@ -94,11 +94,10 @@ def _print_from_service(item_id: str, address: str | None, output: Format) -> bo
 def _explanation(service: Service, selector: str) -> dict[str, Any]:
     """Tries the id as it is first: members of gangs are found only so."""
     try:
-        found = find_item(service, selector) if selector == LAST else selector
-        return dict(service.get(api_path("items", found, "explain")))
+        if selector != LAST:
+            return dict(service.get(api_path("items", selector, "explain")))
     except UnknownItemError:
-        if selector == LAST:
-            raise
+        pass
     return dict(service.get(api_path("items", find_item(service, selector), "explain")))
 
 

@@ -144,11 +144,13 @@ class _Poller:
             time.sleep(_MIN_INTERVAL_S)
             self._wake.wait(self._every - _MIN_INTERVAL_S)
             self._wake.clear()
-            # While paused, data is fetched only if rows are missing, or after an error.
-            due = not self.paused or self.problem is not None or lacks_rows(self.data, self.needed)
-            if due and not self._over:
+            if not self._over and self._is_due():
                 self._poll()
                 os.write(self._update, b".")
+
+    def _is_due(self) -> bool:
+        """While paused, data is fetched only if rows are missing, or after an error."""
+        return not self.paused or self.problem is not None or lacks_rows(self.data, self.needed)
 
     def _poll(self) -> None:
         try:

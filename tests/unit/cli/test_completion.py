@@ -16,7 +16,7 @@ import pytest
 from ray_multicluster_scheduler.cli.arguments import completion
 from ray_multicluster_scheduler.cli.arguments.selectors import KINDS, STATES
 from ray_multicluster_scheduler.cli.commands import events, token
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model import TaskState, item_fields
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.scheduler.scheduler_core.events import event
 from tests.unit.client_api.control_plane import until
@@ -107,7 +107,7 @@ def test_fixed_words_are_completed(offered: Offer, tmp_path: Path) -> None:
 
 def test_the_states_are_all_that_there_are() -> None:
     assert sorted(STATES) == sorted(map(str, TaskState))
-    assert len(KINDS) == len(set(KINDS)) == 4
+    assert KINDS == item_fields.KINDS
     assert events._TYPES == event.KINDS
     assert tuple(map(str, Role)) == token._ROLES
 

@@ -121,7 +121,7 @@ class TestWhatItWaitsFor:
             service.submit("runs")
             until(lambda: {"RUNNING"} == {str(row["state"]) for row in service.get("/api/v1/items")["items"]})
             state.announce(address=service.address)
-            done = rmcs("down", "--state", str(state.path), "--timeout", "0", "--drain", "0.2")
+            done = rmcs("down", "--state", str(state.path), "--timeout", "0", "--drain", "0.9")
         assert "rmcs: not over: 1 on mac; at most " in done.err
 
     def test_cannot_be_seen(

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.cli.commands import task
 from ray_multicluster_scheduler.cli.service import item_wait
 from ray_multicluster_scheduler.cli.service.item_wait import LogFollower, last_lines
 from ray_multicluster_scheduler.common.exception import NotAllowedError, ServiceUnavailableError
@@ -182,7 +181,7 @@ class TestLogs:
     def heard(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """What the command wrote so far."""
         pieces: list[str] = []
-        monkeypatch.setattr(task, "to_stdout", pieces.append)
+        monkeypatch.setattr(item_wait, "to_stdout", pieces.append)
         return pieces
 
     def followed(self, rmcs: Rmcs, *deeds: Callable[[], object], end: Callable[[], object] = lambda: None) -> None:

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.cli.app import app
 from ray_multicluster_scheduler.cli.arguments.examples import EXAMPLES
 from ray_multicluster_scheduler.cli.arguments.lazy_group import LazyGroup, load_all
+from ray_multicluster_scheduler.common.model.submit_options import options_of
 from tests.support.typed_command import check_command
 from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Rmcs
@@ -103,6 +104,18 @@ def test_same_option_has_the_same_help(option: str) -> None:
     known = {("--kind", "plan"), ("--state", "task list"), ("--state", "events"), ("--follow", "events")}
     said = {one.help for words, one in having.items() if (option, words) not in known}
     assert len(said) == 1, having
+
+
+@pytest.mark.parametrize(
+    ("flag", "keyword"), [("--priority", "priority"), ("--retries", "retries"), ("--tag", "tags"), ("--name", "name")]
+)
+def test_submit_options_are_as_the_fields_are_defined(flag: str, keyword: str) -> None:
+    (option,) = (one for one in ALL["job submit"].params if flag in one.opts)
+    field = options_of("job")[keyword]
+    assert field.values is not None
+    assert option.help.startswith(field.about.doc.rstrip("."))
+    limits = getattr(option.type, "min", None), getattr(option.type, "max", None)
+    assert limits == (field.values.ge, field.values.le)
 
 
 def test_all_examples_are_of_commands_that_there_are() -> None:

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli.commands import task
 from ray_multicluster_scheduler.cli.layout import output
 from ray_multicluster_scheduler.cli.layout.item_tables import item_facts
+from ray_multicluster_scheduler.cli.service import item_wait
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
@@ -448,7 +448,7 @@ class TestLogs:
             self.printed(service, "four\n")
             end(service, "t1")
 
-        monkeypatch.setattr(task, "to_stdout", show)
+        monkeypatch.setattr(item_wait, "to_stdout", show)
         later = threading.Thread(target=rest)
         later.start()
         done = rmcs("task", "logs", "-f", "--tail", "1", "t1")
