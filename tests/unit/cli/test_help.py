@@ -114,7 +114,7 @@ def test_submit_options_are_as_the_fields_are_defined(flag: str, keyword: str) -
     field = options_of("job")[keyword]
     assert field.values is not None
     assert option.help.startswith(field.about.doc.rstrip("."))
-    limits = getattr(option.type, "min", None), getattr(option.type, "max", None)
+    limits = option.min, option.max
     assert limits == (field.values.ge, field.values.le)
 
 

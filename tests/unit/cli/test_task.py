@@ -11,6 +11,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from ray_multicluster_scheduler.cli.commands import task
 from ray_multicluster_scheduler.cli.layout import output
 from ray_multicluster_scheduler.cli.layout.item_tables import item_facts
 from ray_multicluster_scheduler.cli.service import item_wait
