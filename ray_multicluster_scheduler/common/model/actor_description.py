@@ -36,7 +36,7 @@ class ActorDescription:
         Name | None, About("The name by which `get_actor` finds it; unique among living actors.")
     ] = None
     max_restarts: Annotated[
-        Restarts, About("How often it is made anew, without its state, after it died; -1: always.", _ACTOR)
+        Restarts, About("How often it is restarted, without its state, after it died; -1: always.", _ACTOR)
     ] = 0
     restart_elsewhere: Annotated[Flag, About("It may be restarted on any cluster, not only on its own.", _ACTOR)] = (
         False

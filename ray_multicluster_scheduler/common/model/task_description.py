@@ -46,7 +46,7 @@ class TaskDescription:
     The code and the arguments are not in here: digests name the payloads that hold them.
     """
 
-    id: Annotated[Id, About("Unique for ever; made where none is given.", ("job",), "submission_id")]
+    id: Annotated[Id, About("Unique for ever; generated if none is given.", ("job",), "submission_id")]
     kind: Annotated[Kind, About("What it is.")]
     name: Annotated[
         Text,
@@ -70,7 +70,7 @@ class TaskDescription:
     deny_clusters: Annotated[Texts, About("These clusters are not considered.", ALL_KINDS)] = ()
     priority: Annotated[Priority, About("Higher numbers go first.", ALL_KINDS)] = 0
     owner: Annotated[
-        Text, About("Whose it is: for fair shares, limits and access; by default the user who submits it.", ALL_KINDS)
+        Text, About("Its owner, for fair shares, limits and access; by default the user who submits it.", ALL_KINDS)
     ] = ""
     retries: Annotated[
         Count, About("How often it is repeated after its own code failed.", NOT_ACTORS, setting=True)
@@ -136,7 +136,7 @@ class TaskDescription:
         Text | None, About("The program with whose end it ends, where that is not the control plane's.")
     ] = None
     keep: Annotated[
-        Keep | None, About("cluster: a value of more than 1 MiB stays on its cluster until it is asked for.", ("task",))
+        Keep | None, About("cluster: a value of more than 1 MiB stays on its cluster until it is requested.", ("task",))
     ] = None
     repeats: Annotated[
         Text | None, About("The item that it is a retry of; the route retry sets it.", internal=True)

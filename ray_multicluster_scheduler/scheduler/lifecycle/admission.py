@@ -110,7 +110,7 @@ class Admission:
             return
         record = self._machine.records[event.task_id]
         message = f"{record.task.kind} {event.task_id} did not run: {event.sentence}"
-        self._machine.complete(record, TaskState.FAILED, codes.ARGUMENT_FAILED, now, message, error=event.error)
+        self._machine.fail(record, codes.ARGUMENT_FAILED, now, event.error, message)
 
     def unknown_name(self, task: TaskDescription) -> str | None:
         """The first cluster that the item names and that is not configured; None if all are known."""
@@ -132,16 +132,12 @@ class Admission:
 
     def queue_timeout(self, task_id: str, now: float) -> None:
         record = self._machine.records[task_id]
-        self._machine.complete(
-            record,
-            TaskState.FAILED,
-            codes.QUEUE_TIMEOUT,
-            now,
+        message = (
             f"{record.task.kind} {task_id} waited longer than its queue_timeout of {record.task.queue_timeout:g} s. "
-            f"Last reason ({record.code}): {record.sentence}",
-            error="TaskTimeoutError",
-            next_step="give it a longer queue_timeout, or free what it waits for",
+            f"Last reason ({record.code}): {record.sentence}"
         )
+        step = "give it a longer queue_timeout, or free what it waits for"
+        self._machine.fail(record, codes.QUEUE_TIMEOUT, now, "TaskTimeoutError", message, step)
 
     def forget(self, record: TaskRecord) -> None:
         """Drop what is kept for a forgotten item: its idempotency key is free again."""
@@ -238,27 +234,19 @@ class Admission:
     def _fail_for_dependency(self, record: TaskRecord, end: DependencyOutcome, now: float) -> None:
         ended = "was cancelled" if end.state is TaskState.CANCELLED else "failed"
         task = record.task
-        self._machine.complete(
-            record,
-            TaskState.FAILED,
-            codes.DEPENDENCY_FAILED,
-            now,
+        message = (
             f"{task.kind} {task.id} did not run, because {end.task_id}, which it was to run after, {ended}: "
-            f"{end.sentence}",
-            error="TaskSubmissionError",
-            next_step=f"correct {end.task_id} and submit both again",
+            f"{end.sentence}"
         )
+        step = f"correct {end.task_id} and submit both again"
+        self._machine.fail(record, codes.DEPENDENCY_FAILED, now, "TaskSubmissionError", message, step)
 
     def _refuse_for_dependency(self, record: TaskRecord, unknown: str, now: float) -> None:
-        self._machine.complete(
-            record,
-            TaskState.FAILED,
-            codes.UNKNOWN_DEPENDENCY,
-            now,
-            f"{record.task.kind} {record.task.id} is to run after {unknown!r}, and there is no item of that id here.",
-            error="ConfigurationError",
-            next_step="give ids that submit calls of this program returned, and submit those items first",
+        message = (
+            f"{record.task.kind} {record.task.id} is to run after {unknown!r}, and there is no item of that id here."
         )
+        step = "give ids that submit calls of this program returned, and submit those items first"
+        self._machine.fail(record, codes.UNKNOWN_DEPENDENCY, now, "ConfigurationError", message, step)
 
     def _refused_for_names(self, record: TaskRecord, now: float) -> bool:
         name = self.unknown_name(record.wanted)
@@ -266,30 +254,19 @@ class Admission:
             return False
         registry = self._machine.registry
         message = f"{record.task.kind} {record.task.id} names an unknown cluster. {registry.unknown_name_message(name)}"
-        self._machine.complete(
-            record,
-            TaskState.FAILED,
-            codes.UNKNOWN_CLUSTER,
-            now,
-            message,
-            error="ConfigurationError",
-            next_step=registry.name_hint(name),
-        )
+        step = registry.name_hint(name)
+        self._machine.fail(record, codes.UNKNOWN_CLUSTER, now, "ConfigurationError", message, step)
         return True
 
     def _refused_for_pin(self, record: TaskRecord, cluster: str, now: float) -> bool:
         task = record.task
         if task.fallback != "wait" or task.preferred_cluster in (None, cluster):
             return False
-        self._machine.complete(
-            record,
-            TaskState.FAILED,
-            codes.ARGUMENT_FAILED,
-            now,
-            f"{task.kind} {task.id} may run on {task.preferred_cluster} only, but was given an actor on {cluster}.",
-            error="TaskSubmissionError",
-            next_step=f'submit it with preferred_cluster="{cluster}", or make the actor on {task.preferred_cluster}',
+        message = (
+            f"{task.kind} {task.id} may run on {task.preferred_cluster} only, but was given an actor on {cluster}."
         )
+        step = f'submit it with preferred_cluster="{cluster}", or make the actor on {task.preferred_cluster}'
+        self._machine.fail(record, codes.ARGUMENT_FAILED, now, "TaskSubmissionError", message, step)
         return True
 
     def queue_limit_refusal(self, task: TaskDescription) -> tuple[str, str] | None:
@@ -314,15 +291,9 @@ class Admission:
             if name == "max_queue"
             else f"; at a service by `rmcs owner set {shlex.quote(task.owner)} --max-queued N`"
         )
-        self._machine.complete(
-            record,
-            TaskState.FAILED,
-            codes.QUEUE_FULL,
-            now,
-            f"{task.kind} {task.id} was refused: {sentence}.",
-            error="QueueFullError",
-            next_step=f"submit it again later, or raise {name}{order}",
-        )
+        message = f"{task.kind} {task.id} was refused: {sentence}."
+        step = f"submit it again later, or raise {name}{order}"
+        self._machine.fail(record, codes.QUEUE_FULL, now, "QueueFullError", message, step)
         self._release_idempotency_key(task)  # it may be submitted again
         return True
 

@@ -316,7 +316,7 @@ class Attempts:
             self._machine.output.set_timer(timers.retry_key(record.task.id), now + delay)
             return
         error, message, next_step = failure_message(record, failure, sentence, refused=refused)
-        self._machine.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=next_step)
+        self._machine.fail(record, code, now, error, message, next_step)
 
     def _count_failure(
         self, record: TaskRecord, failure: FailureClass, error_type: str | None, *, refused: bool
@@ -349,15 +349,8 @@ class Attempts:
         else:
             what = f"ran longer than its run_timeout of {record.task.run_timeout:g} s"
             step = "give it a longer run_timeout, or make it faster"
-        self._machine.complete(
-            record,
-            TaskState.FAILED,
-            _ENDING_CODES[ending.kind],
-            now,
-            f"{record.task.kind} {record.task.id} {what} on {record.cluster} and was cancelled.",
-            error="TaskTimeoutError",
-            next_step=step,
-        )
+        message = f"{record.task.kind} {record.task.id} {what} on {record.cluster} and was cancelled."
+        self._machine.fail(record, _ENDING_CODES[ending.kind], now, "TaskTimeoutError", message, step)
 
     def _cancelled(self, record: TaskRecord, ending: Ending, now: float, code: str = codes.CANCELLED) -> None:
         message = f"{record.task.kind} {record.task.id} was cancelled on {record.cluster}: {ending.sentence}"

@@ -212,15 +212,9 @@ class FleetEvents:
     def _fail_for_removed_cluster(self, record: TaskRecord, now: float) -> None:
         """Fail an item that could only run on the removed cluster."""
         name = record.wanted.preferred_cluster
-        self._machine.complete(
-            record,
-            TaskState.FAILED,
-            codes.CLUSTER_REMOVED,
-            now,
-            f"{record.task.kind} {record.task.id} waited for {name} and no other cluster, which was removed.",
-            error="ConfigurationError",
-            next_step='submit it with another preferred_cluster or fallback="any"',
-        )
+        message = f"{record.task.kind} {record.task.id} waited for {name} and no other cluster, which was removed."
+        step = 'submit it with another preferred_cluster or fallback="any"'
+        self._machine.fail(record, codes.CLUSTER_REMOVED, now, "ConfigurationError", message, step)
 
     def _restore_bookings(self, state: ClusterState, now: float) -> None:
         """A removed cluster was added again: book what still runs there."""

@@ -106,6 +106,12 @@ class MachineState:
             self.start_timeouts.clear()
         self.output.add(Complete(record.task.id, state, record.attempt, record.cluster, error, message, next_step))
 
+    def fail(
+        self, record: TaskRecord, code: str, now: float, error: str | None, message: str, next_step: str = ""
+    ) -> None:
+        """End an item as FAILED; ``error`` as in Complete."""
+        self.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=next_step)
+
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> ShapeGroup:
         """Put an item into the queue; each wait has its own ``queue_timeout``. Returns its group."""
         record.cluster = None

@@ -328,14 +328,8 @@ class SchedulingPass:
             known = None if record.group is None else self._known_waits.get(record.group.shape)
             return known or engine.reject(task, views, now, retry=record.retry)
         except PolicyEvaluationError as error:
-            self._machine.complete(
-                record,
-                TaskState.FAILED,
-                codes.POLICY_FAILED,
-                now,
-                error.message,
-                error="PolicyEvaluationError",
-                next_step=error.next_step or "",
+            self._machine.fail(
+                record, codes.POLICY_FAILED, now, "PolicyEvaluationError", error.message, error.next_step or ""
             )
             return None
 
@@ -407,4 +401,4 @@ def _fail_unplaceable(
         message = f"{task.kind} {task.id} ({task.name}) has nowhere to go: no cluster is configured."
         step = "add a cluster to clusters.yaml, or start a local fleet with `rmcs fleet up`"
     record.placed = decision
-    machine.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=step)
+    machine.fail(record, code, now, error, message, step)
