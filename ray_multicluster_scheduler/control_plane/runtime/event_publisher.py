@@ -92,7 +92,7 @@ class EventPublisher:
         """From any thread, for each event that is posted to the scheduler."""
         if isinstance(event, _CLUSTER_EVENTS) and not self._check_due:
             self._check_due = True
-            self._runtime.call_soon(self._check_when_durable)
+            self._runtime.call_soon(lambda: self._runtime.manager.when_durable(self._check))
         if isinstance(event, SnapshotTaken) and len(self.hub):
             self._runtime.call_soon(self._publish_load, event)
 
@@ -162,9 +162,6 @@ class EventPublisher:
 
     def _cluster_facts(self) -> dict[str, ClusterFacts]:
         return {row["name"]: _facts(row) for row in explanation.cluster_rows(self._runtime)}
-
-    def _check_when_durable(self) -> None:
-        self._runtime.manager.when_durable(self._check)
 
     def _check(self) -> None:
         self._check_due = False

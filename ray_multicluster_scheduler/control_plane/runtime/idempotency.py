@@ -12,13 +12,19 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
-from ray_multicluster_scheduler.common.model.gang_description import GangDescription
 from ray_multicluster_scheduler.common.redaction import MASKED, mask_text
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 _MAX_SHOWN = 60
 _LABELS = frozenset({"metadata", "name"})
+_DIFFERENCES = {
+    "function_digest": "its code is not the same",
+    "arguments_digest": "its arguments are not the same",
+    "members": "its members are not the same",
+    "metadata": "its metadata has other keys",
+    "repeats": "it is not a retry of the same item",
+}
 _DIGESTS = frozenset({"function_digest", "arguments_digest"})
 
 
@@ -134,46 +140,27 @@ def id_conflict(asked: TaskDescription, first: TaskDescription) -> Configuration
 
 def _identity(task: TaskDescription) -> dict[str, Any]:
     """The fields that identify what an item runs, with secrets masked as they are in the store."""
-    job = task.job
+    job, gang = task.job, task.gang
+    members = () if gang is None else gang.members
+    shapes = [(one.name, dict(one.requirements)) for one in members]
     return {
         "entrypoint": None if job is None else mask_text(job.entrypoint),
         "name": mask_text(task.name),
         "requirements": dict(task.requirements),
         "entrypoint_resources": None if job is None else dict(job.entrypoint_resources),
         "metadata": None if job is None else sorted(job.metadata),
-        "members": None if task.gang is None else _member_shapes(task.gang),
+        "members": None if gang is None else (gang.of, gang.strategy, shapes),
         "repeats": task.repeats,
-        "function_digest": (task.function_digest, *(one.function_digest for one in _gang_members(task))),
-        "arguments_digest": (task.arguments_digest, *(one.arguments_digest for one in _gang_members(task))),
+        "function_digest": (task.function_digest, *(one.function_digest for one in members)),
+        "arguments_digest": (task.arguments_digest, *(one.arguments_digest for one in members)),
     }
 
 
-def _gang_members(task: TaskDescription) -> tuple[Any, ...]:
-    return () if task.gang is None else task.gang.members
-
-
-def _member_shapes(gang: GangDescription) -> tuple[Any, ...]:
-    return gang.of, gang.strategy, [(one.name, dict(one.requirements)) for one in gang.members]
-
-
 def _difference(field: str, mine: dict[str, Any], its: dict[str, Any]) -> str:
-    match field:
-        case "function_digest":
-            return "its code is not the same"
-        case "arguments_digest":
-            return "its arguments are not the same"
-        case "members":
-            return "its members are not the same"
-        case "metadata":
-            return "its metadata has other keys"
-        case "repeats":
-            return "it is not a retry of the same item"
-    return f"its {field} is {_short(its[field])}, and now it is {_short(mine[field])}"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+    if field in _DIFFERENCES:
+        return _DIFFERENCES[field]
+    before, now = (text[:_MAX_SHOWN] + "…" * (len(text) > _MAX_SHOWN) for text in (repr(its[field]), repr(mine[field])))
+    return f"its {field} is {before}, and now it is {now}"
 
 
 def check_own_id(item: Item, options: Mapping[str, Any]) -> Item:

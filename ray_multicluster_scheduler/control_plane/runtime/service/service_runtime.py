@@ -154,21 +154,18 @@ class ServiceRuntime(Runtime):
     async def _restore_items(
         self, rows: Iterable[ItemRow]
     ) -> list[tuple[ItemRow, ArgumentWatch | SchedulerError | None]]:
-        """Make the items that are not over; returns those with attached arguments, each with the watch of its
-        arguments or the error if they are lost. Before the machine has the rows: it may dispatch what is ready."""
+        """Create the unfinished items; returns those with attached arguments, each with the watch of its arguments or
+        the error if they are lost. Call it before the machine has the rows, which it may dispatch at once."""
         attached = self._persistence.durable_log.attached
-        waiting = []
-        for row in rows:
-            if row.state.terminal:
-                continue
+        unfinished = [row for row in rows if not row.state.terminal]
+        for row in unfinished:
             item = Item(row.task)
             item.transition = row.history[-1]
             self.items.add(item, match_content=row.ending is None)
             self.actor_names.add(item)
             if row.ending is not None:  # a cancelled actor's name is free
                 self.actor_names.killed(item.id)
-            if item.id in attached:
-                waiting.append(row)
+        waiting = [row for row in unfinished if row.task.id in attached]
         return [(row, await self._restore_arguments(row, attached[row.task.id])) for row in waiting]
 
     async def _restore_arguments(self, row: ItemRow, names: Sequence[str]) -> ArgumentWatch | SchedulerError | None:

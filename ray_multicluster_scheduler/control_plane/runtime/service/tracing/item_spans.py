@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ray_multicluster_scheduler.common.model import TaskState
@@ -69,7 +69,7 @@ def _item_span(row: ItemRow, last: Transition, attempts: int) -> ItemSpan:
         "rmcs.kind": task.kind,
         "rmcs.name": name,
         "rmcs.owner": task.owner,
-        **_cluster_attribute(row.cluster),
+        **({} if row.cluster is None else {"rmcs.cluster": row.cluster}),
         "rmcs.state": str(last.state),
         "rmcs.reason": last.code,
         "rmcs.attempts": attempts,
@@ -95,7 +95,7 @@ def _wait_spans(steps: Sequence[Transition]) -> Iterator[ItemSpan]:
 def _attempt_span(row: AttemptRow, steps: Sequence[Transition], last: Transition) -> ItemSpan:
     attributes: Attributes = {
         "rmcs.attempt": row.attempt,
-        **_cluster_attribute(row.cluster),
+        **({} if row.cluster is None else {"rmcs.cluster": row.cluster}),
         **({} if row.fence is None else {"rmcs.fence": row.fence}),
         "rmcs.ended_as": row.ended_as or "",
         "rmcs.reason": row.code,
@@ -113,10 +113,6 @@ def _attempt_span(row: AttemptRow, steps: Sequence[Transition], last: Transition
 
 def _events(steps: Sequence[Transition]) -> tuple[SpanEvent, ...]:
     return tuple(SpanEvent(str(step.state), step.at, {"rmcs.reason": step.code}) for step in steps)
-
-
-def _cluster_attribute(cluster: str | None) -> Mapping[str, str]:
-    return {} if cluster is None else {"rmcs.cluster": cluster}
 
 
 def _error_text(code: str, sentence: str) -> str:
