@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError
 from ray_multicluster_scheduler.common.redaction import mask_stream, mask_values
 from ray_multicluster_scheduler.control_plane.runtime.explanation import find_record
-from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
@@ -25,7 +24,7 @@ class _Attempt(NamedTuple):
 def read_all(runtime: Runtime, job_id: str) -> str:
     """All output of the newest attempt; empty while none was placed. Raises SchedulerError after the end."""
     runtime.accepted_item(job_id)
-    attempt = runtime.call_and_wait(lambda: _attempt(_record(runtime, job_id)))
+    attempt = runtime.call_and_wait(lambda: newest_attempt(runtime, job_id, started=False))
     if attempt is None:
         return ""
     _check_reach(runtime, job_id, attempt)
@@ -71,17 +70,12 @@ async def tail(runtime: Runtime, job_id: str, attempt: _Attempt) -> AsyncGenerat
         yield piece
 
 
-def started_attempt(runtime: Runtime, job_id: str) -> _Attempt | None:
-    """On the loop: the newest attempt that was reported as running."""
-    return _attempt(_record(runtime, job_id), started=True)
-
-
 def _next_attempt(runtime: Runtime, job_id: str, seen: int) -> _Attempt | None:
     """Wait until an attempt after ``seen`` runs, or the job is over."""
     item = runtime.accepted_item(job_id)
     while True:
         over, step = item is None or item.done(), item.transition if item is not None else None
-        record = runtime.call_and_wait(lambda: _attempt(_record(runtime, job_id), started=True))
+        record = runtime.call_and_wait(lambda: newest_attempt(runtime, job_id, started=True))
         if record is not None and record.number > seen:
             return record
         if over or item is None:
@@ -89,18 +83,14 @@ def _next_attempt(runtime: Runtime, job_id: str, seen: int) -> _Attempt | None:
         item.wait_for_change(step)
 
 
-def _attempt(record: TaskRecord, *, started: bool = False) -> _Attempt | None:
-    """The newest attempt, if its cluster has accepted it; with ``started``, if it was reported as running."""
-    if record.cluster is None or (record.started_at is None and (started or not record.accepted)):
-        return None
-    return _Attempt(record.attempt, record.cluster)
-
-
-def _record(runtime: Runtime, job_id: str) -> TaskRecord:
+def newest_attempt(runtime: Runtime, job_id: str, *, started: bool) -> _Attempt | None:
+    """On the loop: the newest attempt, if its cluster has accepted it; with ``started``, if it was reported running."""
     record = find_record(runtime, job_id)
     if record is None:
         raise ResultLostError(f"The output of job {job_id} cannot be found: its record was forgotten.", task_id=job_id)
-    return record
+    if record.cluster is None or (record.started_at is None and (started or not record.accepted)):
+        return None
+    return _Attempt(record.attempt, record.cluster)
 
 
 def _check_reach(runtime: Runtime, job_id: str, attempt: _Attempt) -> None:

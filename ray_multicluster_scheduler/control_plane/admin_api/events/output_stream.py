@@ -47,7 +47,7 @@ async def task_output(
 
 async def check_followable(runtime: ServiceRuntime, item: Item, only: int | None) -> None:
     """Raises ClusterConnectionError before the answer begins; afterwards an error cannot be reported."""
-    attempt = job_logs.started_attempt(runtime, item.id)
+    attempt = job_logs.newest_attempt(runtime, item.id, started=True)
     if attempt is None or only not in (None, attempt.number):
         return
     try:
@@ -65,7 +65,7 @@ async def job_output(
     seen, sent = (0 if only is None else only - 1), Counter[int]()
     while still():
         over = item.done() or runtime.closed
-        attempt = job_logs.started_attempt(runtime, item.id)
+        attempt = job_logs.newest_attempt(runtime, item.id, started=True)
         newest = 0 if attempt is None else attempt.number
         if attempt is not None and newest > seen and only in (None, newest):
             try:

@@ -41,24 +41,20 @@ class FleetChanges:
     def __init__(self, runtime: ServiceRuntime) -> None:
         self._runtime = runtime
         self._one_at_a_time = asyncio.Lock()
-        self._reloading: set[asyncio.Task[Changes | None]] = set()
 
     def reload_soon(self) -> None:
         """Reload on SIGHUP; the result is logged."""
-        task = asyncio.get_running_loop().create_task(self._reload_and_log())
-        self._reloading.add(task)
-        task.add_done_callback(self._reloading.discard)
+        self._runtime.spawn(self._reload_and_log())
 
-    async def _reload_and_log(self) -> Changes | None:
+    async def _reload_and_log(self) -> None:
         try:
             changes = await self.reload()
         except SchedulerError as error:
             _log.error("the configuration was not changed: %s", error)
-            return None
+            return
         _log.info("the configuration was read again: %s", changes.to_dict())
         shown = {name: ", ".join(value) for name, value in changes.to_dict().items() if name != "unchanged"}
         self._runtime.audit("SIGHUP", None, "reload", self._runtime.config.source, shown)
-        return changes
 
     async def reload(self) -> Changes:
         """Apply the configuration file. Raises ConfigurationError, and as :meth:`apply`."""

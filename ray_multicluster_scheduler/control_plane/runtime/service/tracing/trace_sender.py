@@ -132,7 +132,14 @@ class TraceSender:
                 self._exporter.add(item_id, spans_of(decode_row(stored, self._store.steps(item_id), None)))
         started_at = time.monotonic()
         while (problem := self._exporter.send()) is not None:
-            self._log_unreachable(problem)
+            if not self._away:
+                self._away = True
+                _log.warning(
+                    "traces cannot be sent to %s (%s); retrying, with at most %d queued items; scheduling goes on",
+                    self._endpoint,
+                    problem,
+                    self._most,
+                )
             if self._closed.is_set():
                 self._deadline = 0.0  # shutting down: do not retry
                 return
@@ -146,16 +153,6 @@ class TraceSender:
         if self._away:
             self._away = False
             _log.warning("traces are sent to %s again; %d were dropped", self._endpoint, self.dropped)
-
-    def _log_unreachable(self, problem: str) -> None:
-        if not self._away:
-            self._away = True
-            _log.warning(
-                "traces cannot be sent to %s (%s); retrying, with at most %d items queued; scheduling is not affected",
-                self._endpoint,
-                problem,
-                self._most,
-            )
 
     def _drop(self, group: list[str], why: str) -> None:
         if not self._closed.is_set():  # close() logs the total itself
