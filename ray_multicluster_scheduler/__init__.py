@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.class_methods import method
     from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
     from ray_multicluster_scheduler.app.client_api.async_scheduler import AsyncScheduler
-    from ray_multicluster_scheduler.app.client_api.current import current
+    from ray_multicluster_scheduler.app.client_api.execution_context import current
     from ray_multicluster_scheduler.app.client_api.executor.actor_pool import ActorPool
     from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
     from ray_multicluster_scheduler.app.client_api.handles.handle import JobHandle, TaskHandle
@@ -221,7 +221,7 @@ _HOMES = {
     "app.client_api.actors.actor_calls": "ActorCallHandle",
     "app.client_api.actors.class_methods": "method",
     "app.client_api.async_scheduler": "AsyncScheduler",
-    "app.client_api.current": "current",
+    "app.client_api.execution_context": "current",
     "app.client_api.executor.executor": "FleetExecutor",
     "app.client_api.handles.handle": "JobHandle TaskHandle",
     "app.client_api.interrupt": "graceful_shutdown_on_keyboard_interrupt",

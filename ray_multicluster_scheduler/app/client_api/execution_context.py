@@ -10,13 +10,18 @@ import os
 import threading
 from typing import TYPE_CHECKING, cast
 
-from ray_multicluster_scheduler.common.current_item import cluster_here
+from ray_multicluster_scheduler.common.current_item import CurrentItem, cluster_here, get_current
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 
 _shared: UnifiedScheduler | None = None
 _lock = threading.Lock()
+
+
+def current() -> CurrentItem | None:
+    """The task or job that this code runs in, with its id, attempt, fence and cluster; None outside of any."""
+    return get_current()
 
 
 def inside() -> bool:

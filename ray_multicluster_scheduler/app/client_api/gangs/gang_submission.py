@@ -86,7 +86,12 @@ class GangSubmission:
                 next_step='write member(f, resource_requirements={"CPU": 2})',
             )
         if of == "actor":
-            _refuse_keys(options)
+            keys = [key for key in ("idempotency_key", "dedup") if options.get(key) not in (None, "none")]
+            if keys:
+                raise ConfigurationError(
+                    f"{keys[0]} does not apply to a gang of actors: each call makes a new one.",
+                    next_step="keep the handles that the first call returned",
+                )
             options = without_task_options(options)
         elif "ready_timeout" in options:
             raise ConfigurationError("ready_timeout does not apply to tasks.", next_step="use run_timeout")
@@ -159,15 +164,6 @@ class GangSubmission:
             objects=len(arguments.sources),
         )
         return _Part(described, function, arguments, find_in_arguments(args, kwargs, self._homes), {})
-
-
-def _refuse_keys(options: Mapping[str, Any]) -> None:
-    given = [key for key in ("idempotency_key", "dedup") if options.get(key) not in (None, "none")]
-    if given:
-        raise ConfigurationError(
-            f"{given[0]} does not apply to a gang of actors: each call makes a new one.",
-            next_step="keep the handles that the first call returned",
-        )
 
 
 def _check_members(members: object) -> list[GangMember]:

@@ -57,9 +57,11 @@ def check_name(name: str, cluster: str) -> None:
 
 def plan(needs: Mapping[str, float], cluster: str) -> SchedulingDecision:
     """Decide whether one of the nodes has room for this now."""
+    from ray._private.state import available_resources_per_node  # noqa: PLC0415 - inside a cluster only
+
     ray = runtime_context.connected_ray()
     nodes = _living_nodes(ray)
-    free = _free_by_node()
+    free = {str(node): _without_markers(amounts) for node, amounts in available_resources_per_node().items()}
     rejection = None
     if not any(fits(needs, _without_markers(node["Resources"])) for node in nodes):
         rejection = Rejection("TOO_BIG", f"no node of {cluster} has {describe(needs)} in all", permanent=False)
@@ -78,12 +80,6 @@ def plan(needs: Mapping[str, float], cluster: str) -> SchedulingDecision:
 
 def _living_nodes(ray: Any) -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node.get("Alive")]
-
-
-def _free_by_node() -> dict[str, dict[str, float]]:
-    from ray._private.state import available_resources_per_node  # noqa: PLC0415 - inside a cluster only
-
-    return {str(node): _without_markers(amounts) for node, amounts in available_resources_per_node().items()}
 
 
 def _without_markers(amounts: Mapping[str, float]) -> dict[str, float]:

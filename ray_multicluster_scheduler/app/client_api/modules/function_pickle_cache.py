@@ -27,8 +27,10 @@ class FunctionPickleCache(Generic[T]):
 
     def get(self, function: Callable[..., Any], make: Callable[[], T]) -> T:
         """Return the cached value for this function, or the result of ``make``."""
-        if not isinstance(function, types.FunctionType) or not _goes_by_value(function):
+        if not isinstance(function, types.FunctionType):
             return make()
+        if function.__module__ != "__main__" and "<locals>" not in function.__qualname__:
+            return make()  # pickled by name
         kept = self._kept.get(function)
         now = list(_references(function))
         if kept is not None and len(now) == len(kept[0]) and all(map(operator.is_, now, kept[0])):
@@ -37,10 +39,6 @@ class FunctionPickleCache(Generic[T]):
         if all(map(_is_constant, now)):
             self._kept[function] = (now, made)
         return made
-
-
-def _goes_by_value(function: types.FunctionType) -> bool:
-    return function.__module__ == "__main__" or "<locals>" in function.__qualname__
 
 
 def _references(function: types.FunctionType) -> Iterator[object]:

@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import actor_options
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteObject
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
-class RemoteClass:
+class RemoteClass(RemoteObject):
     """A class with options; ``C.remote(x)`` makes an actor of it on the best cluster and returns its handle at once.
 
     ``class D(C)`` inherits from the plain class, and D is a plain class; ``isinstance(x, C)`` tests for the plain
@@ -29,13 +30,9 @@ class RemoteClass:
                 f"{cls!r} ({type(cls).__name__}) is not a class.",
                 next_step="pass the class itself, and the arguments of its constructor as args",
             )
+        super().__init__(cls, options)
         self.cls = cls
-        self.given_options = dict(options)
         self.submit_options = actor_options(options)
-        self._base: RemoteClass | None = None
-        self.__module__, self.__doc__ = cls.__module__, cls.__doc__
-        self.__name__, self.__qualname__ = cls.__name__, cls.__qualname__
-        self.__wrapped__ = cls
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Make an actor; its handle takes calls at once. Raises ConfigurationError, TaskSubmissionError."""
@@ -46,17 +43,6 @@ class RemoteClass:
         view = RemoteClass(self.cls, **{**self.given_options, **options})
         view._base = self._base or self
         return view
-
-    @property
-    def by_name(self) -> bool:
-        """Can this object be imported by name from its module?"""
-        base = self._base or self
-        if base.__module__ in ("__main__", "__mp_main__"):
-            return False
-        found: Any = sys.modules.get(base.__module__)
-        for name in base.__qualname__.split("."):
-            found = getattr(found, name, None)
-        return found is base
 
     @property
     def shipped(self) -> Any:
@@ -76,16 +62,6 @@ class RemoteClass:
     def __subclasscheck__(self, subclass: type) -> bool:
         return issubclass(subclass, self.cls)
 
-    def __repr__(self) -> str:
-        return f"<RemoteClass {self.__module__}.{self.__qualname__}>"
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        if self._base is not None:
-            return _view, (self._base, self.given_options)
-        if self.by_name:
-            return self.__qualname__  # by name, like a plain class
-        return super().__reduce_ex__(protocol)
-
 
 class _ClassOf:
     """Pickled as a reference to a RemoteClass; unpickled as the class in it."""
@@ -95,10 +71,6 @@ class _ClassOf:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return attrgetter("cls"), (self._remote_class,)
-
-
-def _view(base: RemoteClass, options: dict[str, Any]) -> RemoteClass:
-    return base.options(**options)
 
 
 def is_class(target: object) -> bool:

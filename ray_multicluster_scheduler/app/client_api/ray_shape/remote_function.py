@@ -6,7 +6,7 @@ Light to import: decorated functions are also loaded inside clusters, where thei
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NoReturn
 
@@ -15,7 +15,45 @@ from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import task
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
-class RemoteFunction:
+class RemoteObject:
+    """Base of remote functions and classes: has the names of what it wraps, and is pickled by name if importable."""
+
+    def __init__(self, wrapped: Any, options: Mapping[str, Any]) -> None:
+        self.given_options = dict(options)
+        self._base: Any = None
+        self.__module__ = getattr(wrapped, "__module__", None) or "__main__"
+        self.__name__ = getattr(wrapped, "__name__", type(wrapped).__name__)
+        self.__qualname__ = getattr(wrapped, "__qualname__", self.__name__)
+        self.__doc__ = getattr(wrapped, "__doc__", None)
+        self.__wrapped__ = wrapped
+
+    @property
+    def by_name(self) -> bool:
+        """Can this object, without changed options, be imported by name from its module?"""
+        base = self._base or self
+        if base.__module__ in ("__main__", "__mp_main__"):
+            return False
+        found: Any = sys.modules.get(base.__module__)
+        for name in base.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return found is base
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.__module__}.{self.__qualname__}>"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._base is not None:
+            return _view, (self._base, self.given_options)
+        if self.by_name:
+            return self.__qualname__  # by name, like an undecorated function or class
+        return super().__reduce_ex__(protocol)
+
+
+def _view(base: Any, options: dict[str, Any]) -> Any:
+    return base.options(**options)
+
+
+class RemoteFunction(RemoteObject):
     """A function with options; ``f.remote(x)`` runs it on the best cluster and returns a handle.
 
     With ``num_returns=n`` it returns n handles, with 0 None. The function is pickled once, at its first call. Can
@@ -29,18 +67,12 @@ class RemoteFunction:
                 f"remote was given {function!r} ({type(function).__name__}), which is neither a function nor a class.",
                 next_step="decorate a function or a class; options are keywords: @remote(num_cpus=2)",
             )
+        super().__init__(function, options)
         self.function = function
-        self.given_options = dict(options)
         self.submit_options = task_options(options)
         self.pickled: dict[int, Any] = {}
         """Cache of the sender: the PickledFunction by number of returns; ``template`` is its TaskTemplate."""
         self.template: tuple[object, Any] | None = None
-        self._base: RemoteFunction | None = None
-        self.__module__ = getattr(function, "__module__", None) or "__main__"
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
-        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
-        self.__doc__ = getattr(function, "__doc__", None)
-        self.__wrapped__ = function
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Run it; returns a handle. Raises ConfigurationError, TaskSubmissionError."""
@@ -56,35 +88,16 @@ class RemoteFunction:
     @property
     def shipped(self) -> Callable[..., Any]:
         """The object to pickle for a cluster: a reference by name if it can be imported, else the function by value."""
-        base = self._base or self
-        return _FunctionOf(base) if base._importable() else self.function
+        return _FunctionOf(self._base or self) if self.by_name else self.function
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         name = self.__name__
         raise TypeError(f"{name} is a remote function: call {name}.remote(…), or {name}.function(…) to run it here.")
 
-    def __repr__(self) -> str:
-        return f"<RemoteFunction {self.__module__}.{self.__qualname__}>"
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        if self._base is not None:
-            return _view, (self._base, self.given_options)
-        if self._importable():
-            return self.__qualname__  # by name, like a plain function
-        return super().__reduce_ex__(protocol)
-
     def __getstate__(self) -> dict[str, Any]:
         # Includes the names, although the function has them: a function that refers to this object may not be complete
         # yet when this is unpickled.
         return {**self.__dict__, "pickled": {}, "template": None}
-
-    def _importable(self) -> bool:
-        if self.__module__ in ("__main__", "__mp_main__"):
-            return False
-        found: Any = sys.modules.get(self.__module__)
-        for name in self.__qualname__.split("."):
-            found = getattr(found, name, None)
-        return found is self
 
 
 class _FunctionOf:
@@ -99,10 +112,6 @@ class _FunctionOf:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return attrgetter("function"), (self._remote_function,)
-
-
-def _view(base: RemoteFunction, options: dict[str, Any]) -> RemoteFunction:
-    return base.options(**options)
 
 
 def as_remote_function(fn: Any) -> Any:
