@@ -1,4 +1,4 @@
-"""Blocks of code in our documents: taken from the text, and compared with what they print."""
+"""Extracts code blocks from the documentation, and compares their output with the text shown after them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Block:
-    """``shown`` is what the block of text after it says that it prints, if there is one."""
+    """A code block. ``shown`` is the expected output: the text block after it, if there is one."""
 
     page: str
     line: int
@@ -24,7 +24,7 @@ class Block:
 
 
 def blocks(path: Path) -> Iterator[Block]:
-    """In their order, those of text left out."""
+    """The code blocks of a page, in order, without text blocks."""
     text, page = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
     found = [(text.count("\n", 0, one.start()) + 1, one[1], one[2]) for one in _FENCE.finditer(text)]
     for at, (line, language, code) in enumerate(found):
@@ -34,6 +34,6 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 def prints(shown: str, printed: str) -> bool:
-    """Is it what is shown, where … stands for anything and what comes after the last line does not count?"""
+    """Does the output begin with the text shown, in which … matches anything?"""
     wanted = ".*".join(re.escape(part) for part in shown.strip().split("…"))
     return re.match(wanted, printed.strip(), re.DOTALL) is not None

@@ -35,7 +35,7 @@ def name(block: Block) -> str:
 
 
 def commands(block: Block) -> list[list[str]]:
-    """Each line that calls us, as words."""
+    """The arguments of each line that calls rmcs."""
     lines = block.code.replace("\\\n", " ").splitlines()
     parts = [part.strip() for line in lines for part in re.split(r"; (?=rmcs )", line)]
     words = [shlex.split(part, comments=True) for part in parts if part.startswith("rmcs ")]
@@ -132,14 +132,14 @@ def test_examples_read_the_token_from_the_state_folder() -> None:
         assert '"$AUTH"' not in block.code or "AUTH=" in block.code, name(block)
 
 
-def test_the_first_command_of_the_service_works_as_pasted() -> None:
+def test_the_first_command_of_the_service_page_needs_no_file() -> None:
     """After the README, RMCS_CONFIG is exported and the folder has no configuration file."""
     first = next(blocks(DOCS / "start" / "service.md"))
     assert first.code == "rmcs up\n"
 
 
 def links(page: Path) -> list[str]:
-    """To other files, without the place in them."""
+    """Links to other files, without their anchors."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     return re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
 

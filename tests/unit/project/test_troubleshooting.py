@@ -23,7 +23,7 @@ PACKAGE = Path(ray_multicluster_scheduler.__file__).parent
 TEXT = (PACKAGE / "cli" / "troubleshooting.md").read_text(encoding="utf-8")
 EXPLAINED = re.findall(r"^### (\w+)$", TEXT, re.MULTILINE)
 UNSEEN = {"BEGUN"}
-"""Between our own parts."""
+"""Internal codes."""
 
 
 def constants(module: object) -> set[str]:
@@ -42,7 +42,7 @@ def of_links() -> set[str]:
         text = (PACKAGE / "scheduler" / name).read_text(encoding="utf-8")
         found |= set(re.findall(r'"((?:OUT|NODE|WORKER|OBJECT|PACKAGE|RUNTIME|JOB)_[A-Z_]+)"', text))
     found = {code for code in found if not code.endswith("_FAILURE")}  # codes of Ray
-    return found - {"JOB_STOPPED", "RECALLED"}  # between our own parts; people see CANCELLED_THERE and TAKEN_BACK
+    return found - {"JOB_STOPPED", "RECALLED"}  # internal; users see CANCELLED_THERE and TAKEN_BACK
 
 
 def of_errors() -> set[str]:
@@ -72,7 +72,7 @@ def test_each_explanation_has_a_sentence() -> None:
 
 
 def test_an_unreachable_cluster_is_explained_for_all_carriers() -> None:
-    """Not every cluster has a dashboard."""
+    """A cluster may have no dashboard."""
     text = TEXT.partition("### CLUSTER_UNREACHABLE")[2].partition("###")[0]
     for term in ("`dashboard`", "`head_address`", "Ray Client", "(#head_unreachable)", "(#connector_failed)"):
         assert term in text
