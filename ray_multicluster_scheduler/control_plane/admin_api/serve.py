@@ -98,8 +98,7 @@ def listen_address_of(config: FleetConfig, **overrides: Any) -> ListenAddress:
 def _access(
     config: FleetConfig, store: SqliteStore, folder: Path, listening: ListenAddress, say: Callable[[str], object]
 ) -> tuple[Access, str | None]:
-    """Access control, with a first token in the folder if tokens are required, and that token's id if it is new. Raises
-    ConfigurationError."""
+    """Access control, and the id of the first token if it was created now. Raises ConfigurationError."""
     tokens = made = None
     if listening.auth == "token":
         tokens = TokenStore(store)
@@ -186,11 +185,8 @@ def _drain(runtime: ServiceRuntime, limit_s: float, stop: _StopSignal, say: Call
 
 
 class _StopSignal:
-    """Set by SIGTERM and SIGINT while it is entered; SIGHUP calls ``on_hang_up``.
-
-    Not a threading.Event: a signal handler that sets it could deadlock with a wait() on the same thread, which holds
-    the event's lock.
-    """
+    """Set by SIGTERM and SIGINT while it is entered; SIGHUP calls ``on_hang_up``. Not a threading.Event: a signal
+    handler that sets it could deadlock with a wait() on the same thread, which holds the event's lock."""
 
     def __init__(self) -> None:
         self.on_hang_up: Callable[[], object] = lambda: None

@@ -73,8 +73,7 @@ async def _run_in_child(request: dict[str, Any], limit_s: float) -> dict[str, An
 
 
 def simulated(request: dict[str, Any]) -> dict[str, Any]:
-    """In the child: ``config`` as in a clusters.yaml, ``nodes`` by cluster, ``synthetic`` and ``seed``. Raises
-    ConfigurationError."""
+    """In the child: run with ``config``, ``nodes`` by cluster, ``synthetic``, ``seed``. Raises ConfigurationError."""
     from ray_multicluster_scheduler.simulation import Synthetic, load_fleet, simulate  # noqa: PLC0415 - only in the child
 
     fleet = load_fleet(config_from(request["config"], "the request", Path.cwd(), {}), None, request["nodes"])

@@ -30,8 +30,7 @@ def rmcs_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def expanded(path: str | Path, origin: str) -> Path:
-    """Expand ``~`` and ``~ann`` in a path; ``origin`` names the setting in errors. Raises ConfigurationError if there
-    is no such user."""
+    """Expand ``~`` and ``~ann``; ``origin`` names the setting. Raises ConfigurationError for unknown users."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

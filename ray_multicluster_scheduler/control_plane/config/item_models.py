@@ -1,4 +1,4 @@
-"""Pydantic models of what a request may say of an item, generated from the annotations of the description classes.
+"""Pydantic models of items in requests, generated from the annotations of the description classes.
 
 ``item_from`` validates an item of a REST body and makes its TaskDescription; ``ITEM_MODELS`` are the components of the
 OpenAPI document. The definitions are in common/model.

@@ -57,8 +57,7 @@ class _Loader(yaml.SafeLoader):
 
 @dataclass(frozen=True, slots=True)
 class LineIndex:
-    """Line numbers of keys and items of a text. Computed on demand: with aliases, a short text can have too many paths
-    to list."""
+    """Line numbers of keys and items of a text, found on demand: with aliases, a text can have too many to list."""
 
     root: yaml.Node | None = None
     above: tuple[str, ...] = ()
@@ -85,7 +84,7 @@ NO_LINES = LineIndex()
 
 
 def read_text(path: Path, next_step: str, origin: str = "") -> str:
-    """The text of a YAML file. Raises ConfigurationError; ``origin`` says where the path was given."""
+    """The text of a YAML file. Raises ConfigurationError; ``origin`` is where the path was given."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -103,8 +102,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def parse_with_lines(text: str, source: str) -> tuple[Any, LineIndex]:
-    """The data, and its line numbers. Of duplicate keys the last one is used; the caller reports ``duplicates``
-    together with other problems."""
+    """The data, and its line numbers. Of duplicate keys the last is used; the caller reports ``duplicates``."""
     try:
         loader = _Loader(text)
         try:

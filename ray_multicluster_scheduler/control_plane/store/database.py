@@ -126,8 +126,7 @@ class ReaderPool:
 
 @contextmanager
 def translated_errors(path: Path, connection: apsw.Connection | None = None) -> Iterator[None]:
-    """Turn SQLite's errors into StoreError with a next step. ConstraintError passes: it is the fault of one change, not
-    of the store."""
+    """Turn SQLite's errors into StoreError. ConstraintError passes: it is the fault of one change, not of the store."""
     try:
         yield
     except apsw.ConstraintError:

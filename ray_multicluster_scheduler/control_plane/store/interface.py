@@ -43,7 +43,7 @@ class Store(Protocol):
         """Write a change durably. The future completes after the commit, with the number of the last log entry.
 
         Changes are written in the order of the calls. While the disk is full or the database busy, the write is
-        retried and :attr:`write_problem` says why. The future raises StoreError when this store may not write any
+        retried; :attr:`write_problem` has the reason. The future raises StoreError when this store may not write any
         more, and anything else if only this change cannot be written. It cannot be cancelled.
         """
 
@@ -55,8 +55,7 @@ class Store(Protocol):
         """Call back on each change of :attr:`write_problem`, from some thread. The callback must return at once."""
 
     def on_commit(self, callback: Callable[[float], object]) -> None:
-        """Call back with the duration of each commit in seconds, from one thread. The callback must return at once and
-        may not raise."""
+        """Call back with the seconds that each commit took, from one thread. It must return at once, and not raise."""
 
     def usage(self) -> StorageUsage:
         """Free space on the disk, and space used by blobs. Reads the file system."""
@@ -163,15 +162,13 @@ class Store(Protocol):
         """Raises StoreError for a damaged blob."""
 
     def blob_pieces(self, digest: str) -> tuple[int, Iterator[bytes]] | None:
-        """Size and pieces of a large blob; None for a small or unknown one, see :meth:`blob`. The iterator raises
-        StoreError before its end if the blob is damaged."""
+        """Size and pieces of a large blob, else None. For a damaged blob the iterator raises StoreError at last."""
 
     def owns_blob(self, owner: str, digest: str) -> bool:
         """Whether the blob is a payload, a value or output of an item of this owner, or was uploaded by this owner."""
 
     def delete_unused_blobs(self) -> int:
-        """Delete blobs without references that were not uploaded or pinned since the call before the last one. Returns
-        how many."""
+        """Delete blobs without references, unless put or pinned since the call before the last. Returns how many."""
 
     def close(self) -> None:
         """Finish pending writes, if they can be written, wait for readers, and close."""

@@ -36,10 +36,8 @@ class KilledHolder(NamedTuple):
 
 
 class StateFolder:
-    """Holds the lock until :meth:`release`, or until the process ends in any way.
-
-    The operating system keeps the lock; the content of the file only describes the holder.
-    """
+    """Holds the lock until :meth:`release`, or until the process ends in any way. The operating system keeps the lock;
+    the content of the file only describes the holder."""
 
     def __init__(self, path: Path) -> None:
         """Raises ConfigurationError if another process holds the lock, or the folder cannot be used."""

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.app.client_api.options import (
     ActorOptions,
     GangOptions,
     JobOptions,
+    LimitOptions,
     TaskOptions,
     absolute_paths,
     common_fields,
@@ -25,6 +26,7 @@ from ray_multicluster_scheduler.app.client_api.options import (
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 
 
 def fields(kind: str = "task", tags: object = None, settings: Settings | None = None, **options: Any) -> Any:
@@ -223,3 +225,7 @@ def test_a_value_is_kept_in_its_cluster_or_not() -> None:
     for wrong in ("there", True, 1):
         with pytest.raises(ConfigurationError, match="keep is"):
             fields(keep=wrong)
+
+
+def test_the_limits_of_an_owner_are_typed_as_they_are_defined() -> None:
+    assert set(LimitOptions.__annotations__) == set(OwnerLimits.model_fields)

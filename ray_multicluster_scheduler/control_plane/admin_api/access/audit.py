@@ -15,8 +15,8 @@ from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments i
 
 
 async def record_action(request: Request, action: str, subject: str, details: Mapping[str, Any] | None = None) -> None:
-    """Record an action of the caller after it was done; durable when this returns. ``details`` are visible to everybody
-    who may see the fleet, with secrets masked. Raises ServiceUnavailableError if it cannot be written."""
+    """Record an action of the caller after it was done; durable when this returns. ``details`` are visible to all who
+    may see the fleet, with secrets masked. Raises ServiceUnavailableError if it cannot be written."""
     caller = caller_of(request)
     runtime: ServiceRuntime = request.app.state.runtime
     runtime.audit(caller.user, caller.token, action, subject, details)

@@ -26,8 +26,7 @@ def for_owner(settings: dict[str, Any], only_owner: str | None) -> dict[str, Any
 
 
 def cluster_shown(config: ClusterConfig) -> dict[str, Any]:
-    """An entry of ``clusters:``, with the source of its token only, and with the names of environment variables
-    only."""
+    """An entry of ``clusters:``, with only the source of its token, and only the names of environment variables."""
     entry = config.model_dump(mode="json", exclude={"auth_token", "auth_token_path"})
     environment = dict(entry["runtime_env"])
     if isinstance(environment.get("env_vars"), Mapping):

@@ -26,8 +26,7 @@ _CLOCK_TOLERANCE_S = 0.02
 
 
 def on_expiry(connection: HTTPConnection, action: Callable[[], object]) -> Callable[[], None]:
-    """Run ``action`` on the loop when the caller's token is revoked or expires, or its session ends. Returns a function
-    that cancels this. Without tokens it never runs."""
+    """Run ``action`` on the loop when the caller's token or session ends. Returns a function that cancels this."""
     access: Access = connection.app.state.access
     runtime, caller = connection.app.state.runtime, caller_of(connection)
     if access.tokens is None or caller.token is None:
@@ -53,8 +52,7 @@ def _call_all(functions: list[Callable[[], object]]) -> None:
 
 
 async def run_while_valid(request: HTTPConnection, work: Coroutine[Any, Any, _T]) -> _T:
-    """The result of ``work``. Raises NotLetInError, and cancels ``work``, as soon as the caller's token or session
-    ends."""
+    """The result of ``work``. When the caller's token or session ends, cancels ``work`` and raises NotLetInError."""
     task, expired = asyncio.ensure_future(work), False
 
     def expire() -> None:

@@ -25,9 +25,7 @@ class _Session(NamedTuple):
 
 class SessionStore:
     """Secrets that stand for a caller for ``lasts_s``, in memory only: a restart ends them all. Used on the loop only.
-
-    ``is_valid_token`` tells whether the token that a session was made with is still valid.
-    """
+    ``is_valid_token``: whether the token that a session was made with is still valid."""
 
     def __init__(
         self, lasts_s: float, is_valid_token: Callable[[str | None], bool], now: Callable[[], float] = time.monotonic
@@ -37,14 +35,13 @@ class SessionStore:
         self._listeners: list[Callable[[bytes], object]] = []
 
     def make(self, caller: Caller) -> str:
-        """A new secret; the oldest ones of a token with too many end. Raises ServiceUnavailableError if all tokens
-        together have too many."""
+        """A new secret; ends the oldest of a token with too many. Raises ServiceUnavailableError at the total limit."""
         self._sweep()
         of_token = [key for key, one in self._sessions.items() if one.caller.token == caller.token]
         for key in of_token[: 1 - MOST_PER_TOKEN]:
             self._drop(key)
         if len(self._sessions) >= _MOST:
-            raise ServiceUnavailableError("Too many pages are logged in.", next_step="try again in a while")
+            raise ServiceUnavailableError("Too many browser sessions are open.", next_step="try again later")
         secret = secrets.token_urlsafe(32)
         self._sessions[hash_of(secret)] = _Session(caller, self._now() + self.lasts_s)
         return secret

@@ -144,20 +144,14 @@ class TokenStore:
     def create(
         self, user: str, roles: Iterable[Role], note: str = "", expires_at: float | None = None
     ) -> tuple[dict[str, Any], str]:
-        """The summary and the secret text of a new token, durable. Blocks: not on the loop.
-
-        Raises ConfigurationError, ServiceUnavailableError.
-        """
+        """Summary and secret of a new, durable token. Blocks. Raises ConfigurationError, ServiceUnavailableError."""
         token, text, written = self.begin_create(user, roles, note, expires_at)
         self._wait(written)
         return self.activate(token), text
 
     def begin_revoke(self, token_id: str, *, force: bool = False) -> tuple[dict[str, Any], Future[int]]:
         """Make a token invalid at once; returns its summary and a future of the revocation's durability. Can be
-        repeated until it is durable. Does not block.
-
-        Raises UnknownItemError, NotAllowedError for the last one of an admin.
-        """
+        repeated until it is durable. Does not block. Raises UnknownItemError, NotAllowedError for the last admin."""
         with self._lock:
             revoking = self._revoking.get(token_id)
             if revoking is not None:

@@ -40,8 +40,7 @@ class EventSocket:
         self._sending: asyncio.Task[None] | None = None
 
     def begin(self, message: Mapping[str, Any]) -> None:
-        """Start a subscription. Raises ConfigurationError for an invalid one, ServiceUnavailableError if there are too
-        many."""
+        """Start a subscription. Raises ConfigurationError, and ServiceUnavailableError if there are too many."""
         filters = {key: value for key, value in message.items() if key not in ("type", "since", "ticket", *_FLAGS)}
         wanted, since = EventFilter.parse(filters), event_number("since", message.get("since"))
         flags = {key: _flag(key, message.get(key)) for key in _FLAGS}

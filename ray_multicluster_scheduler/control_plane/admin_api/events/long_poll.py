@@ -89,9 +89,8 @@ class Mailbox:
     async def poll(
         self, timeout: float, status_of: Callable[[Promise], dict[str, Any]] = wire.status_to_wire
     ) -> list[dict[str, Any]]:
-        """Changes of the watched items, or nothing after ``timeout``. An end is repeated until it is dropped. A client
-        polls once at a time: an earlier poll of it that still waits gets nothing.
-        """
+        """Changes of the watched items, or none after ``timeout``. Ends are repeated until dropped. An earlier poll of
+        the client that still waits returns empty."""
         self._polls += 1
         number = self._polls
         self._wake.set()

@@ -28,8 +28,7 @@ POLL_S, RETRY_S = 0.2, 2.0
 async def task_output(
     runtime: ServiceRuntime, item: Item, still: Callable[[], bool], *, alone: bool = False
 ) -> AsyncIterator[bytes]:
-    """Output from the newest attempt on until the item is over; with ``alone`` of that attempt only. Uses no thread,
-    since many clients may follow."""
+    """Output from the newest attempt on until the item is over; with ``alone`` of that attempt only. Uses no thread."""
     attempt, sent = max(item.attempt, 1), 0
     while still():
         over, newest = item.done() or runtime.closed, max(item.attempt, 1)
@@ -60,8 +59,7 @@ async def job_output(
     runtime: ServiceRuntime, item: Item, still: Callable[[], bool], only: int | None = None
 ) -> AsyncIterator[bytes]:
     """Output of all attempts as their clusters return it, or of attempt ``only``. If a cluster stops answering, a
-    stream of one attempt ends, and a repeated request gets the error; a stream of all continues when the cluster is
-    back."""
+    stream of one attempt ends, and a repeated request gets the error; a stream of all waits for the cluster."""
     seen, sent = (0 if only is None else only - 1), Counter[int]()
     while still():
         over = item.done() or runtime.closed
@@ -107,8 +105,7 @@ async def after_first(pieces: AsyncIterator[str], sent: int) -> AsyncIterator[st
 
 
 async def past_attempt_output_or_empty(runtime: ServiceRuntime, item: Item, number: int) -> str:
-    """For a follower: an attempt that never ran, or is unknown by now, has no output, so that the stream goes on with
-    the next one. Raises ClusterConnectionError."""
+    """Output for a stream: empty for an attempt that never ran or is unknown. Raises ClusterConnectionError."""
     try:
         return await past_attempt_output(runtime, item, number)
     except (ResultLostError, TaskSubmissionError, ConfigurationError):  # the last: its cluster was removed

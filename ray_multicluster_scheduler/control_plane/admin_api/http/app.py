@@ -37,8 +37,7 @@ ROUTERS = tuple(one.router for one in _RESOURCES)
 
 
 def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
-    """Handlers run on the loop of ``runtime``, find it in ``request.app.state``, and the caller in the request's
-    scope."""
+    """Handlers run on the loop of ``runtime``; they find it in ``request.app.state``, and the caller in the scope."""
     app = DocumentedApp(
         title="ray_multicluster_scheduler",
         version=__version__,

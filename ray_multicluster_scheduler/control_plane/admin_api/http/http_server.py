@@ -75,8 +75,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def possible_connections(wanted: int) -> int:
-    """The number of connections that the limit of open files permits, at most ``wanted``. Raises the soft limit if
-    needed, and logs a warning if that is not enough."""
+    """The number of connections, at most ``wanted``, that the limit of open files permits; raises its soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _OWN_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:

@@ -42,7 +42,7 @@ class ListenAddress:
                 )
             if self.auth == "none":
                 raise ConfigurationError(
-                    f"The service cannot listen on {self.host} without tokens: everybody who reaches it could run code "
+                    f"The service cannot listen on {self.host} without tokens: all who reach it could run code "
                     "on your clusters.",
                     next_step="use --auth token, or --host 127.0.0.1",
                 )

@@ -99,8 +99,7 @@ _DENIAL_CODES = {400: "BAD_REQUEST", 401: "NOT_LET_IN"}
 
 
 async def deny(scope: Scope, send: Send, denial: Denial) -> None:
-    """Send the denial as a problem document. A WebSocket is closed unopened, with the same document if the server
-    supports that."""
+    """Send the denial as a problem document. A WebSocket is closed unopened, with the document if that is possible."""
     status, message, next_step, error = denial
     code = _DENIAL_CODES.get(status, "NOT_ALLOWED" if error == "NotAllowedError" else "CONFIGURATION")
     if scope["type"] == "http":
@@ -128,7 +127,7 @@ _PREFLIGHT = [
 
 
 class _Guard(ABC):
-    """Handles HTTP requests and WebSockets; passes on anything else."""
+    """Handles HTTP requests and WebSockets; passes on other scopes."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
@@ -342,10 +341,7 @@ def is_stream(scope: Scope) -> bool:
 
 class FastPathMiddleware:
     """Calls ``handlers`` (by path, for POST) directly: submit, wait and call skip FastAPI's routing and validation.
-
-    These handlers parse and validate their bodies themselves. They are also routes of the app, for other verbs and
-    for the OpenAPI document.
-    """
+    They validate their bodies themselves, and are also routes of the app, for the OpenAPI document."""
 
     def __init__(self, app: ASGIApp, handlers: Mapping[str, tuple[Rule, Handler]]) -> None:
         self._app, self._handlers = app, handlers

@@ -176,8 +176,7 @@ _INVALID_TEXT = 1007
 
 
 class QuietWebSocketProtocol(WebSocketsSansIOProtocol):
-    """Uvicorn's protocol without a logged traceback for each invalid text and refused handshake: any client could fill
-    the log with them."""
+    """Uvicorn's protocol without a traceback in the log for each invalid text and refused handshake of a client."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -109,8 +109,7 @@ class LoadSeries:
         del self._points[:kept]
 
     def _write(self, hour: int) -> None:
-        """Write the points of this hour, and delete hours that are too old. Skipped while the previous write is
-        pending; a later point then writes it."""
+        """Write this hour and delete old ones; skipped during a previous write, since a later point writes the hour."""
         if self._writing is not None and not self._writing.done():
             return
         self._hours.add(hour)
@@ -180,8 +179,7 @@ def waiting_by_queue(machine: SchedulerMachine) -> dict[str, int]:
 
 
 def is_up(view: ClusterView) -> bool | None:
-    """Does the cluster accept work? None before its first snapshot. A cluster that was not checked recently, because
-    nothing needed it, keeps its last state."""
+    """Does the cluster accept work, as of its last check? None before its first snapshot."""
     trouble = view.problem
     if trouble is None:
         return True

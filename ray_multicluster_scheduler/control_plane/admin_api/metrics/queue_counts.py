@@ -18,8 +18,7 @@ ON_A_CLUSTER = (TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST)
 
 
 def depths(counts: Iterable[UnfinishedCount], runtime: ServiceRuntime, owner: str | None) -> dict[str, Any]:
-    """On the loop: the numbers of waiting and dispatched items as of the last commit, of one owner if given. ``lanes``
-    are the scheduler's current queues, of all owners."""
+    """On the loop: waiting and dispatched items as of the last commit, of one owner if given; ``lanes`` of all."""
     seen = [one for one in counts if owner in (None, one.owner)]
     waiting = [one for one in seen if one.state in WAITING]
     by_state, by_kind, by_owner = _sums(waiting, "state"), _sums(waiting, "kind"), _sums(waiting, "owner")
@@ -37,8 +36,7 @@ def depths(counts: Iterable[UnfinishedCount], runtime: ServiceRuntime, owner: st
 def waiting_rows(
     page: Iterable[StoredItem], runtime: ServiceRuntime, reasons: CurrentWaitReasons
 ) -> list[dict[str, Any]]:
-    """On the loop: the waiting items of a page of the store, with position and reason, without those that started since
-    the page was read."""
+    """On the loop: the items of a page of the store that still wait, with position and reason."""
     page = [one for one in page if (record := runtime.record(one.new.id)) is None or record.state in WAITING]
     positions = runtime.machine.queue_positions((one.new.id for one in page), runtime.clock.now())
     return [_waiting_row(one, runtime, reasons, positions.get(one.new.id)) for one in page]

@@ -13,7 +13,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket impo
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import HEARTBEAT_S, EventStream
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import snapshot as snapshot_of
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
-from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
@@ -70,8 +69,6 @@ async def socket(websocket: WebSocket) -> None:
         line.begin(dict(websocket.query_params))
     except SchedulerError as error:
         line.close()
-        problem = problems.problem_of(error)
-        answer = JsonResponse(problem, status_code=int(problem["status"]), media_type=problems.PROBLEM_JSON)
-        await websocket.send_denial_response(answer)
+        await websocket.send_denial_response(problems.problem_response(problems.problem_of(error)))
         return
     await line.run()

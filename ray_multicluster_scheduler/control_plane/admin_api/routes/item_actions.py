@@ -166,9 +166,7 @@ async def _repeated(
     before, objects, state = await _over(runtime, item_id)
     if state is TaskState.SUCCEEDED and body.get("anyway") is not True:
         raise SchedulerError(
-            f"{item_id} succeeded.",
-            task_id=item_id,
-            next_step='retry it all the same with --anyway, {"anyway": true}',
+            f"{item_id} succeeded.", task_id=item_id, next_step='retry it all the same with --anyway, {"anyway": true}'
         )
     if made == item_id:
         raise ConfigurationError(

@@ -90,7 +90,7 @@ async def submit(request: Request) -> Response:
     (answer,) = await _take(request, {**shared, "items": [entry]}, many=False)
     problem = answer.get("problem")
     if problem is not None:
-        return JsonResponse(problem, status_code=int(problem["status"]), media_type=problems.PROBLEM_JSON)
+        return problems.problem_response(problem)
     return JsonResponse(answer)
 
 

@@ -166,7 +166,5 @@ CONFIGURATIONS: dict[str, Any] = {
 }
 TRACE_CSV = Raw("submit,shape,run\n0.0,CPU=1,61.5\n", "text/csv")
 SIMULATION_RESULT = Raw(
-    {"items": 50},
-    "application/json",
-    {"type": "object", "description": "The results, as of `rmcs simulate -o json`."},
+    {"items": 50}, "application/json", {"type": "object", "description": "The results, as of `rmcs simulate -o json`."}
 )

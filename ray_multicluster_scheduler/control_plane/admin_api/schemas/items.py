@@ -18,11 +18,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import
     optional,
     required,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import (
-    BYTES,
-    BYTES_SCHEMA,
-    Raw,
-)
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import BYTES, BYTES_SCHEMA, Raw
 from ray_multicluster_scheduler.control_plane.config.item_models import TaskModel
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 

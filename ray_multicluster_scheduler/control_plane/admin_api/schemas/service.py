@@ -7,12 +7,7 @@ from typing import Any
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.logging import LEVELS
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import PAYLOAD, ApiModel, optional, required
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import (
-    BYTES,
-    BYTES_SCHEMA,
-    JSON,
-    Raw,
-)
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import BYTES, BYTES_SCHEMA, JSON, Raw
 
 Column = list[float | None]
 PAYLOAD_BYTES = Raw(PAYLOAD.decode(), BYTES, BYTES_SCHEMA)
