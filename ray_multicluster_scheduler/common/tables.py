@@ -61,7 +61,11 @@ def decision_text(decision: SchedulingDecision | Mapping[str, Any], draw: DrawTa
     lines = decision_rows(data)
     in_table = any(one["code"] == data["code"] for row in data["candidates"] for one in row["rejections"])
     never = fails_at_once(lines)
-    outcome = "no cluster can take it, and waiting would not help" if never else "it waits; each cluster says why"
+    outcome = (
+        "no cluster can take it, and waiting would not help"
+        if never
+        else "it waits; the reason of each cluster is below"
+    )
     head = f"{data['code']}: {outcome if in_table else escaped(data['sentence'])}"
     if data.get("unblocked_by"):
         helps = "Only this would help:" if never else "It can go on when"

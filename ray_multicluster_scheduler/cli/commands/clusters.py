@@ -263,7 +263,7 @@ def cluster_facts(details: Mapping[str, Any], now: float) -> Table:
         "notes": "\n".join(details.get("notes", ())),
         "breaker": None
         if breaker["state"] == "CLOSED"
-        else f"{breaker['state']} after {breaker['failures_in_a_row']} failures in a row, asked again "
+        else f"{breaker['state']} after {breaker['failures_in_a_row']} failures in a row, tried again "
         + ago(breaker["half_open_at"], now),
         "dashboard": details["dashboard"],
         "head": details["head_address"],

@@ -1,6 +1,6 @@
 """The vocabulary in which the fields of items are defined, each once, as annotations of the description classes.
 
-``Annotated[Count, About("…", ALL_KINDS, setting=True)]`` says which values a field takes, what it means, and which
+``Annotated[Count, About("…", ALL_KINDS, setting=True)]`` defines which values a field takes, what it means, and which
 submit verbs take it as a keyword. Made from these annotations: the checks of keyword options
 (app/client_api/options.py), the validation of REST bodies and their OpenAPI schemas
 (control_plane/config/item_models.py), and the page docs/reference/items.md (scripts/docs_pages.py).

@@ -21,7 +21,7 @@ class SubmitOptions:
     dedup: Annotated[
         Literal["none", "content"] | None,
         About(
-            "content: while an equal item (function, arguments, requirements, wishes) is not over, this is that one.",
+            "content: an unfinished equal item (function, arguments, requirements, placement) is returned instead.",
             ALL_KINDS,
             setting=True,
         ),

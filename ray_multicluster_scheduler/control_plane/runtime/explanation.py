@@ -322,7 +322,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         unaffected = {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}
         sentence = trouble.sentence + unaffected.get(trouble.code, "")
     if stale and not runtime.machine.registry.state(name).refreshing:  # no item waits for it, so it is not queried
-        sentence = sentence.replace("it is being asked", "it is queried when an item waits for it, or on request")
+        sentence = sentence.replace("a request is under way", "it is queried when an item waits for it, or on request")
     starting = runtime.links.starting_since(name)
     waits = "" if return_wait_s is None else _awaited_agent(return_wait_s)
     starts = "" if starting is None else _being_started(name, now - starting)

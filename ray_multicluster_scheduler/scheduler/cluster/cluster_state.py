@@ -223,7 +223,7 @@ class ClusterState:
         self.silent_since = now if self.silent_since is None else self.silent_since
         if not awaited and self._counts_as_failure(now):
             self.silence_counted_at = now
-            self.breaker.record_failure(now, f"asked what is free: {sentence}", silence=True)
+            self.breaker.record_failure(now, f"the snapshot request failed: {sentence}", silence=True)
 
     def _counts_as_failure(self, now: float) -> bool:
         """Count at most one failure per ``snapshot_interval_s``, and each failed probe of the breaker."""
@@ -406,14 +406,14 @@ class ClusterState:
 
     def _snapshot_problem(self, now: float) -> ClusterProblem | None:
         if self.snapshot_received_at is None:
-            sentence = "there is no snapshot of it yet; it is being asked"
+            sentence = "there is no snapshot of it yet; a request is under way"
             return ClusterProblem(reasons.CLUSTER_UNKNOWN, sentence, being_asked=True)
         if self.receives_updates():
             return None
         age = now - self.snapshot_received_at
         if age <= STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s:
             return None
-        tail = f": {self.refresh_failure.sentence}" if self.refresh_failure else "; it is being asked"
+        tail = f": {self.refresh_failure.sentence}" if self.refresh_failure else "; a request is under way"
         sentence = f"its last snapshot is {age:.0f} s old{tail}"
         return ClusterProblem(reasons.STALE_SNAPSHOT, sentence, being_asked=self.refresh_failure is None)
 

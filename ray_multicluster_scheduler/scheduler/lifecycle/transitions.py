@@ -14,7 +14,7 @@ RUNNING, RETRYING, LOST = TaskState.RUNNING, TaskState.RETRYING, TaskState.LOST
 SUCCEEDED, FAILED, CANCELLED = TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED
 
 LEGAL: dict[TaskState, frozenset[TaskState]] = {
-    # A state that follows itself is a new reason: why it waits now, or that its end was asked for.
+    # A state that follows itself is a new reason: why it waits now, or that its end was requested.
     PENDING: frozenset({PENDING, QUEUED, FAILED, CANCELLED}),
     QUEUED: frozenset({QUEUED, DISPATCHING, FAILED, CANCELLED}),
     # Back to QUEUED when it was recalled because it did not start in time.

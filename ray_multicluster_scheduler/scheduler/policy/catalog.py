@@ -30,7 +30,7 @@ _BUILT_IN_RANKS = frozenset(
 class PolicyCatalog:
     """Scores apply when ``weights`` names them; added filters and ranks always apply.
 
-    Added ranks are compared in the order of registration, after the wishes of the item (preferred cluster, tags) and
+    Added ranks are compared in the order of registration, after the preferences of the item (cluster, tags) and
     before all else.
     """
 

@@ -46,10 +46,10 @@ _MOST_ROWS = 64
 _EVERYDAY = (GpuAvoidancePolicy.name, RoomPolicy.name)
 
 REQUESTED_RANKS: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy())
-"""Ranks by the wishes of the item: they do not depend on the load of the cluster."""
+"""Ranks by the preferences of the item: they do not depend on the load of the cluster."""
 
 LATER_RANKS: tuple[Rank, ...] = (RoomPolicy(), GpuAvoidancePolicy())
-"""Compared after the wishes and after the ranks that users added, before every score."""
+"""Compared after these preferences and after the ranks that users added, before every score."""
 
 
 class PolicyEngine:

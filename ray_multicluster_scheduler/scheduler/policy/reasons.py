@@ -58,7 +58,7 @@ HEALTH_CODES = frozenset(
 """Reasons that lie in the health of the cluster, not in the needs of the item."""
 
 UNBLOCKED_BY: dict[str, str] = {
-    CLUSTER_UNKNOWN: "{cluster} answers and says what is free",
+    CLUSTER_UNKNOWN: "{cluster} answers with its free resources",
     STALE_SNAPSHOT: "{cluster} answers again",
     CLUSTER_SUSPECT: "the link to {cluster} comes back",
     CLUSTER_LOST: "{cluster} comes back",
@@ -78,7 +78,7 @@ UNBLOCKED_BY: dict[str, str] = {
     PYTHON_MISMATCH: "{cluster} runs the same minor version of Python as the submitting program",
     TOO_BIG: "{cluster} gets a node that is large enough",
     NO_CAPACITY: "enough is freed on one node of {cluster}",
-    CAPACITY_UNKNOWN: "{cluster} says what is free on its nodes",
+    CAPACITY_UNKNOWN: "{cluster} reports what is free on its nodes",
     ABOVE_THRESHOLD: "use of {cluster} falls to `resource_threshold`",
     SUBMISSION_INTERVAL: "`submission_interval_s` has passed since the last submission to {cluster}",
     SERIAL: "what runs on {cluster} ends (execution_mode is serial)",

@@ -83,8 +83,8 @@ class TestShow:
         done = rmcs("clusters", "show", "mac", "--no-refresh")
         facts = dict(re.split(r"  +", line.strip(), maxsplit=1) for line in done.out.splitlines())
         assert facts["state"] == "CLUSTER_SUSPECT"
-        assert "the last time, asked what is free: nobody answers" in facts["why"]
-        assert re.fullmatch(r"OPEN after 5 failures in a row, asked again in (60|59|5\d)s", facts["breaker"])
+        assert "the last time, the snapshot request failed: nobody answers" in facts["why"]
+        assert re.fullmatch(r"OPEN after 5 failures in a row, tried again in (60|59|5\d)s", facts["breaker"])
         assert re.fullmatch(r"0/8 as of \ds ago", facts["CPU"])
         row = rmcs("clusters", "list", "--no-refresh").out.splitlines()[1].split()
         assert row[:7] == ["mac", "CLUSTER_SUSPECT", "http", "–", "–", "–", "–"]

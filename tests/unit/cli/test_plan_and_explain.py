@@ -160,7 +160,7 @@ class TestPlan:
         monkeypatch.setattr(UnifiedScheduler, "plan", lambda *_, **__: waits)
         assert main(["plan", "--config", config]) == 0
         assert capsys.readouterr().out.startswith(
-            "NO_CAPACITY: it waits; each cluster says why\nIt can go on when some"
+            "NO_CAPACITY: it waits; the reason of each cluster is below\nIt can go on when some"
         )
 
     @pytest.mark.parametrize("kind", ["task", "actor", "job"])

@@ -36,7 +36,7 @@ class TestStatus:
     def test_status_refreshes_stale_clusters(self, service: HttpService, rmcs: Rmcs) -> None:
         (unasked,) = service.get("/api/v1/clusters")["clusters"]
         assert (unasked["state"], unasked["stale"]) == ("CLUSTER_UNKNOWN", True)
-        assert "is being asked" not in unasked["sentence"]
+        assert "request is under way" not in unasked["sentence"]
         (row,) = json.loads(rmcs("status", "-o", "json").out)["clusters"]
         assert (row["state"], row["stale"], row["sentence"]) == ("UP", False, "")
 

@@ -110,11 +110,11 @@ def test_one_that_never_answered_is_unreachable_with_the_time_of_the_next_reques
     state.record_snapshot_failure("refused.", permanent=False, now=10.0)
     again = state.problem(20.0)
     assert again is not None
-    assert again.sentence.endswith("added: refused. It is not asked again for 50 s (2 times in a row).")
+    assert again.sentence.endswith("added: refused. It is not tried again for 50 s (2 times in a row).")
     state.record_snapshot_failure("nothing listens there", permanent=False, now=10.0)
     again = state.problem(20.0)
     assert again is not None
-    assert ": nothing listens there. It is not asked again for" in again.sentence
+    assert ": nothing listens there. It is not tried again for" in again.sentence
 
 
 def test_an_open_breaker_reports_when_it_is_probed() -> None:
@@ -123,10 +123,10 @@ def test_an_open_breaker_reports_when_it_is_probed() -> None:
         state.breaker.record_failure(20.0)
     trouble = state.problem(30.0)
     assert trouble is not None
-    assert (trouble.code, trouble.sentence) == ("BREAKER_OPEN", "it failed 5 times in a row and is asked again in 50 s")
+    assert (trouble.code, trouble.sentence) == ("BREAKER_OPEN", "it failed 5 times in a row and is tried again in 50 s")
     probed = state.problem(80.0)
     assert probed is not None
-    assert probed.sentence == "it failed 5 times in a row and is being asked again"
+    assert probed.sentence == "it failed 5 times in a row and is being tried again"
 
 
 def test_an_open_breaker_reports_the_last_failure_and_counts_down() -> None:
@@ -139,8 +139,8 @@ def test_an_open_breaker_reports_the_last_failure_and_counts_down() -> None:
         trouble = state.view(now).problem
         assert trouble is not None
         assert trouble.sentence == (
-            f"it failed 5 times in a row and is asked again in {left} s; "
-            "the last time, asked what is free: connection refused"
+            f"it failed 5 times in a row and is tried again in {left} s; "
+            "the last time, the snapshot request failed: connection refused"
         )
 
 
@@ -152,13 +152,13 @@ def test_a_silent_link_is_reported_before_missing_answers() -> None:
     suspect, lost = state.problem(50.0), state.problem(90.0)
     assert suspect is not None
     assert lost is not None
-    failing = "the last time, asked what is free: connection refused"
+    failing = "the last time, the snapshot request failed: connection refused"
     assert (suspect.code, lost.code) == ("CLUSTER_SUSPECT", "CLUSTER_LOST")
     assert suspect.sentence == (
-        f"its link has been silent for 30 s; it failed 5 times in a row and is asked again in 51 s; {failing}"
+        f"its link has been silent for 30 s; it failed 5 times in a row and is tried again in 51 s; {failing}"
     )
     assert lost.sentence == (
-        "its link has been silent for 70 s: it is lost; it failed 5 times in a row and is asked again in 11 s; "
+        "its link has been silent for 70 s: it is lost; it failed 5 times in a row and is tried again in 11 s; "
         + failing
     )
 
@@ -226,7 +226,10 @@ def test_a_snapshot_becomes_stale_without_a_link() -> None:
     assert code(state, 25.0) is None
     trouble = state.problem(26.0)
     assert trouble is not None
-    assert (trouble.code, trouble.sentence) == ("STALE_SNAPSHOT", "its last snapshot is 16 s old; it is being asked")
+    assert (trouble.code, trouble.sentence) == (
+        "STALE_SNAPSHOT",
+        "its last snapshot is 16 s old; a request is under way",
+    )
     assert trouble.being_asked
     state.record_snapshot_failure("timed out", permanent=False, now=27.0)
     failed = state.problem(28.0)

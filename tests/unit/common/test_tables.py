@@ -50,7 +50,7 @@ def test_sentences_are_joined_by_one_sign() -> None:
 def test_as_text_and_by_str_and_from_data() -> None:
     text = decision_text(WAITING)
     assert text.splitlines()[:2] == [
-        "NO_CAPACITY: it waits; each cluster says why",
+        "NO_CAPACITY: it waits; the reason of each cluster is below",
         "It can go on when enough is freed on centos.",
     ]
     assert text.splitlines()[2].split() == ["CLUSTER", "VERDICT", "WHY"], "nobody was ranked, or scored"

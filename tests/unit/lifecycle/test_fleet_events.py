@@ -339,7 +339,7 @@ def test_snapshots_that_go_well_do_not_hide_work_that_does_not() -> None:
     driver.submit(task("new"))
     assert driver.machine.record("new").code == "BREAKER_OPEN"
     assert driver.machine.record("new").sentence == (
-        "a: it failed 2 times in a row and is asked again in 60 s; the last time, with a task: it failed (REFUSED)"
+        "a: it failed 2 times in a row and is tried again in 60 s; the last time, with a task: it failed (REFUSED)"
     )
 
 

@@ -255,12 +255,12 @@ def test_the_reason_is_that_of_the_nearest_cluster() -> None:
 
 
 def test_reasons_are_joined_by_one_sign() -> None:
-    silent = ClusterProblem("BREAKER_OPEN", "it is not asked again for 44 s (2 times in a row).")
+    silent = ClusterProblem("BREAKER_OPEN", "it is not tried again for 44 s (2 times in a row).")
     fleet = [view("a", problem=silent), view("b", problem=silent)]
     said = engine().schedule(task("t"), fleet, 0.0).sentence
-    assert "in a row); b: it is not asked" in said
+    assert "in a row); b: it is not tried" in said
     said = engine().schedule(task("t"), [*fleet, view("c")], 0.0).sentence
-    assert said.endswith("(2 times in a row); b: it is not asked again for 44 s (2 times in a row))")
+    assert said.endswith("(2 times in a row); b: it is not tried again for 44 s (2 times in a row))")
 
 
 def test_a_long_reason_is_cut() -> None:
@@ -326,7 +326,7 @@ def test_an_interval_of_zero_is_none() -> None:
 # ---- a better cluster whose answer is on its way
 
 
-ASKED = ClusterProblem("CLUSTER_UNKNOWN", "there is no snapshot of it yet; it is being asked", being_asked=True)
+ASKED = ClusterProblem("CLUSTER_UNKNOWN", "there is no snapshot of it yet; a request is under way", being_asked=True)
 
 
 @pytest.mark.parametrize("wish", [{"preferred_cluster": "a"}, {"tags": ("fast",)}])
