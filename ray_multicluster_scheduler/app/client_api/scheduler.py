@@ -581,7 +581,7 @@ class UnifiedScheduler(JobVerbs):
 
     def _leave(self, *, drain: bool) -> None:
         """At the end of the program or ``with`` block: embedded work ends, work of a service goes on."""
-        self.shutdown(drain=drain and not (self._runtime is not None and self._runtime.lives_on))
+        self.shutdown(drain=drain and not (self._runtime is not None and self._runtime.outlives_program))
 
     def handle(self, item_id: str) -> TaskHandle | JobHandle | ActorHandle:
         """The handle of an unfinished item. Raises UnknownItemError."""

@@ -41,7 +41,7 @@ class ControlPlane(ABC):
     output: Output
     closed: bool
     settings: Settings
-    lives_on: bool = False
+    outlives_program: bool = False
     """Whether accepted items continue after the end of this program."""
 
     # ---- items

@@ -86,7 +86,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
     """Runs an event loop on a thread that sends submissions to the service and receives their results. Accepted items
     continue after the program ends. Raises SchedulerError if the service does not answer."""
 
-    lives_on = True
+    outlives_program = True
 
     def __init__(
         self,
