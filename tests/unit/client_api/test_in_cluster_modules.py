@@ -258,9 +258,7 @@ class TestJobs:
 
     def test_a_job_gets_its_identity_as_variables(self, native: NativeJobs, dashboard: Dashboard) -> None:
         env = {"env_vars": {"A": "1"}, "py_modules": ["gcs://mine.zip"]}
-        job_id = native.submit(
-            "ls", {"runtime_env": env, "metadata": {"team": "x"}, "entrypoint_resources": {"CPU": 1}}
-        )
+        job_id = native.submit_job("ls", runtime_env=env, metadata={"team": "x"}, entrypoint_resources={"CPU": 1})
         sent = dashboard.jobs[job_id]
         assert sent.runtime_env["py_modules"] == [runtime_context.own_package(), "gcs://mine.zip"]
         assert sent.runtime_env["env_vars"] == {
@@ -271,34 +269,34 @@ class TestJobs:
             "RMCS_FENCE": "7",
         }
         assert (sent.metadata, sent.entrypoint_num_cpus) == ({"team": "x", "rmcs_parent": "task-1"}, 1.0)
-        info = native.info(job_id)
+        info = native.job_info(job_id)
         assert (info["status"], info["metadata"], info["parent"]) == ("RUNNING", {"team": "x"}, "task-1")
         assert info["started_at"] == 1.0
 
     def test_the_same_key_is_the_same_job(self, native: NativeJobs, dashboard: Dashboard) -> None:
-        assert native.submit("ls", {"idempotency_key": "k"}) == native.submit("ls", {"idempotency_key": "k"})
-        assert native.submit("ls", {"submission_id": "own"}) == native.submit("ls", {"submission_id": "own"}) == "own"
+        assert native.submit_job("ls", idempotency_key="k") == native.submit_job("ls", idempotency_key="k")
+        assert native.submit_job("ls", submission_id="own") == native.submit_job("ls", submission_id="own") == "own"
         assert len(dashboard.jobs) == 2
-        assert native.submit("ls", {"idempotency_key": "other"}) != native.submit("ls", {"idempotency_key": "k"})
+        assert native.submit_job("ls", idempotency_key="other") != native.submit_job("ls", idempotency_key="k")
 
     def test_a_job_of_others_is_not_ours(self, native: NativeJobs, dashboard: Dashboard) -> None:
         dashboard.submit_job(submission_id="theirs", entrypoint="ls", metadata={})
-        mine = native.submit("ls", {})
-        assert [row["job_id"] for row in native.rows()] == [mine]
-        for ask in (native.info, native.logs, native.stop, lambda one: list(native.follow(one))):
+        mine = native.submit_job("ls")
+        assert [row["job_id"] for row in native.list_jobs()] == [mine]
+        for ask in (native.job_info, native.job_logs, native.stop, lambda one: list(native.follow_job_logs(one))):
             for stranger in ("theirs", "nobody"):
                 with pytest.raises(UnknownItemError, match=stranger):
                     ask(stranger)
         with pytest.raises(TaskSubmissionError, match="already exists"):
-            native.submit("ls", {"submission_id": "theirs"})
+            native.submit_job("ls", submission_id="theirs")
         assert dashboard.jobs["theirs"].status == "RUNNING"
 
     def test_it_is_followed_to_its_end(
         self, native: NativeJobs, dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        job_id = native.submit("ls", {})
+        job_id = native.submit_job("ls")
         monkeypatch.setattr(jobs, "POLL_S", 0.001)
-        pieces = native.follow(job_id)
+        pieces = native.follow_job_logs(job_id)
         assert next(pieces) == f"log of {job_id}\n"
         native.stop(job_id)
         assert list(pieces) == []
@@ -306,14 +304,14 @@ class TestJobs:
     @pytest.mark.parametrize("option", ["retries", "retry_lost", "run_timeout", "require_tags"])
     def test_what_ray_does_not_do(self, native: NativeJobs, dashboard: Dashboard, option: str) -> None:
         with pytest.raises(ConfigurationError, match=f"{option} cannot be used inside"):
-            native.submit("ls", {option: 1})
+            native.submit_job("ls", **{option: 1})
         assert dashboard.jobs == {}
 
     def test_wrong_arguments(self, native: NativeJobs) -> None:
         with pytest.raises(ConfigurationError, match="entrypoint is ''"):
-            native.submit("", {})
+            native.submit_job("")
         with pytest.raises(ConfigurationError, match="'linux' was requested"):
-            native.submit("ls", {"preferred_cluster": "linux"})
+            native.submit_job("ls", preferred_cluster="linux")
 
     def test_a_dashboard_that_is_gone(self, native: NativeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
         def gone(*_: object) -> None:
@@ -321,7 +319,7 @@ class TestJobs:
 
         monkeypatch.setattr(native._client, "list_jobs", gone)
         with pytest.raises(ClusterConnectionError, match="cluster 'mac' cannot be used from inside"):
-            native.rows()
+            native.list_jobs()
 
 
 def test_what_cannot_be_loaded_inside_says_so_when_it_is_used() -> None:

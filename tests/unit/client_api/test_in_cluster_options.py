@@ -162,7 +162,7 @@ def test_every_option_of_jobs_is_known(option: str, monkeypatch: pytest.MonkeyPa
         NativeJobs, "_jobs", lambda self: SimpleNamespace(submit_job=lambda **job: job["submission_id"])
     )
     wrong = {"x": "y"}
-    assert "no option" not in sentence_for(lambda name: NativeJobs().submit("ls", {name: wrong}), option)
+    assert "no option" not in sentence_for(lambda name: NativeJobs().submit_job("ls", **{name: wrong}), option)
 
 
 def test_equal_items_are_not_joined_inside_either(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_equal_items_are_not_joined_inside_either(monkeypatch: pytest.MonkeyPatc
     for submit in (
         lambda **options: task_options(None, options, "mac"),
         lambda **options: actor_options(None, options, "mac"),
-        lambda **options: NativeJobs().submit("ls", options),
+        lambda **options: NativeJobs().submit_job("ls", **options),
     ):
         assert "dedup" not in submit(dedup="none")
         submit(dedup=None)

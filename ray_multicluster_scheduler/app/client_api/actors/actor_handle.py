@@ -144,7 +144,7 @@ class ActorHandle:
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(
-            f"{name!r} cannot be set: this is the handle of {self._item.id}, whose attributes are with the actor itself"
+            f"{name!r} cannot be set on the handle of {self._item.id}: the attributes belong to the actor"
         )
 
     def __await__(self) -> Generator[Any, None, Self]:

@@ -1,4 +1,4 @@
-"""Observes handles without polling: whether a call is over or still queued, and whether an actor has died.
+"""Observes handles without polling: whether a call has ended or is queued, and whether an actor has died.
 
 Outside of a cluster a handle has an item that reports each state transition. Inside a cluster Ray reports only the end,
 and the death of an actor is known only from the calls that failed with it. Standard library only: workers load this.
@@ -43,7 +43,7 @@ def is_queued(handle: object) -> bool:
 
 
 def has_ended(actor: Any) -> bool:
-    """Is the actor known to be over? Objects that are not our handles may have a terminal ``state``."""
+    """Has the actor ended, as far as known? Objects that are not our handles may have a terminal ``state``."""
     item = item_of(actor)
     if item is not None:
         return bool(item.done())
@@ -73,7 +73,7 @@ def will_restart(actor: Any) -> bool:
 
 
 def on_restart_or_end(actor: Any, attempt: int, callback: Callable[[], object]) -> None:
-    """Call ``callback`` once, when an attempt other than this dead one takes calls or the actor is over. It must not
+    """Call ``callback`` once, when an attempt other than this dead one takes calls or the actor has ended. It must not
     block or raise."""
     item = item_of(actor)
     first = threading.Lock()

@@ -7,7 +7,7 @@ import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -47,12 +47,11 @@ _UNSUPPORTED = {
 
 
 class NativeJobs:
-    """Submits and queries jobs whose parent is the item that this code runs for."""
+    """The job verbs of NativeScheduler, for jobs whose parent is the item of this code."""
 
-    def __init__(self) -> None:
-        self._client: Any = None
+    _client: Any = None
 
-    def submit(self, entrypoint: str, options: Mapping[str, Any]) -> str:
+    def submit_job(self, entrypoint: str, **options: Any) -> str:
         """Submit a job; returns Ray's id. An equal ``submission_id`` or ``idempotency_key`` means the same job."""
         parent = runtime_context.item()
         refuse(options, "job", parent.cluster, _UNSUPPORTED)
@@ -80,7 +79,7 @@ class NativeJobs:
                     raise
                 return str(job_id)
 
-    def info(self, job_id: str) -> dict[str, Any]:
+    def job_info(self, job_id: str) -> dict[str, Any]:
         """Return the state of a job. Raises UnknownItemError unless its parent is this item."""
         parent = runtime_context.item()
         with _translated_errors(parent.cluster, job_id):
@@ -89,26 +88,27 @@ class NativeJobs:
             raise _unknown(job_id, parent.cluster)
         return _row(details, parent)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the jobs of this item, oldest first."""
+    def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
+        """Return the jobs of this item, oldest first; ``status`` selects one status."""
         parent = runtime_context.item()
         with _translated_errors(parent.cluster, "the list of jobs"):
             jobs = self._jobs().list_jobs()
         ours = sorted((job for job in jobs if _is_child(job, parent)), key=lambda job: job.start_time or 0)
-        return [_row(job, parent) for job in ours]
+        rows = [_row(job, parent) for job in ours]
+        return [row for row in rows if status in (None, row["status"])]
 
-    def logs(self, job_id: str) -> str:
+    def job_logs(self, job_id: str) -> str:
         """Return its output so far."""
-        self.info(job_id)
+        self.job_info(job_id)
         with _translated_errors(runtime_context.item().cluster, job_id):
             return str(self._jobs().get_job_logs(job_id))
 
-    def follow(self, job_id: str) -> Iterator[str]:
+    def follow_job_logs(self, job_id: str) -> Iterator[str]:
         """Iterate over its output until it ends."""
         seen = 0
         while True:
-            over = self.info(job_id)["status"] in ENDED  # before the logs, or output in between would be lost
-            text = self.logs(job_id)
+            over = self.job_info(job_id)["status"] in ENDED  # before the logs, or output in between would be lost
+            text = self.job_logs(job_id)
             if len(text) > seen:
                 yield text[seen:]
                 seen = len(text)
@@ -116,9 +116,19 @@ class NativeJobs:
                 return
             time.sleep(POLL_S)
 
+    def submit_job_async(self, entrypoint: str, **options: Any) -> NativeJobHandle:
+        """Submit a job; returns its handle."""
+        return NativeJobHandle(self.submit_job(entrypoint, **options), self, runtime_context.item())
+
+    def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
+        """Wait until one of these jobs has ended, or the timeout."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline and not any(self.job_info(one)["status"] in ENDED for one in job_ids):
+            time.sleep(max(0.0, min(POLL_S, deadline - time.monotonic())))
+
     def stop(self, job_id: str) -> None:
         """Stop a job."""
-        self.info(job_id)
+        self.job_info(job_id)
         with _translated_errors(runtime_context.item().cluster, job_id):
             self._jobs().stop_job(job_id)
 
@@ -221,11 +231,11 @@ class NativeJobHandle(NativeHandle):
     @property
     def state(self) -> TaskState:
         """Its status, read now."""
-        return _STATES[str(self._jobs.info(self.id)["status"])]
+        return _STATES[str(self._jobs.job_info(self.id)["status"])]
 
     def done(self) -> bool:
         """True if it has succeeded, failed or been stopped."""
-        return self._jobs.info(self.id)["status"] in ENDED
+        return self._jobs.job_info(self.id)["status"] in ENDED
 
     def result(self, timeout: float | None = None) -> str:
         """Wait for the end; returns SUCCEEDED. Raises RemoteError, TaskCancelledError, TaskTimeoutError."""
@@ -237,7 +247,7 @@ class NativeJobHandle(NativeHandle):
     def exception(self, timeout: float | None = None) -> SchedulerError | None:
         """Wait for the end and return what :meth:`result` would raise. Raises TaskTimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (info := self._jobs.info(self.id))["status"] not in ENDED:
+        while (info := self._jobs.job_info(self.id))["status"] not in ENDED:
             if deadline is not None and time.monotonic() >= deadline:
                 raise TaskTimeoutError(
                     f"Job {self.id} on cluster {self.cluster!r} is {info['status']}, not ended after {timeout:g} s.",
@@ -275,16 +285,16 @@ class NativeJobHandle(NativeHandle):
 
     def explain(self) -> dict[str, Any]:
         """Return its parent item, cluster and state."""
-        info = self._jobs.info(self.id)
+        info = self._jobs.job_info(self.id)
         return explain_child(self.id, "job", str(info["entrypoint"]), _STATES[str(info["status"])], self.parent)
 
     def logs(self) -> str:
         """Return its output so far."""
-        return self._jobs.logs(self.id)
+        return self._jobs.job_logs(self.id)
 
     def follow_logs(self) -> Iterator[str]:
         """Iterate over its output until it ends."""
-        return self._jobs.follow(self.id)
+        return self._jobs.follow_job_logs(self.id)
 
     def __await__(self) -> Generator[Any, None, str]:
         return asyncio.to_thread(self.result).__await__()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 from ray_multicluster_scheduler.app.client_api.in_cluster import (
@@ -16,7 +15,7 @@ from ray_multicluster_scheduler.app.client_api.in_cluster import (
 )
 from ray_multicluster_scheduler.app.client_api.in_cluster.actors import NativeActorHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeObjectHandle, NativeTaskHandle
-from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import POLL_S, NativeJobHandle, NativeJobs
+from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobHandle, NativeJobs
 from ray_multicluster_scheduler.app.client_api.in_cluster.ray_callables import (
     DETACHED_NAMESPACE,
     RemoteCallable,
@@ -43,14 +42,13 @@ _log = get_logger(__name__)
 READY_TIMEOUT_S = 300.0
 
 
-class NativeScheduler(UnsupportedVerbs, JobVerbs):
+class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
     """UnifiedScheduler inside a cluster, where Ray schedules: without a control plane, an agent or limits. It accepts a
     configuration, so that a program runs unchanged, and ignores it: all items stay on this cluster."""
 
     def __init__(self, config: object = None, *, clusters: object = None) -> None:
         item = runtime_context.item()
         _log.info("inside cluster %s, in item %s: the verbs are plain Ray calls here", item.cluster, item.id)
-        self._jobs = NativeJobs()
         self._remotes = RemoteCallables()
         self._children: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
@@ -219,38 +217,6 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
         needs = options.requested(resource_requirements) if kind == "job" else options.task_needs(resource_requirements)
         return cluster_info.plan(needs, item.cluster)
 
-    # Jobs -----------------------------------------------------------------------------------------------
-
-    def submit_job(self, entrypoint: str, **more: Any) -> str:
-        """Submit a job to the dashboard of this cluster; returns Ray's id of it."""
-        return self._jobs.submit(entrypoint, more)
-
-    def submit_job_async(self, entrypoint: str, **more: Any) -> NativeJobHandle:
-        """The same, as a handle."""
-        return NativeJobHandle(self._jobs.submit(entrypoint, more), self._jobs, runtime_context.item())
-
-    def job_info(self, job_id: str) -> dict[str, Any]:
-        """The state of a job that was submitted from here. Raises UnknownItemError."""
-        return self._jobs.info(job_id)
-
-    def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
-        """The jobs that were submitted from here, oldest first; of one status if asked."""
-        return [row for row in self._jobs.rows() if status in (None, row["status"])]
-
-    def job_logs(self, job_id: str) -> str:
-        """Output of a job."""
-        return self._jobs.logs(job_id)
-
-    def follow_job_logs(self, job_id: str) -> Iterator[str]:
-        """Iterate over the output of a job until it ends."""
-        return self._jobs.follow(job_id)
-
-    def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
-        """Wait until one of these jobs has ended, or the timeout."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline and not any(self._jobs.info(one)["status"] in ENDED for one in job_ids):
-            time.sleep(max(0.0, min(POLL_S, deadline - time.monotonic())))
-
     # This cluster ---------------------------------------------------------------------------------------
 
     def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
@@ -281,8 +247,8 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
     def unfinished(self) -> list[NativeJobHandle]:
         """The unfinished jobs of this item; tasks and actors end with this program."""
         item = runtime_context.item()
-        rows = [row for row in self._jobs.rows() if row["status"] not in ENDED]
-        return [NativeJobHandle(row["job_id"], self._jobs, item) for row in rows]
+        rows = [row for row in self.list_jobs() if row["status"] not in ENDED]
+        return [NativeJobHandle(row["job_id"], self, item) for row in rows]
 
     def shutdown(self, *, drain: bool = False) -> None:
         """Stop the jobs of this item, or with ``drain`` wait for them. Ray itself stays connected."""
@@ -299,8 +265,8 @@ class NativeScheduler(UnsupportedVerbs, JobVerbs):
         known = self._children.get(item_id)
         if known is not None:
             return known
-        if any(row["job_id"] == item_id for row in self._jobs.rows()):
-            return NativeJobHandle(item_id, self._jobs, runtime_context.item())
+        if any(row["job_id"] == item_id for row in self.list_jobs()):
+            return NativeJobHandle(item_id, self, runtime_context.item())
         raise UnknownItemError(
             f"This process, inside cluster {runtime_context.item().cluster!r}, has no child {item_id!r}.",
             task_id=item_id,

@@ -457,7 +457,7 @@ class RemoteActorCalls:
 
     def ready(self) -> list[RemoteCall]:
         """Dequeue the calls that can be sent now. Runs on the loop. The service must have accepted the actors among the
-        arguments; calls fail here if their actor is over."""
+        arguments; calls fail here if their actor has ended."""
         ready: list[RemoteCall] = []
         ended = self.item.outcome
         while self.waiting:

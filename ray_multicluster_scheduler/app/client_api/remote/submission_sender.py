@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 MOST_ITEMS = 500
 MOST_BYTES = 8 * 2**20
 NOTIFY_AFTER_S = 3.0
-"""How long the service may accept nothing before a notice is printed."""
+"""Time without an accepted submission after which a notice is printed."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class SubmissionSender:
         self._packages = ProgramPackages(client)
         self._sending: asyncio.Task[None] | None = None
         self.last_error = ""
-        """Why the service currently accepts nothing, as a sentence."""
+        """Why the service currently rejects submissions, as a sentence."""
         self._waits_since: float | None = None
         self._notified = False
 
