@@ -24,14 +24,14 @@ from ray_multicluster_scheduler import (
     explain,
 )
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import config_of_mac, until
+from tests.support.mac_cluster import config_of_mac, until
 
 NOTHING = {"CPU": 0}
 QUICK = {"heartbeat_s": 0.5, "lease_s": 6, "lost_after_s": 16, "breaker_recovery_s": 1}
 
 
 def tally() -> Any:
-    """A class that goes by value."""
+    """A class that is pickled by value."""
 
     class Tally:
         def __init__(self) -> None:
@@ -95,7 +95,7 @@ def test_a_detached_actor_is_restarted_by_ray(scheduler: UnifiedScheduler) -> No
 
 class TestCancelledCalls:
     def test_cancel_calls_of_a_sequential_actor(self, scheduler: UnifiedScheduler) -> None:
-        """What waits never runs; what runs goes on, as in Ray."""
+        """Queued calls never run; the running one continues, as in Ray."""
         actor = scheduler.submit_actor(tally(), resource_requirements=NOTHING)
         running = actor.until_told.remote(3)
         until(lambda: "begun" in actor.logs())
@@ -171,7 +171,7 @@ PROGRAM = """
 
 
 def test_actors_end_with_their_killed_program(fleet: LocalFleet, tmp_path: Path) -> None:
-    """But for a detached one, which has no lease."""
+    """Except detached ones, which have no lease."""
     program, name, config = tmp_path / "program.py", f"left-{os.getpid()}", config_of_mac(fleet, tmp_path, **QUICK)
     program.write_text(textwrap.dedent(PROGRAM))
     with subprocess.Popen(

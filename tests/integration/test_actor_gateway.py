@@ -1,4 +1,4 @@
-"""Actors on a real cluster, through a bare link: their order, their ends, and what outlives what."""
+"""Actors on a real cluster, through a bare link: call order, ends, and lifetimes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def line(fleet: LocalFleet) -> AsyncIterator[BareLink]:
 
 
 def counter() -> type:
-    """Made here, so that it travels by value."""
+    """Defined in a function, so that it is pickled by value."""
 
     class Counter:
         def __init__(self, first: int = 0) -> None:
@@ -323,7 +323,7 @@ async def test_a_detached_actor_lives_on_and_is_adopted_by_the_next_agent(fleet:
 
 
 async def test_an_idle_actor_ends_when_its_lease_expires(fleet: LocalFleet) -> None:
-    """Its agent is stopped, so nobody tells it anything; a detached one lives on."""
+    """Its agent is stopped, so it gets no messages; a detached actor lives on."""
     lease = {"heartbeat_s": 0.5, "lease_s": 6.0, "lost_after_s": 60.0}
     async with bare_link(Path(fleet.config_path), "mac", **lease) as line:
         line.make("a1", counter())

@@ -1,4 +1,4 @@
-"""ActorPool over actors on two real clusters: order, results as they come, and one that dies."""
+"""ActorPool over actors on two real clusters: order, unordered results, and a dead actor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.exception import ActorDiedError
 
 
 def worker() -> Any:
-    """A class that goes by value. Its method ``state`` hides the handle's own word."""
+    """A class that is pickled by value. Its method ``state`` hides the attribute of the handle."""
 
     class Worker:
         def __init__(self) -> None:

@@ -23,11 +23,11 @@ from ray_multicluster_scheduler import (
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.common.exception import ActorDiedError
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import config_of_mac, until
+from tests.support.mac_cluster import config_of_mac, until
 
 
 def tally() -> Any:
-    """A class that goes by value."""
+    """A class that is pickled by value."""
 
     class Tally:
         def __init__(self, start: int = 0) -> None:
@@ -73,7 +73,7 @@ def tally() -> Any:
 
 @pytest.fixture
 def made(scheduler: UnifiedScheduler) -> Iterator[Any]:
-    """Makes actors, and kills them after the test."""
+    """Creates actors, and kills them after the test."""
     actors: list[ActorHandle] = []
 
     def make(cls: Any = None, *args: Any, **options: Any) -> ActorHandle:
@@ -156,7 +156,7 @@ class TestCalls:
 
     @pytest.mark.parametrize("asynchronous", [False, True])
     def test_several_values_of_any_kind(self, made: Any, asynchronous: bool) -> None:
-        """As with tasks: whatever holds so many is taken apart alike, and another number is an error there."""
+        """As with tasks: any sequence of that length is split, and another length is an error."""
 
         class Plain:
             def give(self, value: Any) -> Any:

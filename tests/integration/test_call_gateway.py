@@ -1,4 +1,4 @@
-"""Shared objects and calls that are sent ahead, on a real cluster through a bare link."""
+"""Shared objects and prefetched calls, on a real cluster through a bare link."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_actors_and_their_methods_use_shared_objects(line: BareLink) -> No
 
 @pytest.mark.parametrize("ahead", ["queue", "overlap"])
 async def test_prefetched_calls_inherit_slots_in_order(line: BareLink, ahead: str, tmp_path: Path) -> None:
-    """Two places; ten more calls wait for them, and no more than two run at any time."""
+    """Two slots; ten more calls wait for them, and at most two run at any time."""
     log = tmp_path / "log"
 
     def work(path: str, number: int) -> int:
@@ -150,7 +150,7 @@ async def test_a_late_prefetched_call_waits_for_start(line: BareLink) -> None:
 
 
 async def test_after_a_cut_moves_and_results_come_in_order(fleet: LocalFleet) -> None:
-    """The connection breaks while places change hands; what was not acknowledged is told again."""
+    """The connection breaks while slots are inherited; unacknowledged messages are sent again."""
     async with bare_link(Path(fleet.config_path), "mac", heartbeat_s=0.5) as line:
         line.submit(task("warm", len, "a"))
         await line.value("warm")

@@ -30,7 +30,7 @@ def service(fleet: LocalFleet, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def shell(service: RunningService, line: str) -> subprocess.CompletedProcess[str]:
-    """As a person types it; address and token are found in the state folder."""
+    """Run the command; address and token come from the state folder."""
     return _run(line.replace("rmcs ", f"{RMCS} "), RMCS_HOME=str(service.state))
 
 
@@ -79,7 +79,7 @@ def test_a_task_that_failed_shows_the_traceback_of_its_cluster(service: RunningS
 
 
 def test_the_same_line_works_with_ray_job(service: RunningService, config_path: Path, ray_python: Path) -> None:
-    """But for the program's name and its address."""
+    """Except the name of the program and the address."""
     flags = (
         """--runtime-env-json '{"env_vars": {"WHO": "ann"}}' --metadata-json '{"a": "b"}' --entrypoint-num-cpus 0.5"""
     )

@@ -1,4 +1,4 @@
-"""What an operator types, on real clusters: `rmcs clusters` and `rmcs demo`."""
+"""Commands of an operator on real clusters: `rmcs clusters`, `rmcs doctor` and `rmcs demo`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_demo_runs_to_the_end(ray_env: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl+C", "kill -9"])
 def test_the_demo_cleans_up_after_any_end(ray_env: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
-    """In the middle of it: every process that it started is gone. Ctrl+C says one line and exits with 130."""
+    """Interrupted in the middle, it ends all its processes. Ctrl+C prints one line and exits with 130."""
     log = tmp_path / "out"
     with log.open("w") as out:
         demo = subprocess.Popen([*RMCS, "demo"], env=ray_env, stdout=out, stderr=out, start_new_session=True)

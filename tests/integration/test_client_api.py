@@ -1,4 +1,4 @@
-"""What a program may do with its schedulers and handles, on real clusters: use them again, drop them, stop reading."""
+"""Schedulers and handles on real clusters that are reused, dropped, or no longer read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.eventually import until
 
 
 def test_a_reused_scheduler_runs_new_work(fleet: LocalFleet, tmp_path: Path) -> None:
-    """Three lives of one scheduler: each job and each task runs, once."""
+    """One scheduler is started three times: each job and task runs once."""
     scheduler = UnifiedScheduler(fleet.config_path)
 
     def number(value: int) -> int:

@@ -1,6 +1,6 @@
-"""Everything at once, and then something breaks: what is promised to survive does, and nothing happens twice.
+"""Faults under a mixed load: all work that is guaranteed to survive does, and none runs twice.
 
-Every piece of work leaves a line in a file, so that a repeat can be seen.
+Each item writes a line to a file, so that repetitions are detected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ray_multicluster_scheduler import (
     UnifiedScheduler,
 )
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import agents_of_mac, config_of_mac, line_to_mac, until
+from tests.support.mac_cluster import agents_of_mac, config_of_mac, line_to_mac, until
 
 
 def by_value() -> Any:
@@ -63,7 +63,7 @@ def lines(path: Path) -> Counter[str]:
 
 
 class Everything:
-    """Short tasks, a longer one, large values, and an actor that is called all the time."""
+    """Short tasks, a longer one, large values, and an actor that is called continuously."""
 
     def __init__(self, scheduler: UnifiedScheduler, folder: Path) -> None:
         self.file = folder / "lines"
@@ -87,7 +87,7 @@ class Everything:
         assert lines(self.file) == expected, "nothing twice, nothing left out"
 
     def all_repeated(self) -> None:
-        """What is left of the promise when Ray itself has ended the agent: every task runs, once per attempt."""
+        """The guarantee that remains when Ray itself has ended the agent: every task runs, once per attempt."""
         for what, handle in self.tasks.items():
             assert handle.result(120) == what
             assert 1 <= lines(self.file)[what] <= handle.attempt

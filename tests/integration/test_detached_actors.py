@@ -1,4 +1,4 @@
-"""A detached actor over two programs: one makes it and ends, another finds it."""
+"""A detached actor over two programs: one creates it and ends, another finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that listen and are dialled, on a real cluster: as good as any other agent, also when the line breaks."""
+"""Agents that listen for connections (dial_in), on a real cluster, also when the connection breaks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 
 from ray_multicluster_scheduler import NoHealthyClusterError, TaskState, UnifiedScheduler, get
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import agents_of_mac, config_of_mac, until
+from tests.support.mac_cluster import agents_of_mac, config_of_mac, until
 from tests.support.running_service import RunningService
 
 NOWHERE = "127.0.0.1:1"
@@ -46,7 +46,7 @@ def _nothing_stays(fleet: LocalFleet) -> Iterator[None]:
 
 @pytest.fixture
 def line(fleet: LocalFleet, tmp_path: Path) -> Iterator[UnifiedScheduler]:
-    """Its agent is dialled through the cluster's forwarder, so that the line can be cut."""
+    """Its agent is dialled through the cluster's forwarder, so that the connection can be cut."""
     port = _free_port()
     keys = {"carrier": "dial_in", "agent_port": port, "agent_address": fleet.expose("mac", port)}
     with UnifiedScheduler(_config(fleet, tmp_path, keys, agent_advertise=NOWHERE)) as scheduler:
@@ -95,7 +95,7 @@ def test_the_agent_configuration_has_no_key_and_does_not_leak_into_workers(
 
 
 def _jobs(fleet: LocalFleet) -> list[dict[str, Any]]:
-    """As anybody reads them in the dashboard."""
+    """As the dashboard shows them to any user."""
     url = f"{fleet.direct_dashboard('mac')}/api/jobs/"
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {fleet.token('mac')}"})
     with urllib.request.urlopen(request, timeout=60) as answer:

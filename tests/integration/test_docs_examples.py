@@ -1,4 +1,4 @@
-"""Every Python example of the documentation prints what is shown, on real clusters."""
+"""Every Python example of the documentation prints the shown output, on real clusters."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler import UnifiedScheduler
-from tests.support.documented import DOCS, ROOT, Block, blocks, prints
+from tests.support.by_value_functions import all_idle
+from tests.support.docs_blocks import DOCS, ROOT, Block, blocks, prints
 from tests.support.running_service import RunningService
-from tests.support.shipped import all_idle
 
 FOLDERS = ("start", "tutorials", "concepts", "how-to")
 PAGES = [ROOT / "README.md"] + [
@@ -34,7 +34,7 @@ def with_service(config_path: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def script(page: list[Block]) -> str:
-    """The blocks of a page are read one after another, and so they are run: later ones use what earlier ones made."""
+    """Run the blocks of a page in order in one namespace, as a reader would."""
     return f"\nprint({NEXT!r}, flush=True)\n".join(one.code for one in page)
 
 

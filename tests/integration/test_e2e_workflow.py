@@ -1,4 +1,4 @@
-"""The whole way of a program's work over two real Ray clusters. Read this first.
+"""The main features end to end, on two real Ray clusters. Read this test first.
 
 The fleet has a cluster "linux" (tags linux, x86_64) and a cluster "mac" (tags macos, arm64), two CPUs each. Our
 process has no ray installed, and the clusters have neither our package nor cloudpickle.

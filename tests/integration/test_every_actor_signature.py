@@ -1,4 +1,4 @@
-"""What can be said when an actor is made, what its handle tells, and Ray's own shape of both, on real clusters."""
+"""All options of actors, all attributes of their handles, and Ray's syntax for both, on real clusters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ray_multicluster_scheduler import (
     submit_task_async,
 )
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from tests.support.mac_alone import until
+from tests.support.mac_cluster import until
 
 pytestmark = pytest.mark.usefixtures("scheduler")
 ON_MAC: dict[str, Any] = {"preferred_cluster": "mac", "fallback": "wait"}
@@ -36,7 +36,7 @@ NOTHING = {"CPU": 0}
 
 
 def greeter() -> Any:
-    """A class that goes by value."""
+    """A class that is pickled by value."""
 
     class Greeter:
         def __init__(self, word: str, mark: str = "") -> None:
@@ -56,7 +56,7 @@ def greeter() -> Any:
 
 @pytest.fixture
 def mine() -> Iterator[Callable[[ActorHandle], ActorHandle]]:
-    """Kills what it was given, after the test."""
+    """Kills the given actors after the test."""
     actors: list[ActorHandle] = []
 
     def keep(actor: ActorHandle) -> ActorHandle:

@@ -1,4 +1,4 @@
-"""What can be said of a job and what is told of it, on two real clusters: each option and each status word once."""
+"""All options, attributes and states of jobs, each once, on two real clusters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ray_multicluster_scheduler import (
 )
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
-from tests.support.mac_alone import config_of_mac, until
+from tests.support.mac_cluster import config_of_mac, until
 
 ON_MAC: dict[str, Any] = {"preferred_cluster": "mac", "fallback": "wait"}
 FREE = """python -c 'import ray; ray.init(); print("free", ray.available_resources().get("CPU"))'"""
@@ -46,7 +46,7 @@ FREE = """python -c 'import ray; ray.init(); print("free", ray.available_resourc
 @pytest.mark.usefixtures("scheduler")
 class TestWhatIsSaid:
     def test_options_are_passed_to_ray(self, scheduler: UnifiedScheduler) -> None:
-        """The entrypoint holds what it asks for; name and metadata can be read by whoever looks there."""
+        """The entrypoint holds its requested resources; name and metadata are visible in Ray."""
         handle = submit_job_async(
             FREE, name="weather", metadata={"team": "north"}, entrypoint_resources={"CPU": 1}, **ON_MAC
         )
@@ -63,7 +63,7 @@ class TestWhatIsSaid:
         assert (info["job_id"], info["status"], info["attempt"]) == (handle.id, "SUCCEEDED", 1)
 
     def test_defaults_need_no_resources(self, scheduler: UnifiedScheduler, tmp_path: Path) -> None:
-        """It runs on a cluster that is full, beside one that says that it needs a CPU and waits."""
+        """It runs on a full cluster, while a job that needs a CPU waits."""
         go = tmp_path / "go"
         needs = submit_job(f"until test -e {go}; do sleep 0.05; done", resource_requirements={"CPU": 2}, **ON_MAC)
         until(lambda: get_job_status(needs) == "RUNNING", 60)
@@ -135,7 +135,7 @@ class TestStatusWords:
             assert scheduler.job_info(handle.id)["status"] == "STOPPED"
 
     def test_a_temporarily_silent_cluster(self, fleet: LocalFleet, tmp_path: Path) -> None:
-        """Polls fail and the job is none the worse for it: LOST, and then what it was."""
+        """Polls fail without an effect on the job: LOST, then its former state."""
         mark, go = tmp_path / "runs", tmp_path / "go"
         quick = {"heartbeat_s": 0.5, "lease_s": 2, "lost_after_s": 12, "snapshot_interval_s": 0.5}
         with UnifiedScheduler(config_of_mac(fleet, tmp_path, breaker_recovery_s=1, **quick)) as scheduler:
@@ -206,7 +206,7 @@ INTERRUPTED = """
 
 @contextmanager
 def program(text: str, config: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """It runs and has said READY; with a file that it was told of. What it says then is read by the caller."""
+    """Start a program and wait until it prints READY; the caller reads its further output."""
     path, mark = folder / "program.py", folder / "mark"
     path.write_text(textwrap.dedent(text))
     with subprocess.Popen(
@@ -219,7 +219,7 @@ def program(text: str, config: Path, folder: Path) -> Iterator[tuple[subprocess.
 
 
 def test_ctrl_c_while_waiting_stops_running_jobs(fleet: LocalFleet, tmp_path: Path) -> None:
-    """Without the decorator: the KeyboardInterrupt is the program's, and its jobs are stopped."""
+    """Without the decorator, the program gets the KeyboardInterrupt, and its jobs are stopped."""
     with program(INTERRUPTED, fleet.config_path, tmp_path) as (process, pid):
         assert process.stdout is not None
         word, running, over = process.stdout.readline().split()

@@ -1,6 +1,6 @@
-"""What can be said when something is submitted, and what its handle tells, on two real clusters.
+"""All options of tasks and all attributes of their handles, each once, on two real clusters.
 
-Each parameter and attribute once; what happens when things break is in other files.
+Faults are tested in other files.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from ray_multicluster_scheduler import (
     submit_task_async,
     wait,
 )
-from tests.support.mac_alone import until
-from tests.support.shipped import WHOLE, all_idle, full, noting, waiting, where
+from tests.support.by_value_functions import WHOLE, all_idle, full, noting, waiting, where
+from tests.support.mac_cluster import until
 
 pytestmark = pytest.mark.usefixtures("scheduler")
 ON_MAC: dict[str, Any] = {"preferred_cluster": "mac", "fallback": "wait"}

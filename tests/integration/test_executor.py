@@ -31,7 +31,7 @@ def pool(scheduler: UnifiedScheduler) -> Iterator[FleetExecutor]:
 
 
 def telling_where(seconds: float = 0.0) -> Callable[[Any], str]:
-    """A function that tells the cluster that it runs on. Made here, so it goes by value: this module stays here."""
+    """A function that returns its cluster; defined here, so that it is pickled by value."""
 
     def where(_: Any) -> str:
         import time
@@ -68,7 +68,7 @@ class TestSubmit:
         assert await asyncio.gather(*(loop.run_in_executor(pool, pow, 2, n) for n in range(5))) == [1, 2, 4, 8, 16]
 
     def test_cancel(self, scheduler: UnifiedScheduler, tmp_path: Path) -> None:
-        """What waits never runs; what runs goes on; the handle ends that, too."""
+        """Waiting calls never run; running ones continue; the handle ends those, too."""
 
         def mark(folder: str, name: str, seconds: float) -> str:
             import time

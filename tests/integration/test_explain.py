@@ -1,4 +1,4 @@
-"""Explanations, dependencies and the verbs about queues, on two real clusters and from the command line."""
+"""Explanations, dependencies and queue verbs, on two real clusters, from Python and the command line."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ray_multicluster_scheduler import (
     submit_task_async,
 )
 from ray_multicluster_scheduler.cli.layout.times import with_iso_times
-from tests.support.mac_alone import until
-from tests.support.shipped import WHOLE, all_idle, full, noting, where
+from tests.support.by_value_functions import WHOLE, all_idle, full, noting, where
+from tests.support.mac_cluster import until
 
 pytestmark = pytest.mark.usefixtures("scheduler")
 ON_MAC: dict[str, Any] = {"preferred_cluster": "mac", "fallback": "wait"}

@@ -1,7 +1,6 @@
-"""A cluster dies, or stands still for longer than anybody waits: what ran there is moved, ended or waited for, each by
-its own rule, and nothing is done twice.
+"""A cluster dies or is paused for longer than all timeouts: its work is moved, ended or waited for, each by its rule.
 
-Every attempt writes its number into a file, so that a repeat or a ghost can be seen.
+Every attempt writes its number to a file, so that repetitions are detected.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ray_multicluster_scheduler import (
     get,
 )
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import until
+from tests.support.mac_cluster import until
 
 QUICK = {
     "heartbeat_s": 1,
@@ -41,7 +40,7 @@ NOTHING: dict[str, Any] = {"resource_requirements": {"CPU": 0}}
 
 @contextmanager
 def impatient(fleet: LocalFleet, folder: Path, **settings: Any) -> Iterator[UnifiedScheduler]:
-    """A scheduler for both clusters that gives up soon; its agents are there already."""
+    """A scheduler for both clusters with short timeouts; its agents run already."""
     whole = yaml.safe_load(Path(fleet.config_path).read_text())
     config = folder / "clusters.yaml"
     config.write_text(yaml.safe_dump({**whole, "settings": {**whole["settings"], **QUICK, **settings}}))
@@ -51,7 +50,7 @@ def impatient(fleet: LocalFleet, folder: Path, **settings: Any) -> Iterator[Unif
 
 
 def worker() -> Callable[[str], tuple[str, int]]:
-    """Says every tenth of a second which attempt it is; the end is told once, when the test allows it."""
+    """Records its attempt every tenth of a second, and its end once, when the test allows it."""
 
     def work(folder: str) -> tuple[str, int]:
         import os
@@ -154,7 +153,7 @@ def test_a_power_cut_with_a_task_an_actor_and_jobs_running(fleet: LocalFleet, tm
 
 
 def test_declare_dead_moves_work_at_once(fleet: LocalFleet, tmp_path: Path) -> None:
-    """Nobody here would give it up by itself before the test is over."""
+    """No timeout would declare it lost before the end of the test."""
     with impatient(fleet, tmp_path, lease_s=300, lost_after_s=400) as scheduler:
         task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
         actor = scheduler.submit_actor(holder(), **NOTHING, **ON_MAC)
@@ -188,7 +187,7 @@ def test_declare_dead_moves_work_at_once(fleet: LocalFleet, tmp_path: Path) -> N
 
 
 def _declared_dead(scheduler: UnifiedScheduler) -> bool:
-    """It is believed when it has been silent for a moment."""
+    """Accepted once the cluster has been silent for a moment."""
     try:
         return len(scheduler.declare_dead("mac", "burnt")) == 3
     except SchedulerError:
@@ -196,7 +195,7 @@ def _declared_dead(scheduler: UnifiedScheduler) -> bool:
 
 
 def test_a_cluster_that_returns_after_its_work_was_moved(fleet: LocalFleet, tmp_path: Path) -> None:
-    """It stands still for longer than the lease. Its task runs elsewhere by then, and must not go on when it wakes."""
+    """It is paused for longer than the lease. Its task runs elsewhere by then, and must not continue on resume."""
     with impatient(fleet, tmp_path) as scheduler:
         task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
         moves = scheduler.submit_actor(holder(), restart_elsewhere=True, max_restarts=1, **NOTHING, **ON_MAC)

@@ -1,4 +1,4 @@
-"""Questions about the fleet, and the cluster that a thread or an asyncio task prefers, on two real clusters."""
+"""Queries of the fleet, and the preferred cluster of a thread or asyncio task, on two real clusters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ray_multicluster_scheduler import (
     submit_task,
     submit_task_async,
 )
-from tests.support.shipped import all_idle, where
+from tests.support.by_value_functions import all_idle, where
 
 pytestmark = pytest.mark.usefixtures("scheduler")
 

@@ -1,4 +1,4 @@
-"""A gang whose line is cut goes on; one whose agent is killed is run again as a whole, and never twice at a time."""
+"""A gang survives a cut connection; after the death of its agent it is run again as a whole, never twice at a time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ray_multicluster_scheduler import TaskState, UnifiedScheduler, member
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from tests.integration.test_cut_and_resume import line_to_mac, lines
 from tests.support.gangs import living_groups
-from tests.support.mac_alone import agents_of_mac, config_of_mac, until
+from tests.support.mac_cluster import agents_of_mac, config_of_mac, until
 
 
 def noting() -> Any:
-    """A function that goes by value, notes its begin and its end, and takes as long as it is told."""
+    """A by-value function that records its start and end, and runs for a given time."""
 
     def run(path: str, name: str, seconds: float) -> str:
         import time

@@ -1,4 +1,4 @@
-"""Gangs on a real cluster through a bare link: together or not at all, one answer, and no placement group is left."""
+"""Gangs on a real cluster through a bare link: all or nothing, one result, and no remaining placement group."""
 
 from __future__ import annotations
 

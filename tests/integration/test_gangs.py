@@ -1,4 +1,4 @@
-"""submit_gang on real clusters: members that meet, one fate for all of them, and nothing left behind."""
+"""submit_gang on real clusters: members run together and end together, and leave no resources."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ray_multicluster_scheduler import (
     submit_task,
     submit_task_async,
 )
+from tests.support.by_value_functions import all_idle, full
 from tests.support.gangs import living_groups, meeting, noting_its_end
-from tests.support.mac_alone import until
-from tests.support.shipped import all_idle, full
+from tests.support.mac_cluster import until
 
 pytestmark = pytest.mark.usefixtures("scheduler")
 ON_MAC: Any = {"preferred_cluster": "mac", "fallback": "wait"}
@@ -46,7 +46,7 @@ def running(members: Any, **options: Any) -> TaskHandle:
 
 class TestTasks:
     def test_members_run_at_the_same_time_on_one_cluster(self, tmp_path: Path) -> None:
-        """Each waits for the other, so neither ends if they do not run together."""
+        """Each waits for the other, so they end only if they run at the same time."""
         members = [member(meeting(), str(tmp_path), name, of=2) for name in ("a", "b")]
         assert submit_gang(members) == ["a", "b"]
 

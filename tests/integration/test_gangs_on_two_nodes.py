@@ -1,4 +1,4 @@
-"""Gangs on a cluster of two nodes: strategies are obeyed, the books know where members are, a dead node is a crash."""
+"""Gangs on a cluster of two nodes: strategies, the ledger's record of member nodes, and a dead node."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 from ray_multicluster_scheduler import NoFeasibleClusterError, TaskState, UnifiedScheduler, WorkerCrashedError, member
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from tests.support.gangs import noting_its_end
-from tests.support.mac_alone import config_of_mac, until
+from tests.support.mac_cluster import config_of_mac, until
 from tests.support.second_node import SecondNode, second_node
 
 
 class TwoNodes(NamedTuple):
-    """Beside the head with 2 CPUs, "mac" has a node with 2 CPUs and 2 of "special"."""
+    """In addition to the head with 2 CPUs, "mac" has a node with 2 CPUs and 2 of "special"."""
 
     scheduler: UnifiedScheduler
     node: SecondNode
 
     def free(self) -> list[float]:
-        """CPUs, node by node, by our books."""
+        """Reserved CPUs by node, from the ledger."""
         runtime, _ = self.scheduler._started()
         view = runtime.call_and_wait(lambda: runtime.machine.view("mac", runtime.clock.now()))
         return sorted((node.free or {})["CPU"] for node in view.nodes)
@@ -66,7 +66,7 @@ def test_a_gang_larger_than_a_node_is_spread_or_fails(mac: TwoNodes) -> None:
 
 
 def test_the_ledger_records_member_nodes_and_a_dead_node_is_a_crash(mac: TwoNodes, tmp_path: Path) -> None:
-    """The last one: it kills the node."""
+    """Runs last, since it kills the node."""
     members = [
         member(noting_its_end(), str(tmp_path), "on-head", resource_requirements={"CPU": 2}),
         member(noting_its_end(), str(tmp_path), "on-second", resource_requirements={"CPU": 1, "special": 1}),

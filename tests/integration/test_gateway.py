@@ -16,7 +16,7 @@ from ray_multicluster_scheduler import TaskState, UnifiedScheduler
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from ray_multicluster_scheduler.scheduler.connection.links import agent_link
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import resource_snapshot
-from tests.support.mac_alone import agents_of_mac, config_of_mac, until
+from tests.support.mac_cluster import agents_of_mac, config_of_mac, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,11 +40,11 @@ ROOT = Path(__file__).resolve().parents[2]
         "a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_told_again",
     ],
 )
-def test_the_agent_alone(ray_python: Path, check: str) -> None:
-    """Each is written in agent_alone.py, for an interpreter that has Ray but neither pytest nor a cluster."""
+def test_the_agent_without_a_cluster(ray_python: Path, check: str) -> None:
+    """Each is written in agent_checks.py, for an interpreter that has Ray but neither pytest nor a cluster."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ENABLE_AUTO_CONNECT": "0"}
     done = subprocess.run(
-        [str(ray_python), str(Path(__file__).with_name("agent_alone.py")), check],
+        [str(ray_python), str(Path(__file__).with_name("agent_checks.py")), check],
         env=environment,
         capture_output=True,
         text=True,
@@ -91,7 +91,7 @@ def test_snapshots_have_the_usage_of_a_single_node_cluster(
 
 @pytest.mark.slow
 def test_a_resumed_agent_keeps_at_most_one_live_attempt(fleet: LocalFleet, tmp_path: Path) -> None:
-    """Its workers end by their own clocks; another agent takes over; the first one wakes, and ends."""
+    """Its workers end by their leases; another agent takes over; the first one ends when it is resumed."""
 
     def count(path: str) -> None:
 

@@ -30,7 +30,7 @@ from ray_multicluster_scheduler import (
     wait,
 )
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import AGENT, agents_of_mac, config_of_mac
+from tests.support.mac_cluster import AGENT, agents_of_mac, config_of_mac
 
 NOTHING = {"CPU": 0}
 ACTORS = 30
@@ -38,7 +38,7 @@ ACTORS = 30
 
 @pytest.fixture
 def mac(fleet: LocalFleet, tmp_path: Path) -> Iterator[UnifiedScheduler]:
-    """A scheduler of "mac" alone that would let one item through in an hour: what is inside is not counted."""
+    """A scheduler of "mac" alone with a rate limit of one item an hour, which must not apply to inside work."""
     path = config_of_mac(
         fleet, tmp_path, submission_interval_s=3600, submission_interval_kinds=["job", "task", "actor"]
     )
@@ -47,7 +47,7 @@ def mac(fleet: LocalFleet, tmp_path: Path) -> Iterator[UnifiedScheduler]:
 
 
 def run_job(scheduler: UnifiedScheduler, folder: Path, script: str, **options: Any) -> dict[str, Any]:
-    """Run it as a job; returns what it told by `tell`, or fails with its log."""
+    """Run it as a job; returns the values that it passed to `tell`, or fails with its log."""
     tell = "def tell(**said):\n    import json\n    print('TOLD', json.dumps(said), flush=True)\n"
     (folder / "script.py").write_text(tell + textwrap.dedent(script))
     job = scheduler.submit_job_async(f"python {folder / 'script.py'}", **options)
@@ -62,7 +62,7 @@ def run_job(scheduler: UnifiedScheduler, folder: Path, script: str, **options: A
 
 
 def traces(fleet: LocalFleet) -> list[list[str]]:
-    """The processes on "mac" that inside work must not bring along: our agents, and servers of Ray Client."""
+    """The processes on "mac" that inside work must not start: agents and Ray Client servers."""
     found = []
     for pid in fleet.processes("mac"):
         try:
@@ -256,7 +256,7 @@ class TestInAJob:
         assert told["own"] == 2
 
     def test_thirty_actors_start_no_agent(self, mac: UnifiedScheduler, fleet: LocalFleet, tmp_path: Path) -> None:
-        """No agent, no server of Ray Client, and no rate limit, though one is set for everything from outside."""
+        """No agent, no Ray Client server, and no rate limit, although one is set for outside work."""
         before = traces(fleet)
         job = mac.submit_job_async(f"python {_thirty(tmp_path)}")
         seen: list[list[str]] = []
@@ -319,7 +319,7 @@ class TestInAJob:
 
 
 def _thirty(folder: Path) -> Path:
-    """A program that makes thirty actors, all of them alive at the same time."""
+    """A program that creates thirty actors, all alive at the same time."""
     path = folder / "thirty.py"
     path.write_text(
         textwrap.dedent(f"""

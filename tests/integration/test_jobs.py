@@ -1,4 +1,4 @@
-"""Jobs on real clusters: one id and a status from the first moment to the end, whatever happens between."""
+"""Jobs on real clusters: one id and a status from submission to the end, also over retries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.eventually import until
 
 @pytest.fixture
 def jobs_only(fleet: LocalFleet) -> Iterator[UnifiedScheduler]:
-    """A scheduler of its own, to see what a program that submits only jobs does."""
+    """A separate scheduler, as in a program that submits only jobs."""
     with UnifiedScheduler(fleet.config_path) as scheduler:
         yield scheduler
 
@@ -51,7 +51,7 @@ def test_a_program_that_only_submits_jobs_starts_no_agent(jobs_only: UnifiedSche
 @pytest.mark.usefixtures("scheduler")
 class TestOneId:
     def test_a_queued_job_has_a_status_and_keeps_its_id(self, scheduler: UnifiedScheduler) -> None:
-        """Three jobs of a whole cluster on two clusters: the third waits with a reason, then runs."""
+        """Three jobs that each need a whole cluster, on two clusters: the third waits with a reason, then runs."""
         ids = [submit_job("sleep 3; echo done", resource_requirements={"CPU": 2}) for _ in range(3)]
         third = scheduler.job_info(ids[2])
         assert third["status"] == "QUEUED"
@@ -106,7 +106,7 @@ class TestWhatReachesTheCluster:
         assert "helper says hello True" in handle.logs()
 
     def test_entrypoint_resources_are_the_entrypoints_own(self, scheduler: UnifiedScheduler) -> None:
-        """A job that says it needs the whole cluster holds none of it for its entrypoint."""
+        """A job that requires a whole cluster reserves no resources for its entrypoint."""
         code = "import ray; ray.init(); print('free', ray.available_resources().get('CPU'))"
         handle = submit_job_async(f'python -c "{code}"', resource_requirements={"CPU": 2})
         assert handle.result(90) == "SUCCEEDED"

@@ -9,7 +9,7 @@ import pytest
 
 from ray_multicluster_scheduler import ResultLostError, UnifiedScheduler
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import agents_of_mac, config_of_mac
+from tests.support.mac_cluster import agents_of_mac, config_of_mac
 from tests.support.running_service import RunningService
 
 SIZE = 30_000_000

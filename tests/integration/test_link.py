@@ -1,4 +1,4 @@
-"""The link agent on a real cluster, when the line to it or one of its ends breaks."""
+"""The link agent on a real cluster, when the connection or one of its ends fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from ray_multicluster_scheduler import TaskState, UnifiedScheduler, get
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import AGENT, agents_of_mac, config_of_mac, line_to_mac, until
+from tests.support.mac_cluster import AGENT, agents_of_mac, config_of_mac, line_to_mac, until
 
 LEASE = {"heartbeat_s": 0.5, "lease_s": 6, "lost_after_s": 16}
 
@@ -60,7 +60,7 @@ def test_a_cut_connection_without_loss_or_repetition(line: UnifiedScheduler, fle
 
 @pytest.mark.slow
 def test_a_task_that_starts_during_a_cut_is_not_recalled(fleet: LocalFleet, tmp_path: Path) -> None:
-    """Its start and what it printed meanwhile are told when the line is back, before start_grace_s is over."""
+    """Its start and output are reported after the reconnect, before start_grace_s has passed."""
 
     def note(path: str) -> str:
         import time
@@ -91,7 +91,7 @@ def test_a_task_that_starts_during_a_cut_is_not_recalled(fleet: LocalFleet, tmp_
 
 
 def test_a_frozen_connection_is_detected_and_work_continues_after_it(line: UnifiedScheduler, fleet: LocalFleet) -> None:
-    """Half-open: bytes stop, nothing is closed. Three missed heartbeats make the cluster suspect."""
+    """No byte passes, but the connection stays open. Three missed heartbeats make the cluster suspect."""
     handle = line.submit_task_async(lambda: __import__("time").sleep(4) or "slept")
     until(lambda: handle.state is TaskState.RUNNING)
     fleet.freeze("mac")
@@ -105,7 +105,7 @@ def test_a_frozen_connection_is_detected_and_work_continues_after_it(line: Unifi
 
 
 def test_a_killed_agent_is_replaced(fleet: LocalFleet, tmp_path: Path) -> None:
-    """Its running task is lost with it, is known to be dead, and runs once more."""
+    """Its running task is lost with it, known to be dead, and retried."""
 
     def slow(path: str) -> int:
         import time
@@ -156,7 +156,7 @@ PROGRAM = """
 
 
 def test_no_orphans_after_kill_9_of_the_program(fleet: LocalFleet, tmp_path: Path) -> None:
-    """Nobody told the agent to end: its lease runs out, it ends its task and itself."""
+    """The agent gets no message: its lease expires, and it ends its task and itself."""
     program, mark = tmp_path / "program.py", tmp_path / "pid"
     program.write_text(textwrap.dedent(PROGRAM))
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A local fleet of real Ray clusters: separate, on loopback only, and gone without a trace."""
+"""A local fleet of real Ray clusters: separate, on loopback only, and removed completely."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_pause_and_cut_are_distinguishable_and_reversible(fleet: LocalFleet) -> 
 @pytest.mark.slow  # the demo shows the same in every run
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl+C"])
 def test_a_fleet_is_removed_after_its_owner_was_killed(how: signal.Signals, fleet: LocalFleet, tmp_path: Path) -> None:
-    """With a job in it. Checked by descent, process session and port; the other fleet goes on."""
+    """While a job runs. Checked by process tree, session and port; the other fleet continues."""
     others = fleet.processes("linux")
     shared_before = shared_memory_files()
     owner = subprocess.Popen(
@@ -209,7 +209,7 @@ def test_a_fleet_is_removed_after_its_owner_was_killed(how: signal.Signals, flee
 
 
 def test_stop_removes_all_processes_and_files(fleet: LocalFleet) -> None:
-    """Last, since it ends the fleet of this module."""
+    """Runs last, since it ends the fleet of this module."""
     pids = [pid for name in ("linux", "mac") for pid in [*fleet.processes(name), fleet.supervisor(name)]]
     sessions = {os.getsid(pid) for pid in pids}
     root = fleet.folder("linux").root.parent

@@ -1,4 +1,4 @@
-"""Tasks and actors by Ray Client on real clusters: what a connector's death costs, and what every mistake is called."""
+"""Tasks and actors through Ray Client on real clusters: connector failures, and errors of misconfiguration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
 from ray_multicluster_scheduler.scheduler.connection.connector import protocol
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import OWN_EXCLUDES, OWN_PACKAGE
 from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import connector_environment
-from tests.support.mac_alone import until
+from tests.support.mac_cluster import until
 from tests.support.running_service import RunningService
 
 CONNECTOR = "connector/boot.py"
@@ -146,7 +146,7 @@ print(asyncio.run(gateway.call("close", "", patience_s=60)), flush=True)
 
 
 def test_a_gateway_without_connections_ends_by_itself(alone: LocalFleet, ray_python: Path) -> None:
-    """As when its connector dies right after it was made."""
+    """As when its connector dies right after the start."""
     join = {"cluster": "bare", "agent": "left-alone", "addresses": [["its connector", 0]], "token": "t"}
     order = protocol.ConnectorConfig(
         cluster="bare",

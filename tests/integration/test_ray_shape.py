@@ -1,4 +1,4 @@
-"""Ray's own shape on two real clusters: decorated functions, handles as arguments, put, and whole programs for Ray."""
+"""Ray's syntax on two real clusters: decorated functions, handles as arguments, put, and whole Ray programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster of two nodes: work is matched with single nodes, and a node that dies takes only what was on it."""
+"""A cluster of two nodes: requirements must fit a single node, and a dead node ends only its own work."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ray_multicluster_scheduler import (
     get,
 )
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import config_of_mac, until
+from tests.support.mac_cluster import config_of_mac, until
 from tests.support.second_node import SecondNode, second_node
 
 
 class TwoNodes(NamedTuple):
-    """Beside the head with 2 CPUs, "mac" has a node with 2 CPUs, a GPU and 2 of "special"."""
+    """In addition to the head with 2 CPUs, "mac" has a node with 2 CPUs, a GPU and 2 of "special"."""
 
     scheduler: UnifiedScheduler
     node: SecondNode
@@ -82,7 +82,7 @@ def test_a_dead_node_ends_only_its_own_work(mac: TwoNodes, tmp_path: Path) -> No
     scheduler, there = mac.scheduler, {"special": 0.5}
 
     def wait(folder: str, name: str) -> tuple[str, int, str]:
-        """Says where it is, and returns when it is told to."""
+        """Records its node, and returns when the test allows it."""
         import os
         import time
 

@@ -1,4 +1,4 @@
-"""A service with real clusters: programs come and go, it is killed and started again, and every item runs once."""
+"""A service with real clusters: several programs, restarts of the service, and each item runs once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(service: RunningService) -> Iterator[UnifiedScheduler]:
 
 
 def noted(path: str, name: str, seconds: float) -> str:
-    """Writes down when it began and ended, and in which attempt."""
+    """Records its attempt, start and end."""
     import time
 
     from ray_multicluster_scheduler import current
@@ -214,7 +214,7 @@ def test_a_second_service_on_the_same_folder_is_refused(service: RunningService)
 
 
 def test_work_continues_while_the_service_is_down_longer_than_a_lease(fleet: object, tmp_path: Path) -> None:
-    """As before an upgrade: it is stopped for a while that it announces, and nothing of what ran is repeated."""
+    """As for an upgrade: it is stopped for an announced time, and no running work is repeated."""
     config = Path(fleet.config_path)  # type: ignore[attr-defined]  # a LocalFleet
     times = {"heartbeat_s": 1, "lease_s": 8, "lost_after_s": 20}
     with RunningService(config, tmp_path / "state", **times) as service:
@@ -234,7 +234,7 @@ def test_work_continues_while_the_service_is_down_longer_than_a_lease(fleet: obj
 
 
 def test_an_idle_agent_ends_with_the_service(fleet: LocalFleet, tmp_path: Path) -> None:
-    """Long before its lease is over, and without making the stop slow."""
+    """Long before its lease expires, and without delaying the stop."""
 
     def agents() -> list[str]:
         url = f"{fleet.direct_dashboard('mac')}/api/jobs/"

@@ -1,4 +1,4 @@
-"""Actors through a service, on real clusters: made, called, found, killed, restored, and ended with their program."""
+"""Actors through a service, on real clusters: create, call, find, kill, restore, and end with their program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import ray_multicluster_scheduler as rmcs
 from ray_multicluster_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.gangs.member import member
-from tests.integration.noting_actor import Counter
+from tests.integration.counter_actor import Counter
 from tests.support.eventually import until
 from tests.support.running_service import RunningService
 

@@ -1,4 +1,4 @@
-"""Three of the stories of tests/unit/stories, on real clusters: the cheap ones, through the verbs that a user calls.
+"""Three scenarios of tests/unit/stories on real clusters, through the public verbs.
 
 The typo in a cluster's name is among the mistakes of test_wrong_input.py.
 """
@@ -12,12 +12,12 @@ import pytest
 
 from ray_multicluster_scheduler import TaskState, UnifiedScheduler, get
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from tests.support.mac_alone import config_of_mac, until
+from tests.support.mac_cluster import config_of_mac, until
 
 
 def by_value() -> Any:
     def run(path: str, what: str) -> str:
-        """Leaves a line, and returns where it was when it is told to."""
+        """Writes a line, and returns its cluster when the test allows it."""
         import os
         import time
 

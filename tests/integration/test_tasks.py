@@ -1,4 +1,4 @@
-"""Tasks on real clusters: what reaches Ray, what comes back, and what happens when something breaks."""
+"""Tasks on real clusters: options passed to Ray, values and exceptions, retries and cancellation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TestWhatReachesRay:
         assert scheduler.submit_task(assigned) == {"CPU": 1.0}
 
     def test_requirements_constrain_placement(self, scheduler: UnifiedScheduler, tmp_path: Path) -> None:
-        """Eight tasks of a whole cluster each never overlap on one, and both clusters are used."""
+        """Eight tasks that each need a whole cluster never overlap on one, and both clusters are used."""
         # Also by what is remembered of the last seconds: somebody else may have been there.
         _until(lambda: all(row.feasible for row in scheduler.plan({"CPU": 2}).candidates))
 
@@ -247,7 +247,7 @@ class TestFailure:
             handle.result(40)
 
     def test_a_task_that_holds_the_gil_is_reported_as_running(self, scheduler: UnifiedScheduler) -> None:
-        """No other thread of its process gets to say anything while it does."""
+        """No other thread of its process can run meanwhile."""
 
         def keep() -> str:
             import ctypes

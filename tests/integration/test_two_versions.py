@@ -1,4 +1,4 @@
-"""One fleet, two versions of Ray, two tokens: the newest, and one of about a year ago (.venv-ray-old).
+"""One fleet with two versions of Ray and two tokens: the newest Ray, and a one-year-old one (.venv-ray-old).
 
 Ray Client could not do this from one process: it needs the cluster's exact version, and has one token for all. Ray
 2.52 is the first with tokens, and treats them as the newest does: without one 401, with a wrong one 403.
@@ -72,7 +72,7 @@ ray_there.__module__ = "__main__"  # pickled by value: nothing of ours has to be
 
 
 def counter() -> type:
-    """Made in a function, so that it is pickled by value."""
+    """Defined in a function, so that it is pickled by value."""
 
     class Counter:
         def __init__(self, start: int) -> None:

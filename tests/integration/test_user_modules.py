@@ -1,4 +1,4 @@
-"""Users' own modules on real clusters: everything that a task needs is there, in the version that is on disk now."""
+"""Modules of users on real clusters: all modules that a task needs are shipped, in their current version."""
 
 from __future__ import annotations
 

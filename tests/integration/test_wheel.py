@@ -1,4 +1,4 @@
-"""The wheel alone is enough: installed into an empty venv, away from the source tree, it starts and runs a task."""
+"""The wheel is complete: installed into an empty venv, away from the source tree, it runs a task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
 
 def run(command: list[object], cwd: Path, **environment: str) -> str:
-    """Run it as a person would: nothing of this process's paths, an error shows what it printed."""
+    """Run it without the paths of this process; an error shows its output."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env={**clean, **environment}, capture_output=True, text=True
@@ -45,7 +45,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bin_dir(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of a venv that has the wheel with its dependencies, and nothing else."""
+    """The bin folder of a venv with only the wheel and its dependencies."""
     venv = tmp_path_factory.mktemp("empty") / "venv"
     run([sys.executable, "-m", "venv", venv], cwd=venv.parent)
     run([venv / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", wheel], cwd=venv.parent)

@@ -1,4 +1,4 @@
-"""What people get wrong, one row each: the right error, in seconds, with the next step, and nothing left behind."""
+"""Common mistakes, one row each: the right error within seconds, with the next step, and no leaks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMIT_S = 45.0
 
 @dataclass
 class World:
-    """What a case may use to go wrong: the real cluster's entry in clusters.yaml, and places that are not it."""
+    """Input of the cases: the real cluster's entry in clusters.yaml, and wrong addresses."""
 
     entry: dict[str, Any]
     folder: Path
@@ -180,7 +180,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def warm(fleet: LocalFleet) -> None:
-    """The first job of a cluster takes seconds; the cases are about mistakes, not about that."""
+    """Run one job first, because the first job of a cluster takes seconds."""
     with UnifiedScheduler(fleet.config_path) as scheduler:
         scheduler.submit_job_async("true", preferred_cluster="linux", fallback="wait").result(60)
 
@@ -274,7 +274,7 @@ def _no_agent_left(fleet: LocalFleet, control_plane: str) -> None:
 
 @contextmanager
 def _ssh_like() -> Iterator[int]:
-    """A port that greets as an SSH server does."""
+    """A port that answers like an SSH server."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

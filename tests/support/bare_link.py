@@ -1,4 +1,4 @@
-"""A link to a real cluster without a brain: what was submitted is sent, and what was heard is kept."""
+"""A link to a real cluster without a scheduler: submits calls, and records what the agent reports."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def method(
 
 
 class BareLink:
-    """One link, and what was heard on it."""
+    """One link, and the recorded reports on it."""
 
     def __init__(self, link: ClusterLink, heard: Heard, pool: RayClientPool) -> None:
         self.link, self.heard, self.pool = link, heard, pool
@@ -76,7 +76,7 @@ class BareLink:
         return spec.ray_name
 
     async def result(self, task_id: str, attempt: int = 1, timeout: float = 60.0) -> CallResult:
-        """Its answer, when it is there."""
+        """Wait for its result."""
 
         def answers() -> list[CallResult]:
             return [one for one in self.heard.results() if (one.task_id, one.attempt) == (task_id, attempt)]
@@ -86,7 +86,7 @@ class BareLink:
         return answer
 
     async def value(self, task_id: str, timeout: float = 60.0) -> Any:
-        """What it returned. Fails the test if it did not."""
+        """Wait for its value; fails the test if it did not succeed."""
         answer = await self.result(task_id, timeout=timeout)
         assert answer.status == "succeeded", answer
         return pickling.loads(answer.payload or b"")
@@ -103,7 +103,7 @@ class BareLink:
 
 @asynccontextmanager
 async def bare_link(config: Path, cluster: str, **settings: Any) -> AsyncIterator[BareLink]:
-    """A link of a control plane of its own to this cluster; its agent ends with it."""
+    """A link of a separate control plane to this cluster; its agent ends with it."""
     whole = load_config(config)
     clusters = {one.name: one for one in whole.clusters}
     jobs, heard = JobClientPool(clusters), Heard()

@@ -1,4 +1,4 @@
-"""Waiting for what another task, thread or process does, without guessing how long it takes."""
+"""Wait for a condition that another task, thread or process makes true."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def until(holds: Callable[[], object], timeout: float = 30.0) -> None:
     """The same where there is no loop. Raises AssertionError when it does not hold in time."""
     deadline = time.monotonic() + timeout
     while not holds():
-        assert time.monotonic() < deadline, "it did not come true in time"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""FakeLink: a cluster in memory. Calls end when a test says so, or by themselves."""
+"""FakeLink: a cluster in memory. Calls end on command of the test, or automatically."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def success(call: Call) -> CallResult:
 
 
 def actor_of(call: Call) -> str | None:
-    """Whose method it is, if it is one."""
+    """The actor whose method it is; None for other calls."""
     return None if call.method is None else call.method.actor_id
 
 
@@ -89,7 +89,7 @@ class FakeLink:
 
     @property
     def ahead(self) -> list[Key]:
-        """Calls that were sent ahead and have no place yet."""
+        """Prefetched calls without a slot."""
         return list(self._ahead)
 
     # ClusterLink ----------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class FakeLink:
     async def close(self, sentence: str) -> None:
         self.lose(sentence)
 
-    # What a test makes happen over there ------------------------------------------------------------------
+    # Controlled by the test ------------------------------------------------------------------
 
     def up(self) -> None:
         self._listener.link_up(self.info)
@@ -194,7 +194,7 @@ class FakeLink:
         self._end((task_id, attempt), "failed", failure=failure, **{**defaults, **values})
 
     def lose(self, sentence: str = "the cluster was lost") -> None:
-        """Nothing runs there any more: every call is answered, and the link is over."""
+        """The cluster is lost: every call is answered, and the link is closed."""
         if self.closed:
             return
         self.closed = True
@@ -204,7 +204,7 @@ class FakeLink:
         self._listener.link_closed(self._cluster, sentence)
 
     def _place(self, key: Key) -> None:
-        """It has a place from now on."""
+        """Give the call a slot."""
         if self._answer is not None:
             asyncio.get_running_loop().call_soon(self._run, self._call[key], self._answer)
 
@@ -215,11 +215,11 @@ class FakeLink:
             self._settle(answer(call))
 
     def _first(self, what: str, task_id: str, attempt: int) -> bool:
-        """Is the call unanswered, and no method of an actor, and was this not said of it before?"""
-        said = self._open.get((task_id, attempt))
-        if said is None or what in said or self._call[task_id, attempt].method is not None:
+        """Whether this is the first such report about an unanswered call that is no actor method."""
+        reported = self._open.get((task_id, attempt))
+        if reported is None or what in reported or self._call[task_id, attempt].method is not None:
             return False
-        said.add(what)
+        reported.add(what)
         return True
 
     def _end_soon(self, key: Key, **values: Any) -> None:
@@ -240,7 +240,7 @@ class FakeLink:
         self._listener.finished(self._cluster, result)
 
     def _take_over(self, ended: Key) -> None:
-        """The place of a task goes to the oldest that waits for one like it."""
+        """Give the slot of a task to the oldest waiting call with equal resources."""
         one = self._call[ended]
         if one.actor is not None or one.method is not None:
             return
@@ -260,7 +260,7 @@ class FakeLink:
 
 
 def _method(call_id: str, actor: Key) -> Call:
-    """What is known of a call that the process before sent."""
+    """The known fields of a call that an earlier process sent."""
     return Call(call_id, 1, 0, call_id, "", b"", b"", {}, method=MethodCall(*actor, "", 0))
 
 

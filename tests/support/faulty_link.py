@@ -1,4 +1,4 @@
-"""FaultyLink: a bad network between a link and whoever uses it, the same one every time.
+"""FaultyLink: a reproducible faulty network between a link and its user.
 
     faults = Faults([Fault("drop", "started"), Fault("duplicate", "finished", task_id="t2")])
     link = FaultyLink(FakeLink("a", faults.between(listener)), faults)
@@ -85,7 +85,7 @@ class Faults:
         self._after_next.clear()
 
     def release(self, *, shuffle: bool = False) -> None:
-        """Everything that is held arrives now; ``shuffle``: in an order of the seed's choice."""
+        """Deliver all held messages; with ``shuffle`` in a random order by the seed."""
         waiting, self._held, self._after_next = self._held + self._after_next, [], []
         if shuffle:
             self._chance.shuffle(waiting)
@@ -93,7 +93,7 @@ class Faults:
             step()
 
     def pass_on(self, kind: str, task_id: str, step: Step) -> None:
-        """Deliver a message, well or badly."""
+        """Deliver a message, with the fault that applies to it, if any."""
         if self.is_lost:
             return
         if self.is_cut:
@@ -115,7 +115,7 @@ class Faults:
                     one()
 
     def pick(self, kind: str, task_id: str, actions: Sequence[Action]) -> Fault | None:
-        """The fault that befalls this message, if any; a planned one is used up by it."""
+        """The fault that applies to this message, if any; a planned one is used up."""
         for entry in self._planned:
             fault, left = entry
             if left and fault.action in actions and fault.kind in ("*", kind) and fault.task_id in (None, task_id):
@@ -233,11 +233,11 @@ class _FaultyListener:
     def finished(self, cluster: str, result: CallResult) -> None:
         self._faults.pass_on("finished", result.task_id, lambda: self._listener.finished(cluster, result))
 
-    def when_durable(self, deed: Callable[[], object]) -> None:
-        self._listener.when_durable(deed)
+    def when_durable(self, action: Callable[[], object]) -> None:
+        self._listener.when_durable(action)
 
-    def hold_until_delivered(self, call_id: str, deed: Callable[[], object]) -> bool:
-        return self._listener.hold_until_delivered(call_id, deed)
+    def hold_until_delivered(self, call_id: str, action: Callable[[], object]) -> bool:
+        return self._listener.hold_until_delivered(call_id, action)
 
     def snapshot(self, snapshot: ResourceSnapshot) -> None:
         self._faults.pass_on("snapshot", "", lambda: self._listener.snapshot(snapshot))

@@ -1,4 +1,4 @@
-"""Gangs for tests: calls for a bare link, functions that meet, and what is left of placement groups."""
+"""Gangs for tests: calls for a bare link, functions that wait for each other, and remaining placement groups."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gang(gang_id: str, *members: MemberCall, of: Any = "task", strategy: str = "
 
 
 def meeting() -> Any:
-    """A function that goes by value: it says that it is there and waits until as many as ``of`` are."""
+    """A by-value function that waits until ``of`` members have started."""
 
     def run(folder: str, name: str, of: int) -> str:
         import pathlib
@@ -49,7 +49,7 @@ def meeting() -> Any:
         deadline = time.monotonic() + 30
         while len(list(pathlib.Path(folder).iterdir())) < of:
             if time.monotonic() > deadline:
-                raise TimeoutError("the others did not come")
+                raise TimeoutError("the others did not start")
             time.sleep(0.02)
         return name
 
@@ -57,7 +57,7 @@ def meeting() -> Any:
 
 
 def noting_its_end() -> Any:
-    """One that goes by value, runs for long, and leaves a file when it is interrupted."""
+    """A by-value function that runs long, and writes a file when it is interrupted."""
 
     def run(folder: str, name: str) -> str:
         import pathlib
@@ -77,7 +77,7 @@ def noting_its_end() -> Any:
 
 
 def living_groups() -> Any:
-    """One that goes by value and names the placement groups of its cluster that were not removed."""
+    """A by-value function that returns the names of the remaining placement groups of its cluster."""
 
     def run() -> list[str]:
         from ray.util import placement_group_table

@@ -1,4 +1,4 @@
-"""What tests of links need again and again: calls, a clock, and a listener that keeps what it heard."""
+"""Shared by tests of links: calls, a clock, and a listener that records all reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.eventually import eventually
 
 
 class FakeClock:
-    """Stands still until told otherwise."""
+    """A clock that a test sets."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.time = now
@@ -40,21 +40,21 @@ def idle_snapshot(cluster: str = "a", cpus: float = 2.0) -> ResourceSnapshot:
 
 
 class Heard:
-    """A LinkListener that keeps everything, in order, as tuples that begin with the kind."""
+    """A LinkListener that records all reports, in order, as tuples that begin with the kind."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
         self.kept_later: list[Callable[[], object]] = []
         self.slow = False
-        """Results are kept only when a test says :meth:`keep`."""
+        """Results become durable only when a test calls :meth:`keep`."""
         self.hears_later = False
         self.unheard: dict[str, Callable[[], object]] = {}
-        """If so: what is to be done when whoever made a call has its answer."""
+        """If so: the action for each call, to be run when its caller has received the answer."""
 
     def keep(self) -> None:
-        deeds, self.kept_later = self.kept_later, []
-        for deed in deeds:
-            deed()
+        actions, self.kept_later = self.kept_later, []
+        for action in actions:
+            action()
 
     def link_up(self, info: LinkInfo) -> None:
         self.events.append(("link_up", info))
@@ -86,20 +86,20 @@ class Heard:
     def finished(self, cluster: str, result: CallResult) -> None:
         self.events.append(("finished", result.task_id, result.attempt, result))
 
-    def when_durable(self, deed: Callable[[], object]) -> None:
-        self.kept_later.append(deed)
+    def when_durable(self, action: Callable[[], object]) -> None:
+        self.kept_later.append(action)
         if not self.slow:
             self.keep()
 
-    def hold_until_delivered(self, call_id: str, deed: Callable[[], object]) -> bool:
+    def hold_until_delivered(self, call_id: str, action: Callable[[], object]) -> bool:
         if self.hears_later:
-            self.unheard[call_id] = deed
+            self.unheard[call_id] = action
         return self.hears_later
 
     def snapshot(self, snapshot: ResourceSnapshot) -> None:
         self.events.append(("snapshot", snapshot))
 
-    # ---- looking
+    # ---- queries
 
     def kinds(self) -> list[str]:
         return [event[0] for event in self.events]
@@ -108,7 +108,7 @@ class Heard:
         return [event for event in self.events if event[0] == kind]
 
     def story(self, task_id: str) -> list[str]:
-        """The kinds of what was heard about one task."""
+        """The kinds of the reports about one task."""
         return [event[0] for event in self.events if len(event) > 1 and event[1] == task_id]
 
     def results(self) -> list[CallResult]:

@@ -14,7 +14,7 @@ import psutil
 
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from tests.support.fault_history import LOST_OR_CRASHED
-from tests.support.mac_alone import AGENT
+from tests.support.mac_cluster import AGENT
 from tests.support.running_service import RunningService
 
 

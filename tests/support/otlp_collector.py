@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry on a free port of this machine: it reads what is sent to it, and keeps it."""
+"""An OpenTelemetry collector on a free local port, which records the spans that it receives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Span(NamedTuple):
-    """As it came over the wire; times in seconds. ``error`` is None unless its status says so."""
+    """A received span; times in seconds. ``error`` is the message of an error status, else None."""
 
     trace: str
     id: str
@@ -47,7 +47,7 @@ class OtlpCollector:
                     self.send_response(outer.status)
                     self.send_header("Content-Length", "0")
                     self.end_headers()
-                except OSError:  # whoever sent it has not waited
+                except OSError:  # the sender has disconnected
                     return
 
             def log_message(self, *_: object) -> None:

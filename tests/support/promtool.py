@@ -1,4 +1,4 @@
-"""promtool, which knows what Prometheus makes of rules."""
+"""Run promtool, which checks rules as Prometheus evaluates them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import importlib.util
 import subprocess
 from pathlib import Path
 
-from tests.support.documented import ROOT
+from tests.support.docs_blocks import ROOT
 
 
 def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run it. It is found, or not, by scripts/setup_promtool.py."""
+    """Run the promtool that scripts/setup_promtool.py finds."""
     spec = importlib.util.spec_from_file_location("setup_promtool", ROOT / "scripts" / "setup_promtool.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,5 +1,4 @@
-"""What a service would have shown on /metrics during a simulated run: the same brain and the same figures, scraped once
-a minute of virtual time."""
+"""Record /metrics of a simulated run: the real scheduler and exposition, scraped once a minute of virtual time."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 
 
 class RecordedMetrics:
-    """A run to its end, or for so many minutes. ``series`` has a value for each minute, None where there was none."""
+    """A run to its end, or for so many minutes. ``series`` has one value for each minute; None if missing."""
 
     def __init__(self, fleet: SimulatedFleet, items: Iterable[Item], minutes: int) -> None:
         self.minutes = minutes
@@ -59,7 +58,7 @@ class RecordedMetrics:
         for line in out.text().splitlines():
             if not line.startswith("#"):
                 self._note(line, minute)
-        for name in self._run.machine.registry.names():  # who scrapes looks
+        for name in self._run.machine.registry.names():  # a scrape refreshes snapshots
             self._run.executor.handlers[RefreshSnapshot](RefreshSnapshot(name))
         self._run.clock.after(MINUTE_S, self._scrape, minute + 1)
 

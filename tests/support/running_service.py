@@ -1,4 +1,4 @@
-"""A real service in a process of its own: `rmcs up`, to be stopped, killed and started again."""
+"""A real service in its own process (`rmcs up`), which tests can stop, kill and restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PATIENCE_S = 60.0
 
 
 class RunningService:
-    """On one state folder and, from its first start on, one port."""
+    """Keeps its state folder and, after the first start, its port."""
 
     def __init__(self, config: Path, state: Path, **settings: object) -> None:
         self.config, self.state, self.log = config, state, state.with_suffix(".log")
@@ -41,19 +41,19 @@ class RunningService:
             )
         deadline = time.monotonic() + _PATIENCE_S
         while wait or not self.address:
-            said = self.log.read_bytes()[before:].decode(errors="replace")
-            ready = _READY.search(said)
+            output = self.log.read_bytes()[before:].decode(errors="replace")
+            ready = _READY.search(output)
             if ready is not None:
                 self.address = ready[1]
                 return self
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"the service did not start:\n{said[-3000:]}")
+                raise AssertionError(f"the service did not start:\n{output[-3000:]}")
             time.sleep(0.02)
         return self
 
     @property
     def token(self) -> str:
-        """Its owner's, with all roles."""
+        """The token of its owner, with all roles."""
         return (self.state / "token").read_text().strip()
 
     @property
@@ -62,12 +62,12 @@ class RunningService:
         return self._process
 
     def kill(self) -> None:
-        """As if the power went off."""
+        """SIGKILL."""
         self.process.kill()
         self.process.wait()
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """As an operator would; returns the exit code."""
+        """Stop it with a signal; returns the exit code."""
         self.process.send_signal(number)
         return self.process.wait(60)
 

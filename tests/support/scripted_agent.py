@@ -1,4 +1,4 @@
-"""ScriptedAgent: an agent that speaks the real protocol, through the real dial(), and does what a test says."""
+"""ScriptedAgent: an agent that speaks the real protocol, through the real dial(), and sends what a test asks for."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ScriptedAgent:
         return self.of(kind)[count - 1]
 
     def calls(self) -> list[Key]:
-        """Every call that arrived, in order; one that came twice is there twice."""
+        """Every call that arrived, in order, including duplicates."""
         return [(call["id"], call["attempt"]) for message in self.of(m.CALLS) for call in message.head["calls"]]
 
     def entries(self) -> list[dict[str, Any]]:
@@ -99,11 +99,11 @@ class ScriptedAgent:
         return sum(len(blob) for message in self.of(m.CALLS) for blob in message.blobs)
 
     async def cut(self) -> None:
-        """The connection breaks as by a power cut of the network."""
+        """Abort the connection without a goodbye."""
         await self._hang_up(lambda connection: connection.writer.transport.abort())
 
     async def close(self) -> None:
-        """Hang up politely; nothing happens if that was done."""
+        """Close the connection, if it is open."""
         await self._hang_up(lambda connection: connection.writer.close())
 
     async def _hang_up(self, how: Callable[[Connection], object]) -> None:
@@ -119,7 +119,7 @@ class ScriptedAgent:
                 self._hear(message)
             while data := await connection.reader.read(1 << 18):
                 for message in connection.frames.feed(data):
-                    if connection is self._connection:  # one that was given up is not listened to
+                    if connection is self._connection:  # messages of an abandoned connection are ignored
                         self._hear(message)
         finally:
             connection.writer.close()

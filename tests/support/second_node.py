@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.local_fleet.processes import MARKER
 from ray_multicluster_scheduler.local_fleet.ray_head import cluster_environment
 
 OWN_MARKER = "TEST_SECOND_NODE"
-"""In the environment of every process of such a node, beside the mark of its cluster, by which a fleet ends it, too."""
+"""Environment variable of every process of such a node, in addition to the marker by which the fleet ends it."""
 
 PROGRAM = """
 import json, signal, sys
@@ -28,7 +28,7 @@ from ray._private.parameter import RayParams
 Node(RayParams(**json.loads(sys.argv[1])), head=False)
 signal.pause()
 """
-"""What `ray start --address` does; that itself refuses to join a cluster that keeps to loopback."""
+"""Does what `ray start --address` does, which refuses to join a cluster on loopback."""
 
 
 class SecondNode:
@@ -48,7 +48,7 @@ class SecondNode:
         return processes.living(found)
 
     def kill(self) -> None:
-        """SIGKILL every process of it. Harmless when repeated."""
+        """SIGKILL all its processes. May be repeated."""
         files = processes.shared_memory_files(self.find())
         left = processes.end_all(self.find)
         assert not left, f"processes of the node survive SIGKILL: {left}"

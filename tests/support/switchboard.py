@@ -1,6 +1,6 @@
-"""One address for the agents of all clusters, from which each goes on over the line of its own cluster.
+"""One address for the agents of all clusters, which forwards each through the network of its own cluster.
 
-A control plane tells all agents one address; lines of a local fleet are impaired by the cluster.
+A control plane advertises one address to all agents, but a local fleet impairs the network of each cluster separately.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Switchboard:
         for one in psutil.net_connections("tcp4"):
             if one.laddr and one.raddr and (one.laddr.port, one.raddr.port) == (port, self.port) and one.pid:
                 return self._lines[psutil.Process(one.pid).environ()["HOME"]]
-        raise LookupError(f"nobody has the port {port}")
+        raise LookupError(f"no process has the port {port}")
 
 
 async def _move(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

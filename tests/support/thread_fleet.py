@@ -1,4 +1,4 @@
-"""A fleet of threads: what a scheduler promises to an executor, without clusters. Everything is really pickled."""
+"""ThreadFleet: the scheduler interface that FleetExecutor uses, on threads instead of clusters, with real pickling."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ray_multicluster_scheduler.control_plane.config import Settings
 
 
 class Steps:
-    """Tells the steps of a handle, as its item does."""
+    """Reports the states of a handle to watchers, as an item does."""
 
     def __init__(self) -> None:
         self.state = TaskState.QUEUED
         self._over = Future[None]()
         self._watchers: list[Callable[[Any], object]] = []
 
-    def watch(self, tell: Callable[[Any], object]) -> None:
-        self._over.add_done_callback(lambda _: tell(self))
+    def watch(self, watcher: Callable[[Any], object]) -> None:
+        self._over.add_done_callback(lambda _: watcher(self))
 
-    def watch_transitions(self, tell: Callable[[Any], object]) -> None:
-        self._watchers.append(tell)
+    def watch_transitions(self, watcher: Callable[[Any], object]) -> None:
+        self._watchers.append(watcher)
 
     def moved(self, state: TaskState) -> None:
         self.state = state
-        for tell in list(self._watchers):
-            tell(self)
+        for watcher in list(self._watchers):
+            watcher(self)
 
     def ended(self) -> None:
         self._over.set_result(None)
@@ -58,7 +58,7 @@ class ThreadHandle:
 
     @property
     def state(self) -> TaskState:
-        """Inside a cluster it costs a question to Ray, and says only whether it is over."""
+        """Inside a cluster it costs a query to Ray, and shows only whether it has ended."""
         self.looked += 1
         state = self._steps.state
         return TaskState.DISPATCHING if self._fleet.native and not state.terminal else state
@@ -100,7 +100,7 @@ class ThreadHandle:
 class ThreadFleet:
     """``slots`` threads per cluster take items in order; ``gate`` holds all of them back while it is cleared.
 
-    ``native`` is as inside a cluster: handles tell their end and nothing else.
+    ``native`` is as inside a cluster: handles report only their end.
     """
 
     def __init__(self, settings: Settings | None = None, *, native: bool = False, **slots: int) -> None:
@@ -200,6 +200,6 @@ class ThreadFleet:
         self.gate.set()
         for thread in self._threads:
             thread.join()
-        for handle in list(self._queue):  # as a scheduler does at its end: nobody is left waiting
+        for handle in list(self._queue):  # as a scheduler does at its end, so that no caller waits for ever
             self.cancel(handle)
         self.callbacks.shutdown()

@@ -1,4 +1,4 @@
-"""A disk of SQLite's that counts what is made durable, and that can be full: a real file system behind a thin layer."""
+"""A SQLite VFS over the real file system that counts syncs, and can report a full or broken disk."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.cli.app import app
 from ray_multicluster_scheduler.cli.arguments.examples import EXAMPLES
 from ray_multicluster_scheduler.cli.arguments.lazy_group import LazyGroup, load_all
 from ray_multicluster_scheduler.common.model.submit_options import options_of
-from tests.support.typed_command import check_command
+from tests.support.command_check import check_command
 from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Rmcs
 

@@ -9,7 +9,7 @@ import pytest
 from ray_multicluster_scheduler.common.exception import TaskCancelledError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime import shutdown_report
-from tests.support.moments import press_ctrl_c, when_main_thread_is_in
+from tests.support.main_thread import press_ctrl_c, when_main_thread_is_in
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import until
 
@@ -40,7 +40,7 @@ def test_its_calls_are(capsys: pytest.CaptureFixture[str]) -> None:
     with ActorPlane() as plane:
         handle = plane.actor().add.remote(1)
         plane.sent(1)
-        other = when_main_thread_is_in("drain", "wait_for", deed=lambda: plane.answer(handle.id, 7))
+        other = when_main_thread_is_in("drain", "wait_for", action=lambda: plane.answer(handle.id, 7))
         end(plane)
         other.join()
         assert handle.result(0) == 7
@@ -76,7 +76,7 @@ def test_ctrl_c_ends_the_wait_for_calls(monkeypatch: pytest.MonkeyPatch, capsys:
         actor = plane.actor()
         handle = actor.add.remote(1)
         plane.sent(1)
-        other = when_main_thread_is_in("drain", "wait_for", deed=press_ctrl_c)
+        other = when_main_thread_is_in("drain", "wait_for", action=press_ctrl_c)
         end(plane)
         other.join()
         assert (handle.done(), actor.state) == (False, TaskState.CANCELLED)

@@ -28,7 +28,7 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.config import Settings
-from tests.support.moments import press_ctrl_c, when_main_thread_is_in
+from tests.support.main_thread import press_ctrl_c, when_main_thread_is_in
 from tests.support.thread_fleet import ThreadFleet
 from tests.unit.client_api.control_plane import until
 
@@ -391,7 +391,7 @@ class TestTheEnd:
         fleet.gate.clear()
         results = executor(fleet).map(str, range(100))
         until(lambda: len(fleet.handles) == chunked_map.RESERVE)
-        other = when_main_thread_is_in("_next_chunk", deed=press_ctrl_c)
+        other = when_main_thread_is_in("_next_chunk", action=press_ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             next(results)
         other.join()

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime import shutdown_report
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from tests.support.moments import when_main_thread_is_in
+from tests.support.main_thread import when_main_thread_is_in
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job
 
@@ -44,7 +44,7 @@ def test_draining_waits_also_for_what_is_submitted_meanwhile(capsys: pytest.Capt
             plane.finish(first)
             plane.finish(more[0])
 
-        other = when_main_thread_is_in("drain", "wait_for", deed=go_on)
+        other = when_main_thread_is_in("drain", "wait_for", action=go_on)
         shutdown_report.drain(plane.runtime)
         other.join()
         assert [handle.state for handle in (first, *more)] == [TaskState.SUCCEEDED] * 2

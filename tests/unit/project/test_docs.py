@@ -20,8 +20,8 @@ from ray_multicluster_scheduler.control_plane.config import Settings, load_confi
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.simulation.fleet_file import load_fleet
-from tests.support.documented import DOCS, ROOT, Block, blocks
-from tests.support.typed_command import check_command
+from tests.support.command_check import check_command
+from tests.support.docs_blocks import DOCS, ROOT, Block, blocks
 from tests.unit.lifecycle.driver import snapshot, task
 from tests.unit.policy.views import node, view
 

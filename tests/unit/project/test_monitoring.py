@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.documented import ROOT
+from tests.support.command_check import check_command
+from tests.support.docs_blocks import ROOT
 from tests.support.promtool import promtool
-from tests.support.typed_command import check_command
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import running

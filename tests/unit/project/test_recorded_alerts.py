@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.simulation.model import (
     cluster,
 )
 from ray_multicluster_scheduler.simulation.workloads.workload import Item
-from tests.support.documented import ROOT
+from tests.support.docs_blocks import ROOT
 from tests.support.promtool import promtool
 from tests.support.recorded_metrics import RecordedMetrics
 

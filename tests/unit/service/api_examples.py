@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.documented import DOCS, ROOT, Block, blocks
+from tests.support.docs_blocks import DOCS, ROOT, Block, blocks
 
 DOCUMENT = DOCS / "api.md"
 LANGUAGES = ("sh", "python", "javascript")

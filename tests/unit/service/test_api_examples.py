@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documented import prints
+from tests.support.docs_blocks import prints
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.api_examples import Example, check_tools, environment, examples
 from tests.unit.service.http_service import HttpService

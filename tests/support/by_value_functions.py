@@ -1,4 +1,4 @@
-"""Functions that go to a cluster by value, and a cluster that they keep full."""
+"""Functions that are pickled by value, and a context in which a cluster is full."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler import TaskState, UnifiedScheduler, submit_task_async
-from tests.support.mac_alone import until
+from tests.support.mac_cluster import until
 
 WHOLE = {"CPU": 2}
-"""All that one of the clusters has."""
+"""All resources of one cluster."""
 
 
 def all_idle(scheduler: UnifiedScheduler) -> None:
-    """Wait until both clusters are known to be free: a tag or a preference is a wish, and only then it decides."""
+    """Wait until both clusters are reported as idle, since tags and preferences decide only then."""
     until(lambda: all((row["free"] or {}).get("CPU") == 2 for row in scheduler.list_clusters(refresh=True)), 60)
 
 
 def where() -> Any:
-    """A function that goes by value and tells its cluster."""
+    """A by-value function that returns its cluster."""
 
     def run() -> str:
         from ray_multicluster_scheduler import current
@@ -31,7 +31,7 @@ def where() -> Any:
 
 
 def noting() -> Any:
-    """One that goes by value and adds a line to a file."""
+    """A by-value function that adds a line to a file."""
 
     def run(path: str, line: str) -> str:
         with open(path, "a") as file:
@@ -42,7 +42,7 @@ def noting() -> Any:
 
 
 def waiting() -> Any:
-    """One that goes by value and ends when a file is there."""
+    """A by-value function that ends when a file exists."""
 
     def run(path: str) -> str:
         import os
@@ -57,7 +57,7 @@ def waiting() -> Any:
 
 @contextmanager
 def full(folder: Path, cluster: str = "mac") -> Iterator[Path]:
-    """That cluster has no free CPU, until the file that is given is made; it is made at the end in any case."""
+    """Keep all CPUs of that cluster in use until the yielded file exists; it is created at the end."""
     go = folder / f"go-{cluster}"
     holder = submit_task_async(waiting(), (str(go),), None, WHOLE, preferred_cluster=cluster, fallback="wait")
     try:

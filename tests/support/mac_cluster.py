@@ -1,4 +1,4 @@
-"""For tests that harm one cluster of the shared fleet: a configuration with it alone, its agents, and patience."""
+"""For tests that break one cluster of the shared fleet: a configuration with only "mac", and its agents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def config_of_mac(fleet: LocalFleet, folder: Path, **settings: object) -> Path:
 
 @contextmanager
 def line_to_mac(fleet: LocalFleet, folder: Path, **settings: object) -> Iterator[UnifiedScheduler]:
-    """A scheduler whose agent dials back through the cluster's forwarder, so that the line can be cut."""
+    """A scheduler whose agent dials back through the cluster's forwarder, so that the connection can be cut."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     advertise = fleet.expose("mac", port)
@@ -39,7 +39,7 @@ def line_to_mac(fleet: LocalFleet, folder: Path, **settings: object) -> Iterator
 
 
 def agents_of_mac(fleet: LocalFleet) -> list[psutil.Process]:
-    """The link agents that run there, everybody's."""
+    """All link agents that run there."""
     found = []
     for pid in fleet.processes("mac"):
         try:
@@ -51,9 +51,9 @@ def agents_of_mac(fleet: LocalFleet) -> list[psutil.Process]:
     return found
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0, tell: Callable[[], object] = str) -> None:
-    """Wait for what another process does; ``tell`` says what there is instead if it does not."""
+def until(condition: Callable[[], bool], seconds: float = 30.0, describe: Callable[[], object] = str) -> None:
+    """Wait for what another process does; ``describe`` adds to the error message."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"it did not happen in time {tell()}"
+        assert time.monotonic() < deadline, f"it did not happen in time {describe()}"
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The actor that tests of actors through a service make. It imports nothing that a cluster does not have."""
+"""The actor class of test_service_actors.py. It imports only modules that a cluster has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Counter:
-    """Writes what it does to a file."""
+    """Records its calls in a file."""
 
     def __init__(self, path: str = "", start: int = 0) -> None:
         self.value, self.path = start, path
@@ -31,7 +31,7 @@ class Counter:
         return b"x" * size
 
     def plus(self, other: Any) -> int:
-        """With what another actor has."""
+        """Add the value of another actor."""
         return self.value + int(other.read.remote().result(20))
 
     def _note(self, text: str) -> None:

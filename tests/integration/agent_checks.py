@@ -1,7 +1,7 @@
-"""Checks of an Agent without a cluster, run by the interpreter that has Ray: `python agent_alone.py NAME`.
+"""Checks of an Agent without a cluster, run by the interpreter that has Ray: `python agent_checks.py NAME`.
 
-Ray is installed there but not connected, so what is given to it fails, unless a check puts something else in its
-place; everything of the agent itself is real. pytest is not installed there, hence plain asserts.
+Ray is installed there but not connected, so calls to it fail unless a check replaces them; the agent itself is real.
+pytest is not installed there, hence plain asserts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEY = ("t1", 1)
 
 
 class Wire:
-    """The agent's end of a connection: what it sent is read back, what it should hear is fed."""
+    """The agent's end of a connection: a check feeds messages and reads the sent ones."""
 
     def __init__(self) -> None:
         self.reader = asyncio.StreamReader()
@@ -92,7 +92,7 @@ def call(function_at: int | None, arguments_at: int, key: tuple[str, int] = KEY)
 
 
 class NoProbe:
-    """Nobody looks; the head owes no answer."""
+    """No query is open, so the head need not answer."""
 
     def silent_s(self) -> float:
         return 0.0
@@ -210,7 +210,7 @@ async def what_happened_during_a_cut_is_told_after_it() -> None:
 
 
 async def a_call_that_comes_again_is_told_as_it_is() -> None:
-    """As from a service that was started again and only knows that it may have sent it."""
+    """As from a restarted service that may have sent it before."""
     agent, wire, serving = await with_one_call()
     agent._handle_worker(Message("started", {"id": "t1", "attempt": 1, "at": 5.0, "node": "n1"}))
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
@@ -220,7 +220,7 @@ async def a_call_that_comes_again_is_told_as_it_is() -> None:
 
 
 async def old_bytes_do_not_renew_a_lease_that_is_over() -> None:
-    """As when the process was stopped: an answer to an early question, and work, lie in its buffers."""
+    """As after SIGSTOP: an answer to an earlier query, and calls, are in its buffers."""
     agent, wire = new_agent(lease_s=0.2), Wire()
     early = time.monotonic()
     serving = serve(agent, wire)
@@ -287,7 +287,7 @@ async def a_gang_that_ray_refuses_is_answered() -> None:
 
 
 class ActorOfRay:
-    """In the place of an actor's handle: writes down what is called, and answers when a check says so."""
+    """Replaces an actor handle: records calls, and answers on command of a check."""
 
     def __init__(self, agent: Agent, key: tuple[str, int] = ("a1", 1)) -> None:
         record = CallRecord(key, name="A", actor={})
@@ -311,7 +311,7 @@ def method_call(name: str, number: int, life: int, **values: Any) -> dict[str, A
 
 
 async def heard_all(wire: Wire) -> None:
-    """Whatever was fed has been handled."""
+    """Wait until all fed messages are handled."""
     before = len(wire.of(m.PONG))
     wire.feed(m.PING, {"t": 7})
     while len(wire.of(m.PONG)) == before:

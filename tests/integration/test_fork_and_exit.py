@@ -1,4 +1,4 @@
-"""Programs that submit at moments when most libraries hang: after a fork, at exit."""
+"""Programs that submit after a fork, or at interpreter exit."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_submitting_at_exit_is_refused_with_a_sentence(fleet: LocalFleet, tmp_pa
 
 
 def test_items_queued_at_program_end_are_run(fleet: LocalFleet, tmp_path: Path) -> None:
-    """Whatever names it imported, and in whatever order: not even a link was made by then."""
+    """Independently of its imports; no link was up at that time."""
     notes = tmp_path / "notes"
     run(UNSENT, fleet, tmp_path, str(notes))
     assert notes.read_text() == "xxxx"

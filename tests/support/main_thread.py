@@ -1,4 +1,4 @@
-"""Doing something while the main thread is somewhere, not a while before or after."""
+"""Run an action exactly while the main thread is inside given functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.eventually import until
 
 
 def main_thread_is_in(*functions: str) -> bool:
-    """In all of these, one of which has called the other."""
+    """Whether all these functions are on the stack of the main thread."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     names = set()
     while frame is not None:
@@ -21,15 +21,14 @@ def main_thread_is_in(*functions: str) -> bool:
     return set(functions) <= names
 
 
-def when_main_thread_is_in(*functions: str, deed: Callable[[], object]) -> threading.Thread:
-    """Do it then, on another thread; to be joined. If it never comes there the deed is done after a minute all the
-    same, for nothing is to wait for ever."""
+def when_main_thread_is_in(*functions: str, action: Callable[[], object]) -> threading.Thread:
+    """Run the action then, or after a minute, on another thread, which the caller has to join."""
 
     def work() -> None:
         try:
             until(lambda: main_thread_is_in(*functions), 60)
         finally:
-            deed()
+            action()
 
     thread = threading.Thread(target=work)
     thread.start()

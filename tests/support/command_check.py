@@ -1,4 +1,4 @@
-"""Is a command that some text tells people to type one of ours?"""
+"""Check that a command line shown in a text is valid for `rmcs`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ray_multicluster_scheduler.cli.arguments.lazy_group import LazyGroup, load_
 
 
 def check_command(words: list[str]) -> None:
-    """What stands after `rmcs`. Fails for a command that is not there, and for options that it does not take."""
+    """Check the words after `rmcs`. Fails for an unknown command or option."""
     root = typer.main.get_group(app)
     assert isinstance(root, LazyGroup)
     command: TyperGroup | TyperCommand = load_all(root)
     context = typer.Context(command, info_name="rmcs")
     rest = list(words)
     while isinstance(command, TyperGroup) and rest and not rest[0].startswith("-"):
-        said = rest.pop(0)
-        found = command.get_command(context, said)
+        word = rest.pop(0)
+        found = command.get_command(context, word)
         assert found is not None, f"there is no `rmcs {' '.join(words)}`"
         command = found
-        context = typer.Context(command, parent=context, info_name=said)
+        context = typer.Context(command, parent=context, info_name=word)
     command.make_context("rmcs", rest, parent=context.parent, resilient_parsing=True)
