@@ -92,7 +92,7 @@ def _print_from_service(item_id: str, address: str | None, output: Format) -> bo
 
 
 def _explanation(service: Service, selector: str) -> dict[str, Any]:
-    """Tries the id as it is first: members of gangs are found only so."""
+    """Tries the id as it is first, since members of gangs are found only by their full id."""
     try:
         if selector != LAST:
             return dict(service.get(api_path("items", selector, "explain")))

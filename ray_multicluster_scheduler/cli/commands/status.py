@@ -68,7 +68,7 @@ def fetch_status(service: Service) -> dict[str, Any]:
 
 
 def status_overview(fetched: dict[str, Any], now: float, problem: str = "") -> Group:
-    """``problem``: why there is nothing newer."""
+    """``problem``: why the shown data is not current; empty if it is."""
     from rich.console import Group
     from rich.text import Text
 

@@ -52,7 +52,7 @@ def iso(seconds: float) -> str:
 
 
 def with_iso_times(data: Any) -> Any:
-    """The same data with times as text; keys tell which numbers are times (``at``, ``since``, ``…_at`` …)."""
+    """The same data with times as text; numbers are times if their keys are ``at``, ``since``, ``…_at`` or similar."""
     if isinstance(data, dict):
         return {key: iso(one) if _is_time(key, one) else with_iso_times(one) for key, one in data.items()}
     if isinstance(data, (list, tuple)):

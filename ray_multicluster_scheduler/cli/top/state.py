@@ -86,8 +86,8 @@ def _edit_filter(view: View, key: str) -> View:
 
 
 def rows_needed(view: View, room: int) -> int:
-    """How many rows of the queue the view needs. They arrive in the default order; another order or a filter needs all
-    rows. The other panes show only their number."""
+    """How many rows of the queue the view needs: all for a filter or another order than the default one; none for the
+    other panes, which show only their number."""
     if view.pane != "queue":
         return 0
     if view.filter or view.backwards or view.sort == "state":

@@ -114,7 +114,8 @@ def test_submit_options_are_as_the_fields_are_defined(flag: str, keyword: str) -
     field = options_of("job")[keyword]
     assert field.values is not None
     assert option.help.startswith(field.about.doc.rstrip("."))
-    limits = option.min, option.max
+    bounded = getattr(option, "type", option)  # of Click, or of a newer Typer
+    limits = getattr(bounded, "min", None), getattr(bounded, "max", None)
     assert limits == (field.values.ge, field.values.le)
 
 

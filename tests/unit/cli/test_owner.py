@@ -107,4 +107,4 @@ def test_limits_are_for_admins(
     monkeypatch.setenv("RMCS_TOKEN", service.token_for("otto", Role.OPERATOR))
     assert main(["owner", "list"]) == 0
     assert main(["owner", "set", "ann", "--weight", "3"]) == 1
-    assert "for a token with the role admin" in capsys.readouterr().err
+    assert "More: rmcs explain NOT_ALLOWED" in capsys.readouterr().err

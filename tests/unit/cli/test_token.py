@@ -115,7 +115,7 @@ def test_it_is_for_admins(
 ) -> None:
     monkeypatch.setenv("RMCS_TOKEN", service.token_for("otto", Role.OPERATOR))
     assert main(["token", "list"]) == 1
-    assert "for a token with the role admin" in capsys.readouterr().err
+    assert "More: rmcs explain NOT_ALLOWED" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["token", "owner"])
