@@ -1,6 +1,6 @@
 """ConnectionLifecycleManager: closes links that have been idle for a while.
 
-An agent takes about 210 MB on the cluster's head, so it does not stay for ever; the next task starts a new one.
+An agent takes about 210 MB on the cluster's head, so an idle one is stopped; the next task starts a new one.
 """
 
 from __future__ import annotations

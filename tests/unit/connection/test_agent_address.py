@@ -36,14 +36,14 @@ def test_listen_and_advertise(listen: str, advertise: str, expected: AgentAddres
 
 @pytest.mark.parametrize("text", ["", ":7000", "host:", "host:port", "host:70000", "host:-1", "::1", "fe80::1:7000"])
 @pytest.mark.parametrize("key", ["agent_listen", "agent_advertise"])
-def test_what_is_no_address_is_refused_with_the_keys_name(key: str, text: str) -> None:
+def test_the_error_for_an_invalid_address_names_the_key(key: str, text: str) -> None:
     listen, advertise = (text, "auto") if key == "agent_listen" else ("auto", text)
     with pytest.raises(ConfigurationError, match=key) as caught:
         agent_address(listen, advertise, LOCAL, "a")
     assert "host:port" in str(caught.value.next_step)
 
 
-def test_a_dashboard_whose_name_nobody_knows_names_the_cluster() -> None:
+def test_the_error_for_an_unresolvable_dashboard_names_the_cluster() -> None:
     with pytest.raises(ClusterConnectionError, match="'lab'") as caught:
         agent_address("auto", "auto", "http://no-such-host.invalid:8265", "lab")
     assert caught.value.cluster == "lab"

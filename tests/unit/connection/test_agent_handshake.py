@@ -81,7 +81,7 @@ async def test_a_token_does_not_live_long(plane: Plane) -> None:
 @pytest.mark.parametrize(
     ("cluster", "agent", "ends"),
     [
-        pytest.param("b", "agent-1", Rejected, id="whoever has the key is told so for sure"),
+        pytest.param("b", "agent-1", Rejected, id="rejected with a proof"),
         pytest.param("a", "agent-2", CannotDial, id="of whom nothing is known nothing can be proved"),
     ],
 )
@@ -142,7 +142,7 @@ async def test_an_agent_that_is_no_longer_expected_stays_outside(plane: Plane) -
         await dial_and_close(join(plane, token))
 
 
-async def test_one_that_was_in_and_is_no_longer_expected_is_told_so_and_can_be_sure_of_it(plane: Plane) -> None:
+async def test_a_revoked_agent_is_rejected_with_a_proof(plane: Plane) -> None:
     token, _ = plane.port.expect("a", "agent-1", plane.link())
     secret = str((await dial_and_close(join(plane, token)))["secret"])
     plane.port.revoke("agent-1")
@@ -240,7 +240,7 @@ async def test_something_that_speaks_another_protocol_is_hung_up_on(plane: Plane
     writer.close()
 
 
-async def test_somebody_who_connects_and_says_nothing_is_hung_up_on(
+async def test_a_connection_without_hello_times_out(
     plane: Plane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(agent_listener, "_HANDSHAKE_TIMEOUT_S", 0.2)
@@ -255,7 +255,7 @@ async def test_somebody_who_connects_and_says_nothing_is_hung_up_on(
 
 
 @pytest.mark.parametrize("banner", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
-async def test_an_agent_that_meets_another_protocol_says_so(banner: bytes) -> None:
+async def test_an_agent_reports_another_protocol(banner: bytes) -> None:
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(banner)
         await writer.drain()
@@ -278,7 +278,7 @@ async def test_an_agent_tries_every_address(plane: Plane) -> None:
         await dial_and_close(Join("a", "agent-1", addresses[:1], token))
 
 
-async def test_an_agent_keeps_trying_until_its_time_is_over(plane: Plane) -> None:
+async def test_an_agent_dials_until_its_deadline(plane: Plane) -> None:
     number = plane.number
     await plane.port.close()
     late = AgentListener("127.0.0.1", number, plane.clock)
@@ -313,7 +313,7 @@ async def test_an_agent_dials_no_longer_than_it_may() -> None:
     server.close()
 
 
-async def test_the_lease_of_a_new_connection_counts_from_when_the_agent_asked(plane: Plane) -> None:
+async def test_the_lease_of_a_new_connection_counts_from_hello(plane: Plane) -> None:
     token, _ = plane.port.expect("a", "agent-1", plane.link())
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -333,13 +333,13 @@ async def test_the_lease_of_a_new_connection_counts_from_when_the_agent_asked(pl
     server.close()
 
 
-async def test_an_agent_whose_link_is_over_is_sent_away_and_told_why(plane: Plane) -> None:
+async def test_an_agent_with_an_ended_link_is_rejected_with_the_reason(plane: Plane) -> None:
     link, agent = await plane.pair()
     await agent.cut()
     await plane.heard.until("link_down")
     await link.close("it is over")
     seen = len(plane.heard.events)
-    with pytest.raises(Rejected, match="is over"):
+    with pytest.raises(Rejected, match="has ended"):
         await agent.dial()
     assert len(plane.heard.events) == seen, "after link_closed nothing comes any more"
     assert not link.connected

@@ -59,7 +59,7 @@ async def test_everything_of_a_call_arrives_over_there(plane: Plane) -> None:
     assert head["fn"] == sent.function_digest
 
 
-async def test_repeated_reports_are_heard_once_and_still_acknowledged(plane: Plane) -> None:
+async def test_repeated_events_are_reported_once_and_still_acknowledged(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1")])
     for _ in range(2):
@@ -144,7 +144,7 @@ async def test_many_calls_travel_in_few_messages_and_a_function_once(plane: Plan
     assert bench == [b"f", b"g"]
 
 
-async def test_a_large_call_travels_alone_and_holds_up_nobody(plane: Plane) -> None:
+async def test_a_large_call_travels_alone_and_delays_no_other(plane: Plane) -> None:
     link, agent = await plane.pair()
     large = call("large", arguments=b"x" * (40 * CHUNK_BYTES))
     link.submit([call("t1"), large, call("t2")])
@@ -192,7 +192,7 @@ async def test_a_large_function_is_sent_once_and_calls_that_need_it_wait_until_i
     assert unknown_functions(agent.of(m.CALLS)) == []
 
 
-async def test_cancel_asks_for_the_end_and_the_answer_says_when(plane: Plane) -> None:
+async def test_cancel_sends_a_request_and_the_result_ends_the_call(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1")])
     agent.accept(T1)
@@ -263,7 +263,7 @@ async def test_a_silent_agent_is_a_sentence_in_time(plane: Plane) -> None:
     assert time.monotonic() - began < 30
 
 
-async def test_a_snapshot_is_asked_for_and_told_to_the_listener(plane: Plane) -> None:
+async def test_a_snapshot_is_requested_and_reported_to_the_listener(plane: Plane) -> None:
     link, agent = await plane.pair()
     agent.snapshot(cpus=1.0)
     await plane.heard.until("snapshot")
@@ -278,7 +278,7 @@ async def test_a_snapshot_is_asked_for_and_told_to_the_listener(plane: Plane) ->
     assert plane.heard.of("snapshot")[-1][1] == snapshot
 
 
-async def test_an_agent_tells_that_its_head_is_silent(plane: Plane) -> None:
+async def test_a_silent_head_is_reported(plane: Plane) -> None:
     _, agent = await plane.pair()
     agent.say(m.HEAD, {"silent_s": 16.5})
     assert await plane.heard.until("head_silent") == [("head_silent", plane.heard.events[0][1].cluster, 16.5)]
@@ -374,7 +374,7 @@ async def test_a_function_that_the_agent_has_dropped_is_sent_again_with_the_call
     assert plane.heard.story("t2") == ["finished"]
 
 
-async def test_a_listener_that_fails_costs_the_connection_and_what_is_owed_is_watched(
+async def test_an_error_of_the_listener_ends_the_connection_and_pending_calls_are_watched(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, agent = await plane.pair(heartbeat_s=0.05)
@@ -391,7 +391,7 @@ async def test_a_listener_that_fails_costs_the_connection_and_what_is_owed_is_wa
     await plane.heard.until("finished")
 
 
-async def test_what_is_observed_of_the_machine_is_told(plane: Plane) -> None:
+async def test_observed_use_is_part_of_the_snapshot(plane: Plane) -> None:
     _, agent = await plane.pair()
     agent.say(m.SNAPSHOT, {"nodes": [], "observed": {"cpu": 0.5, "memory": 0.25}})
     agent.snapshot()
@@ -400,7 +400,7 @@ async def test_what_is_observed_of_the_machine_is_told(plane: Plane) -> None:
     assert told == [{"cpu": 0.5, "memory": 0.25}, None]
 
 
-async def test_output_of_a_call_that_is_answered_is_not_told(plane: Plane) -> None:
+async def test_output_of_a_finished_call_is_not_reported(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1")])
     agent.finish(T1)

@@ -21,7 +21,7 @@ from tests.unit.connection.conftest import Plane
 T1, T2, T3 = ("t1", 1), ("t2", 1), ("t3", 1)
 
 
-async def test_when_the_agents_job_is_over_every_call_is_answered_and_the_link_ends(plane: Plane) -> None:
+async def test_when_the_agents_job_has_ended_all_calls_are_finished_and_the_link_ends(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1"), call("t2"), call("t3")])
     link.cancel("t3", 1, force=False)
@@ -44,7 +44,7 @@ async def test_when_the_agents_job_is_over_every_call_is_answered_and_the_link_e
     assert link.ended.is_set()
 
 
-async def test_an_agent_that_is_not_heard_of_is_dead_when_its_lease_is_over(plane: Plane) -> None:
+async def test_a_silent_agent_is_dead_when_its_lease_has_expired(plane: Plane) -> None:
     began = time.monotonic()
     link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.6)
     link.submit([call("t1")])
@@ -73,7 +73,7 @@ async def test_an_agent_that_answers_is_not_given_up(plane: Plane) -> None:
     assert link.connected
 
 
-async def test_the_lease_counts_from_when_the_agent_may_have_heard_us_last(plane: Plane) -> None:
+async def test_the_lease_counts_from_the_last_message_that_the_agent_may_have_received(plane: Plane) -> None:
     """The agent asks late in the life of a connection; our answer renews its lease, and so our own count."""
     _, agent = await plane.pair(heartbeat_s=0.6, lease_s=1.0, lost_after_s=2.0)
     await asyncio.sleep(1.6)
@@ -111,7 +111,7 @@ async def test_an_agent_that_returns_while_its_job_is_being_ended_stays_outside(
     link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, stop_agent=stop_agent)
     await agent.cut()
     await asyncio.wait_for(ending.wait(), 60)
-    with pytest.raises(Rejected, match="is over"):
+    with pytest.raises(Rejected, match="has ended"):
         await agent.dial()
     assert not link.connected
     go_on.set()
@@ -213,7 +213,7 @@ async def test_a_dashboard_that_fails_in_a_new_way_does_not_stop_the_watch(plane
     assert plane.heard.result("t1").failure is FailureClass.CLUSTER
 
 
-async def test_close_tells_the_agent_and_answers_everything(plane: Plane) -> None:
+async def test_close_sends_close_and_finishes_all_calls(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1"), call("t2")])
     link.cancel("t2", 1, force=False)
@@ -259,7 +259,7 @@ async def test_a_call_given_to_a_closed_link_is_answered_at_once(plane: Plane) -
     assert plane.heard.result("t1").failure is FailureClass.CLUSTER
 
 
-async def test_nothing_is_heard_after_the_end(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_event_is_reported_after_the_end(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "_CLOSE_TIMEOUT_S", 0.05)
     link, agent = await plane.pair()
     link.submit([call("t1")])
@@ -285,7 +285,7 @@ async def test_a_closed_link_leaves_nothing_behind(plane: Plane) -> None:
     assert [task for task in asyncio.all_tasks() if task is not mine] == []
 
 
-async def test_an_agent_is_told_that_we_are_away_and_its_word_is_waited_for(plane: Plane) -> None:
+async def test_an_absence_is_announced_and_confirmed_by_the_agent(plane: Plane) -> None:
     link, agent = await plane.pair()
     parking = asyncio.create_task(link.announce_absence(600.0))
     assert (await agent.until(m.AWAY)).head == {"seconds": 600.0}
@@ -296,13 +296,13 @@ async def test_an_agent_is_told_that_we_are_away_and_its_word_is_waited_for(plan
     assert plane.heard.kinds() == ["link_up"], "nobody is told anything"
 
 
-async def test_one_that_does_not_answer_to_that_holds_up_nobody(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unconfirmed_absence_times_out(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "_CLOSE_TIMEOUT_S", 0.05)
     link, _ = await plane.pair()
     assert not await asyncio.wait_for(link.announce_absence(600.0), 60)
 
 
-async def test_one_that_was_told_so_is_waited_for_that_much_longer(plane: Plane) -> None:
+async def test_an_announced_absence_extends_the_lease(plane: Plane) -> None:
     began = time.monotonic()
     link = plane.link(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, inherited=True, away_s=0.6)
     link.adopt("t1", 1)
@@ -312,7 +312,7 @@ async def test_one_that_was_told_so_is_waited_for_that_much_longer(plane: Plane)
     assert "after 0.8 s" in plane.heard.result("t1").message
 
 
-async def test_one_that_may_not_know_that_it_was_let_in_is_not_back(plane: Plane) -> None:
+async def test_an_agent_has_returned_only_after_its_first_ping(plane: Plane) -> None:
     """The welcome was lost on its way: the agent goes on for as long as it was told before."""
     began = time.monotonic()
     link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, inherited=True, away_s=0.6)
@@ -323,7 +323,7 @@ async def test_one_that_may_not_know_that_it_was_let_in_is_not_back(plane: Plane
     assert not link.lease_renewed.is_set()
 
 
-async def test_one_that_breaks_off_and_comes_again_is_told_again(plane: Plane) -> None:
+async def test_an_absence_is_announced_again_after_a_reconnect(plane: Plane) -> None:
     link, agent = await plane.pair()
     announcing = asyncio.create_task(link.announce_absence(600.0))
     await agent.until(m.AWAY)

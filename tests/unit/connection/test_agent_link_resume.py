@@ -174,7 +174,7 @@ async def test_a_call_that_cannot_be_encoded_is_refused_when_the_agent_is_back_a
     assert len(plane.heard.of("link_down")) == 1
 
 
-async def test_a_start_that_is_told_again_after_the_cut_is_heard_once(plane: Plane) -> None:
+async def test_a_start_that_is_repeated_after_a_reconnect_is_reported_once(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1"), call("t2")])
     agent.accept(T1, T2)
@@ -192,7 +192,7 @@ async def test_a_start_that_is_told_again_after_the_cut_is_heard_once(plane: Pla
 # ---- calls that the process before ours has sent
 
 
-async def test_a_call_of_the_process_before_is_asked_for_and_its_answer_told(plane: Plane) -> None:
+async def test_a_call_of_the_previous_process_is_requested_and_its_result_reported(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.adopt(*T1)
     assert (await agent.until(m.RESUME)).head["keys"] == [["t1", 1]]
@@ -216,7 +216,7 @@ async def test_a_call_of_the_process_before_that_the_agent_does_not_know_is_lost
     assert agent.calls() == []
 
 
-async def test_a_call_of_the_process_before_is_asked_for_when_the_agent_comes_back(plane: Plane) -> None:
+async def test_a_call_of_the_previous_process_is_requested_after_the_reconnect(plane: Plane) -> None:
     link, agent = await plane.pair()
     await cut(plane, link, agent)
     link.adopt(*T1)
@@ -225,7 +225,7 @@ async def test_a_call_of_the_process_before_is_asked_for_when_the_agent_comes_ba
     assert (await agent.until(m.CANCEL)).head == {"id": "t1", "attempt": 1, "force": False}
 
 
-async def test_a_call_of_the_process_before_is_lost_with_a_link_that_is_over(plane: Plane) -> None:
+async def test_a_call_of_the_previous_process_is_lost_with_an_ended_link(plane: Plane) -> None:
     link, _ = await plane.pair()
     await link.close("enough")
     link.adopt(*T1)
@@ -249,7 +249,7 @@ async def test_an_answer_is_acknowledged_only_when_it_is_kept(plane: Plane) -> N
     assert (await agent.until(m.ACK)).head["keys"] == [["t1", 1]]
 
 
-async def test_an_answer_that_comes_again_before_it_is_kept_is_told_once(plane: Plane) -> None:
+async def test_a_result_that_is_repeated_before_it_is_durable_is_reported_once(plane: Plane) -> None:
     plane.heard.slow = True
     link, agent = await plane.pair()
     link.submit([call("t1")])

@@ -27,7 +27,7 @@ def _fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("carrier", ["agent", "dial_in"])
 @pytest.mark.parametrize("why", [FAILS, REFUSES, KNOWS_NOTHING], ids=["fails", "refuses", "knows nothing"])
-async def test_why_an_agent_has_failed_is_told_though_its_log_cannot_be_read(
+async def test_the_reason_of_a_failure_is_reported_without_a_readable_log(
     carrier: str, why: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet, _ = fleet_with_two_carriers(carrier=carrier)

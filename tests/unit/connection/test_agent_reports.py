@@ -60,7 +60,7 @@ def test_start_and_output_during_a_disconnect_are_sent_after_it_in_order() -> No
     assert (desk.report.chunks, desk.report.dropped) == (4, 0)
 
 
-def test_what_is_kept_is_bounded_and_the_rest_is_counted() -> None:
+def test_kept_output_is_bounded_and_the_rest_is_counted() -> None:
     desk = Desk()
     desk.backlog = None
     desk.print("x" * (MAX_UNSENT_CHARS - 1))

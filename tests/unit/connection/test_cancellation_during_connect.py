@@ -93,7 +93,7 @@ async def test_an_agent_that_is_cancelled_while_it_dials_does_not_go_on(
     assert await is_cancelled(work)
 
 
-async def test_who_opens_a_websocket_and_is_cancelled_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_websocket_open_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     http = DashboardHttp("a", "http://127.0.0.1:1", token=lambda: None)
 
     async def follows() -> None:

@@ -93,7 +93,7 @@ def test_a_way_that_was_found_closed_is_tried_again_after_some_minutes() -> None
     assert again.why.endswith(". No route.")
 
 
-def test_when_every_way_is_closed_the_next_try_begins_with_the_first_and_all_is_told() -> None:
+def test_after_all_carriers_failed_the_next_try_begins_with_the_first_and_lists_all_problems() -> None:
     choices, one = CarrierSelector(FakeClock()), config(dashboard="http://h:8265")
     assert choices.choose_after(one, "agent", CANNOT).carrier == "dial_in"
     with pytest.raises(LinkProblem, match=r"cannot dial back to .*\. No route\.") as told:
@@ -113,7 +113,7 @@ def test_a_way_that_was_only_tried_because_others_are_closed_is_not_kept_if_it_f
 
 
 @pytest.mark.parametrize("carrier", ["agent", "dial_in", "ray_client"])
-def test_there_is_no_other_way_where_one_was_asked_for(carrier: Any) -> None:
+def test_a_configured_carrier_has_no_alternative(carrier: Any) -> None:
     with pytest.raises(LinkProblem) as told:
         CarrierSelector(FakeClock()).choose_after(config(**BOTH, carrier=carrier), carrier, CANNOT)
     assert told.value is CANNOT
@@ -127,13 +127,13 @@ def test_other_problems_are_no_reason_to_go_another_way() -> None:
     assert choices.choose(both).carrier == "agent"
 
 
-def test_what_is_written_of_an_agent_that_is_dialled_is_read_again() -> None:
+def test_the_record_of_a_dialled_agent_round_trips() -> None:
     one = AgentRecord("a", "agent-1", "s", "127.0.0.1", 1, carrier="dial_in", listens=(("h", 7),), identity="pem")
     one = replace(one, fingerprint="ab" * 32)
     assert AgentRecord.from_dict(json.loads(json.dumps(one.to_dict()))) == one
 
 
-def test_what_an_older_process_wrote_of_an_agent_came_by_a_job() -> None:
+def test_an_older_record_means_the_agent_carrier() -> None:
     old = AgentRecord("a", "agent-1", "s", "127.0.0.1", 1).to_dict()
     del old["carrier"], old["session"], old["why"]
     read = AgentRecord.from_dict(old)

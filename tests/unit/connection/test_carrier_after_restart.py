@@ -41,7 +41,7 @@ async def next_process(fleet: Fleet, *agents: AgentRecord) -> tuple[Fleet, Scrip
     return after, client
 
 
-async def test_the_next_process_tells_the_same_way_and_the_same_reason() -> None:
+async def test_the_next_process_reports_the_same_carrier_and_reason() -> None:
     fleet, choice = await reached_by_ray_client()
     assert "cannot listen at 127.0.0.1:7" in choice.why
     after, client = await next_process(fleet, *fleet.agents.values())
@@ -55,7 +55,7 @@ async def test_the_next_process_tells_the_same_way_and_the_same_reason() -> None
     await close_fleet(after)
 
 
-async def test_of_an_agent_whose_reason_was_not_written_down_the_way_is_told() -> None:
+async def test_an_agent_without_a_recorded_reason_reports_its_carrier() -> None:
     fleet, _ = await reached_by_ray_client()
     (known,) = fleet.agents.values()
     after, _ = await next_process(fleet, replace(known, why=""))
@@ -72,7 +72,7 @@ async def test_an_agent_of_a_cluster_that_was_removed_meanwhile_is_restored_all_
     await close_fleet(after)
 
 
-async def test_what_is_known_of_a_cluster_goes_with_it() -> None:
+async def test_records_of_a_removed_cluster_are_dropped() -> None:
     fleet, choice = await reached_by_ray_client()
     foreign = {"rmcs_control_plane": "other", "rmcs_agent": "a"}
     fleet.dashboard.jobs["x"] = {"status": "RUNNING", "metadata": foreign}

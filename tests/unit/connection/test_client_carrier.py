@@ -84,7 +84,7 @@ async def test_a_gateway_that_is_gone_is_dead_only_if_that_is_known_else_its_lea
     assert await bench.carrier.death_reason("a", AGENT.agent) == over
 
 
-def test_only_what_the_node_itself_says_of_a_process_is_a_known_death() -> None:
+def test_only_the_nodes_own_report_proves_a_death() -> None:
     died = "The actor died unexpectedly before finishing this task.\n\tactor_id: 12\n"
     worker = "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR."
     node = "The actor died because its node has died. Node Id: 77"
@@ -99,9 +99,7 @@ def test_only_what_the_node_itself_says_of_a_process_is_a_known_death() -> None:
     assert known_death(asyncio.CancelledError()) is None
 
 
-async def test_the_next_connector_is_started_by_what_the_configuration_says_then(
-    bench: CarrierBench, tmp_path: Path
-) -> None:
+async def test_the_next_connector_uses_the_current_configuration(bench: CarrierBench, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     note = "open({!r}, 'w').write(order['head'])\n"
     bench.uses(connector_python=bench.interpreter("before", note.format(str(first)) + READY), auth_token="old" * 10)
@@ -118,7 +116,7 @@ async def test_the_next_connector_is_started_by_what_the_configuration_says_then
     assert (first.read_text(), second.read_text()) == ("127.0.0.1:1", "127.0.0.1:2")
 
 
-async def test_an_interpreter_that_is_not_there_is_told_and_asked_for_again(bench: CarrierBench) -> None:
+async def test_a_missing_interpreter_raises_and_is_looked_up_again(bench: CarrierBench) -> None:
     bench.uses(connector_python="/no/such/python")
     process = bench.restore()
     await eventually(lambda: process.failure is not None)
@@ -128,7 +126,7 @@ async def test_an_interpreter_that_is_not_there_is_told_and_asked_for_again(benc
     await asyncio.wait_for(process.ready.wait(), 60)
 
 
-async def test_a_gateway_that_nobody_connects_to_is_told_to_end_after_half_a_minute(
+async def test_a_gateway_without_a_connection_ends_after_half_a_minute(
     bench: CarrierBench, plane: Plane, tmp_path: Path
 ) -> None:
     note = tmp_path / "join"
@@ -147,7 +145,7 @@ async def test_a_gateway_that_nobody_connects_to_is_told_to_end_after_half_a_min
         ("say('phase', phase='start the gateway', makes=True); sys.exit(3)", True),
     ],
 )
-async def test_that_a_gateway_is_left_to_its_lease_is_told_only_if_one_may_be_there(
+async def test_leaving_a_gateway_to_its_lease_is_logged_only_if_it_may_exist(
     bench: CarrierBench, plane: Plane, caplog: pytest.LogCaptureFixture, text: str, told: bool
 ) -> None:
     caplog.set_level("INFO")
@@ -158,7 +156,9 @@ async def test_that_a_gateway_is_left_to_its_lease_is_told_only_if_one_may_be_th
     assert ("could not be stopped; its lease ends it" in caplog.text) is told
 
 
-async def test_what_is_no_python_is_told_what_a_connector_python_must_be(bench: CarrierBench, plane: Plane) -> None:
+async def test_the_error_for_a_program_that_is_not_python_explains_connector_python(
+    bench: CarrierBench, plane: Plane
+) -> None:
     bench.uses(connector_python="/bin/true")
     with pytest.raises(LinkProblem, match=r"true\): the connector ended \(status 0\)") as caught:
         await bench.carrier.launch(plane.link(), invitation(plane))
@@ -166,7 +166,7 @@ async def test_what_is_no_python_is_told_what_a_connector_python_must_be(bench: 
     assert "connector_python is the path of a Python on this machine" in str(caught.value.next_step)
 
 
-async def test_a_gateway_that_does_not_join_in_time_is_told_with_what_its_connector_was_to_do(
+async def test_the_error_for_a_late_gateway_has_the_phase_of_its_connector(
     bench: CarrierBench, plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_carrier, "JOIN_TIMEOUT_S", 6.0)

@@ -62,7 +62,7 @@ async def test_a_link_is_ended_once_it_has_been_idle_long_enough() -> None:
     await manager.close()
 
 
-async def test_after_close_nobody_watches() -> None:
+async def test_close_ends_the_checks() -> None:
     links = pool(a=10.0)
     manager = ConnectionLifecycleManager(cast("RayClientPool", links), agent_idle_s=0.1)
     await manager.close()

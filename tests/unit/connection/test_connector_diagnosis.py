@@ -60,7 +60,7 @@ def test_any_other_answer_is_one_of_a_ray_client_server() -> None:
     raise_for_status("h:10001", "NOT_FOUND", "no such client", has_token=True)
 
 
-def test_a_mismatch_names_both_versions_and_what_to_set() -> None:
+def test_a_mismatch_names_both_versions_and_the_setting() -> None:
     problem = from_connecting("h:10001", RuntimeError(MISMATCH), ("2.60.0", "3.11.7"))
     assert problem.code == "RAY_MISMATCH"
     assert "the cluster runs Ray 2.52.0 on Python 3.12.4, the connector Ray 2.60.0 on Python 3.11.7" in problem.sentence

@@ -28,7 +28,7 @@ def test_the_clusters_own_then_that_of_the_settings_then_ours_if_it_has_ray(monk
     assert connector_python(config(), Settings()) == sys.executable
 
 
-def test_without_ray_it_is_said_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(LinkProblem, match="has no ray") as caught:
         connector_python(config(), Settings())

@@ -60,7 +60,7 @@ def _fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connector_process, "_BACKOFF_S", (0.01,))
 
 
-async def test_one_that_hangs_is_killed_and_its_successor_only_looks_for_the_gateway(
+async def test_a_hanging_connector_is_killed_and_the_next_one_only_finds_the_gateway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connector_process, "SILENCE_TIMEOUT_S", 3.0)
@@ -79,7 +79,7 @@ async def test_one_that_hangs_is_killed_and_its_successor_only_looks_for_the_gat
     await kept.stop()
 
 
-async def test_one_that_beats_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connector_with_heartbeats_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connector_process, "SILENCE_TIMEOUT_S", 3.0)
     script = Script(tmp_path, READY + "live()")
     kept = ConnectorProcess(MAKE, FIND, script.command)
@@ -90,7 +90,7 @@ async def test_one_that_beats_is_left_alone(tmp_path: Path, monkeypatch: pytest.
     await kept.stop()
 
 
-async def test_one_that_never_gets_ready_is_killed_and_says_what_it_was_about_to_do(
+async def test_a_connector_that_never_gets_ready_is_killed_and_its_phase_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connector_process, "CREATE_TIMEOUT_S", 6.0)
@@ -103,9 +103,7 @@ async def test_one_that_never_gets_ready_is_killed_and_says_what_it_was_about_to
     assert script.starts() == ["make"], "whoever started it decides what comes next"
 
 
-async def test_what_says_nothing_after_its_start_is_killed_and_named_long_before_the_rest_of_the_patience(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_without_output_is_killed_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connector_process, "FIRST_OUTPUT_TIMEOUT_S", 0.5)
     mute = tmp_path / "python"
     mute.write_text("#!/bin/sh\nexec sleep 300\n")
@@ -130,7 +128,7 @@ async def test_a_real_connector_speaks_before_it_does_anything_that_may_take_lon
     ("text", "told"),
     [("sys.exit(3)", True), ("say('phase', phase='connect to h:10001'); sys.exit(3)", False)],
 )
-async def test_what_ends_without_a_word_may_be_no_python(tmp_path: Path, text: str, told: bool) -> None:
+async def test_a_program_that_ends_without_output_may_not_be_python(tmp_path: Path, text: str, told: bool) -> None:
     failure = await ConnectorProcess(MAKE, FIND, Script(tmp_path, text).command).wait_ended()
     assert ("connector_python" in failure.next_step) is told
 
@@ -163,21 +161,23 @@ async def test_whether_there_may_be_a_gateway(
         ("print('no JSON', flush=True); live()", "CONNECTOR_FAILED", "the connector failed: JSONDecodeError"),
     ],
 )
-async def test_why_the_first_one_failed_is_told(tmp_path: Path, text: str, code: str, says: str) -> None:
+async def test_the_failure_of_the_first_connector_is_reported(tmp_path: Path, text: str, code: str, says: str) -> None:
     kept = ConnectorProcess(MAKE, FIND, Script(tmp_path, text).command)
     failure = await kept.wait_ended()
     assert failure.code == code
     assert re.search(says, failure.sentence), failure.sentence
 
 
-async def test_one_that_hangs_up_and_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connector_that_closes_its_output_and_does_not_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connector_process, "_EXIT_TIMEOUT_S", 0.5)
     script = Script(tmp_path, "note = open('/dev/null'); os.dup2(note.fileno(), 1); time.sleep(1000)")
     failure = await asyncio.wait_for(ConnectorProcess(MAKE, FIND, script.command).wait_ended(), 60)
     assert "the connector closed its output and did not end while it was to start" in failure.sentence
 
 
-async def test_what_a_connector_leaves_behind_does_not_hold_up_its_successor(
+async def test_children_of_a_connector_do_not_delay_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connector_process, "_EXIT_TIMEOUT_S", 0.5)
@@ -198,13 +198,13 @@ async def test_what_a_connector_leaves_behind_does_not_hold_up_its_successor(
         psutil.Process(int(note.read_text())).kill()
 
 
-async def test_an_interpreter_that_cannot_be_started_is_told() -> None:
+async def test_an_interpreter_that_cannot_be_started_is_reported() -> None:
     kept = ConnectorProcess(MAKE, FIND, lambda: Command(["/no/such/python"], {}))
     failure = await kept.wait_ended()
     assert "/no/such/python cannot be started: No such file" in failure.sentence
 
 
-async def test_a_token_that_cannot_be_read_is_told() -> None:
+async def test_an_unreadable_token_is_reported() -> None:
     def command() -> Command:
         raise ConfigurationError("auth_token of cluster a refers to NOTHING, which is not set.")
 
@@ -223,7 +223,7 @@ async def test_a_gateway_that_is_gone_is_looked_for_no_more(tmp_path: Path) -> N
     await kept.stop()
 
 
-async def test_what_was_before_us_is_looked_for_again_and_again_while_nobody_answers(tmp_path: Path) -> None:
+async def test_an_inherited_gateway_is_searched_while_the_cluster_does_not_answer(tmp_path: Path) -> None:
     script = Script(tmp_path, "say('failed', code='HEAD_UNREACHABLE', sentence='nothing listens')")
     kept = ConnectorProcess(FIND, FIND, script.command, session="s1")
     await eventually(lambda: len(script.starts()) > 2)
@@ -233,7 +233,7 @@ async def test_what_was_before_us_is_looked_for_again_and_again_while_nobody_ans
     await kept.stop()
 
 
-async def test_one_that_says_nonsense_is_replaced_and_that_is_told(
+async def test_a_connector_with_invalid_output_is_replaced_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = Script(tmp_path, READY + "print('no JSON', flush=True); live()")
@@ -281,7 +281,7 @@ async def test_the_gateway_is_ended_through_its_connector(tmp_path: Path) -> Non
     assert not await kept.kill_gateway(), "nobody is there to do it"
 
 
-async def test_packages_go_through_the_connector_and_what_goes_wrong_is_told(tmp_path: Path) -> None:
+async def test_packages_go_through_the_connector_and_errors_are_raised(tmp_path: Path) -> None:
     script = Script(
         tmp_path,
         READY + "for line in sys.stdin:\n"

@@ -85,7 +85,7 @@ async def test_everything_arrives_in_order_both_ways(line: Line, way: str) -> No
     assert await asyncio.wait_for(sink[0].readexactly(len(data)), 20) == data
 
 
-async def test_what_is_small_goes_at_once(line: Line) -> None:
+async def test_small_messages_are_sent_at_once(line: Line) -> None:
     line.theirs[1].write(b"hello")
     assert await asyncio.wait_for(line.ours[0].readexactly(5), 60) == b"hello"
     line.ours[1].write(b"well")
@@ -151,7 +151,7 @@ def test_chunks_grow_while_they_are_quick_and_shrink_when_they_are_slow() -> Non
     assert size.bytes == tunnel_module.MIN_BYTES
 
 
-def test_a_slow_small_call_says_nothing_of_the_line_and_neither_does_a_quick_one() -> None:
+def test_small_calls_do_not_change_the_chunk_size() -> None:
     size = ChunkSize()
     size.took(100, 5.0)
     size.took(100, 0.001)

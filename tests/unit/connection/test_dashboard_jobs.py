@@ -127,7 +127,7 @@ async def client(dashboard: Dashboard) -> AsyncIterator[DashboardClient]:
     await server.close()
 
 
-async def test_submit_sends_what_was_given(dashboard: Dashboard, client: DashboardClient) -> None:
+async def test_submit_sends_all_given_options(dashboard: Dashboard, client: DashboardClient) -> None:
     answer = await client.submit_job(
         "j1",
         "python x.py",
@@ -152,7 +152,7 @@ async def test_submit_sends_what_was_given(dashboard: Dashboard, client: Dashboa
     }
 
 
-async def test_what_was_not_given_is_left_to_ray(dashboard: Dashboard, client: DashboardClient) -> None:
+async def test_missing_options_are_left_to_ray(dashboard: Dashboard, client: DashboardClient) -> None:
     await client.submit_job("j1", "true")
     assert set(dashboard.jobs["j1"]) == {"submission_id", "entrypoint", "runtime_env", "metadata", "status"}
 
@@ -203,7 +203,7 @@ async def test_lost_request_is_sent_again(dashboard: Dashboard, client: Dashboar
     assert (dashboard.posts, list(dashboard.jobs)) == (2, ["j1"])
 
 
-async def test_lost_twice_is_told_as_ambiguous(dashboard: Dashboard, client: DashboardClient) -> None:
+async def test_two_lost_answers_are_ambiguous(dashboard: Dashboard, client: DashboardClient) -> None:
     dashboard.drop_requests = 2
     with pytest.raises(DashboardProblem) as caught:
         await client.submit_job("j1", "x", metadata=OURS)

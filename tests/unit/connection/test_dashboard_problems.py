@@ -86,7 +86,7 @@ async def problem_of(url: str, *, timeouts: Timeouts = PATIENT, **options: objec
     return error
 
 
-async def test_nobody_listens() -> None:
+async def test_no_server_listens() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))  # and it does not listen; nobody else can
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
@@ -188,7 +188,7 @@ async def test_missing_variable_of_a_token_is_a_problem_of_this_cluster() -> Non
     assert (error.code, error.permanent, error.next_step) == ("WRONG_TOKEN", True, "set X")
 
 
-async def test_token_is_asked_for_at_each_request() -> None:
+async def test_the_token_is_resolved_for_each_request() -> None:
     seen: list[str | None] = []
     tokens = iter(["one", "two"])
 

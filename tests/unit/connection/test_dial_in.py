@@ -98,7 +98,7 @@ async def test_a_connection_that_breaks_is_dialled_again(listening: Listening) -
     await until(lambda: listening.link.connected)
 
 
-async def test_nobody_without_the_key_takes_the_agents_time(listening: Listening) -> None:
+async def test_a_client_without_the_key_is_rejected_by_tls(listening: Listening) -> None:
     silent = [await asyncio.open_connection(LOOPBACK, listening.number) for _ in range(20)]
     reader, writer = await asyncio.open_connection(LOOPBACK, listening.number, ssl=client_context(OTHER))
     with suppress(OSError):
@@ -122,7 +122,7 @@ async def test_an_agent_knows_its_control_plane_by_the_key_and_the_other_way_rou
     assert not listening.link.connected
 
 
-async def test_whoever_was_told_all_that_the_agent_was_told_gets_neither_in_nor_is_taken_for_it(
+async def test_the_agents_join_data_alone_admits_no_client_and_no_server(
     listening: Listening,
 ) -> None:
     told = certificate_of(PEM)  # and the token, which is in the environment of the agent's job
@@ -133,7 +133,7 @@ async def test_whoever_was_told_all_that_the_agent_was_told_gets_neither_in_nor_
     as_agent.close()
 
 
-async def test_nobody_is_spoken_to_of_whom_no_fingerprint_is_known(listening: Listening) -> None:
+async def test_no_message_is_sent_to_a_server_with_another_fingerprint(listening: Listening) -> None:
     place = ((LOOPBACK, listening.number),)
     agent = AgentRecord("a", "agent-1", listening.secret, LOOPBACK, 1, listens=place, identity=PEM)
     carrier = DialInCarrier({}.__getitem__, Settings(), cast("Any", None), cast("Any", None))
@@ -181,7 +181,7 @@ async def test_every_address_is_tried_and_named(listening: Listening) -> None:
         await listening.joins()
 
 
-async def test_who_answers_but_is_not_our_agent_is_told_as_such(listening: Listening) -> None:
+async def test_the_problem_names_a_server_that_is_not_our_agent(listening: Listening) -> None:
     listening.plane.port.revoke("agent-1")
     dialer = listening.dialled()
     with pytest.raises(Exception, match="this agent is not expected"):
@@ -189,7 +189,7 @@ async def test_who_answers_but_is_not_our_agent_is_told_as_such(listening: Liste
     await until(lambda: "is not our agent" in dialer.problem)
 
 
-async def test_what_nobody_foresaw_is_told_and_the_agent_is_dialled_again(
+async def test_an_unexpected_error_is_logged_and_the_agent_is_dialled_again(
     listening: Listening, caplog: pytest.LogCaptureFixture
 ) -> None:
     dialer = listening.dialled(("h" * 70, 7))  # no such name can be written: that is a ValueError, not an OSError
@@ -201,7 +201,7 @@ async def test_what_nobody_foresaw_is_told_and_the_agent_is_dialled_again(
     await until(lambda: dialer.problem == "")
 
 
-async def test_who_is_to_be_dialled_no_more_is_left_alone_when_its_connection_ends(listening: Listening) -> None:
+async def test_a_stopped_dialer_does_not_dial_when_the_connection_ends(listening: Listening) -> None:
     carrier = DialInCarrier({}.__getitem__, Settings(), cast("Any", None), cast("Any", None))
     place = ((LOOPBACK, listening.number),)
     agent = AgentRecord("a", "agent-1", listening.secret, LOOPBACK, 1, listens=place, identity=PEM)
@@ -216,7 +216,7 @@ async def test_who_is_to_be_dialled_no_more_is_left_alone_when_its_connection_en
     await carrier.close()
 
 
-async def test_an_agent_address_that_is_given_later_is_the_one_that_is_dialled_next(listening: Listening) -> None:
+async def test_a_changed_agent_address_is_dialled_next(listening: Listening) -> None:
     configs = {"a": ClusterConfig(name="a", dashboard="http://127.0.0.1:8265", agent_address="127.0.0.1:1")}
     carrier = DialInCarrier(configs.__getitem__, Settings(), cast("Any", None), cast("Any", None))
     agent = AgentRecord("a", "agent-1", listening.secret, LOOPBACK, 1, listens=(("127.0.0.1", 2),), identity=PEM)
@@ -261,16 +261,14 @@ async def test_a_port_that_is_taken_for_a_moment_is_waited_for() -> None:
     door.close()
 
 
-async def test_a_port_that_nobody_may_have_is_not_waited_for() -> None:
+async def test_a_forbidden_port_is_not_retried() -> None:
     with pytest.raises(CannotListen, match=r"192\.0\.2\.1:0 \(Cannot assign") as told:  # an address of no machine
         await asyncio.wait_for(DialInServer(certificate_of(PEM)).open("192.0.2.1", 0), 60)
     assert from_agent_log("a", "python", "", "FAILED", f"{m.LISTEN_FAILED} {told.value}").permanent
 
 
 @pytest.mark.parametrize("place", ["127.0.0.2", LOOPBACK])
-async def test_an_agent_is_reached_at_its_node_and_by_what_is_forwarded_to_its_machine(
-    plane: Plane, place: str
-) -> None:
+async def test_an_agent_is_reached_at_its_node_and_by_port_forwarding(plane: Plane, place: str) -> None:
     one = Listening(plane)
     one.number = await one.door.open("127.0.0.2", 0)
     dialer = one.dialled((place, one.number))

@@ -59,7 +59,7 @@ def test_whatever_happens_the_promises_hold(steps: list[tuple[str, str]]) -> Non
     assert link.unanswered == []
 
 
-async def test_calls_answer_themselves_when_asked_to() -> None:
+async def test_calls_can_finish_automatically() -> None:
     heard = Heard()
     link: ClusterLink = FakeLink("a", heard, answer=success)
     link.submit([call("t1", arguments=b"x"), call("t2")])

@@ -83,7 +83,7 @@ async def test_a_refused_call_never_reaches_the_cluster() -> None:
     assert [one.task_id for one in inner.calls] == ["t2"]
 
 
-async def test_a_cut_holds_everything_until_it_is_mended() -> None:
+async def test_a_cut_holds_all_messages_until_it_is_restored() -> None:
     link, inner, faults, heard = wrapped()
     link.submit([call("t1")])
     faults.cut()
@@ -98,7 +98,7 @@ async def test_a_cut_holds_everything_until_it_is_mended() -> None:
     assert [one.task_id for one in inner.calls] == ["t1", "t2"]
 
 
-async def test_what_is_lost_stays_lost() -> None:
+async def test_lost_messages_stay_lost() -> None:
     link, inner, faults, heard = wrapped(Fault("delay", "accepted", seconds=0.01))
     link.submit([call("t1")])
     inner.accept("t1")

@@ -53,7 +53,7 @@ class TestTheCall:
         assert [len(one.objects) for one in record.gang.members] == [1, 0]
         assert first.output_key == ("g", 1), "what it prints is the gang's"
 
-    def test_what_members_share_travels_once(self) -> None:
+    def test_shared_functions_of_members_are_sent_once(self) -> None:
         call = gang("g", *(part(len, "a", objects=[SHARED]) for _ in range(3)))
         blobs = Attachments(())
         call_entry(call, blobs)
@@ -61,7 +61,7 @@ class TestTheCall:
         assert len(list(shared_blobs(call))) == 6
         assert argument_bytes(call) == 3 * len(pickling.dumps((("a",), {})))
 
-    def test_one_that_lacks_something_is_asked_for_again(self) -> None:
+    def test_an_incomplete_gang_is_requested_again(self) -> None:
         call = gang("g", part(len, "a"), part(sum, "a"))
         missing = [need for need, _ in shared_blobs(call)][1]
         assert arrived(call, {missing}) is None
@@ -76,7 +76,7 @@ class TestTheCall:
         }
 
 
-def test_what_a_members_method_prints_is_the_gangs() -> None:
+def test_output_of_a_members_method_belongs_to_the_gang() -> None:
     owed = PendingCalls()
     owed.add(method("m", "a", "f", 0))
     plain = method("n", "g.1", "f", 0, attempt=2)

@@ -26,7 +26,7 @@ async def test_one_client_per_cluster() -> None:
     await pool.close()
 
 
-async def test_update_keeps_what_did_not_change() -> None:
+async def test_update_keeps_clients_of_unchanged_clusters() -> None:
     pool = JobClientPool({"a": cluster("a"), "b": cluster("b"), "c": cluster("c")})
     a, b = pool.client("a"), pool.client("b")
     await pool.update({"a": cluster("a"), "b": cluster("b", dashboard="http://127.0.0.1:1")})
@@ -38,7 +38,7 @@ async def test_update_keeps_what_did_not_change() -> None:
     await pool.close()
 
 
-async def test_a_cluster_without_dashboard_is_told_with_the_key() -> None:
+async def test_the_error_for_a_cluster_without_dashboard_names_the_key() -> None:
     pool = JobClientPool({"a": ClusterConfig(name="a", head_address="h:1")})
     with pytest.raises(ClusterConnectionError, match="has no `dashboard`") as caught:
         pool.client("a")

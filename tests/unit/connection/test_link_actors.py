@@ -92,7 +92,7 @@ async def test_methods_of_an_actor_that_cannot_be_sent_are_answered_over_there(p
     assert plane.heard.result("a1").code == "NOT_SENDABLE"
 
 
-async def test_a_lost_link_says_whose_method_it_was(plane: Plane) -> None:
+async def test_a_lost_link_reports_the_actor_of_each_method_call(plane: Plane) -> None:
     link, _ = await plane.pair()
     link.submit([actor(), method(0)])
     await link.close("over")
@@ -133,7 +133,7 @@ async def test_a_method_that_was_cancelled_before_it_arrived_keeps_its_number(pl
     assert (plane.heard.result("m0").status, plane.heard.result("m0").actor_id) == ("cancelled", "a1")
 
 
-async def test_output_after_the_end_of_an_actor_is_not_told(plane: Plane) -> None:
+async def test_output_after_the_end_of_an_actor_is_not_reported(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([actor()])
     agent.accept(A1)

@@ -61,7 +61,7 @@ async def test_the_life_travels_with_a_number_that_is_not_called(plane: Plane) -
 # ---- naming a call
 
 
-async def test_a_named_call_is_asked_for_and_answered_as_its_actors(plane: Plane) -> None:
+async def test_an_adopted_method_call_is_requested_and_finished_for_its_actor(plane: Plane) -> None:
     link, agent = await plane.pair(inherited=True)
     link.adopt(*GANG)
     link.adopt_method("call-1", ACTOR, GANG)
@@ -89,7 +89,7 @@ async def test_a_named_call_that_the_agent_does_not_know_is_lost_in_words_of_its
     assert agent.calls() == []
 
 
-async def test_calls_that_were_named_before_the_agent_came_back_are_asked_for_when_it_does(plane: Plane) -> None:
+async def test_calls_adopted_before_the_reconnect_are_requested_after_it(plane: Plane) -> None:
     link = plane.link(inherited=True)
     link.adopt(*ACTOR)
     link.adopt_method("call-1", ACTOR, ACTOR)
@@ -110,7 +110,7 @@ async def test_calls_that_were_named_before_the_agent_came_back_are_asked_for_wh
     assert asked_for(agent)[1] == {"keys": [list(C2)], "before": True}
 
 
-async def test_a_call_that_is_named_to_a_link_that_is_over_is_lost(plane: Plane) -> None:
+async def test_a_call_adopted_by_an_ended_link_is_lost(plane: Plane) -> None:
     link, _ = await plane.pair(inherited=True)
     await link.close("enough")
     link.adopt_method("call-1", ACTOR, ACTOR)
@@ -170,7 +170,7 @@ async def test_the_oldest_answer_is_acknowledged_when_there_are_too_many(
     await eventually(lambda: {"keys": [list(C1)], "before": True} in asked_for(agent))
 
 
-async def test_an_answer_that_was_too_large_to_keep_is_asked_for_again(
+async def test_an_orphan_that_was_too_large_to_keep_is_requested_again(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pending_calls.OrphanedResults.__init__, "__defaults__", (10, 100))
@@ -186,7 +186,7 @@ async def test_an_answer_that_was_too_large_to_keep_is_asked_for_again(
     assert plane.heard.result("call-1").payload == b"x" * 101
 
 
-async def test_answers_that_nobody_asks_for_are_acknowledged_after_a_while(plane: Plane) -> None:
+async def test_orphans_that_are_not_adopted_are_acknowledged_after_a_timeout(plane: Plane) -> None:
     link, agent = await plane.pair(inherited=True, orphan_ttl_s=3.0)
     agent.finish(C1, C2, method=True)
     await eventually(lambda: link.idle_s == 0.0)
@@ -209,7 +209,7 @@ async def test_a_parked_link_acknowledges_nothing(plane: Plane) -> None:
 # ---- when an answer was heard
 
 
-async def test_an_answer_is_acknowledged_when_whoever_made_the_call_has_it(plane: Plane) -> None:
+async def test_a_result_is_acknowledged_when_its_caller_has_it(plane: Plane) -> None:
     link, agent = await plane.pair()
     plane.heard.hears_later = True
     link.submit([call("call-1", method=MethodCall("a1", 2, "f", 0)), call("t1")])

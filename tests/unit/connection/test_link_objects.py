@@ -68,7 +68,7 @@ async def test_an_object_that_the_agent_dropped_is_sent_again_once(plane: Plane)
     assert agent.blob_bytes() < 2 * len(BIG.data) + 10_000
 
 
-async def test_who_waits_for_an_object_that_did_not_arrive_brings_it_along(plane: Plane) -> None:
+async def test_a_call_that_waits_for_a_lost_object_carries_it(plane: Plane) -> None:
     """The call that bench it lacked something else and was cancelled meanwhile."""
     link, agent = await plane.pair()
     link.submit([call("t1", objects=[BIG]), call("t2", objects=[BIG])])
@@ -97,7 +97,7 @@ async def test_after_a_cut_the_object_is_sent_once_more(plane: Plane) -> None:
     assert agent.blob_bytes() < len(BIG.data) + 10_000
 
 
-def test_what_the_other_end_has_is_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_of_sent_blobs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_sender, "_MAX_KNOWN", 3)
     sent: list[int] = []
 

@@ -20,7 +20,7 @@ async def resumed(plane: Plane, agent: ScriptedAgent) -> None:
     await agent.until(m.RESUME)
 
 
-async def test_a_move_is_told_before_the_results(plane: Plane) -> None:
+async def test_a_move_is_reported_before_the_results(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1"), call("t2", ahead="overlap"), call("t3", ahead="queue")])
     await agent.until(m.CALLS)
@@ -35,7 +35,7 @@ async def test_a_move_is_told_before_the_results(plane: Plane) -> None:
     assert (plane.heard.result("t1").took, plane.heard.result("t2").took) == (0.25, None)
 
 
-async def test_a_repeated_move_is_told_once_and_none_after_the_result(plane: Plane) -> None:
+async def test_a_repeated_move_is_reported_once_and_none_after_the_result(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1"), call("t2", ahead="overlap")])
     agent.move(T1, T2)
@@ -49,7 +49,7 @@ async def test_a_repeated_move_is_told_once_and_none_after_the_result(plane: Pla
     assert plane.heard.of("moved") == [("moved", T1, T2)]
 
 
-async def test_start_and_recall_are_asked_once_and_only_for_what_is_owed(plane: Plane) -> None:
+async def test_start_and_recall_are_sent_once_and_only_for_pending_calls(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1", ahead="queue"), call("t2", ahead="queue")])
     await agent.until(m.CALLS)
@@ -69,7 +69,7 @@ async def test_start_and_recall_are_asked_once_and_only_for_what_is_owed(plane: 
     assert (result.status, result.code, result.failure) == ("cancelled", "RECALLED", None)
 
 
-async def test_what_overtakes_its_large_call_is_asked_again(plane: Plane) -> None:
+async def test_a_request_that_overtakes_its_large_call_is_repeated(plane: Plane) -> None:
     link, agent = await plane.pair()
     large = b"x" * (40 * CHUNK_BYTES)
     link.submit([call("t1", arguments=large, ahead="queue"), call("t2", arguments=large, ahead="queue")])
@@ -84,7 +84,7 @@ async def test_what_overtakes_its_large_call_is_asked_again(plane: Plane) -> Non
     assert after == [(m.START, [["t1", 1]]), (m.RECALL, [["t2", 1]])]
 
 
-async def test_after_a_cut_both_are_asked_again(plane: Plane) -> None:
+async def test_after_a_reconnect_both_requests_are_repeated(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1", ahead="queue"), call("t2", ahead="queue")])
     agent.accept(T1, T2)

@@ -55,7 +55,7 @@ RAYS_OWN = "2026-01-01 10:00:00,000 INFO job_manager.py:560 -- Runtime env is se
         (f"{m.NO_RAY}\n", "AGENT_NO_RAY", True, "cannot run our agent", "python"),
     ],
 )
-def test_the_log_tells_what_to_change(log: str, code: str, permanent: bool, says: str, next_step: str) -> None:
+def test_the_log_determines_the_next_step(log: str, code: str, permanent: bool, says: str, next_step: str) -> None:
     problem = from_agent_log("lab", "python3.11", "10.0.0.1:7000", "FAILED", log)
     assert (problem.code, problem.permanent, problem.cluster) == (code, permanent, "lab")
     assert "'lab'" in problem.message

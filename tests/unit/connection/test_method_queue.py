@@ -39,7 +39,7 @@ def test_numbers_decide_whatever_came_first() -> None:
     assert not turns
 
 
-def test_a_later_life_begins_at_0_after_what_came_of_the_one_before() -> None:
+def test_a_later_life_begins_at_0_after_the_calls_of_the_earlier_one() -> None:
     turns = MethodQueue()
     for number in (0, 4, 2):
         add(turns, 1, number)
@@ -71,7 +71,7 @@ def test_a_late_call_of_an_older_life_has_no_turn() -> None:
     assert not turns
 
 
-def test_what_is_being_stored_holds_up_the_rest_in_every_life() -> None:
+def test_a_call_that_is_being_stored_blocks_later_ones_in_every_life() -> None:
     turns = MethodQueue()
     large = add(turns, 1, 1, being_stored=True)
     add(turns, 1, 2)

@@ -30,7 +30,7 @@ def test_the_oldest_are_given_up_for_newer_ones() -> None:
     assert kept.clear() == []
 
 
-def test_of_what_is_too_large_only_the_head_is_kept() -> None:
+def test_only_the_entry_of_a_too_large_result_is_kept() -> None:
     kept = OrphanedResults(max_bytes=10)
     for number, payload in enumerate((b"x" * 6, b"y" * 6, b"z" * 4)):
         assert kept.add(key(number), HEAD, payload) == []

@@ -225,7 +225,7 @@ def test_unusable_paths_are_named(kind: PackageKind, name: str, words: str, tmp_
     assert caught.value.next_step
 
 
-def test_too_large_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_too_large_package_raises_and_leaves_no_file(tmp_path: Path) -> None:
     root = tmp_path / "w"
     root.mkdir()
     (root / "big").write_bytes(os.urandom(300_000))
@@ -253,6 +253,6 @@ def test_fingerprint_changes_only_when_something_was_touched(tmp_path: Path) -> 
     assert plan_package(root, "working_dir").fingerprint() != before
 
 
-def test_bad_pattern_is_told(tmp_path: Path) -> None:
+def test_a_bad_pattern_raises(tmp_path: Path) -> None:
     with pytest.raises(TaskSubmissionError, match="excludes holds a pattern"):
         plan_package(tree(tmp_path / "w", {"a": ""}), "working_dir", ["!"])

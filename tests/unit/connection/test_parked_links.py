@@ -82,7 +82,7 @@ async def test_an_agent_with_something_for_the_next_process_goes_on(
     assert len(fleet.agents) == 1
 
 
-async def test_one_of_before_may_have_what_nobody_knows_of_yet(fleet: Fleet) -> None:
+async def test_an_inherited_agent_may_have_orphans_and_is_not_unused(fleet: Fleet) -> None:
     await fleet.pool.link("a")
     (agent,) = fleet.dashboard.agents
     await fleet.die()
@@ -96,7 +96,7 @@ async def test_one_of_before_may_have_what_nobody_knows_of_yet(fleet: Fleet) -> 
     assert len(after.agents) == 1
 
 
-async def test_one_that_does_not_hang_up_costs_a_moment_and_stays_known(
+async def test_an_agent_that_does_not_close_in_time_stays_recorded(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_link, "_CLOSE_TIMEOUT_S", 0.2)
@@ -108,7 +108,7 @@ async def test_one_that_does_not_hang_up_costs_a_moment_and_stays_known(
     assert len(fleet.agents) == 1, "it may live until its lease ends"
 
 
-async def test_who_is_told_that_we_come_back_later_is_not_ended(fleet: Fleet) -> None:
+async def test_an_agent_with_an_announced_absence_is_not_stopped(fleet: Fleet) -> None:
     agent = await ran(fleet)
     parking = asyncio.create_task(fleet.pool.park(600.0))
     await agent.until(m.AWAY)
@@ -118,7 +118,7 @@ async def test_who_is_told_that_we_come_back_later_is_not_ended(fleet: Fleet) ->
 
 
 @pytest.mark.parametrize(("away_s", "told"), [(600.0, m.AWAY), (0.0, m.CLOSE)])
-async def test_nobody_is_let_in_any_more_when_agents_are_told_that_we_leave_and_who_is_in_stays(
+async def test_an_announced_absence_closes_the_port_and_keeps_connections(
     fleet: Fleet, away_s: float, told: str
 ) -> None:
     """One that has heard it and is let in again takes us for back, and its lease for as short as any."""

@@ -24,7 +24,7 @@ def test_each_step_is_new_once() -> None:
     assert [calls.mark_accepted(T1), calls.mark_started(T1), calls.get(T1)] == [None, False, None]
 
 
-def test_attempts_are_told_apart() -> None:
+def test_attempts_are_distinct() -> None:
     calls = two_calls()
     calls.add(call("t1", 2))
     assert calls.pop(T1)
@@ -43,7 +43,7 @@ def test_the_call_is_kept_until_it_was_accepted() -> None:
     assert calls.get(("never", 1)) is None
 
 
-def test_a_method_knows_its_actor_and_is_never_told_as_started() -> None:
+def test_a_method_has_its_actor_and_is_never_reported_as_started() -> None:
     calls = two_calls()
     calls.add(call("m1", method=MethodCall("a1", 3, "f", 0)))
     pending = calls.get(("m1", 1))

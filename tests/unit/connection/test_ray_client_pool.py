@@ -184,7 +184,7 @@ async def test_that_an_agent_is_being_started_is_known_and_since_when(fleet: Fle
     assert fleet.pool.starting_since("a") is None
 
 
-async def test_the_agents_job_takes_no_cpu_and_says_whose_it_is(fleet: Fleet) -> None:
+async def test_the_agents_job_takes_no_cpu_and_names_its_control_plane(fleet: Fleet) -> None:
     await fleet.pool.link("a")
     (job,) = fleet.dashboard.submitted
     assert job["entrypoint"].endswith("-m ray_multicluster_scheduler.scheduler.connection.gateway")
@@ -212,7 +212,7 @@ async def test_an_agent_that_ends_before_it_joins_is_explained_and_the_next_try_
     assert first != second
 
 
-async def test_a_dashboard_that_froze_holds_up_nobody_whose_agent_has_joined(fleet: Fleet) -> None:
+async def test_a_frozen_dashboard_does_not_delay_an_agent_that_has_joined(fleet: Fleet) -> None:
     fleet.dashboard.joins, fleet.dashboard.frozen = False, True
     starting = asyncio.create_task(fleet.pool.link("a"))
     await eventually(lambda: fleet.dashboard.submitted)
@@ -224,7 +224,7 @@ async def test_a_dashboard_that_froze_holds_up_nobody_whose_agent_has_joined(fle
     assert (await asyncio.wait_for(starting, 60)).connected
 
 
-async def test_a_dashboard_that_froze_does_not_keep_a_late_agent_from_being_told_as_late(
+async def test_a_late_agent_is_reported_despite_a_frozen_dashboard(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_launcher, "JOIN_TIMEOUT_S", 0.1)
@@ -233,7 +233,7 @@ async def test_a_dashboard_that_froze_does_not_keep_a_late_agent_from_being_told
         await asyncio.wait_for(fleet.pool.link("a"), 60)
 
 
-async def test_a_dashboard_that_failed_and_then_froze_is_told_instead_of_a_late_agent(
+async def test_a_failed_and_frozen_dashboard_is_reported_instead_of_a_late_agent(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
@@ -253,7 +253,7 @@ async def test_a_dashboard_that_failed_and_then_froze_is_told_instead_of_a_late_
     assert looks == 2
 
 
-async def test_a_job_that_ray_refuses_is_told_as_an_agent_that_cannot_be_started(fleet: Fleet) -> None:
+async def test_a_refused_job_is_reported_as_an_agent_that_cannot_be_started(fleet: Fleet) -> None:
     fleet.dashboard.refuses = TaskSubmissionError("Ray refuses the job.", next_step="ask Ray")
     with pytest.raises(LinkProblem, match="agent of cluster 'a' cannot be started there: Ray refuses the job") as told:
         await fleet.pool.link("a")
@@ -290,7 +290,7 @@ async def test_a_cluster_that_was_restarted_ends_the_link_and_gets_a_new_agent(f
     assert await fleet.pool.link("a") is not link
 
 
-async def test_while_nobody_answers_only_the_lease_decides(fleet: Fleet) -> None:
+async def test_without_an_answer_only_the_lease_decides(fleet: Fleet) -> None:
     await fleet.pool.link("a")
     fleet.dashboard.down = True
     await fleet.dashboard.agents[0].cut()
@@ -301,7 +301,7 @@ async def test_while_nobody_answers_only_the_lease_decides(fleet: Fleet) -> None
     await fleet.heard.until("link_up", 2)
 
 
-async def test_a_closed_link_is_followed_by_a_new_one_only_when_it_is_over(fleet: Fleet) -> None:
+async def test_a_new_link_starts_only_after_the_closed_one_has_ended(fleet: Fleet) -> None:
     link = await fleet.pool.link("a")
     closing = asyncio.create_task(fleet.pool.close_link("a", "idle"))
     await fleet.dashboard.agents[0].until(m.CLOSE)
@@ -355,7 +355,7 @@ async def test_another_control_planes_agent_is_noticed(fleet: Fleet, caplog: pyt
     assert fleet.pool.other_control_planes("b") == ()
 
 
-async def test_what_others_call_themselves_is_cut_and_spelt_out(fleet: Fleet) -> None:
+async def test_names_of_other_control_planes_are_shortened_and_escaped(fleet: Fleet) -> None:
     names = [None, "a\nb", "n" * 1000, *(f"z{number:02}" for number in range(20))]
     for at, name in enumerate(names):
         metadata = {"rmcs_agent": "a"} if name is None else {"rmcs_agent": "a", "rmcs_control_plane": name}
@@ -383,7 +383,7 @@ async def fleet_killed_with_work(settings: Settings | None = None) -> Fleet:
     return before
 
 
-async def test_an_agent_is_remembered_before_anything_is_given_to_it_and_until_it_is_over(fleet: Fleet) -> None:
+async def test_an_agent_is_recorded_from_before_its_first_call_until_its_end(fleet: Fleet) -> None:
     link = await fleet.pool.link("a")
     (remembered,) = fleet.agents.values()
     (agent,) = fleet.dashboard.agents
@@ -465,7 +465,7 @@ async def test_an_agent_that_ended_meanwhile_is_known_to_be_dead_and_the_next_on
     await fleet.pool.close()
 
 
-async def test_an_agent_whose_port_is_taken_is_given_up_when_its_lease_is_over(
+async def test_an_agent_with_a_taken_port_is_given_up_when_its_lease_expires(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     before = await fleet_killed_with_work(Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
@@ -505,7 +505,7 @@ async def test_an_agent_that_was_given_a_longer_lease_is_waited_for_that_much_lo
 
 
 @pytest.mark.parametrize("given", [0.1, 0.0])
-async def test_a_shorter_lease_and_one_that_nobody_wrote_down_change_nothing(given: float) -> None:
+async def test_a_shorter_or_unrecorded_lease_changes_nothing(given: float) -> None:
     before = await fleet_killed_with_work(Settings(heartbeat_s=0.03, lease_s=0.1, lost_after_s=10.3))
     agents = [replace(one, lease_s=given) for one in before.agents.values()]
     fleet = Fleet(before, Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
@@ -551,7 +551,7 @@ async def left_for_ten_minutes() -> tuple[Fleet, ScriptedAgent]:
     return before, agent
 
 
-async def test_that_agents_go_on_without_us_is_written_before_they_are_told_and_until_they_are_back() -> None:
+async def test_an_absence_is_recorded_before_it_is_announced_until_agents_return() -> None:
     before, agent = await left_for_ten_minutes()
     second = Fleet(before)  # it stops before the agent is back, which so knows only what the first one said
     await second.pool.restore_agents(before.agents.values(), None)
@@ -569,7 +569,7 @@ async def test_that_agents_go_on_without_us_is_written_before_they_are_told_and_
     assert third.agents == {}
 
 
-async def test_one_that_comes_back_while_we_leave_does_not_undo_what_is_written() -> None:
+async def test_an_agent_that_reconnects_during_the_stop_does_not_undo_the_record() -> None:
     before, agent = await left_for_ten_minutes()
     fleet = Fleet(before)
     await fleet.pool.restore_agents(before.agents.values(), None)
@@ -584,7 +584,7 @@ async def test_one_that_comes_back_while_we_leave_does_not_undo_what_is_written(
     assert [one.away_s for one in fleet.agents.values()] == [600.0], "never less than what the agent may count on"
 
 
-async def test_agents_are_not_told_what_cannot_be_written(
+async def test_an_absence_that_cannot_be_recorded_is_not_announced(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fleet.pool.link("a")

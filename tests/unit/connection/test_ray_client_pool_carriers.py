@@ -97,7 +97,7 @@ async def close_fleet(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("cluster", [{"carrier": "ray_client"}, {"dashboard": None}])
-async def test_ray_client_where_it_is_asked_for_or_the_only_way(cluster: dict[str, Any]) -> None:
+async def test_ray_client_if_configured_or_the_only_carrier(cluster: dict[str, Any]) -> None:
     fleet, _ = fleet_with_two_carriers(**cluster)
     link = await fleet.pool.link("a")
     assert fleet.dashboard.submitted == []
@@ -123,7 +123,7 @@ async def fall_back_to_ray_client(fleet: Fleet) -> ClusterLink:
     return await asyncio.wait_for(starting, 60)
 
 
-async def test_an_agent_that_can_neither_dial_nor_listen_is_followed_by_ray_client_and_it_is_said_why() -> None:
+async def test_ray_client_is_used_after_an_agent_could_neither_dial_nor_listen_and_the_reason_is_kept() -> None:
     fleet, client = fleet_with_two_carriers()
     link = await fall_back_to_ray_client(fleet)
     assert link.connected
@@ -141,7 +141,7 @@ async def test_an_agent_that_can_neither_dial_nor_listen_is_followed_by_ray_clie
     assert client.closed
 
 
-async def test_the_log_of_an_agent_that_is_dialled_is_read_only_until_it_says_where_it_listens(
+async def test_the_log_of_a_dialled_agent_is_read_only_until_it_has_the_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_carrier, "REACH_S", 0.5)
@@ -190,7 +190,7 @@ async def test_a_token_of_an_agent_that_is_dialled_opens_no_port_of_ours_and_the
     await close_fleet(after)
 
 
-async def test_other_failures_of_an_agent_are_told_and_no_other_way_is_tried() -> None:
+async def test_other_failures_of_an_agent_are_raised_without_another_carrier() -> None:
     fleet, _ = fleet_with_two_carriers()
     fleet.dashboard.joins = False
     fleet.dashboard.log = f"{m.NO_RAY} no ray"
@@ -216,7 +216,7 @@ async def test_a_launch_that_failed_leaves_nothing_here_and_is_forgotten() -> No
     await close_fleet(fleet)
 
 
-async def test_a_gateway_of_another_session_is_told_as_a_restart_and_let_go() -> None:
+async def test_a_gateway_of_another_session_means_a_restart_and_is_released() -> None:
     fleet, client = fleet_with_two_carriers(dashboard=None)
     link = await fleet.pool.link("a")
     link.submit([call("t1")])
@@ -230,7 +230,9 @@ async def test_a_gateway_of_another_session_is_told_as_a_restart_and_let_go() ->
 
 
 @pytest.mark.parametrize(("moved", "code"), [(True, "CLUSTER_LOST"), (False, "CLUSTER_RESTARTED")])
-async def test_who_does_not_know_an_agent_at_another_address_may_be_another_cluster(moved: bool, code: str) -> None:
+async def test_a_cluster_at_a_new_address_that_does_not_know_the_agent_is_no_proof_of_death(
+    moved: bool, code: str
+) -> None:
     quick = Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3)
     before = Fleet(settings=quick)
     await before.pool.link("a")
@@ -267,7 +269,7 @@ async def test_the_next_process_takes_it_back_by_the_same_carrier_at_a_port_of_i
     await close_fleet(after)
 
 
-async def test_nobody_is_dialled_any_more_when_agents_are_told_that_we_leave() -> None:
+async def test_no_agent_is_dialled_after_an_absence_is_announced() -> None:
     fleet, client = fleet_with_two_carriers(dashboard=None)
     await fleet.pool.link("a")
     (agent,) = fleet.dashboard.agents
@@ -290,7 +292,7 @@ async def test_parked_links_leave_no_connector() -> None:
         await agent.close()
 
 
-async def test_a_dialled_agent_whose_key_is_lost_is_ended_and_its_link_is_over(
+async def test_a_dialled_agent_with_a_lost_key_is_stopped_and_its_link_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fleet = Fleet()

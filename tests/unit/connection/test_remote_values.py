@@ -28,7 +28,7 @@ class RecordedRemoteValues(RemoteValues):
         return [asyncio.ensure_future(self.fetch(key)) for key in keys]
 
 
-async def test_one_is_asked_for_once_however_many_want_it() -> None:
+async def test_concurrent_fetches_share_one_request() -> None:
     values = RecordedRemoteValues()
     first, second = values.asked(K1, K1)
     await asyncio.sleep(0)
@@ -43,7 +43,7 @@ async def test_one_is_asked_for_once_however_many_want_it() -> None:
     values.value(K1, b"late")
 
 
-async def test_a_new_connection_is_asked_again_and_told_again() -> None:
+async def test_fetches_and_releases_are_repeated_on_a_new_connection() -> None:
     values = RecordedRemoteValues()
     values.add(K2)
     (waiting,) = values.asked(K1)
@@ -60,7 +60,7 @@ async def test_a_new_connection_is_asked_again_and_told_again() -> None:
     assert values.sent == []
 
 
-async def test_what_was_let_go_does_not_come_back_with_an_old_word() -> None:
+async def test_a_released_value_does_not_return_with_an_old_report() -> None:
     values = RecordedRemoteValues()
     values.add(K1)
     values.release(K1)
@@ -82,7 +82,7 @@ async def test_old_ones_go_and_young_ones_stay(monkeypatch: pytest.MonkeyPatch) 
     assert len(values) == 1
 
 
-async def test_one_that_the_cluster_has_lost_is_lost() -> None:
+async def test_a_value_that_the_cluster_has_lost_is_lost() -> None:
     values = RecordedRemoteValues()
     values.add(K1)
     (waiting,) = values.asked(K1)
@@ -94,7 +94,7 @@ async def test_one_that_the_cluster_has_lost_is_lost() -> None:
     assert len(values) == 0
 
 
-async def test_one_that_cannot_be_read_is_still_there_and_is_let_go_like_others() -> None:
+async def test_an_unreadable_value_is_still_kept_and_can_be_released() -> None:
     values = RecordedRemoteValues()
     values.add(K1)
     (waiting,) = values.asked(K1)

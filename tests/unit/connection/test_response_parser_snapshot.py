@@ -78,7 +78,7 @@ def test_total_and_free_per_node_with_real_names() -> None:
     assert worker.free == {"CPU": 8.0, "GPU": 1.5}
 
 
-def test_what_http_cannot_tell_is_none() -> None:
+def test_values_missing_over_http_are_none() -> None:
     snapshot = build_snapshot("mac", 1.0, answers())
     assert (snapshot.python_version, snapshot.os, snapshot.arch) == (None, None, None)
 

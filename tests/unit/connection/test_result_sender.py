@@ -116,7 +116,7 @@ async def test_large_results_are_read_a_few_at_a_time(line: Line, monkeypatch: p
                 await asyncio.sleep(0.001)
 
 
-async def test_a_result_of_a_method_says_so(line: Line, results: ResultSender) -> None:
+async def test_a_result_of_a_method_is_marked(line: Line, results: ResultSender) -> None:
     task = CallRecord(("t", 1))
     task.head, task.payload = {"status": "succeeded"}, b"x"
     results.add([answer("m", Progress(), chunks=0), task])

@@ -73,7 +73,7 @@ async def test_none_is_read_while_much_waits_to_be_sent() -> None:
     assert len(payload_cache.reads) == 1
 
 
-async def test_one_that_was_read_for_a_connection_that_is_gone_is_not_sent() -> None:
+async def test_a_value_read_for_a_broken_connection_is_not_sent() -> None:
     payload_cache = Shelf()
     payload_cache.values.fetch([K1, K2, K3])
     await asyncio.sleep(0)
@@ -103,7 +103,7 @@ async def test_a_missing_or_unreadable_value_is_reported_as_such() -> None:
     ]
 
 
-async def test_what_is_released_is_gone() -> None:
+async def test_a_released_value_is_deleted() -> None:
     payload_cache = Shelf()
     payload_cache.values.release([K1, K2, K3, ("other", 1)])
     assert payload_cache.line.sent == [(m.RELEASED, {"keys": [K1, K2, K3, ("other", 1)]}, [])]

@@ -202,6 +202,6 @@ async def test_a_package_that_a_program_gave_is_uploaded_where_it_is_missing() -
     assert len(store.uploads) == 2
 
 
-async def test_one_that_is_gone_says_so() -> None:
+async def test_a_missing_stored_package_raises() -> None:
     with pytest.raises(TaskSubmissionError, match=r"package x\.zip"):
         await resolve_runtime_env({"working_dir": package_uri("abc", "x.zip")}, None, Store(), PackageCache())

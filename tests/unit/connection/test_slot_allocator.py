@@ -52,7 +52,7 @@ def test_one_early_call_per_slot_gets_the_first_freed_slot() -> None:
     assert slots.ended(C) == (E, [])
 
 
-def test_one_that_may_not_wait_in_ray_holds_up_those_behind_it() -> None:
+def test_a_call_that_may_not_be_early_blocks_those_behind_it() -> None:
     slots = SlotAllocator()
     slots.hold(A, CPU)
     assert slots.wait(B, CPU, overlap=False) == []
@@ -81,7 +81,7 @@ def test_a_slot_from_the_control_plane_starts_a_waiting_call_once() -> None:
     assert slots.ended(A) == (C, [])
 
 
-def test_only_who_waits_here_can_be_taken_back() -> None:
+def test_only_waiting_calls_can_be_recalled() -> None:
     slots = SlotAllocator()
     slots.hold(A, CPU)
     slots.wait(B, CPU, overlap=True)

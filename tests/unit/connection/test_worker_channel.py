@@ -140,7 +140,7 @@ class TestAMemberOfAGang:
         await eventually(lambda: agent.text() == "12 % 24 % ")
         assert await finished(channel, running) == []
 
-    async def test_what_is_unfinished_at_its_end_goes_with_the_result(self, agent: AgentSide) -> None:
+    async def test_an_unfinished_line_goes_with_the_result(self, agent: AgentSide) -> None:
         channel = WorkerChannel(agent.line)
         running = await begin(channel, "g1", 1, "n1", member=0)
         channel.write(running, "stderr", "oh\n")
@@ -149,7 +149,7 @@ class TestAMemberOfAGang:
         assert await finished(channel, running) == [("stdout", "no end")]
         assert running.chunks == 1
 
-    async def test_what_is_held_back_counts_as_unsent(self, agent: AgentSide) -> None:
+    async def test_held_back_output_counts_as_unsent(self, agent: AgentSide) -> None:
         channel = WorkerChannel(agent.line)
         running = await begin(channel, "g1", 1, "n1", member=0)
         channel.write(running, "stdout", "begun")
@@ -280,7 +280,7 @@ async def test_the_agents_grant_renews_the_lease(agent: AgentSide) -> None:
     await finished(channel, running)
 
 
-async def test_a_lease_counts_from_when_it_was_asked_for(agent: AgentSide) -> None:
+async def test_a_lease_counts_from_its_request(agent: AgentSide) -> None:
     """A word that was long under way is worth what is left of it."""
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -330,7 +330,7 @@ async def test_a_call_does_not_begin_on_the_last_moments_of_a_lease(agent: Agent
     await finished(channel, running)
 
 
-async def test_no_call_starts_while_the_agents_lease_is_over(agent: AgentSide) -> None:
+async def test_no_call_starts_after_the_agents_lease_expired(agent: AgentSide) -> None:
     agent.left_s = -1.0
     channel = WorkerChannel(agent.line._replace(lease_s=3.0))
     with pytest.raises(NoLease):

@@ -93,7 +93,7 @@ class AgentLauncher:
     def __init__(self, control_plane: str, packages: PackageCache) -> None:
         self._control_plane, self._packages = control_plane, packages
         self.others: dict[str, tuple[str, ...]] = {}
-        """By cluster: other control planes that had agents there when one of ours was last started."""
+        """By cluster: other control planes that had agents there when our last agent was started."""
 
     def retain(self, clusters: Collection[str]) -> None:
         """Forget all other clusters."""

@@ -213,7 +213,7 @@ class AgentLink:
     def welcome(self) -> dict[str, Any]:
         """The WELCOME message. Raises PermissionError: an agent that was declared dead must end when it returns."""
         if self.ended.is_set() or self._declared_dead:
-            raise PermissionError(f"the link to cluster {self.cluster!r} is over")
+            raise PermissionError(f"the link to cluster {self.cluster!r} has ended")
         self._lease_renewed_at = time.monotonic()  # like a PONG: the agent's lease counts from its HELLO
         return {"lease_s": self._lease_s, "heartbeat_s": self._heartbeat_s}
 

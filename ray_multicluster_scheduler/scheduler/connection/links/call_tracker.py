@@ -261,7 +261,7 @@ class CallTracker:
                         f"the agent of cluster {self._cluster!r} has an older version (protocol {self._protocol}) that "
                         "takes no calls from a service that was restarted; create the actor again"
                     )
-                    self._fail((call.task_id, call.attempt), "TaskSubmissionError", "OLDER_AGENT", text)
+                    self._fail((call.task_id, call.attempt), "TaskSubmissionError", code="OLDER_AGENT", text=text)
                     continue
                 actor = (call.method.actor_id, call.method.actor_attempt)
                 creation = self._pending.get(actor)

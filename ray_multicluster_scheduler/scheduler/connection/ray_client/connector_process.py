@@ -306,7 +306,7 @@ async def _until_done(work: asyncio.Future[Any]) -> asyncio.CancelledError | Non
 
 async def _is_gone(process: asyncio.subprocess.Process, reading: asyncio.Task[None]) -> bool:
     """Wait for a killed process. Close its pipes once they are read to the end, or after a timeout: a child outside of
-    its session may hold them for ever."""
+    its session may keep them open."""
     rest = asyncio.create_task(_drain_output(process))
     try:
         return await _ended(process, reading, rest)
