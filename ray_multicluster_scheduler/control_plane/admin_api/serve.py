@@ -149,9 +149,8 @@ def _serve(
             if drain_s is not None and runtime.failure is None:
                 state.announce(**about, draining=True)
                 _drain(runtime, drain_s, stop, say)
-                request = StopRequest(
-                    away_s=state.stop_request().away_s or request.away_s
-                )  # a request made while it drained
+                later = state.stop_request()  # made while it drained
+                request = StopRequest(away_s=later.away_s or request.away_s)
         finally:
             retention.stop()
             runtime.call_soon(runtime.stop_acknowledging)

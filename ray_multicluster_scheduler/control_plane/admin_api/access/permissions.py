@@ -175,16 +175,14 @@ def no_longer_valid() -> NotLetInError:
 
 def check_seen(request: HTTPConnection, owner: str, what: str) -> None:
     """Raises NotAllowedError if the caller may not see ``what``, which belongs to this owner."""
-    caller = caller_of(request)
-    if not caller.may_see(owner):
-        raise _not_yours(caller, what)
+    if not caller_of(request).may_see(owner):
+        raise _not_yours(caller_of(request), what)
 
 
 def check_steered(request: HTTPConnection, owner: str, what: str) -> None:
     """Raises NotAllowedError if the caller may not change ``what`` or read its value."""
-    caller = caller_of(request)
-    if not caller.may_steer(owner):
-        raise _not_yours(caller, what)
+    if not caller_of(request).may_steer(owner):
+        raise _not_yours(caller_of(request), what)
 
 
 def _not_yours(caller: Caller, what: str) -> NotAllowedError:

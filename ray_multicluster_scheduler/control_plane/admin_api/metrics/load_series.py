@@ -66,9 +66,8 @@ class LoadSeries:
         if self._runtime.closed:
             return
         now = self._runtime.clock.now()
-        asyncio.get_running_loop().call_later(
-            EVERY_S - now % EVERY_S, self._tick
-        )  # first, so that an error does not stop the series
+        # First, so that an error does not stop the series.
+        asyncio.get_running_loop().call_later(EVERY_S - now % EVERY_S, self._tick)
         self.sample(now)
 
     def sample(self, now: float) -> None:
@@ -103,10 +102,8 @@ class LoadSeries:
 
     def _drop_old(self, minute: int) -> None:
         first = minute - KEPT_HOURS * _POINTS_PER_HOUR
-        kept = max(
-            0, bisect_right(self._points, first, key=lambda point: point.minute) - 1
-        )  # keep the point in force at the start
-        del self._points[:kept]
+        at = bisect_right(self._points, first, key=lambda point: point.minute) - 1
+        del self._points[: max(0, at)]  # keeps the point that applies at the start
 
     def _write(self, hour: int) -> None:
         """Write this hour and delete old ones; skipped during a previous write, since a later point writes the hour."""

@@ -180,7 +180,8 @@ async def apply(request: Request, dry_run: bool = False) -> Response:
     the file again, as SIGHUP does. Clusters that are not named are removed; one that is removed, or moves to another
     address, must be empty. It holds until the next start, which reads the file. With ``dry_run`` nothing is changed:
     the answer is a preview, and ``not_empty`` names those that would have to be drained first."""
-    body, changes = await json_of(request), _changes_of(request)
+    body = await json_of(request)
+    changes: FleetChanges = request.app.state.fleet_changes
     if body:
         if not caller_of(request).submits:
             raise NotAllowedError(
@@ -224,11 +225,6 @@ def _config(body: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:
                 next_step="give the token itself, or ${NAME}",
             )
     return config if whole else config.model_copy(update={"settings": runtime.config.settings})
-
-
-def _changes_of(request: Request) -> FleetChanges:
-    changes: FleetChanges = request.app.state.fleet_changes
-    return changes
 
 
 def cluster_details(runtime: ServiceRuntime, name: str) -> dict[str, Any]:

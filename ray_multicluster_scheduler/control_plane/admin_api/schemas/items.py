@@ -29,13 +29,8 @@ _UNNAMED: dict[str, Any] = {"kind": "job", "name": "nightly", "job": {"entrypoin
 NIGHTLY: dict[str, Any] = {"id": ID, **_UNNAMED}
 _PAYLOADS = {"function_digest": digest_of(_CODE), "arguments_digest": digest_of(_ARGUMENTS)}
 _MEMBER: dict[str, Any] = {"name": "len", "requirements": {"CPU": 1}, **_PAYLOADS}
-_ACTOR = {
-    "kind": "actor",
-    "name": "dict",
-    "actor": {"ray_name": "dict-1"},
-    **_PAYLOADS,
-    "function_digest": digest_of(_CLASS),
-}
+_DIGESTS = {**_PAYLOADS, "function_digest": digest_of(_CLASS)}
+_ACTOR = {"kind": "actor", "name": "dict", "actor": {"ray_name": "dict-1"}, **_DIGESTS}
 _BLOBS = {digest_of(one): base64.b64encode(one).decode() for one in (_CODE, _CLASS, _ARGUMENTS)}
 
 
