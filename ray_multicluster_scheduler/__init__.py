@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         ClusterConnectionError,
         ClusterLostError,
         ConfigurationError,
+        JobsFailedError,
         NoFeasibleClusterError,
         NoHealthyClusterError,
         NotAllowedError,
@@ -132,6 +133,7 @@ __all__ = [
     "FleetExecutor",
     "GangMember",
     "JobHandle",
+    "JobsFailedError",
     "LocalCluster",
     "LocalFleet",
     "NoFeasibleClusterError",
@@ -245,10 +247,10 @@ _HOMES = {
     ),
     "common.context_manager": "ClusterContextManager",
     "common.exception": (
-        "ActorDiedError ClusterConnectionError ClusterLostError ConfigurationError NoFeasibleClusterError "
-        "NoHealthyClusterError NotAllowedError PolicyEvaluationError QueueFullError RemoteError RemoteTraceback "
-        "ResultLostError SchedulerError ServiceUnavailableError StoreError StoreFullError TaskCancelledError "
-        "TaskSubmissionError TaskTimeoutError UnknownItemError WorkerCrashedError"
+        "ActorDiedError ClusterConnectionError ClusterLostError ConfigurationError JobsFailedError "
+        "NoFeasibleClusterError NoHealthyClusterError NotAllowedError PolicyEvaluationError QueueFullError RemoteError "
+        "RemoteTraceback ResultLostError SchedulerError ServiceUnavailableError StoreError StoreFullError "
+        "TaskCancelledError TaskSubmissionError TaskTimeoutError UnknownItemError WorkerCrashedError"
     ),
     "common.model": "Rejection TaskState",
     "control_plane.config": "ClusterConfig FleetConfig Settings",

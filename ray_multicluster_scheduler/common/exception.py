@@ -10,6 +10,7 @@ SchedulerError
 ├── ClusterLostError            the cluster vanished with the item on it
 ├── WorkerCrashedError          the worker or node died (crash, OOM, kill)
 │   └── ActorDiedError          the actor that was called has ended
+├── JobsFailedError             wait_for_all_jobs: some of the jobs failed
 ├── QueueFullError              max_queue is reached
 ├── TaskCancelledError          the item was cancelled
 ├── TaskTimeoutError            run_timeout, queue_timeout or a caller's timeout
@@ -121,6 +122,17 @@ class WorkerCrashedError(SchedulerError):
 
 class ActorDiedError(WorkerCrashedError):
     """The actor has ended; a call that it may have started is not repeated."""
+
+
+class JobsFailedError(SchedulerError):
+    """Some of the jobs that ``wait_for_all_jobs`` waited for failed; ``statuses`` has the last status of each job."""
+
+    def __init__(self, message: str, *, statuses: Mapping[str, str] | None = None, **options: Any) -> None:
+        super().__init__(message, **options)
+        self.statuses = dict(statuses or {})
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (*super().__reduce__(), {"statuses": self.statuses})
 
 
 class QueueFullError(SchedulerError):

@@ -15,6 +15,7 @@ import pytest
 
 from ray_multicluster_scheduler import (
     ConfigurationError,
+    JobsFailedError,
     RemoteError,
     UnifiedScheduler,
     UnknownItemError,
@@ -121,11 +122,16 @@ class TestEnds:
         with pytest.raises(RemoteError, match="7") as caught:
             bad.result(90)
         assert caught.value.task_id == bad.id
-        assert wait_for_all_jobs([bad.id, good.id], timeout=90) == {bad.id: "FAILED", good.id: "SUCCEEDED"}
+        with pytest.raises(JobsFailedError) as failed:
+            wait_for_all_jobs([bad.id, good.id], timeout=90)
+        assert failed.value.statuses == {bad.id: "FAILED", good.id: "SUCCEEDED"}
+        assert wait_for_all_jobs([bad.id, good.id], raise_on_failure=False) == failed.value.statuses
 
     def test_the_others_are_stopped_on_request(self) -> None:
         bad, long = submit_job("exit 1"), submit_job("sleep 300")
-        assert wait_for_all_jobs([bad, long], timeout=90, stop_on_failure=True) == {bad: "FAILED", long: "STOPPED"}
+        with pytest.raises(JobsFailedError) as failed:
+            wait_for_all_jobs([bad, long], timeout=90, stop_on_failure=True)
+        assert failed.value.statuses == {bad: "FAILED", long: "STOPPED"}
 
     def test_stop_works_queued_and_running(self) -> None:
         ids = [submit_job("sleep 300", resource_requirements={"CPU": 2}) for _ in range(3)]

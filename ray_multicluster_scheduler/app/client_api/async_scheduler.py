@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.async_verbs import AsyncVerbs
 from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BlockingCallThreads
-from ray_multicluster_scheduler.app.client_api.job_wait import AwaitedJobs
+from ray_multicluster_scheduler.app.client_api.job_wait import AwaitedJobs, ended_jobs
 from ray_multicluster_scheduler.common.current_item import cluster_here
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventDict, EventIterator
@@ -183,8 +183,10 @@ class AsyncScheduler(AsyncVerbs):
         timeout: float | None = None,
         *,
         stop_on_failure: bool = False,
+        raise_on_failure: bool = True,
     ) -> dict[str, str]:
-        """Wait until all jobs have ended; returns their statuses. Cancelling the coroutine does not stop the jobs."""
+        """Wait until all jobs have ended; returns their statuses. Cancelling the coroutine does not stop the jobs.
+        Raises JobsFailedError if one failed, unless ``raise_on_failure=False``; TaskTimeoutError."""
         from ray_multicluster_scheduler.app.client_api.handles import async_collecting  # noqa: PLC0415 - outside only
 
         awaited = AwaitedJobs(ids, check_interval, timeout, stop_on_failure=stop_on_failure)
@@ -192,7 +194,7 @@ class AsyncScheduler(AsyncVerbs):
             statuses = {job_id: await self.get_job_status(job_id) for job_id in awaited.ids}
             left = awaited.left(statuses)
             if not left:
-                return statuses
+                return ended_jobs(statuses, raise_on_failure=raise_on_failure)
             for job_id in awaited.to_stop(statuses):
                 await self.cancel(job_id)
             pause_s = awaited.pause_s(statuses)

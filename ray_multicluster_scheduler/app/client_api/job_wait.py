@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, overload
 
 from ray_multicluster_scheduler.app.client_api.interrupt import stop_everything
-from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError
-from ray_multicluster_scheduler.common.notices import notify
+from ray_multicluster_scheduler.common.exception import ConfigurationError, JobsFailedError, TaskTimeoutError
+from ray_multicluster_scheduler.common.notices import notify, shorten
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
 
 
@@ -61,11 +61,13 @@ class JobVerbs(ABC):
         timeout: float | None = None,
         *,
         stop_on_failure: bool = False,
+        raise_on_failure: bool = True,
     ) -> dict[str, str]:
         """Wait until all jobs have ended; returns the last status of each.
 
-        Every ``check_interval`` seconds it prints on stderr what it still waits for. One failed job does not stop the
-        others, unless ``stop_on_failure``. Raises TaskTimeoutError. Ctrl+C stops what this program submitted.
+        Every ``check_interval`` seconds it prints on stderr what it waits for, if that has changed. One failed job does
+        not stop the others, unless ``stop_on_failure``. Raises JobsFailedError at the end if a job failed, unless
+        ``raise_on_failure=False``; TaskTimeoutError. Ctrl+C stops what this program submitted.
         """
         awaited = AwaitedJobs(ids, check_interval, timeout, stop_on_failure=stop_on_failure)
         try:
@@ -73,7 +75,7 @@ class JobVerbs(ABC):
                 statuses = {job_id: self.get_job_status(job_id) for job_id in awaited.ids}
                 left = awaited.left(statuses)
                 if not left:
-                    return statuses
+                    return ended_jobs(statuses, raise_on_failure=raise_on_failure)
                 for job_id in awaited.to_stop(statuses):
                     self.cancel(job_id)
                 self.wait_for_a_job(left, awaited.pause_s(statuses))
@@ -81,6 +83,19 @@ class JobVerbs(ABC):
             notify("interrupted")
             stop_everything()
             raise
+
+
+def ended_jobs(statuses: dict[str, str], *, raise_on_failure: bool) -> dict[str, str]:
+    """Return the statuses of jobs that have ended. Raises JobsFailedError if one failed, unless not wanted."""
+    failed = [job_id for job_id, status in statuses.items() if status == "FAILED"]
+    if not failed or not raise_on_failure:
+        return statuses
+    raise JobsFailedError(
+        f"{len(failed)} of {len(statuses)} jobs failed: {shorten(failed)}.",
+        statuses=statuses,
+        task_id=failed[0],
+        next_step=f"read get_job_logs({failed[0]!r}); with raise_on_failure=False the statuses are returned",
+    )
 
 
 class AwaitedJobs:
@@ -97,6 +112,7 @@ class AwaitedJobs:
         now = time.monotonic()
         self._deadline = None if timeout is None else now + timeout
         self._next_notice = now + check_interval
+        self._printed = ""
 
     def left(self, statuses: Mapping[str, str]) -> list[str]:
         """The jobs that have not ended."""
@@ -110,7 +126,8 @@ class AwaitedJobs:
         return self.left(statuses)
 
     def pause_s(self, statuses: Mapping[str, str]) -> float:
-        """Return the seconds until the next check; prints a notice when one is due. Raises TaskTimeoutError."""
+        """Return the seconds until the next check; prints a notice when one is due and it has changed. Raises
+        TaskTimeoutError."""
         now = time.monotonic()
         waiting = [f"{job_id} ({statuses[job_id]})" for job_id in self.left(statuses)]
         if self._deadline is not None and now >= self._deadline:
@@ -119,7 +136,9 @@ class AwaitedJobs:
                 next_step="wait longer, or stop them with stop_job",
             )
         if now >= self._next_notice:
-            notify(f"waiting for {', '.join(waiting)}")
-            self._next_notice = now + self._interval
+            notice = f"waiting for {', '.join(waiting)}"
+            if notice != self._printed:
+                notify(notice)
+            self._printed, self._next_notice = notice, now + self._interval
         until = self._next_notice if self._deadline is None else min(self._next_notice, self._deadline)
         return max(0.0, until - now)

@@ -146,14 +146,22 @@ def list_jobs(status: str | None = None) -> list[dict[str, Any]]:
 
 
 def wait_for_all_jobs(
-    ids: Sequence[str], check_interval: float = 5, timeout: float | None = None, *, stop_on_failure: bool = False
+    ids: Sequence[str],
+    check_interval: float = 5,
+    timeout: float | None = None,
+    *,
+    stop_on_failure: bool = False,
+    raise_on_failure: bool = True,
 ) -> dict[str, str]:
     """Wait until all jobs have ended; returns the last status of each.
 
-    Every ``check_interval`` seconds it prints on stderr what it still waits for. One failed job does not stop the
-    others, unless ``stop_on_failure``. Raises TaskTimeoutError. Ctrl+C stops what this program submitted.
+    Every ``check_interval`` seconds it prints on stderr what it waits for, if that has changed. One failed job does
+    not stop the others, unless ``stop_on_failure``. Raises JobsFailedError at the end if a job failed, unless
+    ``raise_on_failure=False``; TaskTimeoutError. Ctrl+C stops what this program submitted.
     """
-    return active_scheduler().wait_for_all_jobs(ids, check_interval, timeout, stop_on_failure=stop_on_failure)
+    return active_scheduler().wait_for_all_jobs(
+        ids, check_interval, timeout, stop_on_failure=stop_on_failure, raise_on_failure=raise_on_failure
+    )
 
 
 def submit_actor(

@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 import ray_multicluster_scheduler as api
-from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    JobsFailedError,
+    TaskTimeoutError,
+    UnknownItemError,
+)
 from tests.unit.client_api.test_job_logs import Dashboard
 from tests.unit.service.async_world import World, async_world
 
@@ -94,7 +99,10 @@ async def test_one_failure_stops_the_others_if_asked(world: World) -> None:
     bad, other = [await world.scheduler.submit_job("ls") for _ in range(2)]
     waiting = asyncio.create_task(world.scheduler.wait_for_all_jobs([bad, other], stop_on_failure=True))
     await asyncio.to_thread(world.end_job, bad, "failed")
-    assert await waiting == {bad: "FAILED", other: "STOPPED"}
+    with pytest.raises(JobsFailedError) as caught:
+        await waiting
+    assert caught.value.statuses == {bad: "FAILED", other: "STOPPED"}
+    assert await world.scheduler.wait_for_all_jobs([bad, other], raise_on_failure=False) == caught.value.statuses
 
 
 async def test_output_is_read_and_followed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
