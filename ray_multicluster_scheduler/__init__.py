@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.execution_context import current
     from ray_multicluster_scheduler.app.client_api.executor.actor_pool import ActorPool
     from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
+    from ray_multicluster_scheduler.app.client_api.handles.as_completed import as_completed
     from ray_multicluster_scheduler.app.client_api.handles.handle import JobHandle, TaskHandle
     from ray_multicluster_scheduler.app.client_api.interrupt import graceful_shutdown_on_keyboard_interrupt
     from ray_multicluster_scheduler.app.client_api.ray_shape.ray_shape import (
@@ -160,6 +161,7 @@ __all__ = [
     "UnknownItemError",
     "WorkerCrashedError",
     "__version__",
+    "as_completed",
     "available_resources",
     "cancel",
     "cluster_info",
@@ -225,6 +227,7 @@ _HOMES = {
     "app.client_api.async_scheduler": "AsyncScheduler",
     "app.client_api.execution_context": "current",
     "app.client_api.executor.executor": "FleetExecutor",
+    "app.client_api.handles.as_completed": "as_completed",
     "app.client_api.handles.handle": "JobHandle TaskHandle",
     "app.client_api.interrupt": "graceful_shutdown_on_keyboard_interrupt",
     "app.client_api.arguments.objects": "ObjectHandle",

@@ -57,7 +57,9 @@ _PARTS_OF_ITEMS = {
 
 GROUPS = {
     "Submit": r"submit_\w+|member|GangMember|remote|method|put",
-    "Wait and control": r"get|wait\w*|cancel|kill|hold|release|set_priority|stop_job|get_job_\w+|list_jobs",
+    "Wait and control": (
+        r"get|wait\w*|as_completed|cancel|kill|hold|release|set_priority|stop_job|get_job_\w+|list_jobs"
+    ),
     "Show": r"explain|plan|events|on_event|current|list_\w+|get_actor|nodes|cluster_info|\w+_resources|get_runtime_\w+",
     "Clusters and queues": r"cordon|uncordon|drain|declare_dead|pause_queue|resume_queue|register_policy|Rejection",
     "A scheduler": r"\w+Scheduler|get_unified_scheduler|init\w*|is_initialized|shutdown|graceful_\w+",

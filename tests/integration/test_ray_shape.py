@@ -7,12 +7,22 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler import UnifiedScheduler, get, put, remote, submit_task, submit_task_async, wait
+from ray_multicluster_scheduler import (
+    UnifiedScheduler,
+    as_completed,
+    get,
+    put,
+    remote,
+    submit_task,
+    submit_task_async,
+    wait,
+)
 from ray_multicluster_scheduler.common.exception import TaskCancelledError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskState
 
@@ -176,6 +186,32 @@ def test_wait_behaves_like_ray() -> None:
         assert len(over) == 1
         seen.append(get(over[0]))
     assert sorted(seen) == list(range(10))
+
+
+def test_handles_arrive_as_they_end_outside_and_inside() -> None:
+    def gate(seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+    slow = submit_task_async(gate, (60,))
+    quick = [submit_task_async(gate, (0,)) for _ in range(3)]
+    for function in (as_completed, futures.as_completed):
+        arriving = function([slow, *quick], timeout=100)
+        assert {next(arriving) for _ in range(3)} == set(quick)
+    done, rest = futures.wait([slow, *quick], return_when=futures.FIRST_COMPLETED)
+    assert (done, rest) == (set(quick), {slow})
+    slow.cancel()
+
+    def inside() -> list[float]:
+        from concurrent import futures as standard
+
+        from ray_multicluster_scheduler import as_completed, get, submit_task_async
+
+        handles = [submit_task_async(lambda number=number: number, resource_requirements={"CPU": 0}) for number in "ab"]
+        ours = sorted(get(one) for one in as_completed(handles, timeout=100))
+        return ours + sorted(one.result() for one in standard.as_completed(handles, timeout=100))
+
+    assert submit_task(inside) == ["a", "b", "a", "b"]
 
 
 def test_fleet_queries() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from ray_multicluster_scheduler.app.client_api.handles.as_completed import WaitableHandle
 from ray_multicluster_scheduler.app.client_api.options import item_id_of
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import (
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 
-class Handle:
+class Handle(WaitableHandle):
     """An item in progress or ended. Thread-safe; awaitable.
 
     As an argument of a task, an actor or a method it stands for its value, for which that one waits. It belongs to the
@@ -100,6 +101,13 @@ class Handle:
     def explain(self) -> dict[str, Any]:
         """Return state, reason, decision table and history."""
         return self._runtime.explain(self._item.id)
+
+    def _watch_end(self, callback: Callable[[Any], object]) -> None:
+        self._check_can_end()
+        self._item.watch(callback)
+
+    def _unwatch_end(self, callback: Callable[[Any], object]) -> None:
+        self._item.unwatch(callback)
 
     def _value(self, outcome: Outcome, until: float | None = None) -> Any:
         return value_of(outcome, lambda away: self._fetched(away, until))

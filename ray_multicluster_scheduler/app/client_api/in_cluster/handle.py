@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from typing import Any, Self
 
+from ray_multicluster_scheduler.app.client_api.handles.as_completed import WaitableHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
 from ray_multicluster_scheduler.app.client_api.in_cluster.errors import translate
 from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import refuse_queue_verb
@@ -26,7 +27,7 @@ _log = get_logger(__name__)
 FORCE_AFTER_S = 5.0
 
 
-class NativeHandle:
+class NativeHandle(WaitableHandle):
     """Base of the handles inside a cluster, where Ray queues and retries."""
 
     __slots__ = ("__weakref__", "parent")
@@ -47,6 +48,13 @@ class NativeHandle:
     def attempt(self) -> int:
         """Always 1: retries by Ray do not count."""
         return 1
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Call ``callback(handle)`` on a new thread when it has ended, or now if it has."""
+        raise NotImplementedError
+
+    def _watch_end(self, callback: Callable[[Any], object]) -> None:
+        self.add_done_callback(callback)
 
     def hold(self, reason: str = "") -> None:
         """Not supported by Ray. Raises ConfigurationError."""
