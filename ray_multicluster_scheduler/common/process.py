@@ -1,4 +1,4 @@
-"""Helpers for processes: whether one lives, garbage collection for long runs, and crash points for tests."""
+"""Helpers for processes: whether one is alive, garbage collection for long runs, and crash points for tests."""
 
 from __future__ import annotations
 

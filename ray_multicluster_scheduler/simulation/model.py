@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.simulation.size_syntax import parse_nodes
 
 FaultKind = Literal["cut", "dies", "node_dies"]
 FAULT_KINDS: tuple[str, ...] = get_args(FaultKind)
+"""See :class:`PlannedFault`."""
 
 
 @dataclass(frozen=True, slots=True)

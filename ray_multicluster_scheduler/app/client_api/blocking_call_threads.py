@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MOST = 8
+MAX_THREADS = 8
 LINGER_S = 2.0
 """How long an idle thread waits before it exits."""
 
@@ -20,7 +20,7 @@ LINGER_S = 2.0
 class BlockingCallThreads:
     """A started call completes even if its coroutine is cancelled. Calls run in the context of the caller."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_THREADS) -> None:
         self._most, self._threads, self._idle, self._waiting = most, 0, 0, 0
         self._lock = threading.Lock()  # over these numbers, so that no work is left when a thread goes
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()

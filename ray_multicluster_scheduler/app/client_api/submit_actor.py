@@ -1,4 +1,4 @@
-"""submit_actor and the verbs that go with it: on the program's shared scheduler, or inside a cluster on Ray itself."""
+"""submit_actor, get_actor, list_actors and kill: on the program's shared scheduler; inside a cluster, on Ray itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UsageHistory: how much of one node was ours during the last seconds."""
+"""UsageHistory: how much of one node our own items used during the last ``KEEP_S`` seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Admission: submission, prerequisites, cancellation and queue timeout of items."""
+"""Admission: the state machine's part for items that are not placed yet: submission, waiting for prerequisites
+(arguments, dependencies, start time), refusal, queue timeout; and cancellation of all items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TaskRecord: the complete state of one item in the machine."""
+"""TaskRecord: the complete state of one item in the state machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 NO_FAILURES: Mapping[FailureClass, int] = MappingProxyType({})
-"""Of most items, so it is shared."""
+"""The failure counts of most items: one shared object."""
 
 EndingKind = Literal["cancel", "run_timeout", "ready_timeout", "recall", "take_back"]
 

@@ -1,4 +1,4 @@
-"""Interpretation of a decision: whether the item should wait, and with which reason."""
+"""Interprets a scheduling decision: whether the item is placed, waits or cannot run, and why."""
 
 from __future__ import annotations
 

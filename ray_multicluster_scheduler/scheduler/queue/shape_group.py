@@ -1,4 +1,4 @@
-"""ShapeGroup: waiting items of one shape and priority, in order of submission."""
+"""ShapeGroup: waiting items of one priority and one shape (equal for placement), in order of submission."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ray_multicluster_scheduler.common.model import SchedulingDecision
 from ray_multicluster_scheduler.scheduler.queue.shape import Shape, eligibility_class
 
 _SLACK = 64
+"""Stale heap entries that are tolerated beyond the number of waiting items."""
 
 
 class QueueEntry(NamedTuple):
-    """One waiting item of a group."""
+    """One waiting item of a group: its submission number, its id, and since when it waits."""
 
     number: int
     task_id: str
@@ -21,7 +22,8 @@ class QueueEntry(NamedTuple):
 
 
 class ShapeGroup:
-    """Waiting items of one shape and priority. ``decision`` is why they wait; None before the first decision."""
+    """Waiting items of one shape and priority. ``decision`` is why they wait; None before the first decision.
+    ``parked``: the queue skips the group."""
 
     __slots__ = ("_heap", "_members", "decision", "eligibility", "need", "parked", "priority", "shape")
 

@@ -1,4 +1,5 @@
-"""Properties of the life of items and attempts: terminal states, one live attempt, fences, cancellation, leftovers."""
+"""Invariants of items and attempts: terminal states, one live attempt, growing fences, cancellation, nothing left, and
+restart without loss. The checker tests them on the history of a simulated run."""
 
 from __future__ import annotations
 

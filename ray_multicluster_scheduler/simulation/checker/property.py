@@ -1,4 +1,4 @@
-"""The base classes of the checker's properties, the index of a history, and violations."""
+"""The base classes of the checker's properties (invariants of a run), the index of a history, and violations."""
 
 from __future__ import annotations
 

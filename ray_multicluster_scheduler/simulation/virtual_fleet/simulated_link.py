@@ -1,8 +1,8 @@
 """The link to one simulated cluster: latency, lost contact, leases, snapshots and the dashboard, in virtual time.
 
-It turns the machine's orders into calls to a `SimulatedClusterRun`, and that cluster's reports into events for the
-machine. While contact is lost, both directions are buffered, and every dispatched attempt is answered exactly once in
-the end.
+It turns the state machine's instructions into calls to a `SimulatedClusterRun`, and that cluster's reports into events
+for the machine. While contact is lost, both directions are buffered, and every dispatched attempt is answered exactly
+once in the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ActorSubmission: builds the description of an actor from a program's arguments: validated, pickled, with an id."""
+"""ActorSubmission: builds an actor's TaskDescription from a program's arguments: validated, pickled, with an id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GangSubmission: builds the description of a gang from a program's arguments: validated, pickled, with an id."""
+"""GangSubmission: builds a gang's TaskDescription from a program's arguments: validated, pickled, with an id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TaskTemplate: the part of a task that does not depend on its arguments, validated and pickled once per function."""
+"""TaskTemplate: the validated options and the pickled function of a task, from which Submission builds each call."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class PickledFunction:
     actors: tuple[Any, ...]
 
 
-_steady: FunctionPickleCache[PickledFunction] = FunctionPickleCache()
+_pickle_cache: FunctionPickleCache[PickledFunction] = FunctionPickleCache()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTemplate:
     """``fields``: those of the TaskDescription that are the same for every call. ``start_after``: as given, since
-    seconds count from each call. ``joined``: a call is joined to an equal one."""
+    seconds count from each call. ``joined``: a call equal to an unfinished one is answered with that one."""
 
     name: str
     function: PickledFunction
@@ -85,7 +85,7 @@ def _pickled_function(fn: Callable[..., Any], name: str, number: int) -> Pickled
     if not isinstance(fn, RemoteFunction):
         if number != 1:
             return _pickle_now(fn, name, number)
-        return _steady.get(fn, lambda: _pickle_now(fn, name, number))
+        return _pickle_cache.get(fn, lambda: _pickle_now(fn, name, number))
     known = fn.pickled.get(number)
     if known is None:
         known = fn.pickled[number] = _pickle_now(fn.shipped, name, number)

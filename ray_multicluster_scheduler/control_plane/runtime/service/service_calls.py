@@ -1,4 +1,4 @@
-"""ServiceCalls: accepts actor method calls from clients and queues them per actor. Calls are not durable."""
+"""ServiceCalls: accepts actor method calls from the HTTP route and queues them per actor. Calls are not stored."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class CallRequest(NamedTuple):
-    """A call as its client sent it, for the ``first`` time or again. ``fresh``: it cannot have been sent to an agent
-    yet. ``user``: the owner of the payloads it may name; None: all payloads."""
+    """A call as its client sent it, for the ``first`` time or again. ``fresh``: no earlier process of the
+    service can have sent it to an agent. ``user``: the owner of the payloads it may name; None: all payloads."""
 
     id: str
     actor: str

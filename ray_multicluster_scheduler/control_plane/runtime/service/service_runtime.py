@@ -1,7 +1,7 @@
-"""ServiceRuntime: the durable control plane of ``rmcs up``. Everything it accepts is in the store before it answers.
+"""ServiceRuntime: the durable control plane of ``rmcs up``: accepts, finds, explains and cancels items for HTTP routes.
 
-``admin_api.serve`` makes it, and the HTTP routes call it. Start at :meth:`ServiceRuntime.accept`; after a restart,
-:meth:`ServiceRuntime._build` continues where the previous process stopped.
+``admin_api.serve`` makes it. :meth:`ServiceRuntime.accept` answers for an item when it is in the store. At each start,
+:meth:`ServiceRuntime._build` restores the state of the previous process from there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CarrierFilter: there is a transport for this kind of item to the cluster."""
+"""CarrierFilter: rejects clusters that have no transport for this kind of item."""
 
 from __future__ import annotations
 

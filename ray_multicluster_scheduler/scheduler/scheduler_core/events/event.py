@@ -1,4 +1,4 @@
-"""Event: one published event of a control plane; EventFilter: which events a subscriber gets."""
+"""Event: one event in the live stream of a control plane; EventFilter: which events a subscriber gets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.control_plane.store.records import EventRecord, 
 
 Kind = Literal["transition", "decision", "cluster", "action", "telemetry", "reset"]
 DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action")
+"""Stored and numbered, so that a subscriber can read past ones."""
 TELEMETRY: Kind = "telemetry"
 KINDS: tuple[Kind, ...] = (*DURABLE, TELEMETRY)
 CLUSTER, ACTION = "cluster", "action"

@@ -1,7 +1,7 @@
 """RayThreads: runs blocking calls of Ray on threads, and passes their results to the agent's event loop.
 
-Submitting a small call takes Ray less time than a thread switch, so it happens on the loop. Creating an actor, storing
-a large value and submitting the first call of a kind may block.
+Submitting a call with small arguments takes less time than a thread switch, so it happens on the loop. Creating an
+actor, storing a large value and submitting the first call of a runtime environment may block.
 
 A callback for one result costs two thread switches, more than all the rest of a short call. While many short calls run,
 it is cheaper to poll every few milliseconds and to fetch all ready results at once. A call that is not done after some
