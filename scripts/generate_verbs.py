@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 CLIENT = Path(__file__).resolve().parents[1] / "ray_multicluster_scheduler" / "app" / "client_api"
-SOURCES = ("scheduler.py", "job_wait.py")
+SOURCES = ("scheduler.py", "job_wait.py", "queue_verbs.py")
 """Where the methods are defined."""
 
 
@@ -94,7 +94,7 @@ class Methods:
                         self._imports[one.asname or one.name] = f"from {node.module} import {one.name}{alias}"
                 elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
                     self._aliases[node.target.id] = ast.unparse(node.value)
-                elif isinstance(node, ast.ClassDef) and node.name in {"UnifiedScheduler", "JobVerbs"}:
+                elif isinstance(node, ast.ClassDef) and node.name in {"UnifiedScheduler", "JobVerbs", "QueueVerbs"}:
                     for part in node.body:
                         if isinstance(part, ast.FunctionDef):
                             self._defined.setdefault(part.name, []).append(part)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         LimitOptions,
         TaskOptions,
     )
+    from ray_multicluster_scheduler.app.client_api.queue_verbs import ItemRef
     from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.common.model import SchedulingDecision
     from ray_multicluster_scheduler.common.model.gang_description import Strategy

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, TypeVar, Unpack, overload
+from typing import Any, Self, TypeAlias, TypeVar, Unpack, overload
 
 from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
@@ -30,11 +30,11 @@ from ray_multicluster_scheduler.app.client_api.options import (
     ActorOptions,
     GangOptions,
     JobOptions,
-    LimitOptions,
     TaskOptions,
     absolute_paths,
     item_id_of,
 )
+from ray_multicluster_scheduler.app.client_api.queue_verbs import ItemRef, QueueVerbs
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import (
     check_namespace,
     check_recursive,
@@ -53,7 +53,6 @@ from ray_multicluster_scheduler.app.client_api.submission.submission import (
 from ray_multicluster_scheduler.app.client_api.submit_actor import kill
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.common.model.checks import valid_priority
 from ray_multicluster_scheduler.common.model.gang_description import Strategy
 from ray_multicluster_scheduler.control_plane.config import (
     ClusterConfig,
@@ -62,8 +61,6 @@ from ray_multicluster_scheduler.control_plane.config import (
     Settings,
     load_config,
 )
-from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
-from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventCallback, EventIterator, EventListener
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_own_id
@@ -76,12 +73,11 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_e
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 
 H = TypeVar("H", bound=Handle)
-ItemRef: TypeAlias = str | Handle | ActorHandle
 Words: TypeAlias = str | Iterable[str] | None
 _POLL_S = 0.05
 
 
-class UnifiedScheduler(JobVerbs):
+class UnifiedScheduler(JobVerbs, QueueVerbs):
     """Submits tasks, actors, jobs and gangs to the best cluster of a fleet. Safe from any thread; a context manager.
 
     Embedded: the control plane runs in this process, and the work ends with it. With the address of a service (given,
@@ -392,49 +388,6 @@ class UnifiedScheduler(JobVerbs):
         runtime.throttle()
         return handle
 
-    def hold(self, item: ItemRef, reason: str = "") -> None:
-        """Keep an item from starting until :meth:`release`; an attempt that was already sent continues. No effect on an
-        ended item. Raises UnknownItemError."""
-        runtime, task_id = self._item(item, "hold")
-        runtime.post_user_event(scheduler_events.HoldRequested(task_id, checked_reason(reason)))
-
-    def release(self, item: ItemRef) -> None:
-        """Undo :meth:`hold`. Raises UnknownItemError."""
-        runtime, task_id = self._item(item, "release")
-        runtime.post_user_event(scheduler_events.ReleaseRequested(task_id))
-
-    def set_priority(self, item: ItemRef, priority: int) -> None:
-        """Change the priority with which an item waits; higher numbers go first. Raises UnknownItemError."""
-        runtime, task_id = self._item(item, "set_priority")
-        runtime.post_user_event(scheduler_events.PriorityChanged(task_id, valid_priority(priority)))
-
-    def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
-        """Start no new items on a cluster, or of an owner, until :meth:`resume_queue`; running items continue.
-
-        Raises ConfigurationError for an unknown cluster, or when not exactly one of the two is named.
-        """
-        runtime, what, name = self._queue(cluster, owner, "pause_queue")
-        runtime.post_user_event(scheduler_events.QueuePaused(what, name, checked_reason(reason)))
-
-    def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
-        """Undo :meth:`pause_queue`."""
-        runtime, what, name = self._queue(cluster, owner, "resume_queue")
-        runtime.post_user_event(scheduler_events.QueueResumed(what, name))
-
-    def owner_limits(self, owner: str) -> dict[str, Any]:
-        """The limits of an owner, by the names that :meth:`set_owner_limits` takes."""
-        return self._started()[0].limits_of(checked_name(owner, "owner"), refresh=True).model_dump()
-
-    def set_owner_limits(self, owner: str, **limits: Unpack[LimitOptions]) -> None:
-        """Replace the limits of an owner: ``weight``, ``max_queued``, ``max_running``, ``max_gpus``, ``max_priority``,
-        or their defaults. Running items continue. With a service only admins may do this, and it survives restarts.
-        Raises ConfigurationError."""
-        self._change_limits(owner, owner_limits_from(limits))
-
-    def reset_owner_limits(self, owner: str) -> None:
-        """Undo :meth:`set_owner_limits`: the limits from the settings apply again."""
-        self._change_limits(owner, None)
-
     # Clusters -------------------------------------------------------------------------------------------
 
     def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
@@ -664,23 +617,6 @@ class UnifiedScheduler(JobVerbs):
         if runtime.accepted_item(task_id) is None:
             runtime.check_known(task_id)
         return runtime, task_id
-
-    def _change_limits(self, owner: str, limits: OwnerLimits | None) -> None:
-        runtime, _ = self._started()
-        runtime.post_user_event(scheduler_events.OwnerLimitsChanged(checked_name(owner, "owner"), limits))
-        runtime.limits_of(owner, refresh=True)
-
-    def _queue(
-        self, cluster: str | None, owner: str | None, verb: str
-    ) -> tuple[ControlPlane, Literal["cluster", "owner"], str]:
-        if (cluster is None) == (owner is None):
-            given = "neither a cluster nor an owner" if cluster is None else "both a cluster and an owner"
-            raise ConfigurationError(f"{verb} was given {given}.", next_step='name one: cluster="…" or owner="…"')
-        runtime, _ = self._started()
-        if owner is not None:
-            return runtime, "owner", checked_name(owner, "owner")
-        runtime.check_cluster(checked_name(cluster, "cluster"))
-        return runtime, "cluster", str(cluster)
 
 
 # Pickled by this name, which is NativeScheduler inside a cluster.
