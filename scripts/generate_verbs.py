@@ -2,7 +2,7 @@
 
 `python scripts/generate_verbs.py` writes ``verbs.py`` and ``async_verbs.py`` in ``app/client_api``; a test fails when
 they are not what this script makes. Each verb is one line that calls the method of the same name, under the method's
-own signature and docstring.
+own signature, decorators and docstring. Those of AsyncScheduler have no decorators: earlier versions had no such class.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ray_multicluster_scheduler.app.client_api.argument_names import also_named
 from ray_multicluster_scheduler.app.client_api.execution_context import active_scheduler
 
 if TYPE_CHECKING:
@@ -111,7 +112,9 @@ class Methods:
         alias_text = " ".join(self._aliases[one] for one in sorted(used & set(self._aliases)))
         used |= {*re.findall(r"[A-Za-z_]\w*", alias_text), *({"TypeAlias"} if alias_text else ())}
         lines = [
-            f"    {self._imports[one]}" for one in sorted(used & set(self._imports)) if f"import {one}\n" not in head
+            f"    {self._imports[one]}"
+            for one in sorted((used & set(self._imports)) - set(self._aliases))
+            if f"import {one}\n" not in head
         ]
         lines += [f"\n    {one}: TypeAlias = {self._aliases[one]}" for one in sorted(used & set(self._aliases))]
         return "\n".join(lines) + "\n"
@@ -164,7 +167,9 @@ def verbs_text(methods: Methods) -> str:
                 f"call: Callable[..., {ast.unparse(method.returns or ast.Constant(None))}] = active_scheduler().{name}"
             )
             body += f"\n    return call({_call(method)})"
-        parts.append(f"def {name}{_signature(method, with_self=False)}:\n    {_docstring(method, '    ')}\n    {body}")
+        decorators = "".join(f"@{ast.unparse(one)}\n" for one in method.decorator_list)
+        signature = f"{decorators}def {name}{_signature(method, with_self=False)}"
+        parts.append(f"{signature}:\n    {_docstring(method, '    ')}\n    {body}")
     text = "\n\n\n".join(parts) + "\n"
     head = VERBS_HEAD.replace("import TYPE_CHECKING\n", "import TYPE_CHECKING, overload\n")
     return head + methods.imports_for(text.replace("@overload", ""), head) + "\n\n" + text

@@ -4,4 +4,50 @@ Start with ``scheduler.py`` (UnifiedScheduler); other verbs are generated from i
 ``execution_context.py`` chooses between that class and the native one in ``in_cluster``, ``remote`` talks to a service,
 and ``submission`` turns arguments into descriptions of items. Modules that are loaded inside clusters import only the
 standard library and Ray.
+
+Programs of earlier versions import the verbs from here. As an attribute of this package, ``submit_task`` is therefore
+the function, not the module; so are ``submit_actor`` and ``submit_job``.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ray_multicluster_scheduler.app.client_api.submit_actor import submit_actor
+from ray_multicluster_scheduler.app.client_api.submit_job import (
+    get_job_status,
+    graceful_shutdown_on_keyboard_interrupt,
+    stop_job,
+    submit_job,
+    wait_for_all_jobs,
+)
+from ray_multicluster_scheduler.app.client_api.submit_task import submit_task
+from ray_multicluster_scheduler.app.client_api.unified_scheduler import (
+    get_unified_scheduler,
+    initialize_scheduler_environment,
+)
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
+
+__all__ = [
+    "UnifiedScheduler",
+    "get_job_status",
+    "get_unified_scheduler",
+    "graceful_shutdown_on_keyboard_interrupt",
+    "initialize_scheduler_environment",
+    "stop_job",
+    "submit_actor",
+    "submit_job",
+    "submit_task",
+    "wait_for_all_jobs",
+]
+
+if not TYPE_CHECKING:  # otherwise type checkers would accept any name
+
+    def __getattr__(name: str) -> object:
+        if name != "UnifiedScheduler":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ray_multicluster_scheduler.app.client_api import unified_scheduler  # noqa: PLC0415 - loads the control plane
+
+        return unified_scheduler.UnifiedScheduler

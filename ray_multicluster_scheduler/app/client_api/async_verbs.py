@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         LimitOptions,
         TaskOptions,
     )
-    from ray_multicluster_scheduler.app.client_api.queue_verbs import ItemRef
     from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.common.model import SchedulingDecision
     from ray_multicluster_scheduler.common.model.gang_description import Strategy
@@ -77,13 +76,14 @@ class AsyncVerbs:
         """A living actor by its name: of this program, or detached on any cluster. Raises UnknownItemError."""
         return await self._threads.call(self._scheduler.get_actor, name, namespace)
 
-    async def get_job_info(self, job_id: str) -> dict[str, Any]:
-        """Status, cluster, attempt, times, and Ray's own submission id. Raises UnknownItemError."""
-        return await self._threads.call(self._scheduler.get_job_info, job_id)
+    async def get_job_info(self, job_id: str, cluster_name: str | None = None) -> dict[str, Any]:
+        """Status, cluster, attempt, times, and Ray's own submission id; arguments and errors as for
+        `get_job_status`."""
+        return await self._threads.call(self._scheduler.get_job_info, job_id, cluster_name)
 
-    async def get_job_status(self, job_id: str) -> str:
+    async def get_job_status(self, job_id: str, cluster_name: str | None = None) -> str:
         """The status: Ray's PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED, or QUEUED, RETRYING, LOST, EXPIRED."""
-        return await self._threads.call(self._scheduler.get_job_status, job_id)
+        return await self._threads.call(self._scheduler.get_job_status, job_id, cluster_name)
 
     async def handle(self, item_id: str) -> TaskHandle | JobHandle | ActorHandle:
         """The handle of an unfinished item. Raises UnknownItemError."""
@@ -169,9 +169,10 @@ class AsyncVerbs:
         """Change the priority with which an item waits; higher numbers go first. Raises UnknownItemError."""
         await self._threads.call(self._scheduler.set_priority, item, priority)
 
-    async def stop_job(self, job_id: str) -> bool:
-        """Stop a queued or running job. False if it had ended already. Raises UnknownItemError."""
-        return await self._threads.call(self._scheduler.stop_job, job_id)
+    async def stop_job(self, job_id: str, cluster_name: str | None = None) -> bool:
+        """Stop a queued or running job. False if it had ended already. Arguments and errors as for
+        `get_job_status`."""
+        return await self._threads.call(self._scheduler.stop_job, job_id, cluster_name)
 
     async def submit_actor(
         self,

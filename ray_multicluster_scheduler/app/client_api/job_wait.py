@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, overload
 
+from ray_multicluster_scheduler.app.client_api.argument_names import also_named
 from ray_multicluster_scheduler.app.client_api.interrupt import stop_everything
 from ray_multicluster_scheduler.common.exception import ConfigurationError, JobsFailedError, TaskTimeoutError
 from ray_multicluster_scheduler.common.notices import notify, shorten
@@ -20,6 +21,10 @@ class JobVerbs(ABC):
     def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> None: ...
 
     @abstractmethod
+    def _check_cluster(self, name: str | None) -> None:
+        """Raises ConfigurationError unless it is None or the name of a cluster."""
+
+    @abstractmethod
     def job_info(self, job_id: str) -> dict[str, Any]: ...
 
     @abstractmethod
@@ -31,12 +36,21 @@ class JobVerbs(ABC):
     @abstractmethod
     def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None: ...
 
-    def get_job_status(self, job_id: str) -> str:
-        """The status: Ray's PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED, or QUEUED, RETRYING, LOST, EXPIRED."""
+    @also_named(submission_id="job_id")
+    def get_job_status(self, job_id: str, cluster_name: str | None = None) -> str:
+        """The status: Ray's PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED, or QUEUED, RETRYING, LOST, EXPIRED.
+
+        The id alone finds the job: ``cluster_name``, from earlier versions, only has to be a cluster. Raises
+        UnknownItemError, ConfigurationError.
+        """
+        self._check_cluster(cluster_name)
         return str(self.job_info(job_id)["status"])
 
-    def get_job_info(self, job_id: str) -> dict[str, Any]:
-        """Status, cluster, attempt, times, and Ray's own submission id. Raises UnknownItemError."""
+    @also_named(submission_id="job_id")
+    def get_job_info(self, job_id: str, cluster_name: str | None = None) -> dict[str, Any]:
+        """Status, cluster, attempt, times, and Ray's own submission id; arguments and errors as for
+        :meth:`get_job_status`."""
+        self._check_cluster(cluster_name)
         return self.job_info(job_id)
 
     @overload
@@ -47,13 +61,16 @@ class JobVerbs(ABC):
         """A job's output so far; with ``follow`` an iterator over its output until the job ends."""
         return self.follow_job_logs(job_id) if follow else self.job_logs(job_id)
 
-    def stop_job(self, job_id: str) -> bool:
-        """Stop a queued or running job. False if it had ended already. Raises UnknownItemError."""
-        if self.get_job_status(job_id) in ENDED:
+    @also_named(submission_id="job_id")
+    def stop_job(self, job_id: str, cluster_name: str | None = None) -> bool:
+        """Stop a queued or running job. False if it had ended already. Arguments and errors as for
+        :meth:`get_job_status`."""
+        if self.get_job_status(job_id, cluster_name) in ENDED:
             return False
         self.cancel(job_id)
         return True
 
+    @also_named(submission_ids="ids")
     def wait_for_all_jobs(
         self,
         ids: Sequence[str],

@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
 from ray_multicluster_scheduler.app.client_api.actors.actors import Actors, EmbeddedActors
+from ray_multicluster_scheduler.app.client_api.argument_names import also_named
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
@@ -123,6 +124,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
 
     # Tasks ----------------------------------------------------------------------------------------------
 
+    @also_named(func="fn")
     def submit_task(
         self,
         fn: Callable[..., Any],
@@ -163,6 +165,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         num_returns: int | None,
         **options: Unpack[TaskOptions],
     ) -> Any: ...
+    @also_named(func="fn")
     def submit_task_async(
         self,
         fn: Callable[..., Any],
@@ -270,6 +273,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
 
     # Jobs -----------------------------------------------------------------------------------------------
 
+    @also_named(job_id="submission_id")
     def submit_job(self, entrypoint: str, **options: Unpack[JobOptions]) -> str:
         """Submit a Ray job and return its id once it is accepted; see :meth:`submit_job_async`."""
         handle = self.submit_job_async(entrypoint, **options)
@@ -278,10 +282,15 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
             raise error  # e.g. refused by the service
         return handle.id
 
+    @also_named(job_id="submission_id")
     def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
         """Submit a Ray job. The same ``submission_id`` again is the same job. Raises ConfigurationError."""
         runtime, submission = self._started()
         return JobHandle(check_own_id(runtime.submit(submission.job(entrypoint, **options)), options), runtime)
+
+    def _check_cluster(self, name: str | None) -> None:
+        if name is not None:
+            self._started()[0].check_cluster(checked_name(name, "cluster_name"))
 
     def job_info(self, job_id: str) -> dict[str, Any]:
         """Status, cluster, attempt and times of a job. Raises UnknownItemError."""
@@ -307,6 +316,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
 
     # Actors and gangs -----------------------------------------------------------------------------------
 
+    @also_named(actor_class="cls")
     def submit_actor(
         self,
         cls: Any,
@@ -320,6 +330,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         SchedulerError, or TaskTimeoutError: it is ended if not ready ``ready_timeout`` seconds after its dispatch."""
         return self._with_actors().submit(cls, args, kwargs, resource_requirements, tags, options, wait=True)
 
+    @also_named(actor_class="cls")
     def submit_actor_async(
         self,
         cls: Any,
@@ -525,6 +536,10 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
                 if self._runtime is runtime:
                     self._runtime = self._submission = self._actors = None
                     program.running.discard(self)
+
+    def cleanup(self) -> None:
+        """Wait for all work and end this scheduler; work of a service continues. As at the end of a ``with`` block."""
+        self._leave(drain=True)
 
     def __enter__(self) -> Self:
         return self

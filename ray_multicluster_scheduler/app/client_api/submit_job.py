@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ray_multicluster_scheduler.app.client_api.interrupt import graceful_shutdown_on_keyboard_interrupt
 from ray_multicluster_scheduler.app.client_api.verbs import (
     get_job_info,
     get_job_logs,
@@ -17,6 +18,7 @@ __all__ = [
     "get_job_info",
     "get_job_logs",
     "get_job_status",
+    "graceful_shutdown_on_keyboard_interrupt",
     "list_jobs",
     "stop_job",
     "submit_job",

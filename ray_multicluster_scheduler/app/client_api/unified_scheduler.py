@@ -1,4 +1,4 @@
-"""UnifiedScheduler by its public name, and the functions that create, return and end the program's shared one.
+"""UnifiedScheduler by its public name, the functions that create, return and end the program's shared one, and verbs.
 
 ``UnifiedScheduler`` is the class of ``scheduler.py`` in a program, and NativeScheduler inside a cluster; each is loaded
 when it is first used, so that this module can be imported in both.
@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.app.client_api import execution_context
+from ray_multicluster_scheduler.app.client_api.verbs import submit_actor, submit_job, submit_task
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 
-__all__ = ["UnifiedScheduler", "get_unified_scheduler", "initialize_scheduler_environment", "shutdown"]
+__all__ = [
+    "UnifiedScheduler",
+    "get_unified_scheduler",
+    "initialize_scheduler_environment",
+    "shutdown",
+    "submit_actor",
+    "submit_job",
+    "submit_task",
+]
 
 
 def initialize_scheduler_environment(config_file_path: str | Path | None = None) -> UnifiedScheduler:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, overload
 
+from ray_multicluster_scheduler.app.client_api.argument_names import also_named
 from ray_multicluster_scheduler.app.client_api.execution_context import active_scheduler
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         LimitOptions,
         TaskOptions,
     )
-    from ray_multicluster_scheduler.app.client_api.queue_verbs import ItemRef
     from ray_multicluster_scheduler.common.model import SchedulingDecision
     from ray_multicluster_scheduler.common.model.gang_description import Strategy
     from ray_multicluster_scheduler.control_plane.runtime.event_iterator import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     Words: TypeAlias = str | Iterable[str] | None
 
 
+@also_named(func="fn")
 def submit_task(
     fn: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -80,6 +81,7 @@ def submit_task_async(
 ) -> Any: ...
 
 
+@also_named(func="fn")
 def submit_task_async(
     fn: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -102,24 +104,33 @@ def put(value: object) -> ObjectHandle:
     return active_scheduler().put(value)
 
 
+@also_named(job_id="submission_id")
 def submit_job(entrypoint: str, **options: Unpack[JobOptions]) -> str:
     """Submit a Ray job and return its id once it is accepted; see `submit_job_async`."""
     return active_scheduler().submit_job(entrypoint, **options)
 
 
+@also_named(job_id="submission_id")
 def submit_job_async(entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
     """Submit a Ray job. The same ``submission_id`` again is the same job. Raises ConfigurationError."""
     return active_scheduler().submit_job_async(entrypoint, **options)
 
 
-def get_job_status(job_id: str) -> str:
-    """The status: Ray's PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED, or QUEUED, RETRYING, LOST, EXPIRED."""
-    return active_scheduler().get_job_status(job_id)
+@also_named(submission_id="job_id")
+def get_job_status(job_id: str, cluster_name: str | None = None) -> str:
+    """The status: Ray's PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED, or QUEUED, RETRYING, LOST, EXPIRED.
+
+    The id alone finds the job: ``cluster_name``, from earlier versions, only has to be a cluster. Raises
+    UnknownItemError, ConfigurationError.
+    """
+    return active_scheduler().get_job_status(job_id, cluster_name)
 
 
-def get_job_info(job_id: str) -> dict[str, Any]:
-    """Status, cluster, attempt, times, and Ray's own submission id. Raises UnknownItemError."""
-    return active_scheduler().get_job_info(job_id)
+@also_named(submission_id="job_id")
+def get_job_info(job_id: str, cluster_name: str | None = None) -> dict[str, Any]:
+    """Status, cluster, attempt, times, and Ray's own submission id; arguments and errors as for
+    `get_job_status`."""
+    return active_scheduler().get_job_info(job_id, cluster_name)
 
 
 @overload
@@ -136,9 +147,11 @@ def get_job_logs(job_id: str, follow: bool = False) -> str | Iterator[str]:
     return call(job_id, follow)
 
 
-def stop_job(job_id: str) -> bool:
-    """Stop a queued or running job. False if it had ended already. Raises UnknownItemError."""
-    return active_scheduler().stop_job(job_id)
+@also_named(submission_id="job_id")
+def stop_job(job_id: str, cluster_name: str | None = None) -> bool:
+    """Stop a queued or running job. False if it had ended already. Arguments and errors as for
+    `get_job_status`."""
+    return active_scheduler().stop_job(job_id, cluster_name)
 
 
 def list_jobs(status: str | None = None) -> list[dict[str, Any]]:
@@ -146,6 +159,7 @@ def list_jobs(status: str | None = None) -> list[dict[str, Any]]:
     return active_scheduler().list_jobs(status)
 
 
+@also_named(submission_ids="ids")
 def wait_for_all_jobs(
     ids: Sequence[str],
     check_interval: float = 5,
@@ -165,6 +179,7 @@ def wait_for_all_jobs(
     )
 
 
+@also_named(actor_class="cls")
 def submit_actor(
     cls: Any,
     args: Sequence[Any] = (),
@@ -178,6 +193,7 @@ def submit_actor(
     return active_scheduler().submit_actor(cls, args, kwargs, resource_requirements, tags, **options)
 
 
+@also_named(actor_class="cls")
 def submit_actor_async(
     cls: Any,
     args: Sequence[Any] = (),

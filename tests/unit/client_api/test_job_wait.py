@@ -21,6 +21,9 @@ class Jobs(JobVerbs):
     def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> None:
         self.cancelled.append(item)
 
+    def _check_cluster(self, name: str | None) -> None:
+        assert name is None
+
     def job_info(self, job_id: str) -> dict[str, Any]:
         return {"status": self.rows[0][job_id]}
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import execution_context, program, submit_task, unified_scheduler
+from ray_multicluster_scheduler.app.client_api import execution_context, program, unified_scheduler
+from ray_multicluster_scheduler.app.client_api.submit_task import cancel
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -163,9 +164,9 @@ class TestTheEnd:
 def test_only_items_can_be_cancelled(waiting: UnifiedScheduler) -> None:
     handle = waiting.submit_job_async("ls")
     for wrong in (None, [handle], 5):
-        for cancel in (waiting.cancel, submit_task.cancel):
+        for cancel_it in (waiting.cancel, cancel):
             with pytest.raises(ConfigurationError, match="neither a handle nor an id.*pass a handle or an id"):
-                cancel(wrong)
+                cancel_it(wrong)
     assert not handle.done()
     waiting.cancel(handle)
     with pytest.raises(TaskCancelledError):

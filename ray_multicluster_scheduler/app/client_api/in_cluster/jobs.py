@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+from ray_multicluster_scheduler.app.client_api.argument_names import also_named
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeHandle, explain_child
 from ray_multicluster_scheduler.app.client_api.in_cluster.options import check_place, ray_resources, refuse
@@ -51,6 +52,7 @@ class NativeJobs:
 
     _client: Any = None
 
+    @also_named(job_id="submission_id")
     def submit_job(self, entrypoint: str, **options: Any) -> str:
         """Submit a job; returns Ray's id. An equal ``submission_id`` or ``idempotency_key`` means the same job."""
         parent = runtime_context.item()
@@ -116,6 +118,7 @@ class NativeJobs:
                 return
             time.sleep(POLL_S)
 
+    @also_named(job_id="submission_id")
     def submit_job_async(self, entrypoint: str, **options: Any) -> NativeJobHandle:
         """Submit a job; returns its handle."""
         return NativeJobHandle(self.submit_job(entrypoint, **options), self, runtime_context.item())

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
+from ray_multicluster_scheduler.app.client_api.argument_names import also_named
 from ray_multicluster_scheduler.app.client_api.in_cluster import (
     actors,
     cluster_info,
@@ -54,6 +55,7 @@ class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
 
     # Verbs ----------------------------------------------------------------------------------------------
 
+    @also_named(func="fn")
     def submit_task(
         self,
         fn: Callable[..., Any],
@@ -69,6 +71,7 @@ class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
         handles = self.submit_task_async(fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **more)
         return None if handles is None else get_wait.get(handles)
 
+    @also_named(func="fn")
     def submit_task_async(
         self,
         fn: Callable[..., Any],
@@ -101,6 +104,7 @@ class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
 
     submit_gang_async = submit_gang
 
+    @also_named(actor_class="cls")
     def submit_actor(
         self,
         cls: type,
@@ -119,6 +123,7 @@ class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
             NativeActorHandle.kill(actor)  # or it would start later, without a handle
             raise
 
+    @also_named(actor_class="cls")
     def submit_actor_async(
         self,
         cls: type,
@@ -260,6 +265,9 @@ class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
                 job.cancel()
                 notify(f"{job.id} on {job.cluster}: stop requested")
 
+    def cleanup(self) -> None:
+        """Leave the submitted items running: they belong to Ray."""
+
     def handle(self, item_id: str) -> Any:
         """The handle of a child of this process. Raises UnknownItemError."""
         known = self._children.get(item_id)
@@ -281,6 +289,10 @@ class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
         """Leave the submitted items running: they belong to Ray."""
 
     # Inside ---------------------------------------------------------------------------------------------
+
+    def _check_cluster(self, name: str | None) -> None:
+        if name is not None:
+            cluster_info.check_name(name, runtime_context.item().cluster)
 
     def _track(self, handles: Any) -> Any:
         for one in handles if isinstance(handles, list) else () if handles is None else (handles,):
