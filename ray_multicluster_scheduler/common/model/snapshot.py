@@ -29,7 +29,9 @@ class NodeSnapshot:
 class ResourceSnapshot:
     """Total and free per node, plus what kind of cluster this is. None means unknown, never a guess.
 
-    ``observed`` is physical use as a fraction per resource (``cpu``, ``memory``, ``gpu``), where it is known.
+    ``observed`` is physical use as a fraction per resource (``cpu``, ``memory``, ``gpu``), where it is known. A
+    dashboard keeps a report that Ray renews every few seconds: ``reported_at`` is when it was made, by the cluster's
+    clock.
     """
 
     cluster: str
@@ -42,6 +44,7 @@ class ResourceSnapshot:
     os: str | None = None
     arch: str | None = None
     observed: Mapping[str, float] | None = None
+    reported_at: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -27,8 +27,8 @@ _MOST_CLAIMS = 6
 class UsageObservation:
     """What one snapshot shows of one node, at an unknown moment between ``since`` and ``until``.
 
-    At that moment ``used`` was in use, of which at least ``ours_min`` and at most ``ours_max`` was ours. ``ordered``:
-    of two such observations, the later one shows a later moment.
+    At that moment ``used`` was in use, of which at least ``ours_min`` and at most ``ours_max`` was ours. ``order`` is
+    the source, and a time on the source's clock that grows from one moment to the next; None if the source has none.
     """
 
     since: float
@@ -36,16 +36,24 @@ class UsageObservation:
     used: Resources
     ours_min: Resources
     ours_max: Resources
-    ordered: bool = False
+    order: tuple[str, float] | None = None
+
+    def is_surely_after(self, other: UsageObservation) -> bool:
+        """Does it show a later moment than the other?"""
+        if self.since >= other.until:
+            return True
+        if self.order is None or other.order is None or self.order[0] != other.order[0]:
+            return False
+        return self.order[1] > other.order[1] and self.until > other.until  # the source's clock may be set back
 
 
 class _LowerBound:
     """Others use at least this much, unless a later observation shows less."""
 
-    __slots__ = ("at_least", "at_most", "ordered", "since", "until", "value")
+    __slots__ = ("at_least", "at_most", "sight", "until", "value")
 
     def __init__(self, sight: UsageObservation) -> None:
-        self.since, self.until, self.ordered = sight.since, sight.until, sight.ordered
+        self.sight, self.until = sight, sight.until
         surely, maybe = sight.ours_min, sight.ours_max
         self.at_least = {name: max(0.0, used - maybe.get(name, 0.0)) for name, used in sight.used.items()}
         self.at_most = {name: max(0.0, used - surely.get(name, 0.0)) for name, used in sight.used.items()}
@@ -53,7 +61,7 @@ class _LowerBound:
 
     def tighten_from(self, other: _LowerBound) -> None:
         """Lower the bound by an observation that was surely later."""
-        if other.since >= self.until or (self.ordered and other.ordered and other.until > self.until):
+        if other.sight.is_surely_after(self.sight):
             most = other.at_most
             self.value = {name: min(amount, most.get(name, 0.0)) for name, amount in self.value.items()}
 

@@ -302,11 +302,13 @@ class Ledger:
         since, until = snapshot.taken_at - STALENESS_S[snapshot.source], snapshot.taken_at
         used = minus(node.total, {name: amount for name, amount in free.items() if name in node.total})
         history = self._history.get(node.node_id)
-        in_order = snapshot.source == "agent"  # which asks Ray itself, again and again; a dashboard keeps copies
+        # An agent asks Ray itself, again and again; a dashboard keeps a report for a while.
+        seen_at = snapshot.taken_at if snapshot.source == "agent" else snapshot.reported_at
+        order = None if seen_at is None else (snapshot.source, seen_at)
         if history is None:
-            return UsageObservation(since, until, used, {}, {}, in_order)
+            return UsageObservation(since, until, used, {}, {}, order)
         surely = highest(running.get(node.node_id, {}), history.trough(since - SETTLE_S, until))
-        return UsageObservation(since, until, used, surely, history.peak(since, until), in_order)
+        return UsageObservation(since, until, used, surely, history.peak(since, until), order)
 
     def _forget_vanished(self, snapshot: ResourceSnapshot) -> None:
         alive = {node.node_id for node in snapshot.nodes}

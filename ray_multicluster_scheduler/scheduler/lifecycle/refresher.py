@@ -10,6 +10,9 @@ from ray_multicluster_scheduler.scheduler.lifecycle import timers
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CheckDashboard, RefreshSnapshot
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
 
+REPORT_INTERVAL_S, _REPORT_DELAY_S = 5.0, 0.5
+"""How often Ray renews the report that its dashboard returns, and how much later than that it is read."""
+
 
 class SnapshotRefresher:
     """At most one request per cluster at a time.
@@ -96,4 +99,18 @@ class SnapshotRefresher:
         last = max(
             (at for at in (state.refresh_requested_at, state.snapshot_received_at) if at is not None), default=None
         )
-        return now if last is None else last + self._machine.settings.snapshot_interval_s
+        if last is None:
+            return now
+        due = last + self._machine.settings.snapshot_interval_s
+        return min(due, max(last + _REPORT_DELAY_S, self._next_report_at(state, due)))
+
+    def _next_report_at(self, state: ClusterState, due: float) -> float:
+        """When the cluster's next report can be read; ``due`` if that is unknown or the interval is longer anyway. If
+        the cluster's clock differs from ours, its report seems too new or too old for this, or is read at another
+        moment between two reports."""
+        seen = state.ledger.latest_snapshot
+        longer = self._machine.settings.snapshot_interval_s > REPORT_INTERVAL_S
+        if longer or seen is None or seen.reported_at is None:
+            return due
+        fresh = 0.0 <= seen.taken_at - seen.reported_at < REPORT_INTERVAL_S
+        return seen.reported_at + REPORT_INTERVAL_S + _REPORT_DELAY_S if fresh else due

@@ -51,10 +51,24 @@ def test_one_that_may_show_an_earlier_moment_contradicts_nothing() -> None:
 
 def test_what_comes_in_order_is_always_later() -> None:
     early, late = (
-        UsageObservation(9.7, 10, {"CPU": 8.0}, {}, {}, True),
-        UsageObservation(9.9, 10.2, {"CPU": 2.0}, {}, {}, True),
+        UsageObservation(9.7, 10, {"CPU": 8.0}, {}, {}, ("agent", 10)),
+        UsageObservation(9.9, 10.2, {"CPU": 2.0}, {}, {}, ("agent", 10.2)),
     )
     assert believed(early, late) == believed(late, early) == 2
+
+
+def test_two_answers_with_one_report_of_the_cluster_show_the_same_moment() -> None:
+    reported = [
+        UsageObservation(until - 6, until, {"CPU": used}, {}, {}, ("http", at))
+        for until, used, at in ((10.0, 8.0, 700.0), (15.0, 8.0, 700.0), (15.1, 2.0, 705.0))
+    ]
+    assert believed(*reported[:2]) == 8
+    assert believed(*reported) == 2
+
+
+def test_clocks_of_different_sources_are_not_compared() -> None:
+    early = UsageObservation(9.7, 10, {"CPU": 8.0}, {}, {}, ("agent", 10.0))
+    assert believed(early, UsageObservation(9.9, 10.2, {"CPU": 2.0}, {}, {}, ("http", 705.0))) == 8
 
 
 def test_others_that_leave_step_by_step_are_gone_when_an_agent_reports_it() -> None:

@@ -49,8 +49,8 @@ def nodes_answer(*rows: dict[str, Any]) -> Any:
     return {"result": True, "data": {"result": {"total": len(rows), "result": list(rows)}}}
 
 
-def status_answer(usage: dict[str, Any]) -> Any:
-    return {"result": True, "data": {"clusterStatus": {"loadMetricsReport": {"usageByNode": usage}}}}
+def status_answer(usage: dict[str, Any], **more: Any) -> Any:
+    return {"result": True, "data": {"clusterStatus": {**more, "loadMetricsReport": {"usageByNode": usage}}}}
 
 
 def summary_answer(*rows: dict[str, Any]) -> Any:
@@ -81,6 +81,12 @@ def test_total_and_free_per_node_with_real_names() -> None:
 def test_values_missing_over_http_are_none() -> None:
     snapshot = build_snapshot("mac", 1.0, answers())
     assert (snapshot.python_version, snapshot.os, snapshot.arch) == (None, None, None)
+    assert snapshot.reported_at is None
+
+
+def test_the_time_of_the_report_is_the_one_of_the_cluster() -> None:
+    status = status_answer({"0aa9": USED_A}, time=700.5)
+    assert build_snapshot("mac", 1.0, answers(status=status)).reported_at == 700.5
 
 
 def test_observed_is_weighed_by_size() -> None:

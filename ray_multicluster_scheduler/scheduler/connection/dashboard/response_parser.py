@@ -35,7 +35,8 @@ def build_snapshot(cluster: str, now: float, responses: SnapshotResponses) -> Re
     """Build a snapshot. Raises ValueError, KeyError or TypeError if a response is malformed."""
     version = responses.version
     # Empty while the cluster starts and Ray's monitor has not reported yet.
-    report = (responses.status["data"].get("clusterStatus") or {}).get("loadMetricsReport") or {}
+    status = responses.status["data"].get("clusterStatus") or {}
+    report = status.get("loadMetricsReport") or {}
     usage = report.get("usageByNode") or {}
     rows = [row for row in responses.nodes["data"]["result"]["result"] if row["state"] == "ALIVE"]
     nodes = tuple(_node(row, usage) for row in rows)
@@ -47,6 +48,7 @@ def build_snapshot(cluster: str, now: float, responses: SnapshotResponses) -> Re
         session_id=version.get("session_name"),
         ray_version=version["ray_version"],
         observed=_observed(responses.summary, [node.node_id for node in nodes]),
+        reported_at=None if status.get("time") is None else float(status["time"]),
     )
 
 
