@@ -90,6 +90,16 @@ def test_what_is_no_item(service: HttpService, said: dict[str, Any]) -> None:
     refused(service, "/api/v1/items", json.dumps(said).encode())
 
 
+@pytest.mark.parametrize(
+    "said", [{"kind": "job", "entrypoint": "ls"}, {"job": {"entrypoint": "ls"}}, {"items": [{"kind": "job"}]}, {}]
+)
+def test_an_item_outside_of_its_task_is_shown_where_it_belongs(service: HttpService, said: dict[str, Any]) -> None:
+    answers = [refused(service, "/api/v1/items", json.dumps(said).encode())]
+    answers.append(service.post("/api/v1/items/batch", {"items": [said]})["items"][0]["problem"])
+    for answer in answers:
+        assert answer["next_step"] == 'send {"task": {"kind": "job", "name": …, "job": {"entrypoint": …}}}'
+
+
 FIELDS: dict[str, list[Any]] = {
     "id": [5, None, "", "x" * 257, LONE, ["x"], ".", "..", "a/b"],
     "name": [5, None, ["n"]],

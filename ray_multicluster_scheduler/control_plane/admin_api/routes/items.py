@@ -84,6 +84,8 @@ async def submit(request: Request) -> Response:
     """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable.
     An item without an id gets one."""
     body = await json_of(request)
+    if "task" not in body:
+        raise missing_task_error()
     check_fields(body, (*_OF_ONE, *_OF_ALL), "A submission")
     shared = {key: body[key] for key in _OF_ALL if key in body}
     entry = {key: value for key, value in body.items() if key not in _OF_ALL}

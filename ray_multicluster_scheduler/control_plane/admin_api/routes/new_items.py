@@ -30,7 +30,8 @@ def with_id(task: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def missing_task_error() -> ConfigurationError:
     return ConfigurationError(
-        "The request has no task.", next_step='send {"task": {"kind": "job", "name": …, "job": {"entrypoint": …}}}'
+        "The submission has no task, which describes the item.",
+        next_step='send {"task": {"kind": "job", "name": …, "job": {"entrypoint": …}}}',
     )
 
 
