@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.control_plane.config.home import expanded
 from ray_multicluster_scheduler.control_plane.config.settings import Settings, Strict
 from ray_multicluster_scheduler.control_plane.config.validation_errors import (
     AT_A_PLACE,
+    ConfigProblem,
     config_error,
     did_you_mean,
     validation_error,
@@ -35,17 +36,9 @@ class FleetConfig(Strict):
     def _names_are_unique(self) -> Self:
         if not self.clusters:
             raise ValueError("clusters: the list is empty; at least one cluster is needed")
-        names = [cluster.name for cluster in self.clusters]
-        doubles = sorted({name for name in names if names.count(name) > 1})
-        if doubles:
-            raise PydanticCustomError(
-                AT_A_PLACE,
-                "{words}",
-                {
-                    "words": f"clusters: the name {doubles[0]!r} is given twice; each cluster needs its own",
-                    "place": ("clusters", names.index(doubles[0], names.index(doubles[0]) + 1), "name"),
-                },
-            )
+        for number, sentence in _repeated_names(self.names):
+            place = ("clusters", number, "name")
+            raise PydanticCustomError(AT_A_PLACE, "{words}", {"words": sentence, "place": place})
         return self
 
     @property
@@ -84,10 +77,25 @@ def build_fleet(
             {"settings": dict(settings), "clusters": rows, "source": source, "base_dir": base_dir}
         )
     except ValidationError as error:
-        raise validation_error(source, error, rows=rows, variables=variables or {}, lines=lines) from None
+        # The validator for repeated names runs only when nothing else is wrong.
+        names = [row.name if isinstance(row, ClusterConfig) else row.get("name") for row in rows]
+        repeated = [
+            ConfigProblem(sentence, lines.line_of(("clusters", number, "name")))
+            for number, sentence in _repeated_names(names)
+        ]
+        raise validation_error(
+            source, error, rows=rows, variables=variables or {}, lines=lines, repeated=repeated
+        ) from None
     if lines.duplicates:
         raise config_error(source, (), lines=lines)
     return fleet.model_copy(update={"clusters": tuple(_anchored(row, base_dir) for row in fleet.clusters)})
+
+
+def _repeated_names(names: Sequence[object]) -> Iterator[tuple[int, str]]:
+    """Number and sentence of each cluster whose name an earlier one has."""
+    for number, name in enumerate(names):
+        if isinstance(name, str) and name in names[:number]:
+            yield number, f"clusters: the name {name!r} is given twice; each cluster needs its own"
 
 
 def _anchored(cluster: ClusterConfig, base: Path) -> ClusterConfig:

@@ -80,10 +80,12 @@ def validation_error(
     rows: Sequence[Any],
     variables: Mapping[str, str],
     lines: LineIndex = NO_LINES,
+    repeated: Sequence[ConfigProblem] = (),
 ) -> ConfigurationError:
-    """One error for all that pydantic found."""
+    """One error for all that pydantic found, and the ``repeated`` names, unless it found those."""
     details = error.errors(include_url=False)
     found = [ConfigProblem(_sentence(one, rows, variables), _line(one, variables, lines)) for one in details]
+    found += [one for one in repeated if one not in found]
     return config_error(source, found, cluster=_cluster_name(details[0]["loc"], rows), lines=lines)
 
 

@@ -99,6 +99,18 @@ def test_a_key_that_is_given_twice_hides_nothing_else(tmp_path: Path) -> None:
     ]
 
 
+def test_a_name_that_is_given_twice_is_reported_with_the_rest(tmp_path: Path) -> None:
+    text = f"clusters:\n{GOOD}    wight: 1\n{GOOD}{GOOD}settings: {{retries: -1}}\n"
+    first, *rest = refused(text, tmp_path).splitlines()
+    assert first == "FILE: 4 things are wrong:"
+    assert [line.strip().split(",")[0].split("'")[0] for line in rest] == [
+        "line 4: cluster good",
+        "line 5: clusters: the name ",
+        "line 7: clusters: the name ",
+        "line 9: settings.retries: expected greater than or equal to 0",
+    ]
+
+
 def test_a_key_that_is_given_twice_is_enough_to_be_refused(tmp_path: Path) -> None:
     text = f"clusters:\n{GOOD}    weight: 1\n    weight: 1\n"
     assert refused(text, tmp_path) == "FILE, line 5: the key 'weight' is given twice, first in line 4."
