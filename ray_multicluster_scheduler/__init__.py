@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler import exceptions as exceptions
+    from ray_multicluster_scheduler import util as util
     from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCallHandle
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
     from ray_multicluster_scheduler.app.client_api.actors.class_methods import method
@@ -268,16 +270,20 @@ _INSIDE = {
     "TaskHandle": "app.client_api.in_cluster.handle.NativeTaskHandle",
 }
 """What a name means inside a cluster, where it is something else: the handles that the verbs return there."""
+_SUBMODULES = ("exceptions", "util")
+"""Modules with Ray's names that programs use as attributes of the package."""
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # else a type checker would take any name for granted
 
     def __getattr__(name: str) -> object:
         module = _MODULE_OF.get(name)
-        if module is None:
+        if module is None and name not in _SUBMODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
+        if module is None:
+            return import_module(f"{__name__}.{name}")
         inside = import_module(f"{__name__}.common.current_item").cluster_here() is not None
         attribute = name
         if inside and name in _INSIDE:
@@ -293,4 +299,4 @@ if not TYPE_CHECKING:  # else a type checker would take any name for granted
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, *_SUBMODULES})

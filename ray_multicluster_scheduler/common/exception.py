@@ -22,8 +22,8 @@ SchedulerError
 ├── NotAllowedError             the service denies the caller this request
 └── RemoteError                 user code raised an exception that cannot be unpickled here
 
-An exception of user code is not in this tree: it is raised again as it is, with :class:`RemoteTraceback` as its
-``__cause__`` and a note that names the cluster.
+An exception of user code is not in this tree: it is raised again as an instance of its class (and of RayTaskError, for
+programs that catch that), with :class:`RemoteTraceback` as its ``__cause__`` and a note that names the cluster.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from ray_multicluster_scheduler.common.task_errors import RayError, RayTaskError
 
 
 def code_of(error: str) -> str:
@@ -42,7 +44,7 @@ SERVICE_HEADER = "Rmcs-Api"
 """Every answer of a service has it; answers of older services do not."""
 
 
-class SchedulerError(Exception):
+class SchedulerError(RayError):
     """Base class. ``task_id`` and ``cluster`` name what failed, ``next_step`` is what to do. `rmcs explain CODE`
     explains its ``code``."""
 
@@ -171,7 +173,7 @@ class NotAllowedError(SchedulerError, PermissionError):
     """The token is missing, invalid, or lacks the role or the ownership for this request."""
 
 
-class RemoteError(SchedulerError):
+class RemoteError(SchedulerError, RayTaskError):
     """User code raised an exception that cannot be unpickled in this process."""
 
 

@@ -16,6 +16,7 @@ import pytest
 from ray_multicluster_scheduler import (
     UnifiedScheduler,
     as_completed,
+    exceptions,
     get,
     put,
     remote,
@@ -212,6 +213,35 @@ def test_handles_arrive_as_they_end_outside_and_inside() -> None:
         return ours + sorted(one.result() for one in standard.as_completed(handles, timeout=100))
 
     assert submit_task(inside) == ["a", "b", "a", "b"]
+
+
+def test_rays_names_of_exceptions_catch_ours() -> None:
+    def divide(by: int) -> float:
+        return 1 / by
+
+    def inside() -> str:
+        import ray_multicluster_scheduler as ray
+
+        try:
+            ray.get(ray.remote(divide).options(num_cpus=0).remote(0))
+        except ray.exceptions.RayTaskError as error:
+            return f"{type(error).__name__} {isinstance(error, ZeroDivisionError)} {type(error.cause).__name__}"
+        return "no error"
+
+    assert submit_task(inside) == "ZeroDivisionError True ZeroDivisionError"
+    with pytest.raises(exceptions.RayTaskError) as caught:
+        get(remote(divide).remote(0))
+    assert isinstance(caught.value, ZeroDivisionError)
+    assert "divide" in caught.value.traceback_str
+    with pytest.raises(exceptions.RayTaskError) as of_a_task:
+        submit_task(lambda: inside() and divide(0))
+    assert type(of_a_task.value.cause) is ZeroDivisionError
+    slow = submit_task_async(time.sleep, (60,))
+    with pytest.raises(exceptions.GetTimeoutError):
+        get(slow, timeout=0.01)
+    slow.cancel()
+    with pytest.raises(exceptions.TaskCancelledError):
+        get(slow, timeout=60)
 
 
 def test_fleet_queries() -> None:

@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
+from ray_multicluster_scheduler.common.task_errors import as_task_error
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome, Promise
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
@@ -91,7 +92,7 @@ def _user_error(done: Complete, result: CallResult) -> BaseException:
     """The exception that user code raised, or RemoteError with its text if it cannot be unpickled here."""
     member = "" if result.member is None else f"member {result.member} of "
     note = f"raised in {member}{done.task_id} (attempt {done.attempt}) on cluster {done.cluster!r}"
-    error: BaseException | None = None
+    error: Exception | None = None
     problem = ""
     if result.payload is not None:
         try:
@@ -107,6 +108,7 @@ def _user_error(done: Complete, result: CallResult) -> BaseException:
             next_step="see the remote traceback above",
         )
     else:
+        error = as_task_error(error)
         error.add_note(note)
     error.__cause__ = errors.RemoteTraceback(result.traceback)
     return error

@@ -13,6 +13,7 @@ from typing import Any
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.task_errors import as_task_error
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _EXCEPTIONS: tuple[tuple[str, type[errors.SchedulerError], str], ...] = (
@@ -66,7 +67,7 @@ def _user_error(error: Any, what: str, task_id: str, cluster: str) -> BaseExcept
             f"{text} ({note})", task_id=task_id, cluster=cluster, next_step="see the remote traceback above"
         )
     else:
-        ours = cause
+        ours = as_task_error(cause)
         ours.add_note(note)
     ours.__cause__ = errors.RemoteTraceback(text)
     return ours
