@@ -165,8 +165,8 @@ class ServiceUnavailableError(SchedulerError):
     """The service cannot be reached, or cannot answer now; the request may be repeated."""
 
 
-class UnknownItemError(SchedulerError, LookupError):
-    """No item with this id was accepted by this control plane."""
+class UnknownItemError(SchedulerError, LookupError, ValueError):
+    """No item with this id was accepted by this control plane. A ValueError, too, as Ray's ``get_actor`` raises."""
 
 
 class NotAllowedError(SchedulerError, PermissionError):

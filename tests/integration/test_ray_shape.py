@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -22,10 +23,12 @@ from ray_multicluster_scheduler import (
     remote,
     submit_task,
     submit_task_async,
+    util,
     wait,
 )
 from ray_multicluster_scheduler.common.exception import TaskCancelledError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.util.queue import Empty, Full, Queue
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -242,6 +245,69 @@ def test_rays_names_of_exceptions_catch_ours() -> None:
     slow.cancel()
     with pytest.raises(exceptions.TaskCancelledError):
         get(slow, timeout=60)
+
+
+def test_an_unknown_actor_is_a_value_error_outside_and_inside() -> None:
+    def look() -> str:
+        from ray_multicluster_scheduler import get_actor
+
+        try:
+            get_actor("missing")
+        except ValueError as error:
+            return type(error).__name__
+        return "found"
+
+    assert (look(), submit_task(look)) == ("UnknownItemError", "UnknownItemError")
+
+
+def test_a_queue_between_a_program_and_its_tasks() -> None:
+    queue = Queue(maxsize=2)
+
+    def consume(source: Queue, number: int) -> list[int]:
+        taken = [source.get(timeout=60) for _ in range(number)]
+        try:
+            source.get_nowait()
+        except Empty:
+            return taken
+        return []
+
+    consumer = remote(num_cpus=0.1)(consume).remote(queue, 4)
+    for number in range(4):
+        queue.put(number, timeout=60)
+    assert get(consumer, timeout=60) == [0, 1, 2, 3]
+    assert (queue.empty(), queue.qsize()) == (True, 0)
+    for impossible in (queue.get_nowait, lambda: queue.get(timeout=0.01), lambda: queue.get_nowait_batch(1)):
+        with pytest.raises(Empty):
+            impossible()
+    waiting = queue.actor.get.remote(None)
+    queue.put("wakes it")
+    assert get(waiting, timeout=60) == "wakes it"
+    with pytest.raises(Full):
+        queue.put_nowait_batch([1, 2, 3])
+    queue.put_nowait_batch(["a", "b"])
+    assert (len(queue), queue.full()) == (2, True)
+    for impossible in (lambda: queue.put_nowait("c"), lambda: queue.put("c", timeout=0.01)):
+        with pytest.raises(Full):
+            impossible()
+    assert queue.get_nowait_batch(2) == ["a", "b"]
+
+    async def both() -> str:
+        await queue.put_async("later")
+        return str(await queue.get_async())
+
+    assert asyncio.run(both()) == "later"
+    with pytest.raises(ValueError, match="non-negative"):
+        queue.get(timeout=-1)
+    actor = queue.actor
+    queue.shutdown()
+    with pytest.raises(exceptions.RayActorError):
+        get(actor.qsize.remote(), timeout=60)
+
+
+def test_values_arrive_as_they_end() -> None:
+    handles = [adder().remote(number) for number in range(3)]
+    assert sorted(util.as_completed(handles)) == [0, 1, 2]
+    assert set(util.as_completed(handles, yield_obj_refs=True)) == set(handles)
 
 
 def test_fleet_queries() -> None:
