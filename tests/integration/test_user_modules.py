@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler import UnifiedScheduler, get
+from ray_multicluster_scheduler import TaskSubmissionError, UnifiedScheduler, get
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
 from ray_multicluster_scheduler.scheduler.connection.packages import runtime_env_upload
 from tests.unit.client_api.users_project import running_in, write
@@ -44,8 +45,9 @@ def project(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def uploads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each package went to each cluster."""
+def uploads(scheduler: UnifiedScheduler, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each package went to each cluster. The agents, with a package of their own, are started before."""
+    get([scheduler.submit_task_async(abs, (1,), preferred_cluster=name, fallback="wait") for name in ("linux", "mac")])
     counted: Counter[str] = Counter()
     real = DashboardClient.upload_package
 
@@ -263,6 +265,70 @@ def test_a_package_lost_in_transit_is_sent_again(
     assert handle.result(timeout=60) == "there"
     assert handle.attempt == 2
     assert sent[1] == sent[0].replace(".zip", "-2.zip"), "Ray would not try the old name again"
+
+
+NEEDS_LIBS = """import os
+if not os.path.isdir(__file__.replace("wrapt/__init__.py", "wrapt.libs")):
+    raise ImportError("Importing the C-extensions failed.")
+"""
+
+
+def test_a_package_that_pip_installed_beside_the_program(
+    scheduler: UnifiedScheduler, project: Path, ray_python: Path
+) -> None:
+    """As by `pip install --target`: its libraries are beside it, and the clusters have a copy of their own."""
+    [installed] = (ray_python.parents[1] / "lib").glob("python*/site-packages/wrapt")
+    shutil.copytree(installed, project / "wrapt")  # with its extension module
+    shutil.copytree(next(installed.parent.glob("wrapt-*.dist-info")), project / "wrapt-9.dist-info")
+    broken = NEEDS_LIBS + (installed / "__init__.py").read_text()
+    user = "import wrapt\ndef where(): return wrapt.__file__\n"
+    write(project, {"wrapt/__init__.py": broken, "wrapt.libs/lib.so": "", "uses_m.py": user})
+    here = importlib.import_module("wrapt")
+    assert here.__file__ == str(project / "wrapt" / "__init__.py")
+    assert scheduler.submit_task(lambda: here.__file__) == str(installed / "__init__.py")
+    assert scheduler.submit_task(importlib.import_module("uses_m").where) == str(installed / "__init__.py")
+
+
+def test_a_failed_import_names_the_copy_and_is_not_retried(scheduler: UnifiedScheduler, project: Path) -> None:
+    write(
+        project,
+        {
+            "wrapt.py": "import os\nif 'py_modules_files' in __file__:\n    raise ImportError('broken')\n",
+            "uses_m.py": "import wrapt\ndef f(): return 1\n",
+        },
+    )
+
+    def inside() -> None:
+        import wrapt  # noqa: F401
+
+    class Inside:
+        def __init__(self) -> None:
+            inside()
+
+    def gone() -> None:
+        from colorful import gone  # noqa: F401
+
+    handle = scheduler.submit_task_async(inside, retries=3)
+    error = handle.exception(timeout=60)
+    assert isinstance(error, ImportError)
+    assert handle.attempt == 1
+    [note] = [note for note in error.__notes__ if "wrapt" in note]
+    assert "py_modules_files" in note
+    assert "site-packages/wrapt/__init__.py" in note, "the cluster's own copy, which it hides"
+    assert note in handle.explain()["sentence"]
+
+    handle = scheduler.submit_task_async(importlib.import_module("uses_m").f, retries=3)
+    with pytest.raises(TaskSubmissionError, match="py_modules_files"):
+        handle.result(timeout=60)
+    assert handle.attempt == 1
+
+    with pytest.raises(ImportError) as caught:
+        scheduler.submit_actor(Inside)
+    assert any("py_modules_files" in note for note in caught.value.__notes__)
+
+    with pytest.raises(ImportError) as caught:
+        scheduler.submit_task(gone)
+    assert any("site-packages/colorful" in note and "not shipped" in note for note in caught.value.__notes__)
 
 
 def test_a_module_name_computed_at_run_time_must_be_declared(scheduler: UnifiedScheduler, project: Path) -> None:

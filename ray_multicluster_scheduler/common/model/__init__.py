@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.model.gang_description import GangDescrip
 from ray_multicluster_scheduler.common.model.job_description import JobDescription
 from ray_multicluster_scheduler.common.model.resources import Resources, mentions_cpu, parse_resources
 from ray_multicluster_scheduler.common.model.snapshot import NodeSnapshot, ResourceSnapshot
-from ray_multicluster_scheduler.common.model.states import FailureClass, TaskState
+from ray_multicluster_scheduler.common.model.states import FailureClass, TaskState, allows_retry
 from ray_multicluster_scheduler.common.model.task_description import TaskDescription
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "SchedulingDecision",
     "TaskDescription",
     "TaskState",
+    "allows_retry",
     "mentions_cpu",
     "parse_resources",
 ]

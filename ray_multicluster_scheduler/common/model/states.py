@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 
@@ -23,6 +24,7 @@ class TaskState(StrEnum):
         return self in _TERMINAL
 
 
+_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError"})
 _TERMINAL = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED})
 
 
@@ -33,3 +35,12 @@ class FailureClass(StrEnum):
     CRASH = "crash"  # a worker or node died in a reachable cluster: `crash_retries`
     CLUSTER = "cluster"  # the cluster was lost or refused us: `lost_retries`, counts for the breaker
     PERMANENT = "permanent"  # cannot succeed however often it is tried (bad pickle, broken runtime_env)
+
+
+def allows_retry(error_type: str | None, retry_on: Sequence[str] | None, no_retry_on: Sequence[str]) -> bool:
+    """Whether an exception of user code may be retried. A failed import fails again, so ``retry_on`` must name it."""
+    if error_type in no_retry_on:
+        return False
+    if retry_on is None:
+        return error_type not in _IMPORT_ERRORS
+    return error_type in retry_on

@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections.abc import Mapping
 
-from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, TaskDescription
+from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, TaskDescription, allows_retry
 from ray_multicluster_scheduler.control_plane.config.settings import RetryBackoff
 
 AGAIN = "; tried again in "
@@ -56,11 +56,7 @@ def wants_retry(
     """
     if failures.get(failure, 0) > budget(task, failure, ran=ran):
         return False
-    if failure is not FailureClass.USER:
-        return True
-    if error_type in task.no_retry_on:
-        return False
-    return task.retry_on is None or error_type in task.retry_on
+    return failure is not FailureClass.USER or allows_retry(error_type, task.retry_on, task.no_retry_on)
 
 
 def pause(delay: float, grace_s: float) -> tuple[float, str]:

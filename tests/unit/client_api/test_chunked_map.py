@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import threading
 import time
@@ -321,6 +322,11 @@ class TestRetries:
         self.tries.clear()
         assert len(drain(executor(fleet, **options).map(TestRetries.flaky, [0], chunksize=1))) == 1
         assert self.tries == {0: 1}
+
+    def test_a_failed_import_is_not_repeated(self, fleet: ThreadFleet) -> None:
+        [error] = drain(executor(fleet, retries=3).map(importlib.import_module, ["nowhere_x"], chunksize=1))
+        assert isinstance(error, ModuleNotFoundError)
+        assert len(fleet.handles) == 1
 
     def test_run_timeout_counts_for_each_call(self, fleet: ThreadFleet) -> None:
         list(executor(fleet, run_timeout=2).map(str, range(10), chunksize=5))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.modules import source_imports
+from ray_multicluster_scheduler.app.client_api.modules import source_imports, user_modules
 from ray_multicluster_scheduler.app.client_api.modules.user_modules import modules_to_ship
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
@@ -121,6 +121,19 @@ def test_each_place_is_named_once_and_said_once(project: Path, caplog: pytest.Lo
         assert modules_to_ship(["package_x.deep", "package_x.deep.code"]) == [project / "package_x"]
         modules_to_ship(["package_x"])
     assert caplog.text.count(f"{project / 'package_x'} is shipped") == 1
+
+
+def test_extension_modules_are_shipped_with_a_notice(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(project, {"fast_x/__init__.py": "", "fast_x/deep/_fast.abi3.so": "", "lone_x.abi3.so": "", "plain_x.py": ""})
+    for name, place, file in (("fast_x", "fast_x", "_fast.abi3.so"), ("lone_x", "lone_x.abi3.so", "lone_x.abi3.so")):
+        assert shipped(name) == {place}
+        user_modules._cache.clear()
+        assert shipped(name) == {place}, "the notice is given once"
+        [notice] = capsys.readouterr().err.splitlines()
+        assert name in notice
+        assert file in notice
+    assert shipped("plain_x") == {"plain_x.py"}
+    assert capsys.readouterr().err == ""
 
 
 def test_a_double_of_the_standard_library_is_refused(project: Path, caplog: pytest.LogCaptureFixture) -> None:

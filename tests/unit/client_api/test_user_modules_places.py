@@ -79,6 +79,54 @@ def test_what_is_installed_anywhere_is_never_shipped(project: Path, folder: str)
         assert user_module_paths(name) == ()
 
 
+RECORD = """numpy_x/__init__.py,sha256=x,1
+numpy_x.libs/libopenblas.so,sha256=x,1
+"oddly, named_x.py",sha256=x,1
+six_x.py,sha256=x,1
+_fast_x.abi3.so,sha256=x,1
+../../bin/tool_x,sha256=x,1
+numpy_x-2.1.dist-info/RECORD,,
+"""
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["imported", "only there"])
+def test_what_pip_installed_into_a_folder_of_its_own_is_never_shipped(project: Path, loaded: bool) -> None:
+    """As by `pip install --target`, also into the folder that has the user's own modules."""
+    write(
+        project,
+        {
+            "numpy_x/__init__.py": "",
+            "numpy_x.libs/libopenblas.so": "",
+            "six_x.py": "",
+            "_fast_x.abi3.so": "",
+            "numpy_x-2.1.dist-info/RECORD": RECORD,
+            "tops_x/__init__.py": "",
+            "Tops_X-1.dist-info/top_level.txt": "tops_x\n",
+            "bare_x/__init__.py": "",
+            "Bare.X-1.dist-info/METADATA": "",
+            "vendor_x/__init__.py": "",
+            "vendor_x.libs/libfast.so": "",
+            "mine_x/__init__.py": "",
+            "own_x.py": "",
+        },
+    )
+    (project / "linked_x").symlink_to(project / "numpy_x")
+    for name in ("numpy_x", "six_x", "_fast_x", "tops_x", "bare_x", "vendor_x"):
+        if loaded and name != "_fast_x":
+            importlib.import_module(name)
+        assert user_module_paths(name) == (), name
+    assert user_module_paths("linked_x") == ()
+    assert user_module_paths("mine_x") == (project / "mine_x",)
+    assert user_module_paths("own_x") == (project / "own_x.py",)
+
+
+def test_a_package_installed_while_the_program_runs(project: Path) -> None:
+    write(project, {"first_x.py": "", "first_x-1.dist-info/RECORD": "first_x.py,,"})
+    assert user_module_paths("first_x") == ()
+    write(project, {"second_x.py": "", "second_x-1.dist-info/RECORD": "second_x.py,,"})
+    assert user_module_paths("second_x") == ()
+
+
 def test_an_editable_install_is_the_users_own(project: Path) -> None:
     write(project / "checkout" / "src", {"edit_x/__init__.py": "", "linked_x/__init__.py": ""})
     packages = project / "venv" / "site-packages"
@@ -86,6 +134,7 @@ def test_an_editable_install_is_the_users_own(project: Path) -> None:
     (packages / "linked_x").symlink_to(project / "checkout" / "src" / "linked_x")
     sys.path.insert(0, str(packages))
     sys.path.append(str(project / "checkout" / "src"))  # what a .pth file does
+    write(project / "checkout" / "src", {"edit_x.egg-info/top_level.txt": "edit_x"})  # as setuptools leaves behind
     assert user_module_paths("edit_x") == (project / "checkout" / "src" / "edit_x",)
     assert user_module_paths("linked_x") == (packages / "linked_x",)
 

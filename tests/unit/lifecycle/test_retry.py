@@ -71,6 +71,19 @@ def test_budgets_do_not_mix() -> None:
     assert driver.end("t").error == "WorkerCrashedError"
 
 
+@pytest.mark.parametrize("error", ["ImportError", "ModuleNotFoundError"])
+def test_an_import_error_is_retried_only_by_name(error: str) -> None:
+    driver = ready(4, retry_backoff={"base_s": 0})
+    driver.submit(task("t", retries=3))
+    driver.fail("t", "user", error)
+    assert driver.end("t").attempt == 1
+    driver.submit(task("named", retries=1, retry_on=(error,)))
+    driver.fail("named", "user", error)
+    again(driver, "named")
+    driver.fail("named", "user", error)
+    assert driver.end("named").attempt == 2
+
+
 def test_what_cannot_succeed_is_never_tried_again() -> None:
     driver = ready(4)
     driver.submit(task("t", retries=9, crash_retries=9, lost_retries=9))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.import_errors import note_import
 
 _MAX_TEXT = 20_000
 
@@ -70,7 +71,7 @@ def _failure_of_call(place: int, error: BaseException) -> Failure:
         error.__traceback__ = error.__traceback__.tb_next  # without the frame of run_rows
     if isinstance(error, SystemExit):
         return _failure(place, error, f"the call called sys.exit({error.code!r})")
-    failure = _failure(place, error, f"{type(error).__name__}: {_text(error)}")
+    failure = _failure(place, error, f"{type(error).__name__}: {_text(error)}{note_import(error)}")
     try:
         return failure._replace(payload=pickling.dumps(error.with_traceback(None)))
     except Exception as problem:  # noqa: BLE001 - the text of the error is kept instead

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import ch
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
-from ray_multicluster_scheduler.common.model import parse_resources
+from ray_multicluster_scheduler.common.model import allows_retry, parse_resources
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
@@ -93,9 +93,8 @@ class ChunkCalls:
 
     def retry(self, row: Any, error_type: str) -> TaskHandle | None:
         """Retry one failed call as its own task; None if its retries do not allow it. Raises SchedulerError."""
-        retries, only = self._limits.get("retries") or 0, self._limits.get("retry_on")
-        never = self._limits.get("no_retry_on") or ()
-        if retries < 1 or error_type in never or (only is not None and error_type not in only):
+        retries, limits = self._limits.get("retries") or 0, self._limits
+        if retries < 1 or not allows_retry(error_type, limits.get("retry_on"), limits.get("no_retry_on") or ()):
             return None
         args = row if self._spread else (row,)
         return self._options.submit(self._scheduler, self._fn, args, name=self._name, retries=retries - 1)

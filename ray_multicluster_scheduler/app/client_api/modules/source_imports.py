@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ MAX_FILES = 5_000
 MAX_BYTES = 4 * 1024 * 1024
 _KEPT = 20_000
 _SUFFIXES = tuple(importlib.machinery.all_suffixes())
+_EXTENSIONS = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 _log = get_logger(__name__)
 _Stamp = tuple[int, int]
@@ -35,6 +37,12 @@ def imports_of(place: Path) -> frozenset[str] | None:
             break
         found |= _imports(path)
     return frozenset(found) if number else None
+
+
+def extension_modules(place: Path) -> list[str]:
+    """Return the compiled modules at ``place``, a file or a folder. Searches MAX_FILES files at most."""
+    paths = itertools.islice(_importable(str(place)), MAX_FILES) if place.is_dir() else [str(place)]
+    return sorted(path for path in paths if path.endswith(_EXTENSIONS))
 
 
 def _importable(folder: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from ray_multicluster_scheduler.app.client_api.modules.distributions import installed_names
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
 
@@ -34,11 +35,13 @@ def user_module_paths(top: str) -> tuple[Path, ...]:
     return _shippable(top, file, folders)
 
 
-def log_once(level: int, key: tuple[str, str], sentence: str, *details: object) -> None:
-    """Log a line once per process, not for every task."""
-    if key not in _logged:
+def log_once(level: int, key: tuple[str, str], sentence: str, *details: object) -> bool:
+    """Log a line once per process, not for every task. Returns whether this was the first time."""
+    first = key not in _logged
+    if first:
         _logged.add(key)
         _log.log(level, sentence, *details)
+    return first
 
 
 def _refuse_stdlib_name(top: str) -> None:
@@ -99,16 +102,19 @@ def _can_be_imported_as(top: str, place: str) -> bool:
 def _is_installed(place: str) -> bool:
     """Is it part of an installed distribution? A folder that is linked into an installation is a working copy; some
     installers link single files."""
-    if _is_below_an_installation(os.path.realpath(place)):
+    if _is_in_installation(os.path.realpath(place)):
         return True
     linked_folder = os.path.islink(place) and os.path.isdir(place)
     named = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
-    return not linked_folder and _is_below_an_installation(named)
+    return not linked_folder and _is_in_installation(named)
 
 
-def _is_below_an_installation(place: str) -> bool:
+def _is_in_installation(place: str) -> bool:
     path = Path(place)
-    return not _INSTALLED_FOLDERS.isdisjoint(path.parts[:-1]) or any(map(path.is_relative_to, _installations()))
+    if not _INSTALLED_FOLDERS.isdisjoint(path.parts[:-1]) or any(map(path.is_relative_to, _installations())):
+        return True
+    # `pip install --target` installs into any folder. A binary package may keep its libraries in a folder beside it.
+    return path.name in installed_names(path.parent) or os.path.isdir(f"{place}.libs")
 
 
 @functools.cache

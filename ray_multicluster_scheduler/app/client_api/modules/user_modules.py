@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.modules.source_imports import imports_of
+from ray_multicluster_scheduler.app.client_api.modules.source_imports import extension_modules, imports_of
 from ray_multicluster_scheduler.app.client_api.modules.user_module_paths import log_once, user_module_paths
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
+from ray_multicluster_scheduler.common.notices import notify, shorten
 
 _FRESH_S = 0.25
 _MAX_CACHED = 1_000
@@ -83,10 +84,23 @@ def _search(tops: frozenset[str]) -> _SearchResult:
                 continue  # a folder of the same name that is not a module
             own.add(top)
             places.append(place)
-            log_once(logging.INFO, ("shipped", str(place)), "%s is shipped to the clusters that run its code", place)
+            _announce(top, place)
             pending += sorted(imports - seen)
             seen |= imports
     return _SearchResult(tuple(sorted(places)), time.monotonic() + _FRESH_S, _loaded(own) if own else ())
+
+
+def _announce(top: str, place: Path) -> None:
+    """Log that it is shipped. Warn if it has extension modules, which run on machines like this one only."""
+    if not log_once(logging.INFO, ("shipped", str(place)), "%s is shipped to the clusters that run its code", place):
+        return
+    compiled = extension_modules(place)
+    if compiled:
+        notify(
+            f"the module {top} is shipped with its extension modules ({shorten(compiled, 1)}), which load only where "
+            "system, processor and Python are as here. If the clusters have it, install it here with pip, too: what is "
+            "installed is not shipped"
+        )
 
 
 def _loaded(tops: set[str]) -> tuple[tuple[str, object, object], ...]:

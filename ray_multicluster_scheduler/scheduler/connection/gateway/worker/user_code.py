@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.home_paths import move_home_paths
+from ray_multicluster_scheduler.common.import_errors import explain_import, note_import
 from ray_multicluster_scheduler.common.object_argument import fill_in
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Homes
 
@@ -58,33 +59,23 @@ def succeeded(value: Any, of: str) -> Outcome:
 
 def not_loadable(error: Exception) -> dict[str, Any]:
     """The head for a call with a function or arguments that cannot be unpickled."""
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return {**failed("permanent", error, _missing_module(error.name)), "code": "MODULE_NOT_FOUND"}
+    why = explain_import(error)
+    if why and isinstance(error, ModuleNotFoundError):
+        return {**failed("permanent", error, why), "code": "MODULE_NOT_FOUND"}
     sentence = f"the function or its arguments cannot be loaded on the cluster: {type(error).__name__}: {error}"
-    return {**failed("permanent", error, sentence), "code": "NOT_LOADABLE"}
+    return {**failed("permanent", error, f"{sentence}. {why}" if why else sentence), "code": "NOT_LOADABLE"}
 
 
 def user_error(error: BaseException) -> Outcome:
     """The outcome of a call that raised. The first frame of the traceback, which is ours, is left out."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        error.add_note(_missing_module(error.name))
-    head = failed("user", error, f"{type(error).__name__}: {_text(error)}")
+    head = failed("user", error, f"{type(error).__name__}: {_text(error)}{note_import(error)}")
     try:
         return head, pickling.dumps(error.with_traceback(None))
     except Exception as problem:  # noqa: BLE001 - the text of the error is kept instead
         head["message"] += f" (the exception itself cannot be pickled: {problem})"
         return head, b""
-
-
-def _missing_module(name: str) -> str:
-    top = name.partition(".")[0]
-    return (
-        f"the module {name!r} cannot be found on the cluster. If it is your own, pass it with "
-        f"runtime_env={{'py_modules': ['path/to/{top}']}}: only imports that are written out are found by themselves. "
-        f"If it is installed where you are, have it installed there: runtime_env={{'pip': [{top!r}]}}"
-    )
 
 
 def failed(failure: str, error: BaseException, sentence: str) -> dict[str, Any]:
