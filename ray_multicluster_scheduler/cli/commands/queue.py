@@ -37,13 +37,13 @@ def show(
 ) -> None:
     """Show what waits, and why; pause and resume queues.
 
-    The longest waiting items come first. `rmcs explain ID` and -o json print reasons in full.
+    The next ones come first, those without a position last. `rmcs explain ID` and -o json print reasons in full.
     """
     if context.invoked_subcommand is not None:
         if (owner, limit, output, address) != (None, 50, Format.table, None):
             raise typer.BadParameter(f"write options of {context.invoked_subcommand} behind it.")
         return
-    waiting = connect(address).get(api_path("queue"), owner=owner, limit=limit)
+    waiting = connect(address).get(api_path("queue"), owner=owner, limit=limit, order="position")
     emit(waiting, output, lambda: queue_overview(waiting, time.time()))
 
 
@@ -78,7 +78,7 @@ def resume(
 
 
 def queue_overview(waiting: dict[str, Any], now: float) -> Group | str:
-    """How many wait, and the longest waiting."""
+    """How many wait, and the next ones."""
     if not waiting["depth"]:
         return "Nothing waits."
     from rich.console import Group

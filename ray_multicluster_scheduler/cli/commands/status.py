@@ -63,7 +63,7 @@ def fetch_status(service: Service) -> dict[str, Any]:
         "user": about["you"]["user"],
         "not_ready": about.get("not_ready"),  # missing in answers of an older version
         "clusters": current_clusters(service),
-        "queue": service.get(api_path("queue"), limit=_SHOWN),
+        "queue": service.get(api_path("queue"), limit=_SHOWN, order="position"),
     }
 
 

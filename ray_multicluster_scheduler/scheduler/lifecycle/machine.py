@@ -29,7 +29,12 @@ from ray_multicluster_scheduler.scheduler.lifecycle.restore import Restore
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
-from ray_multicluster_scheduler.scheduler.queue.queue_position import QueuePosition, queue_position, queue_positions
+from ray_multicluster_scheduler.scheduler.queue.queue_position import (
+    QueuePosition,
+    first_positions,
+    queue_position,
+    queue_positions,
+)
 from ray_multicluster_scheduler.scheduler.queue.shape import QueueKey
 
 
@@ -221,6 +226,10 @@ class SchedulerMachine:
     def queue_positions(self, task_ids: Iterable[str], now: float) -> dict[str, int]:
         """The positions of those of these items that are queued, by id."""
         return queue_positions(self._state.queue, task_ids, now)
+
+    def first_positions(self, most: int, now: float, owner: str | None = None) -> dict[str, int]:
+        """The next ``most`` items in the order of the queue, of one owner if given: their positions by id."""
+        return first_positions(self._state.queue, most, now, owner)
 
     def fresh_views(self, now: float) -> tuple[ClusterView, ...]:
         """All clusters with current sentences; pass them to :meth:`explain_wait` when it is called for many items."""

@@ -67,6 +67,17 @@ def queue_positions(queue: TaskQueue, task_ids: Iterable[str], now: float) -> di
     return positions
 
 
+def first_positions(queue: TaskQueue, most: int, now: float, owner: str | None = None) -> dict[str, int]:
+    """The next ``most`` items, all or those of one owner, in the order of the queue, with their positions."""
+    lines: dict[tuple[int, str], list[QueueEntry]] = {}
+    for group in queue.groups():
+        if owner in (None, group.shape.owner):
+            lines.setdefault((group.priority, group.shape.owner), []).extend(group.first(most))
+    candidates = [entry.task_id for line in lines.values() for entry in heapq.nsmallest(most, line)]
+    positions = queue_positions(queue, candidates, now)
+    return {one: positions[one] for one in heapq.nsmallest(most, candidates, key=positions.__getitem__)}
+
+
 def _before_of_its_priority(
     queue: TaskQueue, level: int, asked: list[tuple[str, ShapeGroup]], now: float
 ) -> Iterator[tuple[str, QueueEntry, int]]:

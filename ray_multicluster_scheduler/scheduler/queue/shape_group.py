@@ -66,5 +66,17 @@ class ShapeGroup:
         """All entries, in no order."""
         return iter(self._members.values())
 
+    def first(self, most: int) -> list[QueueEntry]:
+        """The first entries in order, without a walk through all of them."""
+        found: list[QueueEntry] = []
+        reachable = [(entry, 0) for entry in self._heap[:1]]
+        while reachable and len(found) < most:
+            entry, at = heapq.heappop(reachable)
+            if self._members.get(entry.task_id) is entry:
+                found.append(entry)
+            for child in range(2 * at + 1, min(2 * at + 3, len(self._heap))):
+                heapq.heappush(reachable, (self._heap[child], child))
+        return found
+
     def __len__(self) -> int:
         return len(self._members)

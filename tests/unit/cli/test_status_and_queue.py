@@ -116,6 +116,22 @@ class TestQueue:
             place = full.get(f"/api/v1/items/{one['id']}/explain")["queue"]
             assert one["position"] == (None if place is None else place["position"])
 
+    def test_the_next_ones_come_first(self, full: HttpService, rmcs: Rmcs) -> None:
+        full.submit("urgent", 8, priority=9)
+        assert rmcs("task", "hold", "t1").code == 0
+        until(lambda: full.get("/api/v1/queue")["depth"] == 7)
+        until(lambda: full.get("/api/v1/items/t1/explain")["queue"] is None)
+        for words, expected in (
+            (["queue"], ["urgent", "t2", "t3", "t4", "t5", "t6", "t1"]),
+            (["queue", "--owner", "ann"], ["t2", "t3", "t4", "t5", "t6", "t1"]),
+            (["queue", "--limit", "2"], ["urgent", "t2"]),
+            (["status"], ["urgent", "t2", "t3", "t4", "t5"]),
+        ):
+            lines = rmcs(*words).out.splitlines()
+            names = {"urgent", *(f"t{number}" for number in range(1, 7))}
+            assert [line.split()[0] for line in lines if line and line.split()[0] in names] == expected
+        assert full.ask("GET", "/api/v1/queue?order=position&after=1")[0] == 422
+
     def test_what_ran_waits_since_that_was_over(self, service: HttpService, rmcs: Rmcs) -> None:
         service.submit("t1", 8, retries=1)
         until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")

@@ -33,6 +33,8 @@ def test_positions_of_those_that_wait() -> None:
     for name in ("t0", "t1", "t2"):
         driver.submit(task(name))
     assert driver.machine.queue_positions(["t2", "t0", "t1", "nobody"], driver.now) == {"t1": 1, "t2": 2}
+    assert driver.machine.first_positions(5, driver.now) == {"t1": 1, "t2": 2}
+    assert driver.machine.first_positions(5, driver.now, "nobody") == {}
 
 
 def test_views_for_people_are_of_now() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.scheduler.queue.order import FairOrder, FifoOrder, Order
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
-from ray_multicluster_scheduler.scheduler.queue.queue_position import queue_position, queue_positions
+from ray_multicluster_scheduler.scheduler.queue.queue_position import first_positions, queue_position, queue_positions
 from ray_multicluster_scheduler.scheduler.queue.ranking import Ranking
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 from tests.support.function_calls import count_calls
@@ -98,6 +98,40 @@ def test_owners_are_counted_together_as_one_by_one(
         queue.enqueue(one, numbers[task_id])
     ids = [one for one in waiting if numbers[one] in asked]
     assert queue_positions(queue, ids, 5.0) == {one: plainly(queue, waiting, numbers, one) for one in ids}
+
+
+@given(
+    items=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(1, 2)), max_size=40),
+    order=st.sampled_from([FairOrder(HOUR), FifoOrder(HOUR)]),
+    gone=st.sets(st.integers(0, 39)),
+    most=st.integers(0, 12),
+    owner=st.sampled_from([None, "o0", "nobody"]),
+)
+def test_the_first_ones_are_those_with_the_lowest_positions(
+    items: list[tuple[int, int, int]], order: Order, gone: set[int], most: int, owner: str | None
+) -> None:
+    queue = TaskQueue(order)
+    owners = {}
+    for number, (its, priority, cpus) in enumerate(items):
+        one = task(f"t{number}", cpus, owner=f"o{its}", priority=priority, submitted_at=float(number))
+        queue.enqueue(one, number)
+        owners[one.id] = one.owner
+    for number in gone & set(range(len(items))):
+        queue.remove(f"t{number}")
+    found = first_positions(queue, most, 5.0, owner)
+    every = queue_positions(queue, [one for one, its in owners.items() if owner in (None, its)], 5.0)
+    assert list(found.values()) == sorted(every.values())[:most]
+    assert found.items() <= every.items()
+
+
+def test_the_first_ones_of_a_long_queue_cost_the_same() -> None:
+    def calls(size: int) -> int:
+        queue = TaskQueue(FairOrder(HOUR))
+        for number in range(size):
+            queue.enqueue(task(f"t{number}", owner=f"o{number % 3}", priority=number % 2), number)
+        return count_calls(partial(first_positions, queue, 50, 0.0))
+
+    assert calls(20_000) < 2 * calls(1000)
 
 
 @pytest.mark.parametrize("order", [FairOrder(HOUR), FifoOrder(HOUR)])

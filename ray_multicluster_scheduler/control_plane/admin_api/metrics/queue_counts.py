@@ -42,24 +42,51 @@ def waiting_rows(
     return [_waiting_row(one, runtime, reasons, positions.get(one.new.id)) for one in page]
 
 
+def first_rows(
+    runtime: ServiceRuntime, reasons: CurrentWaitReasons, most: int, owner: str | None
+) -> list[dict[str, Any]]:
+    """On the loop: the next items in the order of the queue, of one owner if given."""
+    first = runtime.machine.first_positions(most, runtime.clock.now(), owner)
+    return [_record_row(runtime.machine.record(one), reasons, position) for one, position in first.items()]
+
+
 def _waiting_row(
     stored: StoredItem, runtime: ServiceRuntime, reasons: CurrentWaitReasons, position: int | None
 ) -> dict[str, Any]:
-    new, now, record = stored.new, stored.status, runtime.record(stored.new.id)
-    code, sentence = ("", "") if record is None else reasons.of(record)
+    new, record = stored.new, runtime.record(stored.new.id)
+    if record is not None:
+        return _record_row(record, reasons, position)
     return {
         "id": new.id,
         "kind": new.kind,
         "name": new.name,
         "owner": new.owner,
-        "priority": now.priority,
-        "state": str(now.state if record is None else record.state),
+        "priority": stored.status.priority,
+        "state": str(stored.status.state),
         "submitted_at": new.submitted_at,
-        "waiting_since": new.submitted_at if record is None else _waiting_since(record),
+        "waiting_since": new.submitted_at,
+        "position": position,
+        "code": "",
+        "sentence": "",
+        "held": False,
+    }
+
+
+def _record_row(record: TaskRecord, reasons: CurrentWaitReasons, position: int | None) -> dict[str, Any]:
+    code, sentence = reasons.of(record)
+    return {
+        "id": record.task.id,
+        "kind": record.task.kind,
+        "name": record.task.name,
+        "owner": record.task.owner,
+        "priority": record.wanted.priority,
+        "state": str(record.state),
+        "submitted_at": record.task.submitted_at,
+        "waiting_since": _waiting_since(record),
         "position": position,
         "code": code,
         "sentence": sentence,
-        "held": record is not None and record.held is not None,
+        "held": record.held is not None,
     }
 
 

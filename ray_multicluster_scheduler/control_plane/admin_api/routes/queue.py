@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
@@ -14,6 +15,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.metrics import queue_counts
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
+    MOST_ROWS,
     check_cluster,
     cursor_of,
     json_of,
@@ -37,23 +39,35 @@ LONGEST_OWNER = 256
 
 
 @router.get("/queue", tags=["queue"], **described(Rule.SEE, items_docs.Queue))
-async def queue(request: Request, owner: str | None = None, after: str | None = None, limit: int = 100) -> Response:
-    """Numbers of waiting items, and the items, longest wait first, with reason and position in the queue; in pages. A
-    submitter sees its own."""
+async def queue(
+    request: Request,
+    owner: str | None = None,
+    after: str | None = None,
+    limit: int = 100,
+    order: Literal["age", "position"] = "age",
+) -> Response:
+    """Numbers of waiting items, and the items with reason and position in the queue: longest wait first, in pages; or
+    with ``order=position`` the next ``limit`` to start, then those that have no position. A submitter sees its own."""
     runtime, caller = runtime_of(request), caller_of(request)
     if owner is not None:
         check_seen(request, owner, f"what {owner} waits for")
     elif not caller.sees_all:
         owner = caller.user
-    query = Query(
-        queue_counts.WAITING, owner=owner, after=number_of(after), limit=rows_at_most(limit), oldest_first=True
-    )
-    page = await asyncio.to_thread(runtime.store.items, query)
+    most, reasons = rows_at_most(limit), current_wait_reasons(runtime)
+    query = Query(queue_counts.WAITING, owner=owner, after=number_of(after), limit=most, oldest_first=True)
     counts = await asyncio.to_thread(runtime.store.count_unfinished)
-    rows = queue_counts.waiting_rows(page.items, runtime, current_wait_reasons(runtime))
-    return JsonResponse(
-        {**queue_counts.depths(counts, runtime, owner), "waiting": rows, "after": cursor_of(page.after)}
-    )
+    if order == "age":
+        page = await asyncio.to_thread(runtime.store.items, query)
+        rows, next_page = queue_counts.waiting_rows(page.items, runtime, reasons), cursor_of(page.after)
+    else:
+        if after is not None:
+            raise ConfigurationError("order=position has no pages.", next_step="leave after out, and raise limit")
+        rows, next_page = queue_counts.first_rows(runtime, reasons, most, owner), None
+        if len(rows) < most:
+            page = await asyncio.to_thread(runtime.store.items, replace(query, limit=MOST_ROWS))
+            others = queue_counts.waiting_rows(page.items, runtime, reasons)
+            rows += [one for one in others if one["position"] is None][: most - len(rows)]
+    return JsonResponse({**queue_counts.depths(counts, runtime, owner), "waiting": rows, "after": next_page})
 
 
 @router.get("/owners", tags=["queue"], **described(Rule.SEE, items_docs.Owners))
