@@ -66,7 +66,7 @@ _INITIAL = RowCounts()
 def fetch(service: Service, wanted: RowCounts = _INITIAL) -> dict[str, Any]:
     """The data of all panes. ``asked``: the numbers of requested rows; ``more``: whether there are more."""
     now = time.time()
-    queue = service.get(api_path("queue"), limit=wanted.waiting)
+    queue = service.get(api_path("queue"), limit=wanted.waiting, order="position")
     running = service.rows(api_path("items"), "items", wanted.running, state=",".join(_RUNNING))
     run = _running_count(queue, running, wanted.running)
     return {
@@ -81,7 +81,7 @@ def fetch(service: Service, wanted: RowCounts = _INITIAL) -> dict[str, Any]:
         "counts": {"queue": queue["depth"], "running": run},
         "asked": {"queue": wanted.waiting, "running": wanted.running},
         "more": {
-            "queue": queue["after"] is not None and len(queue["waiting"]) < queue["depth"],
+            "queue": len(queue["waiting"]) < queue["depth"],
             "running": len(running) >= wanted.running and run != str(len(running)),
         },
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -13,7 +14,7 @@ from ray_multicluster_scheduler.cli.layout.cluster_tables import GIB, load_table
 from ray_multicluster_scheduler.cli.layout.item_tables import items_table, waiting_table
 from ray_multicluster_scheduler.cli.layout.table import FittingTable
 from ray_multicluster_scheduler.cli.layout.times import ago, duration
-from ray_multicluster_scheduler.cli.top.state import MOST_ROWS, PANES, View, clamp_scroll, visible_rows
+from ray_multicluster_scheduler.cli.top.state import MOST_ROWS, PANES, QUEUE_SORT, View, clamp_scroll, visible_rows
 
 FRAME_LINES = 4
 """Lines around the rows: two above, the titles of the table, and the keys."""
@@ -62,6 +63,8 @@ class TopScreen:
         table = self._table(shown) if shown else Text(self._empty_reason(), no_wrap=True, overflow="ellipsis")
         lines = [line for one in parts for line in console.render_lines(one, options, pad=False)[:1]]
         lines += console.render_lines(table, options, pad=False)[: self.room + 1]
+        if self.view.pane == "clusters":
+            lines += self._queue_below(console, options, self._height - 1 - len(lines))
         lines = lines[: max(0, self._height - 1)]
         lines += [[] for _ in range(self._height - 1 - len(lines))]
         lines += console.render_lines(self._foot(width), options, pad=False)[:1]
@@ -69,6 +72,16 @@ class TopScreen:
             yield from Segment.adjust_line_length(line, width, pad=False)
             if number < len(lines) - 1:
                 yield Segment.line()
+
+    def _queue_below(self, console: Console, options: ConsoleOptions, room: int) -> list[list[Segment]]:
+        """An empty line, the number of waiting items, and the next ones, as many as there is room for."""
+        rows = visible_rows(replace(self.view, pane="queue", sort=QUEUE_SORT), self._data)
+        title = f" Queue {self._count('queue')} " if self._count("queue") != "0" else " Nothing waits."
+        parts: list[Any] = ["", Text(title)]
+        if rows and room > len(parts) + 1:
+            parts.append(waiting_table(rows[: room - len(parts) - 1], self._shown_at))
+        lines = [line for one in parts for line in console.render_lines(one, options, pad=False)]
+        return lines[: max(0, room)]
 
     def _head(self) -> Text:
         head = Text(no_wrap=True, overflow="ellipsis")
@@ -102,7 +115,8 @@ class TopScreen:
             text.append(f"  {self._first + 1}-{self._first + self.room} of {total}")
         if view.pane == "queue" and self._data["queue_at"] < self._data["at"]:
             text.append(f"  as of {ago(self._data['queue_at'], self._shown_at)}", style="yellow")
-        return text.append(f"  by {view.sort}{', reversed' if view.backwards else ''}", style="dim")
+        sort = "position" if (view.pane, view.sort) == ("queue", QUEUE_SORT) else view.sort
+        return text.append(f"  by {sort}{', reversed' if view.backwards else ''}", style="dim")
 
     def _count(self, pane: str) -> str:
         return str(self._data["counts"].get(pane, len(self._data[pane])))

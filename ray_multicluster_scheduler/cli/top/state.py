@@ -9,6 +9,8 @@ from typing import Any
 
 PANES = ("clusters", "nodes", "queue", "running")
 SORTS = {"c": "cluster", "s": "state", "a": "age"}
+QUEUE_SORT = "cluster"
+"""Waiting items have no cluster, so in this order they stay in the order of the queue."""
 PAGE = 10
 MOST_ROWS = 1000
 AHEAD = 100
@@ -86,11 +88,13 @@ def _edit_filter(view: View, key: str) -> View:
 
 
 def rows_needed(view: View, room: int) -> int:
-    """How many rows of the queue the view needs: all for a filter or another order than the default one; none for the
-    other panes, which show only their number."""
+    """How many rows of the queue the view needs: all for a filter or another order than that of the queue; none for
+    nodes and running items, which show only their number."""
+    if view.pane == "clusters":
+        return MOST_ROWS if view.filter else min(MOST_ROWS, room)
     if view.pane != "queue":
         return 0
-    if view.filter or view.backwards or view.sort == "state":
+    if view.filter or view.backwards or view.sort != QUEUE_SORT:
         return MOST_ROWS
     return min(MOST_ROWS, view.first + room)
 

@@ -161,6 +161,7 @@ class TestPicture:
         ("name", "keys", "width", "height"),
         [
             ("top-clusters", "", 110, 12),
+            ("top", "", 110, 16),
             ("top-queue", "3", 80, 16),
             ("top-running", "4a", 50, 8),
             ("top-filter", "3/bob", 60, 10),
