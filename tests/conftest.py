@@ -14,6 +14,8 @@ import hypothesis
 import psutil
 import pytest
 
+from ray_multicluster_scheduler.common.notices import unread_failures
+
 TESTS = Path(__file__).resolve().parent
 GROUPS = {"unit": "unit", "contract": "unit", "integration": "integration", "performance": "integration"}
 SETTLE_S = 30.0
@@ -28,6 +30,11 @@ def pytest_configure() -> None:
     """Restore the handler of Ctrl+C, which a shell ignores for background processes; some tests send it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionfinish() -> None:
+    """The exit report of failed items is for programs."""
+    unread_failures.clear()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 
 MAX_NAMED = 5
+MAX_LINES = 20
+"""Items with a line of their own; a last line counts the others."""
+_MAX_KEPT, _MAX_CHARACTERS = 10_000, 200
 
 
 def notify(text: str) -> None:
@@ -17,3 +21,58 @@ def shorten(names: Sequence[str], most: int = MAX_NAMED) -> str:
     """The first names, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+class UnreadFailures:
+    """The failed items of this program whose error it has not read: without a report, nobody would know of them.
+    Thread-safe. Of more than a bounded number only the newest are named."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._messages: dict[str, str] = {}
+        self._number_dropped = 0
+
+    def add(self, item_id: str, message: str) -> None:
+        """An item has failed."""
+        with self._lock:
+            self._messages[item_id] = message.partition("\n")[0][:_MAX_CHARACTERS]
+            if len(self._messages) > _MAX_KEPT:
+                del self._messages[next(iter(self._messages))]
+                self._number_dropped += 1
+
+    def read(self, item_id: str) -> str | None:
+        """The program has asked for the item, or for a member of it. Returns the message if the item was unread."""
+        if not self._messages:
+            return None
+        with self._lock:
+            message = self._messages.pop(item_id, None)
+            return message if message is not None else self._messages.pop(item_id.rpartition(".")[0], None)
+
+    def __contains__(self, item_id: str) -> bool:
+        return item_id in self._messages
+
+    def clear(self) -> None:
+        """In the child of a fork: the items belong to the parent."""
+        self.__init__()  # type: ignore[misc]
+
+    def report(self) -> None:
+        """Print how many there are, and which."""
+        with self._lock:
+            failed, dropped, self._messages = self._messages, self._number_dropped, {}
+        number = len(failed) + dropped
+        if not number:
+            return
+        what = (
+            "1 item failed and the program has not asked for its"
+            if number == 1
+            else (f"{number} items failed and the program has not asked for their")
+        )
+        notify(f"{what} result or error:")
+        for item_id, message in list(failed.items())[:MAX_LINES]:
+            notify(f"  {item_id}: {message}")
+        more = number - min(len(failed), MAX_LINES)
+        if more:
+            notify(f"  and {more} more")
+
+
+unread_failures = UnreadFailures()

@@ -130,7 +130,7 @@ class TestHandles:
         assert copy.deepcopy([actor])[0] is copy.copy(actor) is actor
         call = actor.greet.remote()
         assert repr(call).startswith(f"<ActorCallHandle {call.id} ")
-        assert (call.accepted, call.result(30), call.exception(), call.done()) == (True, "Hello you", None, True)
+        assert (call.accepted(), call.result(30), call.exception(), call.done()) == (True, "Hello you", None, True)
         assert (call.state, call.cluster, call.attempt) == (TaskState.SUCCEEDED, "mac", 1)
         assert call.explain()["actor"]["id"] == actor.id
         until(lambda: call.logs() == actor.logs() == "Hello\n")

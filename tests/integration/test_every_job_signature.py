@@ -107,7 +107,7 @@ class TestWhatIsSaid:
         handle = submit_job_async(f"echo begun; until test -e {go}; do sleep 0.05; done; exit 3", **ON_MAC)
         until(lambda: handle.state is TaskState.RUNNING, 60)
         assert repr(handle) == f"<JobHandle {handle.id} RUNNING on 'mac'>"
-        assert (handle.accepted, handle.done(), handle.cluster, handle.attempt) == (True, False, "mac", 1)
+        assert (handle.accepted(), handle.done(), handle.cluster, handle.attempt) == (True, False, "mac", 1)
         with pytest.raises(TaskTimeoutError, match=rf"1 of 1 jobs .* 0.3 s: {handle.id} \(RUNNING\)"):
             wait_for_all_jobs([handle.id], check_interval=0.1, timeout=0.3)
         assert f"waiting for {handle.id} (RUNNING)" in capsys.readouterr().err

@@ -91,7 +91,7 @@ class TestWhatIsSaid:
             assert explain(caught.value.task_id)["attempt"] == 0, "it was never sent"
             story = patient.explain()
             assert (story["state"], story["code"], story["cluster"]) == ("QUEUED", "NO_CAPACITY", None)
-            assert (patient.cluster, patient.attempt, patient.accepted) == (None, 0, True)
+            assert (patient.cluster, patient.attempt, patient.accepted()) == (None, 0, True)
             go.touch()
             assert patient.result(60) == "mac"
 
@@ -169,7 +169,7 @@ class TestHandles:
         go = tmp_path / "go"
         handle = submit_task_async(waiting(), (str(go),), **ON_MAC)
         until(lambda: handle.state is TaskState.RUNNING, 60)
-        assert (handle.accepted, handle.done(), handle.cluster, handle.attempt) == (True, False, "mac", 1)
+        assert (handle.accepted(), handle.done(), handle.cluster, handle.attempt) == (True, False, "mac", 1)
         assert repr(handle) == f"<TaskHandle {handle.id} RUNNING on 'mac'>"
         for ask in (handle.result, handle.exception):
             with pytest.raises(TaskTimeoutError, match=f"{handle.id} .*0.1 s"):

@@ -48,6 +48,36 @@ AT_EXIT = """
 """
 
 
+FULL = """
+    import sys
+    from ray_multicluster_scheduler import *
+    from ray_multicluster_scheduler.control_plane.config import load_config
+
+    scheduler = UnifiedScheduler(FleetConfig(
+        settings=Settings(max_queue=3, resource_threshold=1),
+        clusters=load_config(sys.argv[1]).clusters,
+    ))
+
+    def hold(path):
+        import os, time
+        while not os.path.exists(path):
+            time.sleep(0.05)
+
+    def fail(number):
+        raise ValueError(f"number {number}")
+
+    handles, refused = [], 0
+    for number in range(30):
+        try:
+            handles.append(scheduler.submit_task_async(hold, (sys.argv[2],)))
+        except QueueFullError:
+            refused += 1
+    print(len(handles), refused, flush=True)
+    open(sys.argv[2], "w").close()
+    scheduler.get(handles)
+    print(*[scheduler.submit_task_async(fail, (number,), resource_requirements={"CPU": 0}).id for number in range(2)])
+"""
+
 UNSENT = """
     import sys
     from ray_multicluster_scheduler import initialize_scheduler_environment, submit_task_async
@@ -61,7 +91,7 @@ UNSENT = """
 """
 
 
-def run(program: str, fleet: LocalFleet, folder: Path, *more: str) -> str:
+def completed(program: str, fleet: LocalFleet, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     path = folder / "program.py"
     path.write_text(textwrap.dedent(program))
     done = subprocess.run(
@@ -69,7 +99,11 @@ def run(program: str, fleet: LocalFleet, folder: Path, *more: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    return done.stdout
+    return done
+
+
+def run(program: str, fleet: LocalFleet, folder: Path, *more: str) -> str:
+    return completed(program, fleet, folder, *more).stdout
 
 
 def test_a_forked_child_gets_a_control_plane_of_its_own(fleet: LocalFleet, tmp_path: Path) -> None:
@@ -90,3 +124,15 @@ def test_items_queued_at_program_end_are_run(fleet: LocalFleet, tmp_path: Path) 
     notes = tmp_path / "notes"
     run(UNSENT, fleet, tmp_path, str(notes))
     assert notes.read_text() == "xxxx"
+
+
+def test_over_max_queue_submissions_raise_and_failures_that_nobody_asked_for_are_reported(
+    fleet: LocalFleet, tmp_path: Path
+) -> None:
+    """Four tasks start at once on the two clusters and three wait, also when no cluster was seen before."""
+    done = completed(FULL, fleet, tmp_path, str(tmp_path / "go"))
+    counts, ids = done.stdout.splitlines()
+    assert counts == "7 23", done.stderr
+    told = [line for line in done.stderr.splitlines() if " fail failed: " in line]
+    assert sorted(line.split(": ")[1].strip() for line in told) == sorted(ids.split())
+    assert all("number " in line for line in told)

@@ -109,7 +109,8 @@ def test_folders_and_modules_are_shipped_with_items(client: UnifiedScheduler, tm
     env = {"working_dir": str(work), "py_modules": [str(module)]}
     task = client.submit_task_async(read, runtime_env=env, start_after=3.0)
     job = client.submit_job_async("cat words.txt", runtime_env={"working_dir": str(work)}, start_after=3.0)
-    until(lambda: task.accepted and job.accepted)
+    assert task.accepted(60)
+    assert job.accepted(60)
     shutil.rmtree(work)
     shutil.rmtree(module)
     assert task.result(90) == "from the folder, from the module"

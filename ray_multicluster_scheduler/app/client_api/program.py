@@ -1,5 +1,5 @@
 """Registry of the running schedulers of this program: shuts them down at exit and on interrupt, resets them after a
-fork.
+fork. At exit it also reports failed items whose errors nobody has read.
 
 UnifiedScheduler registers itself in ``running``; the interrupt handler and the exit hook of Python call the functions.
 """
@@ -13,6 +13,8 @@ import sys
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
+
+from ray_multicluster_scheduler.common.notices import unread_failures
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
@@ -65,12 +67,14 @@ def _at_exit() -> None:
         _end_with_the_program()
     finally:
         _exiting.set()
+        unread_failures.report()
 
 
 def _reset_after_fork() -> None:
     for scheduler in running:
         scheduler._forked()
     running.clear()
+    unread_failures.clear()
 
 
 def _shut_down_all(*, drain: bool) -> None:

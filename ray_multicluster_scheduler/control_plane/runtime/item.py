@@ -164,7 +164,7 @@ class Item(Promise):
         with self._lock:
             self._step_watchers = _without(self._step_watchers, callback)
 
-    def wait_accepted(self, timeout: float) -> bool:
+    def wait_accepted(self, timeout: float | None) -> bool:
         """Wait until the control plane has accepted it."""
         return self.wait_until(lambda: self.accepted, timeout)
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
+from ray_multicluster_scheduler.common.notices import unread_failures
 from ray_multicluster_scheduler.common.task_errors import as_task_error
-from ray_multicluster_scheduler.control_plane.runtime.item import Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
+Row = TypeVar("Row", bound=dict[str, Any])
 _NONE = pickle.dumps(None)
 Fetch: TypeAlias = Callable[[Outcome], bytes]
 VALUE_FORGOTTEN = "VALUE_FORGOTTEN"
@@ -58,11 +60,28 @@ def payload_of(outcome: Outcome, fetch: Fetch | None = None) -> bytes:
     return _NONE if result is None or result.payload is None else result.payload
 
 
+def note_failure(item: Item, outcome: Outcome) -> None:
+    """Remember that an item has failed, until the program asks for it."""
+    done = outcome.completion
+    if done.state is TaskState.FAILED:
+        unread_failures.add(
+            item.id, f"{item.task.name} failed: {done.error or ''}{': ' * bool(done.error)}{done.message}"
+        )
+
+
+def as_read(row: Row) -> Row:
+    """The row of a job or the explanation of an item that the program has asked for; if it failed, it is read now."""
+    if "FAILED" in (row.get("status"), row.get("state")):
+        unread_failures.read(row.get("job_id") or row["id"])
+    return row
+
+
 def error_of(outcome: Outcome) -> BaseException | None:
-    """The exception for the caller, or None if the item succeeded."""
+    """The exception for the caller, who has asked for it now; None if the item succeeded."""
     done = outcome.completion
     if done.state is TaskState.SUCCEEDED:
         return None
+    unread_failures.read(done.task_id)
     if outcome.origin is not None:
         first = error_of(outcome.origin)
         if first is not None:

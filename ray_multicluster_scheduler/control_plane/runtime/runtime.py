@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.common.clock import SystemClock
+from ray_multicluster_scheduler.common.exception import QueueFullError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.model.item_fields import KINDS
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
@@ -38,7 +39,7 @@ from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPl
 from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValueFetcher
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import CallbackThreads, LoopThread, shut_down_error
-from ray_multicluster_scheduler.control_plane.runtime.outcome import OnFetched, value_timeout
+from ray_multicluster_scheduler.control_plane.runtime.outcome import OnFetched, as_read, note_failure, value_timeout
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority, check_submission
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
@@ -136,6 +137,7 @@ class Runtime(LoopThread, ControlPlane):
         self.clock, self.output = SystemClock(), self._persistence.output
         self.payload_cache = self._persistence.payload_cache
         self._kept_finished, self.closed = kept_finished, False
+        self._one_at_a_time = threading.Lock()  # of submissions near the limit of the queue
         self._lock = threading.Lock()  # guards the next two: the known items, and whether new ones are accepted
         self.items = IdempotencyIndex(self.record)
         self.refusal: str | None = None
@@ -154,30 +156,65 @@ class Runtime(LoopThread, ControlPlane):
     def submit(self, task: TaskDescription, arguments: Arguments | None = None) -> Item:
         """As :meth:`ControlPlane.submit`. The item is not queued before all its ``arguments`` have values.
 
-        Raises SchedulerError after the end, ConfigurationError for an id or key of a different item.
+        Raises SchedulerError after the end, ConfigurationError for an id or key of a different item, QueueFullError.
         """
         taken = False
-        watch = None
         try:
             check_submission(self, task)
-            with self._lock:
-                if self.refusal is not None:
-                    raise shut_down_error(self.refusal)
-                item = self.items.find(task)
-                if item is None:
-                    item = Item(task)
-                    self.items.add(item)
-                    if arguments is not None and not arguments.plain:
-                        watch = self.incomplete.expect(task.id, arguments)
-                    waits_for = watch.waits_for if watch else ""
-                    self.manager.post(Submitted(task, waits_for, self.incomplete.attached_bytes(task.id)))
-                    taken = True
-            if watch is not None:
-                watch.begin()
+            item, taken = self._add(task, arguments, has_room=self.on_loop_thread)
+            if item is None:
+                with self._one_at_a_time:
+                    self.run(self._check_room(task, arguments))
+                    item, taken = self._add(task, arguments, has_room=True)
+            assert item is not None
             return item
         finally:
             if not taken:
                 self._release(task)
+
+    def _add(self, task: TaskDescription, arguments: Arguments | None, *, has_room: bool) -> tuple[Item | None, bool]:
+        """Add the item, unless it is known, and post it to the scheduler. Returns it, and whether it is new; None if it
+        must be checked first whether it ``has_room``."""
+        taken, watch = False, None
+        with self._lock:
+            if self.refusal is not None:
+                raise shut_down_error(self.refusal)
+            item = self.items.find(task)
+            if item is None:
+                if not has_room and self._may_be_full(task):
+                    return None, False
+                item = Item(task)
+                self.items.add(item)
+                if arguments is not None and not arguments.plain:
+                    watch = self.incomplete.expect(task.id, arguments)
+                waits_for = watch.waits_for if watch else ""
+                self.manager.post(Submitted(task, waits_for, self.incomplete.attached_bytes(task.id)))
+                taken = True
+        if watch is not None:
+            watch.begin()
+        return item, taken
+
+    def _may_be_full(self, task: TaskDescription) -> bool:
+        """Whether :meth:`_check_room` has to decide if there is room for the item. Cheap, from any thread."""
+        unhandled = self.manager.unhandled  # read first: an event that is handled meanwhile is counted twice, not never
+        return self.machine.may_be_full(task.owner, unhandled)
+
+    async def _check_room(self, task: TaskDescription, arguments: Arguments | None) -> None:
+        """Raises QueueFullError if ``max_queue`` items wait and the item could not start at once. Before it refuses, it
+        handles what was posted, and asks clusters without a current snapshot. It returns without yielding to the loop,
+        so an item that is posted right afterwards has its room."""
+        blocked = bool(task.after) or task.start_after is not None or not (arguments is None or arguments.plain)
+        asked: set[str] = set()
+        while True:
+            await self.manager.caught_up()
+            full = self.machine.queue_full(task, self.clock.now(), blocked=blocked)
+            if full is None:
+                return
+            unknown = self.machine.awaited_clusters(self.clock.now()) - asked
+            if not unknown:
+                raise QueueFullError(full[0], task_id=task.id, next_step=full[1])
+            asked |= unknown
+            await asyncio.gather(*map(self.health.check, sorted(unknown)))
 
     def _release(self, task: TaskDescription) -> None:
         for digest in task.payload_digests:
@@ -251,7 +288,7 @@ class Runtime(LoopThread, ControlPlane):
             return explanation.answered_call(task_id) if call is None else self.explain_call(call)
         if self.accepted_item(task_id) is None:
             self.accepted_item(task_id.rpartition(".")[0])
-        return self.call_and_wait(lambda: explanation.item_explanation(self, task_id))
+        return as_read(self.call_and_wait(lambda: explanation.item_explanation(self, task_id)))
 
     def calls_of(self, actor: Item) -> ActorCalls:
         return ActorCalls(actor, self.method_calls)
@@ -296,10 +333,10 @@ class Runtime(LoopThread, ControlPlane):
 
     def job_info(self, job_id: str) -> dict[str, Any]:
         self.accepted_item(job_id)
-        return self.call_and_wait(lambda: explanation.job_row(self, job_id))
+        return as_read(self.call_and_wait(lambda: explanation.job_row(self, job_id)))
 
     def job_rows(self) -> list[dict[str, Any]]:
-        return self.call_and_wait(lambda: explanation.job_rows(self))
+        return [as_read(row) for row in self.call_and_wait(lambda: explanation.job_rows(self))]
 
     def actor_rows(self) -> list[dict[str, Any]]:
         return self.call_and_wait(lambda: explanation.actor_rows(self))
@@ -500,9 +537,12 @@ class Runtime(LoopThread, ControlPlane):
             self.items.finish(item, retain=by_id_or_key and not self._persistence.lasting)
         origin = self.incomplete.over(item.id)
         if origin is not None and completion.state is TaskState.FAILED:
-            item.ended(Outcome(completion, origin.result, origin))
+            outcome = Outcome(completion, origin.result, origin)
         else:
-            item.ended(self.kept_values.on_ended(item, Outcome(completion, result)))
+            outcome = self.kept_values.on_ended(item, Outcome(completion, result))
+        if not self._persistence.lasting:  # in a service, the clients report it
+            note_failure(item, outcome)
+        item.ended(outcome)
         self.output.wake()
         self._release(item.task)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.common.notices import MAX_NAMED, notify, shorten
+from ray_multicluster_scheduler.common.notices import MAX_LINES, MAX_NAMED, notify, shorten
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallItem
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise, wait_for
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
@@ -26,8 +26,6 @@ _POLL_INTERVAL_S = 0.1
 _FIRST_NOTICE_S = 0.2
 CANCEL_TIMEOUT_S = 15.0
 FORCE_TIMEOUT_S = 5.0
-MAX_LINES = 20
-"""Items with a notice of their own; a last notice counts the others."""
 _HELD_CODES = frozenset({codes.HELD, reasons.OWNER_PAUSED, reasons.QUEUE_PAUSED})
 _INTERRUPTED = "the program that submitted it was interrupted"
 _SHUT_DOWN = "the scheduler was shut down"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 from functools import lru_cache
 
+from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
@@ -54,7 +55,8 @@ class Admission:
         if missing:
             code, sentence = missing.code, missing.sentence
         self._machine.transition(record, TaskState.PENDING, code, sentence, now)
-        if self._refused_for_names(record, now) or self._refused_for_queue_limit(record, now):
+        blocked = unknown is not None or failed is not None or bool(missing)
+        if self._refused_for_names(record, now) or self._refused_for_queue_limit(record, now, blocked=blocked):
             return
         if unknown is not None:
             self._refuse_for_dependency(record, unknown, now)
@@ -282,21 +284,41 @@ class Admission:
         many = f"1 item{of_all} waits" if waiting == 1 else f"{waiting} items{of_all} wait"
         return None if waiting < limit else (f"{many} already and {name} is {limit}", name)
 
-    def _refused_for_queue_limit(self, record: TaskRecord, now: float) -> bool:
-        task, refusal = record.task, self.queue_limit_refusal(record.task)
-        if refusal is None:
-            return False
+    def queue_full(self, task: TaskDescription, now: float, *, blocked: bool) -> tuple[str, str] | None:
+        """Message and next step if the item would be refused because too many items wait. One that could start at once
+        is not refused, unless it is ``blocked``: it waits for something else first."""
+        refusal = self.queue_limit_refusal(task)
+        if refusal is None or (not blocked and self._could_start(task, now)):
+            return None
         sentence, name = refusal
         order = (
             ""
             if name == "max_queue"
             else f"; at a service by `rmcs owner set {shlex.quote(task.owner)} --max-queued N`"
         )
-        message = f"{task.kind} {task.id} was refused: {sentence}."
-        step = f"submit it again later, or raise {name}{order}"
-        self._machine.fail(record, codes.QUEUE_FULL, now, "QueueFullError", message, step)
-        self._release_idempotency_key(task)  # it may be submitted again
+        return f"{task.kind} {task.id} was refused: {sentence}.", f"submit it again later, or raise {name}{order}"
+
+    def may_be_full(self, owner: str, unhandled: int) -> bool:
+        """Whether :meth:`queue_full` has to be asked before a submission; ``unhandled``: how many events were posted
+        and may be submissions. From any thread; it never misses a full queue."""
+        waiting, most = self._waiting(), self._machine.limits_of(owner).max_queued
+        if waiting + unhandled >= self._machine.settings.max_queue:
+            return True
+        return most is not None and waiting + unhandled >= most
+
+    def _refused_for_queue_limit(self, record: TaskRecord, now: float, *, blocked: bool) -> bool:
+        full = self.queue_full(record.task, now, blocked=blocked)
+        if full is None:
+            return False
+        self._machine.fail(record, codes.QUEUE_FULL, now, "QueueFullError", *full)
+        self._release_idempotency_key(record.task)  # it may be submitted again
         return True
+
+    def _could_start(self, task: TaskDescription, now: float) -> bool:
+        try:
+            return self._scheduling.plan(task, now).cluster is not None
+        except PolicyEvaluationError:  # the pass ends such an item
+            return False
 
     def _waiting(self) -> int:
         return len(self._machine.queue) + len(self._machine.held_items) + len(self._machine.prerequisites)

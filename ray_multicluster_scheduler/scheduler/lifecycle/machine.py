@@ -252,11 +252,26 @@ class SchedulerMachine:
                 self.registry.unknown_name_message(name), task_id=task.id, cluster=name, next_step=hint
             )
         decision, full = self._scheduling.plan(task, now), self._admission.queue_limit_refusal(task)
-        if full is None or verdict(decision) not in (Verdict.PLACED, Verdict.WAIT):
+        if full is None or verdict(decision) is not Verdict.WAIT:
             return decision
         sentence = f"it would be refused: {full[0]}"
         helps = f"something that waits leaves the queue, or {full[1]} is raised"
         return replace(decision, cluster=None, code=codes.QUEUE_FULL, sentence=sentence, unblocked_by=helps)
+
+    def queue_full(self, task: TaskDescription, now: float, *, blocked: bool) -> tuple[str, str] | None:
+        """Message and next step if the item would be refused now because too many items wait; ``blocked``: it waits for
+        something else before it is queued."""
+        return self._admission.queue_full(task, now, blocked=blocked)
+
+    def may_be_full(self, owner: str, unhandled: int) -> bool:
+        """Whether a submission of this owner may find the queue full, if ``unhandled`` submissions were posted and not
+        handled. From any thread, and never falsely False."""
+        return self._admission.may_be_full(owner, unhandled)
+
+    def awaited_clusters(self, now: float) -> set[str]:
+        """Clusters without a current snapshot, which was requested: items that wait may start there."""
+        problems = {state.name: state.problem(now) for state in self.registry}
+        return {name for name, problem in problems.items() if problem is not None and problem.being_asked}
 
     def forget(self, task_id: str) -> None:
         """Drop the record of an ended item. Raises KeyError if it is unknown, ValueError if it has not ended."""

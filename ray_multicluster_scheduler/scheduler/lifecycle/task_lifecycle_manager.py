@@ -138,6 +138,16 @@ class TaskLifecycleManager:
         if self._inbox:  # else the turn that sets the event may be over
             self._caught_up.wait(_PAUSE_S)
 
+    @property
+    def unhandled(self) -> int:
+        """The greatest number of events that were posted and may not have been handled completely."""
+        return len(self._inbox) + 1
+
+    async def caught_up(self) -> None:
+        """On the loop: wait until all events posted so far were handled, and the scheduling pass that follows them."""
+        while self._inbox and not self._broken:
+            await asyncio.sleep(0)
+
     def when_durable(self, action: Callable[[], object]) -> None:
         """On the loop: run this when everything posted so far was handled and its results are durable."""
         if self._broken:

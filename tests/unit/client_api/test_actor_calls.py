@@ -221,7 +221,7 @@ class TestAnswers:
         )
         plane.answer(handle.id, [1, 2])
         assert handle.result(60) == [1, 2]
-        assert (handle.state, handle.accepted) == (TaskState.SUCCEEDED, True)
+        assert (handle.state, handle.accepted()) == (TaskState.SUCCEEDED, True)
 
     def test_the_users_exception_comes_back_as_itself(self, plane: ActorPlane) -> None:
         handle = plane.actor().add.remote(1)

@@ -343,8 +343,7 @@ class TestLooking:
     def test_its_room_is_held_and_given_back(self, plane: ActorPlane) -> None:
         actor = plane.actor(resource_requirements={"CPU": 8})
         waiting = plane.submit(plane.with_payload(plane_task("t1")))
-        until(lambda: waiting.accepted)
-        assert waiting.state is TaskState.QUEUED
+        until(lambda: waiting.state is TaskState.QUEUED)
         actor.kill()
         until(lambda: waiting.state is TaskState.RUNNING)
 

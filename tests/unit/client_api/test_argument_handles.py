@@ -209,7 +209,7 @@ class TestFailures:
     def test_the_dependent_can_be_cancelled_alone(self, plane: ControlPlane) -> None:
         first = plane.task("t1")
         second = submit(plane, "t2", first)
-        until(lambda: second.accepted)
+        assert second.accepted(60)
         second.cancel()
         with pytest.raises(TaskCancelledError, match="t2 was cancelled"):
             second.result(60)
@@ -222,9 +222,8 @@ class TestFailures:
         with ControlPlane(max_queue=1) as plane:
             first = plane.task("t1")
             submit(plane, "t2", first)
-            third = submit(plane, "t3", first)
             with pytest.raises(QueueFullError):
-                third.result(60)
+                submit(plane, "t3", first)
             until(lambda: len(first._item._watchers or ()) == 1)
 
     def test_the_end_of_the_control_plane_answers_them(self) -> None:

@@ -167,7 +167,7 @@ class TestAfter:
         second = JobHandle(plane.runtime.submit(maker.job("true", after=[first])), plane.runtime)
         later, _ = maker.task(len, ("x",), after=[second.id], start_after=3600)
         third = TaskHandle(plane.runtime.submit(later), plane.runtime)
-        until(lambda: third.accepted)
+        assert third.accepted(60)
         assert second.explain()["code"] == "WAITS_FOR_DEPENDENCIES"
         plane.finish(first)
         until(lambda: second.state is TaskState.RUNNING)

@@ -57,7 +57,7 @@ def later(seconds: float, work: Any, *args: Any) -> threading.Timer:
 
 def test_a_handle_follows_its_item() -> None:
     one = handle()
-    assert (one.id, one.accepted, one.state, one.cluster, one.attempt, one.done()) == (
+    assert (one.id, one.accepted(0), one.state, one.cluster, one.attempt, one.done()) == (
         "t1",
         False,
         TaskState.PENDING,
@@ -67,7 +67,7 @@ def test_a_handle_follows_its_item() -> None:
     )
     assert repr(one) == "<TaskHandle t1 PENDING>"
     one._item.moved(Transition("t1", 1, TaskState.RUNNING, 1, 0.0, "STARTED", "started", "mac"))
-    assert (one.accepted, one.state, one.cluster, one.attempt) == (True, TaskState.RUNNING, "mac", 1)
+    assert (one.accepted(0), one.state, one.cluster, one.attempt) == (True, TaskState.RUNNING, "mac", 1)
     assert repr(one) == "<TaskHandle t1 RUNNING on 'mac'>"
     succeed(one)
     assert (one.done(), one.state, one.cluster) == (True, TaskState.SUCCEEDED, "mac")

@@ -208,6 +208,7 @@ class TestAfter:
 
     def test_what_is_advised_can_be_typed_whatever_its_name(self) -> None:
         driver = ready(1, owners={"ada l": {"max_queued": 0}})
+        assert driver.submit(task("first", owner="ada l")).state is TaskState.DISPATCHING
         driver.submit(task("t", owner="ada l"))
         assert "`rmcs owner set 'ada l' --max-queued N`" in (driver.end("t").next_step or "")
 

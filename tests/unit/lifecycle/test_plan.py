@@ -66,7 +66,8 @@ def test_where_too_many_wait() -> None:
     driver = ready(4, max_queue=1)
     driver.submit(task("all", cpus=4))
     driver.submit(task("waits"))
-    plan = driver.machine.plan(task("t", cpus=0), driver.now)
+    assert driver.machine.plan(task("t", cpus=0), driver.now).cluster == "a", "it would start at once"
+    plan = driver.machine.plan(task("t"), driver.now)
     assert (plan.cluster, plan.code) == (None, "QUEUE_FULL")
     assert plan.sentence == "it would be refused: 1 item waits already and max_queue is 1"
     assert plan.unblocked_by == "something that waits leaves the queue, or max_queue is raised"

@@ -148,3 +148,10 @@ def test_so_it_does_of_a_score(gives: float | None, sentence: str) -> None:
     assert record.decision is not None
     (row,) = record.decision.candidates
     assert sentence in row.rejections[0].sentence
+
+
+def test_one_that_is_asked_whether_an_item_could_start_in_a_full_queue() -> None:
+    driver = driver_with(OfAKind(), max_queue=1)
+    driver.submit(task("later", start_after=driver.now + 60))
+    driver.submit(task("t"))
+    assert driver.end("t").error == "QueueFullError"

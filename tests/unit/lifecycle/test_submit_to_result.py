@@ -142,6 +142,38 @@ def test_a_full_queue_refuses_loudly() -> None:
     assert driver.state("t2") is TaskState.QUEUED
 
 
+def test_what_could_start_at_once_finds_room_in_a_full_queue() -> None:
+    driver = ready(4, max_queue=1)
+    driver.submit(task("wide", cpus=3))
+    driver.submit(task("waits", cpus=3))
+    small = task("small")
+    assert driver.machine.queue_full(small, driver.now, blocked=False) is None
+    assert driver.submit(small).state is TaskState.DISPATCHING
+    assert driver.machine.queue_full(task("t"), driver.now, blocked=False) is not None
+    assert driver.machine.queue_full(task("t"), driver.now, blocked=True) is not None
+    driver.submit(task("later", after=("wide",)))
+    assert driver.end("later").error == "QueueFullError", "it waits for another item first"
+
+
+def test_the_limit_is_asked_about_in_time() -> None:
+    driver = ready(1, max_queue=2, owners={"ada": {"max_queued": 1}})
+    machine = driver.machine
+    assert [machine.may_be_full("", unhandled) for unhandled in (0, 1, 2)] == [False, False, True]
+    assert [machine.may_be_full("ada", unhandled) for unhandled in (0, 1)] == [False, True]
+    driver.submit(task("runs"))
+    driver.submit(task("waits"))
+    assert [machine.may_be_full("", unhandled) for unhandled in (0, 1)] == [False, True]
+    assert machine.may_be_full("ada", 0)
+
+
+def test_a_cluster_without_a_snapshot_is_awaited() -> None:
+    driver = Driver(cluster("a"), cluster("b"))
+    assert driver.machine.awaited_clusters(driver.now) == {"a", "b"}
+    driver.link_up("a", {"CPU": 1.0})
+    driver.no_answer("b")
+    assert driver.machine.awaited_clusters(driver.now) == set()
+
+
 def test_plan_changes_nothing() -> None:
     driver = ready(4)
     decision = driver.machine.plan(task("t"), driver.now)

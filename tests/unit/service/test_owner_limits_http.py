@@ -185,7 +185,7 @@ def test_a_program_that_runs_hears_of_a_higher_ceiling(service: HttpService) -> 
             scheduler.submit_task_async(print, owner="ann", priority=6)
         put(service, max_priority=6)
         handle = scheduler.submit_task_async(print, owner="ann", priority=6)
-        until(lambda: handle.accepted)
+        assert handle.accepted(60)
         put(service, max_priority=2)
         late = scheduler.submit_task_async(print, owner="ann", priority=6)
         with pytest.raises(NotAllowedError, match="ann may use at most 2"):

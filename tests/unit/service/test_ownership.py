@@ -312,7 +312,7 @@ def test_max_priority_holds_in_a_program_too() -> None:
 def test_a_program_with_a_submitters_token_need_not_say_whose_it_is(service: Tokens) -> None:
     with UnifiedScheduler(address=service.address, token=service.alice) as scheduler:
         handle = scheduler.submit_task_async(print, resource_requirements={"CPU": 0})
-        until(lambda: handle.accepted)
+        assert handle.accepted(60)
         assert service.get(f"/api/v1/items/{handle.id}")["owner"] == "alice"
         with pytest.raises(UnknownItemError, match="There is no item 'bob-t'"):
             scheduler.handle("bob-t").result(5)

@@ -274,7 +274,7 @@ def test_who_waits_goes_on_after_a_restart_and_nothing_is_doubled(
     until(lambda: all(one.state is TaskState.RUNNING for one in before))
     service.stop()
     meanwhile = [scheduler.submit_task_async(add, (number,)) for number in range(10, 13)]
-    assert not any(one.accepted for one in meanwhile)
+    assert not any(one.accepted(0) for one in meanwhile)
     service.plane.placed.clear()
     service.plane.works = True
     service.start()
@@ -290,7 +290,7 @@ def test_shutdown_leaves_the_work_running(service: HttpService) -> None:
     service.plane.works = False
     with UnifiedScheduler(address=service.address) as scheduler:
         handle = scheduler.submit_task_async(add, (1,))
-    assert handle.accepted
+    assert handle.accepted(0)
     item = service.plane.runtime.item(handle.id)
     assert item is not None
     until(lambda: item.state is TaskState.RUNNING)

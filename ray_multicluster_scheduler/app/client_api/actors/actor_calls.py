@@ -10,7 +10,8 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepar
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, PartHandle, handle_html
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
-from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise
+from ray_multicluster_scheduler.common.notices import unread_failures
+from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Outcome
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
@@ -27,6 +28,12 @@ class _CallHandle(Handle):
         """Cancel it unless it has ended. A running method continues unless it is a coroutine."""
         if not self.done():
             self._runtime.cancel_call(self._item.id, force=force)
+
+    def _wait(self, timeout: float | None) -> Outcome:
+        outcome = super()._wait(timeout)
+        if not outcome.succeeded:
+            unread_failures.read(self._item.actor.item.id)  # if it failed, the error of the call names that
+        return outcome
 
     def explain(self) -> dict[str, Any]:
         """Return its actor, the actor's cluster, the number of calls before it, and why it waits."""

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorMethod
 from ray_multicluster_scheduler.app.client_api.actors.actor_reference import remember, restore
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import HandleAttribute, MethodShape
-from ray_multicluster_scheduler.app.client_api.handles.handle import handle_html
+from ray_multicluster_scheduler.app.client_api.handles.handle import handle_html, is_accepted
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
     ConfigurationError,
@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.common.exception import (
     TaskTimeoutError,
 )
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskState
+from ray_multicluster_scheduler.common.notices import unread_failures
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import CallQueue, Item
 from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of
@@ -66,7 +67,10 @@ class ActorHandle:
     @HandleAttribute
     def state(self) -> TaskState:
         """RUNNING from when it is ready until it ends."""
-        return self._item.state
+        state = self._item.state
+        if state is TaskState.FAILED:
+            unread_failures.read(self._item.id)
+        return state
 
     @HandleAttribute
     def cluster(self) -> str | None:
@@ -93,6 +97,11 @@ class ActorHandle:
             )
         _raise_if_over(item)
         return self
+
+    def accepted(self, timeout: float | None = None) -> bool:
+        """Wait until the control plane has recorded it, at most ``timeout`` seconds; returns whether it has. Raises the
+        error if it was refused, for example QueueFullError."""
+        return is_accepted(self._item, timeout)
 
     def kill(self, *, no_restart: bool = True) -> None:
         """End it now, without a restart. Unanswered calls fail, and its name is free at once."""

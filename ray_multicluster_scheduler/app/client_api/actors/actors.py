@@ -64,7 +64,7 @@ class ActorRegistry:
         with self._lock:
             return {
                 one._item.cluster
-                for one in self._by_id.values()
+                for one in list(self._by_id.values())
                 if one._rmcs_calls.killed and (actor := one._item.task.actor) is not None and actor.ray_name == name
             }
 
@@ -87,11 +87,16 @@ class ActorRegistry:
         return handle
 
     def _over(self, item: Item) -> None:
-        with self._lock:
-            self._by_id.pop(item.id, None)
-            name = None if item.task.actor is None else item.task.actor.public_name
-            if name is not None and self._id_of_name.get(name) == item.id:
-                del self._id_of_name[name]
+        """Called by the control plane, which must not wait: a submission that holds the lock may wait for it. A name
+        that is left then refers to an id that is not here."""
+        self._by_id.pop(item.id, None)
+        name = None if item.task.actor is None else item.task.actor.public_name
+        if name is not None and self._lock.acquire(blocking=False):
+            try:
+                if self._id_of_name.get(name) == item.id:
+                    del self._id_of_name[name]
+            finally:
+                self._lock.release()
 
 
 class Actors(ABC):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ray_multicluster_scheduler.app.client_api.executor.handle_status import is_queued, on_done
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.notices import unread_failures
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.executor.background_worker import BackgroundWorker
@@ -65,6 +66,24 @@ class FleetFuture(Future[T]):
             return self.handle.done()
         return True
 
+    def result(self, timeout: float | None = None) -> T:
+        """As that of a Future."""
+        try:
+            return super().result(timeout)
+        finally:
+            self._mark_read()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As that of a Future."""
+        try:
+            return super().exception(timeout)
+        finally:
+            self._mark_read()
+
+    def _mark_read(self) -> None:
+        if self.done():
+            unread_failures.read(self.handle.id)
+
     def running(self) -> bool:
         """Has it started, and is not done?"""
         return not self.done() and self.handle.state is TaskState.RUNNING
@@ -97,6 +116,7 @@ class FleetFuture(Future[T]):
         if not first:
             return
         handle = self.handle
+        unread = unread_failures.read(handle.id)
         if handle.attempt == self._withdrawn_at and handle.state is TaskState.CANCELLED:
             super().cancel()
             self.set_running_or_notify_cancel()
@@ -105,6 +125,8 @@ class FleetFuture(Future[T]):
         try:
             value = handle.result()
         except BaseException as error:  # noqa: BLE001 - raised by result()
+            if unread is not None:  # the future has read it, and its user not yet
+                unread_failures.add(handle.id, unread)
             self.set_exception(error)
         else:
             self.set_result(value)

@@ -9,7 +9,8 @@ from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.handles.progress import counted
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_num_returns
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.runtime.item import wait_for
+from ray_multicluster_scheduler.common.notices import unread_failures
+from ray_multicluster_scheduler.control_plane.runtime.item import Promise, wait_for
 
 H = TypeVar("H", bound=Handle)
 
@@ -29,13 +30,23 @@ def get(handles: Handle | Sequence[Handle], timeout: float | None = None, *, pro
     items = [one._item for one in many]
     with counted(progress, "get", items):
         wait_for(items, len(many), timeout, or_failure=True)
-    for one in many:  # a failure may have ended the wait early
-        if one._item.outcome is not None and not one._item.outcome.succeeded:
-            one.result(0)
+    failed = next((one for one in many if one.done() and not _succeeded(one._item)), None)
+    if failed is not None:  # a failure may have ended the wait early
+        for item in items:
+            item.watch(_mark_read)  # the caller asked for all of them, also for those that fail later
+        failed.result(0)
     late = next((one for one in many if not one.done()), None)
     if late is not None:
         raise late._still_going(timeout)
     return [one.result(0) for one in many]
+
+
+def _succeeded(item: Promise) -> bool:
+    return item.outcome is not None and item.outcome.succeeded
+
+
+def _mark_read(item: Promise) -> None:
+    unread_failures.read(item.id)
 
 
 def wait(

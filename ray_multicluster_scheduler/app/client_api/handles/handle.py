@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.app.client_api.handles.as_completed import Waita
 from ray_multicluster_scheduler.app.client_api.options import item_id_of
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import (
+    QueueFullError,
     ResultLostError,
     SchedulerError,
     TaskSubmissionError,
@@ -20,6 +21,7 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.model.checks import valid_priority
+from ray_multicluster_scheduler.common.notices import unread_failures
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.common.several_returns import wrong_number
 from ray_multicluster_scheduler.common.tables import html_facts
@@ -54,14 +56,17 @@ class Handle(WaitableHandle):
         """The id, the same from submission to the end."""
         return self._item.id
 
-    @property
-    def accepted(self) -> bool:
-        """Has the control plane recorded it?"""
-        return self._item.accepted
+    def accepted(self, timeout: float | None = None) -> bool:
+        """Wait until the control plane has recorded it, at most ``timeout`` seconds; returns whether it has. Raises the
+        error if it was refused, for example QueueFullError."""
+        return is_accepted(self._item, timeout)
 
     @property
     def state(self) -> TaskState:
-        return self._item.state
+        state = self._item.state
+        if state is TaskState.FAILED:
+            unread_failures.read(self._item.id)
+        return state
 
     @property
     def cluster(self) -> str | None:
@@ -96,7 +101,12 @@ class Handle(WaitableHandle):
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call ``callback(handle)`` on a callback thread when it has ended, or now if it has."""
         self._check_can_end()
-        self._runtime.when_done(self._item, lambda: callback(self))
+
+        def call() -> None:
+            unread_failures.read(self._item.id)
+            callback(self)
+
+        self._runtime.when_done(self._item, call)
 
     def explain(self) -> dict[str, Any]:
         """Return state, reason, decision table and history."""
@@ -295,6 +305,17 @@ class JobHandle(QueuedHandle):
     def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
         data = pickle.dumps(str(outcome.completion.state))
         return digest_of(data), data  # not by its id, which may be reused
+
+
+def is_accepted(item: Promise, timeout: float | None) -> bool:
+    """As :meth:`Handle.accepted`."""
+    accepted = item.wait_accepted(timeout) if isinstance(item, Item) else item.accepted
+    outcome = item.outcome
+    if outcome is not None and outcome.completion.state is TaskState.FAILED and outcome.completion.attempt == 0:
+        never_recorded = isinstance(item, Item) and item.transition is None
+        if never_recorded or outcome.completion.error == QueueFullError.__name__:
+            raise error_of(outcome) or QueueFullError(outcome.completion.message, task_id=item.id)
+    return accepted
 
 
 def handle_html(kind: str, item_id: str, item: Promise, name: str | None = None) -> str:

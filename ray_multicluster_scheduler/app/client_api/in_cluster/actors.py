@@ -75,8 +75,7 @@ class NativeActorHandle:
         """The name that it was given, or that of its class."""
         return self._name
 
-    @HandleAttribute
-    def accepted(self) -> bool:
+    def accepted(self, timeout: float | None = None) -> bool:
         """True: Ray accepted it at once."""
         return True
 

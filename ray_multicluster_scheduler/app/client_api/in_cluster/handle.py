@@ -34,8 +34,7 @@ class NativeHandle(WaitableHandle):
 
     parent: CurrentItem
 
-    @property
-    def accepted(self) -> bool:
+    def accepted(self, timeout: float | None = None) -> bool:
         """True: Ray accepted it at once."""
         return True
 

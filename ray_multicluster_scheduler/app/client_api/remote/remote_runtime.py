@@ -25,7 +25,12 @@ from ray_multicluster_scheduler.app.client_api.remote.service_client import PATI
 from ray_multicluster_scheduler.app.client_api.remote.submission_sender import PendingSubmission, SubmissionSender
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.control_characters import check_identifiers
-from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    QueueFullError,
+    SchedulerError,
+    UnknownItemError,
+)
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import (
     ActorDescription,
@@ -35,7 +40,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskState,
 )
 from ray_multicluster_scheduler.common.model.item_fields import Kind
-from ray_multicluster_scheduler.common.notices import notify, shorten
+from ray_multicluster_scheduler.common.notices import notify, shorten, unread_failures
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.config.settings import NO_LIMITS, OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime import shutdown_report, wire
@@ -46,7 +51,7 @@ from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_s
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import CallbackThreads, LoopThread, shut_down_error
-from ray_multicluster_scheduler.control_plane.runtime.outcome import value_timeout
+from ray_multicluster_scheduler.control_plane.runtime.outcome import as_read, note_failure, value_timeout
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
@@ -104,6 +109,8 @@ class RemoteRuntime(LoopThread, ControlPlane):
         self._own: set[str] = set()
         """Ids in ``_live`` that this program created, as opposed to joined."""
         self._deferred: set[str] = set()
+        self._refusal: SchedulerError | None = None
+        """The last refusal for a full queue, until a submission raises it."""
         self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
         self._callbacks = CallbackThreads()
         self._closing = threading.Lock()
@@ -154,6 +161,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
             task = replace(task, runtime_env=merge_runtime_env(self._runtime_env, task.runtime_env))
         check_identifiers(task)
         check_own(arguments, self, task.id)
+        self._raise_refusal()
         blobs = {digest: self.payload_cache.get(digest) for digest in task.payload_digests if digest is not None}
         for digest in task.payload_digests:
             self.payload_cache.release(digest)
@@ -183,6 +191,13 @@ class RemoteRuntime(LoopThread, ControlPlane):
             self._live.pop(item.id, None)
         found = self.item(first)
         return item if found is None else found
+
+    def _raise_refusal(self) -> None:
+        """Raises QueueFullError if the service refused an earlier submission for that and the program has not asked for
+        it: submissions travel in batches."""
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None and unread_failures.read(str(refusal.task_id)) is not None:
+            raise refusal
 
     def send(self, pending: PendingSubmission) -> None:
         """Queue a submission whose arguments are all available."""
@@ -320,7 +335,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
             if item.task.gang is not None and item is gang:
                 story["member"] = member_summary(task_id, [one.name for one in item.task.gang.members])
             return story
-        return Explanation(**self._ask("GET", path_of(task_id, "explain")))
+        return as_read(Explanation(**self._ask("GET", path_of(task_id, "explain"))))
 
     def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
         async def fetched() -> bytes:
@@ -347,14 +362,14 @@ class RemoteRuntime(LoopThread, ControlPlane):
         if item is not None:
             self.acceptance.wait(item)
         answer: dict[str, Any] = self._ask("GET", f"/api/v1/jobs/{quote(job_id, safe='')}")
-        return answer
+        return as_read(answer)
 
     def job_rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         path, more = f"/api/v1/jobs?limit={JOBS_AT_ONCE}", ""
         while True:
             page = self._ask("GET", path + more)
-            rows += page["jobs"]
+            rows += map(as_read, page["jobs"])
             if page["after"] is None:
                 return rows[::-1]
             more = f"&after={quote(page['after'], safe='')}"
@@ -555,6 +570,8 @@ class RemoteRuntime(LoopThread, ControlPlane):
             self.end_item(promise, outcome)
 
     def _fail(self, item: Item, error: SchedulerError) -> None:
+        if isinstance(error, QueueFullError):
+            self._refusal = error
         kind, step = type(error).__name__, error.next_step or ""
         done = Complete(item.id, TaskState.FAILED, item.attempt, error.cluster, kind, error.message, step)
         self.end_item(item, Outcome(done, None))
@@ -565,6 +582,8 @@ class RemoteRuntime(LoopThread, ControlPlane):
             self._live.pop(item.id, None)
             self._own.discard(item.id)
             self._ended[item.id] = item
+        if item.task.submitted_at:  # else another program submitted it
+            note_failure(item, outcome)
         item.ended(outcome)
 
 

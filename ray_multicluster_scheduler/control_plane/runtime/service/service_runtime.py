@@ -293,6 +293,8 @@ class ServiceRuntime(Runtime):
             arguments = await self.stored_arguments.arguments(
                 request.objects, own, task.id, request.check, request.user
             )
+        if self._may_be_full(task) and self.item(task.id) is None:
+            await self._check_room(task, arguments)
         # No await from here on: the state of the items in ``after`` must not change between check and submit.
         task = self._without_finished_dependencies(task, request.check)
         again = self.item(task.id)
