@@ -47,14 +47,14 @@ def evaluate(
 ) -> Answer:
     """Evaluate all rules. ``last_placed`` numbers the placements so far:
 
-    among equals, the least recent cluster is next.
+    among near-equal clusters, the least recent one is next.
     """
     rows = tuple(_row(task, view, settings, local_python, retry=retry) for view in views)
     feasible = [row for row in rows if not row.codes]
     if not feasible:
         return Answer(None, rows)
-    best = max(_key(row, settings) for row in feasible)
-    equals = [row.cluster for row in feasible if _key(row, settings) == best]
+    best = max(feasible, key=lambda row: _key(row, settings))
+    equals = [row.cluster for row in feasible if _near_equal(row, best, settings)]
     return Answer(min(equals, key=lambda name: last_placed.get(name, 0)), rows)
 
 
@@ -211,13 +211,14 @@ def _load(task: TaskDescription, view: ClusterView) -> float:
     if task.placement.get("GPU"):
         raw += 5 * _free(view, "GPU")
     raw *= (1.2 if view.metadata.prefer else 1) * (1 - (_use(view, "CPU") or 0))
+    raw /= 1 + view.undeclared
     return raw / (1 + raw)
 
 
 def _headroom(task: TaskDescription, view: ClusterView) -> float:
     shares = []
     for name, amount in (dict(task.placement) or {"CPU": 0.0}).items():
-        total = _total(view, name)
+        total = _total(view, name) + (view.undeclared if name == "CPU" else 0)
         shares.append(min(1.0, max(0.0, (_free(view, name) - amount) / total)) if total > 0 else 0.0)
     return min(shares)
 
@@ -227,6 +228,17 @@ def _key(row: Row, settings: Settings) -> tuple[float, ...]:
     weighted = sum(settings.weights[name] * score for name, score in scores.items())
     last = list(scores.values()) if settings.combine == "chain" else [weighted]
     return (*row.ranks, *(round(one, 9) for one in last))
+
+
+def _near_equal(row: Row, best: Row, settings: Settings) -> bool:
+    """Are its ranks those of the best cluster, and its scores at most a little lower or higher?"""
+    if _key(row, settings) == _key(best, settings):
+        return True
+    pairs = [((row.scores or {})[name], (best.scores or {})[name], name) for name in row.scores or {}]
+    pairs += [(one / (1 - one), other / (1 - other), name) for one, other, name in pairs if name == "load"]
+    return row.ranks == best.ranks and all(
+        abs(one - other) <= max(1e-9, settings.near_equal_scores * max(abs(one), abs(other))) for one, other, _ in pairs
+    )
 
 
 def _same(left: Mapping[str, float], right: Mapping[str, float]) -> bool:

@@ -111,6 +111,11 @@ def main_rejection(row: CandidateReport) -> Rejection:
     return next((one for one in row.rejections if one.permanent), row.rejections[0])
 
 
+def undeclared_load(count: int) -> str:
+    """How items of ours that hold no resources entered the scores of their cluster."""
+    return f"{count} {'item that declares' if count == 1 else 'items that declare'} no resources counted as load"
+
+
 def _candidate_row(row: Mapping[str, Any], *, chosen: bool) -> CandidateRow:
     rejections = row["rejections"]
     if chosen:
@@ -121,9 +126,10 @@ def _candidate_row(row: Mapping[str, Any], *, chosen: bool) -> CandidateRow:
         verdict = NEVER if any(one["permanent"] for one in rejections) else "waits"
     ranks = ", ".join(f"{name} {value}" for name, value in row["ranks"].items())
     why = "; ".join(f"{one['code']}: {one['sentence']}" for one in rejections).replace(".; ", "; ")
-    return CandidateRow(
-        row["cluster"], verdict, ranks or NOTHING, _scores(row) or NOTHING, why or "passes every filter"
-    )
+    if not why:
+        counted = row.get("undeclared", 0)
+        why = f"passes every filter; {undeclared_load(counted)}" if counted else "passes every filter"
+    return CandidateRow(row["cluster"], verdict, ranks or NOTHING, _scores(row) or NOTHING, why)
 
 
 def _scores(row: Mapping[str, Any]) -> str:

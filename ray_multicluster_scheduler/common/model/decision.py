@@ -24,7 +24,8 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class CandidateReport:
-    """One row of the table: a cluster, the rejections of the filters, its ranks and scores."""
+    """One row of the table: a cluster, the rejections of the filters, its ranks and scores. ``undeclared``: so many
+    items of ours there hold no resources, and its scores count them as load."""
 
     cluster: str
     rejections: tuple[Rejection, ...] = ()
@@ -33,6 +34,7 @@ class CandidateReport:
     raw_scores: Mapping[str, float] = field(default_factory=dict)
     total: float | None = None
     node_id: str | None = None
+    undeclared: int = 0
 
     @property
     def feasible(self) -> bool:

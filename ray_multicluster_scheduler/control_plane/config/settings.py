@@ -159,6 +159,8 @@ class Settings(Strict):
     """Scores are added up by weight, or compared one after another."""
     weights: dict[str, Annotated[float, Field(ge=0)]] = {"load": 1.0}
     """Which scores choose among the clusters that can take an item; ``{}`` is round robin."""
+    near_equal_scores: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    """Clusters whose scores differ by at most this share take turns; 0: only those with equal scores."""
     policies: dict[str, AttributePath] = {}
     """Custom policies: name to ``package.module:Class``."""
     agent_listen: str = "auto"

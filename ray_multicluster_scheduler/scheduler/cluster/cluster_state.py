@@ -367,6 +367,7 @@ class ClusterState:
             "ready_actors": places.ready_actors,
             "prefetched": len(places.prefetched),
             "running_jobs": places.running_jobs,
+            "undeclared": places.undeclared,
             "new_node": self._new_node(),
         }
 

@@ -112,7 +112,8 @@ class ClusterView:
     from the newest snapshot (empty without one). ``past_node_sizes`` are the largest sizes that nodes ever had;
     ``largest_node_set`` holds the node sizes at the time when there were most nodes.
     ``in_flight`` counts items with a slot there, ``ready_actors`` those of them that are actors in service,
-    ``prefetched`` items that were sent there before a slot is free. ``new_node`` is set if the cluster autoscales.
+    ``undeclared`` those that hold no resources, ``prefetched`` items that were sent there before a slot is free.
+    ``new_node`` is set if the cluster autoscales.
     ``reserved_for`` is the wide item that capacity is reserved for; ``nodes`` show that capacity as taken, and
     ``without_reservation`` is the view without the reservation.
     ``cache`` holds results of policies for this view; ``stable_cache`` holds results that neither our own work nor a
@@ -133,6 +134,7 @@ class ClusterView:
     ready_actors: int = 0
     prefetched: int = 0
     running_jobs: int = 0
+    undeclared: int = 0
     next_submission_at: float | None = None
     python_version: str | None = None
     ray_version: str | None = None

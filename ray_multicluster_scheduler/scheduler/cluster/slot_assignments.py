@@ -18,12 +18,14 @@ Key = TypeVar("Key")
 
 @dataclass(slots=True)
 class Slot:
-    """The slot of an attempt. ``short``: it is expected to end within ``prefetch_ms``."""
+    """The slot of an attempt. ``short``: it is expected to end within ``prefetch_ms``; ``undeclared``: it holds no
+    resources."""
 
     kind: str
     shape: ResourceShape
     short: bool
     ready: bool = False
+    undeclared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,17 @@ class SlotAssignments:
         self._priorities: Counter[int] = Counter()
         self.running_jobs = 0
         self.ready_actors = 0
+        self.undeclared = 0
+        """The number of items that hold no resources."""
 
     def assign(self, task: TaskDescription, *, short: bool = False) -> None:
         """Give the item a slot."""
-        place = self.held[task.id] = Slot(task.kind, shape_of(task.requirements), short)
+        place = self.held[task.id] = Slot(task.kind, shape_of(task.requirements), short, undeclared=not task.placement)
         self._changed()
         if short:
             self._short_slots[place.shape] += 1
         self.running_jobs += place.kind == "job"
+        self.undeclared += place.undeclared
 
     def release(self, task_id: str) -> Slot | None:
         """Free the slot of an item; None if it had none."""
@@ -65,6 +70,7 @@ class SlotAssignments:
                 _one_less(self._short_slots, place.shape)
             self.running_jobs -= place.kind == "job"
             self.ready_actors -= place.ready
+            self.undeclared -= place.undeclared
         return place
 
     def actor_ready(self, task_id: str) -> None:
@@ -73,6 +79,9 @@ class SlotAssignments:
             self._changed()
             place.ready = True
             self.ready_actors += 1
+            if not place.shape and not place.undeclared:  # it was placed by more than it holds now
+                place.undeclared = True
+                self.undeclared += 1
 
     def add_prefetched(self, task: TaskDescription, now: float) -> None:
         """The item was sent there and waits for a slot."""

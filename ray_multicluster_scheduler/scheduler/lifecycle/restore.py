@@ -111,6 +111,7 @@ class Restore:
             self._admission.register(_record(row))
             self._machine.next_fence = max(self._machine.next_fence, *(fence + 1 for fence in _fences(row)))
         self._restore_submission_times(rows, event.sent)
+        self._restore_turns(rows, event.sent)
         self._machine.registry.changed.update(self._machine.registry.names())  # their next submission times changed
         for row in rows:
             self._restore_item(row, self._machine.records[row.task.id], now)
@@ -177,6 +178,16 @@ class Restore:
         ]
         for sent in sorted((*known, *over), key=lambda one: one.at):
             self._machine.submissions.record_at(sent.kind, sent.cluster, sent.at)
+
+    def _restore_turns(self, rows: Iterable[ItemRow], over: Iterable[SentRow]) -> None:
+        """Restore the order in which the clusters last got an item, for the rotation among near-equal scores. Fences
+        order what was sent at the same time."""
+        sent = [(one.at, 0, one.cluster) for one in over]
+        for row in rows:
+            steps = [step for step in row.history if step.state is TaskState.DISPATCHING]
+            sent += [(step.at, fence, step.cluster or "") for step, fence in zip(steps, _fences(row)[1:], strict=False)]
+        for _, _, cluster in sorted(sent):
+            self._machine.engine.record_placement(cluster)
 
 
 def _end_of(record: TaskRecord, ending: Ending, cluster: str) -> RecallAttempt | CancelAttempt:

@@ -5,7 +5,9 @@ scheduler. Users register their own by name, by entry point or in configuration 
 
 Built-in policies may promise more and are evaluated less often: a filter with ``lasting = True`` does not depend on our
 own work there or on snapshots; one with a method ``concerns(task)`` accepts everything unless that is true. A rank or
-score with a method ``trait(task)`` depends on nothing else of the item and can be evaluated for every cluster.
+score with a method ``trait(task)`` depends on nothing else of the item and can be evaluated for every cluster. A score
+with ``counts_undeclared = True`` counts items of ours that hold no resources as load, and explanations say so; one with
+a method ``lowest_near(score, share)`` says itself which scores differ by at most this share.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import Protocol, runtime_checkable
 
 from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+
+_ROUNDING = 1e-9
 
 
 @runtime_checkable
@@ -70,3 +74,14 @@ def is_by_kind(policy: Filter) -> bool:
 def is_lasting(policy: Filter) -> bool:
     """Is the verdict also independent of our own work on the cluster?"""
     return is_by_kind(policy) and bool(getattr(policy, "lasting", False))
+
+
+def counts_undeclared(policy: Score) -> bool:
+    """Do items of ours that hold no resources lower the score?"""
+    return bool(getattr(policy, "counts_undeclared", False))
+
+
+def lowest_near_score(policy: Score, share: float, score: float) -> float:
+    """The lowest score that differs from this one by at most ``share``, give or take a rounding error."""
+    own = getattr(policy, "lowest_near", None)
+    return (score * (1.0 - share) if own is None else float(own(score, share))) - _ROUNDING

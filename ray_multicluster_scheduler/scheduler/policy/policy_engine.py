@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import (
@@ -14,14 +15,23 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.common.model.decision import CandidateTable
 from ray_multicluster_scheduler.common.model.resources import fits
-from ray_multicluster_scheduler.common.tables import main_rejection
+from ray_multicluster_scheduler.common.tables import MOST_NAMED, main_rejection, undeclared_load
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement, needs_new_node
 from ray_multicluster_scheduler.scheduler.policy import filters as filter_set
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
-from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore, Score, is_by_kind, is_lasting
+from ray_multicluster_scheduler.scheduler.policy.interfaces import (
+    Filter,
+    Rank,
+    RawScore,
+    Score,
+    counts_undeclared,
+    is_by_kind,
+    is_lasting,
+    lowest_near_score,
+)
 from ray_multicluster_scheduler.scheduler.policy.preferred_cluster_policy import PreferredClusterPolicy
 from ray_multicluster_scheduler.scheduler.policy.reasons import (
     BETTER_IS_ASKED,
@@ -53,7 +63,8 @@ LATER_RANKS: tuple[Rank, ...] = (RoomPolicy(), GpuAvoidancePolicy())
 
 
 class PolicyEngine:
-    """Decides where an item goes. A decision changes nothing; :meth:`record_placement` advances the round robin.
+    """Decides where an item goes. A decision changes nothing; :meth:`record_placement` advances the rotation among
+    clusters with near-equal scores.
 
     To find the winner, the first rejection of a cluster is enough, and verdicts that depend only on the kind of item
     are cached per view. The full candidate table is computed when it is read.
@@ -88,6 +99,12 @@ class PolicyEngine:
         self._weights = settings.weights
         self._score_weights = tuple(settings.weights[name] for name in self._scores)
         self._chain = settings.combine == "chain"
+        self._compared = len(self._ranks) + (len(self._scores) if self._chain else 1)
+        """How much of a comparison key decides the order; only near-equality is read from the rest."""
+        self._lowest_near = [
+            partial(lowest_near_score, score, settings.near_equal_scores) for score in self._scores.values()
+        ]
+        self._counting = any(counts_undeclared(score) for score in self._scores.values())
         self._placed = 0
         self._last_placed: dict[str, int] = {}
 
@@ -125,9 +142,10 @@ class PolicyEngine:
         retry: bool = False,
     ) -> SchedulingDecision | None:
         """As :meth:`schedule` if only ``opened`` of the ``views`` may accept it; None if none does."""
-        best = self._best(task, opened, retry)
-        if best is None:
+        found = self._best(task, opened, retry)
+        if found is None:
             return None
+        best, rival = found
         table = self.table(task, views, retry=retry)
         better = self._better_pending_cluster(task, views, best, retry=retry)
         if better is not None:
@@ -135,7 +153,7 @@ class PolicyEngine:
             return SchedulingDecision(
                 task.id, now, None, BETTER_IS_ASKED, sentence, table, unblocked_by(BETTER_IS_ASKED, better)
             )
-        sentence = self._placement_sentence(task, best)
+        sentence = self._placement_sentence(task, best, rival)
         return SchedulingDecision(task.id, now, best.name, PLACED, sentence, table)
 
     def table(self, task: TaskDescription, views: tuple[ClusterView, ...], *, retry: bool) -> CandidateTable:
@@ -267,7 +285,7 @@ class PolicyEngine:
             raise find_failing_policy(self._ranks, self._scores, task, view, error) from error
 
     def record_placement(self, cluster: str) -> None:
-        """An item was sent there: among equal clusters it is now last in turn."""
+        """An item was sent there: among clusters with near-equal scores it is now last in turn."""
         self._placed += 1
         self._last_placed[cluster] = self._placed
 
@@ -279,21 +297,26 @@ class PolicyEngine:
         }
         raw = {name: score.raw(task, view) for name, score in self._raw.items()}
         total = sum(self._weights[name] * value for name, value in scores.items())
-        return CandidateReport(view.name, (), ranks, scores, raw, total, _one_node(task, view))
+        counted = view.undeclared if self._counting else 0
+        return CandidateReport(view.name, (), ranks, scores, raw, total, _one_node(task, view), counted)
 
-    def _best(self, task: TaskDescription, opened: Sequence[ClusterView], retry: bool) -> ClusterView | None:
-        """The best cluster that accepts the item; None if there is none."""
+    def _best(
+        self, task: TaskDescription, opened: Sequence[ClusterView], retry: bool
+    ) -> tuple[ClusterView, ClusterView | None] | None:
+        """The cluster whose turn it is among the best that accept the item, and another one with near-equal scores that
+        accepts it, if there is one; None if no cluster accepts it."""
         sieves = self._filters_for(task)
         if len(opened) > 1 and self._traits is not None:
             return self._best_by_cached_keys(task, opened, sieves, retry)
         feasible = [view for view in opened if self._first_rejection(task, view, sieves, retry) is None]
         if len(feasible) < 2:
-            return feasible[0] if feasible else None
-        return max(self._with_tie_breakers(feasible, [self._comparison_key(task, view) for view in feasible]))[-1]
+            return (feasible[0], None) if feasible else None
+        group = self._near_best(feasible, [self._comparison_key(task, view) for view in feasible])
+        return group[0], next(iter(group[1:]), None)
 
     def _best_by_cached_keys(
         self, task: TaskDescription, opened: Sequence[ClusterView], sieves: Sequence[Filter], retry: bool
-    ) -> ClusterView | None:
+    ) -> tuple[ClusterView, ClusterView | None] | None:
         """The same if all ranks and scores can be computed for any cluster and cached per trait: then few clusters need
         all filters."""
         trait = (self, *(of(task) for of in self._traits or ()))
@@ -306,20 +329,66 @@ class PolicyEngine:
             if key is None:
                 key = view.cache[trait] = self._comparison_key(task, view)
             keys.append(key)
-        order = self._with_tie_breakers(opened, keys)
-        best = max(order)[-1]
+        group = self._near_best(opened, keys)
+        best = group[0]
         if self._first_rejection(task, best, sieves, retry) is None:
-            return best
-        order.sort(reverse=True)
-        others = (view for *_, view in order[1:] if self._may_have_capacity(task, view))
-        return next((view for view in others if self._first_rejection(task, view, sieves, retry) is None), None)
+            return best, self._rival(task, group[1:], sieves, retry) if len(group) > 1 else None
+        others = [at for at, view in enumerate(opened) if view is not best and self._may_have_capacity(task, view)]
+        for group in self._near_groups(opened, keys, others):
+            for at, view in enumerate(group):
+                if self._first_rejection(task, view, sieves, retry) is None:
+                    return view, self._rival(task, group[at + 1 :], sieves, retry)
+        return None
 
-    def _with_tie_breakers(
-        self, views: Sequence[ClusterView], keys: Sequence[tuple[float, ...]]
-    ) -> list[tuple[tuple[float, ...], int, int, ClusterView]]:
-        """Sort keys, larger is better; among equal clusters the least recently used one wins."""
+    def _rival(
+        self, task: TaskDescription, near: Sequence[ClusterView], sieves: Sequence[Filter], retry: bool
+    ) -> ClusterView | None:
+        """One of these clusters that accepts the item too. Only a few are asked."""
+        accepting = (view for view in near[:MOST_NAMED] if self._first_rejection(task, view, sieves, retry) is None)
+        return next(accepting, None)
+
+    def _near_best(self, views: Sequence[ClusterView], keys: Sequence[tuple[float, ...]]) -> list[ClusterView]:
+        """The clusters whose scores are near-equal to the best ones, the one whose turn it is first."""
+        best = max(keys)
+        if len(self._scores) == 1:  # the usual case, without a call for each cluster
+            low, cut = self._lowest_near[0](best[-1]), len(self._ranks)
+            ranks = best[:cut]
+            near = [at for at, key in enumerate(keys) if key[-1] >= low and key[:cut] == ranks]
+        else:
+            near = [at for at, key in enumerate(keys) if self._is_near(key, best)]
+        return self._in_turn(views, near)
+
+    def _near_groups(
+        self, views: Sequence[ClusterView], keys: Sequence[tuple[float, ...]], some: Iterable[int]
+    ) -> Iterator[list[ClusterView]]:
+        """These clusters from the best to the worst, in groups with near-equal scores, each in turn."""
+
+        def is_near(best: tuple[float, ...], at: int) -> bool:
+            return self._is_near(keys[at], best)
+
+        left = sorted(some, key=keys.__getitem__, reverse=True)
+        while left:
+            best = keys[left[0]]
+            near = list(takewhile(partial(is_near, best), left))
+            del left[: len(near)]
+            yield self._in_turn(views, near)
+
+    def _is_near(self, key: tuple[float, ...], best: tuple[float, ...]) -> bool:
+        """Are the ranks equal, and all scores near-equal?"""
+        compared, cut = self._compared, len(self._ranks)
+        if key[:compared] == best[:compared]:
+            return True
+        return key[:cut] == best[:cut] and all(
+            min(one, other) >= lowest(max(one, other))
+            for one, other, lowest in zip(key[compared:], best[compared:], self._lowest_near, strict=True)
+        )
+
+    def _in_turn(self, views: Sequence[ClusterView], some: Sequence[int]) -> list[ClusterView]:
+        """These clusters, the one that got an item least recently first."""
+        if len(some) == 1:
+            return [views[some[0]]]
         last = self._last_placed
-        return [(keys[at], -last.get(view.name, 0), -at, view) for at, view in enumerate(views)]
+        return [views[at] for _, at in sorted([(last.get(views[at].name, 0), at) for at in some])]
 
     @staticmethod
     def _may_have_capacity(task: TaskDescription, view: ClusterView) -> bool:
@@ -329,7 +398,8 @@ class PolicyEngine:
         return any(fits(task.placement, room) for room in view.max_free(task.kind))
 
     def _comparison_key(self, task: TaskDescription, view: ClusterView) -> tuple[float, ...]:
-        """By what clusters are compared: rank after rank, then the scores."""
+        """By what clusters are compared: rank after rank, then the scores, added up or one after another. What follows,
+        each score, tells whether two clusters are near-equal."""
         try:
             ranks = [rank.rank(task, view) for rank in self._ranks]
             scores = [
@@ -341,9 +411,9 @@ class PolicyEngine:
         except Exception as error:
             raise find_failing_policy(self._ranks, self._scores, task, view, error) from error
         if self._chain:
-            return (*ranks, *(round(value, _TIE_DIGITS) for value in scores))
+            return (*ranks, *[round(value, _TIE_DIGITS) for value in scores], *scores)
         total = sum(weight * value for weight, value in zip(self._score_weights, scores, strict=True))
-        return (*ranks, round(total, _TIE_DIGITS))
+        return (*ranks, round(total, _TIE_DIGITS), *scores)
 
     def _check_score_range(self, name: str, value: float, task: TaskDescription, view: ClusterView) -> float:
         if 0.0 <= value <= 1.0:
@@ -364,8 +434,8 @@ class PolicyEngine:
                 return view.name
         return None
 
-    def _placement_sentence(self, task: TaskDescription, view: ClusterView) -> str:
-        """The winner's distinguishing ranks, and its scores as people know them."""
+    def _placement_sentence(self, task: TaskDescription, view: ClusterView, rival: ClusterView | None) -> str:
+        """The winner's distinguishing ranks, its scores as people know them, and with whom it took turns."""
         try:
             reasons = [rank.name for rank in self._ranks if rank.name not in _EVERYDAY and rank.rank(task, view)]
             scores = [f"{name} score {self._display_score(name, task, view):.1f}" for name in self._scores]
@@ -375,6 +445,10 @@ class PolicyEngine:
             raise find_failing_policy(self._ranks, self._scores, task, view, error) from error
         if not reasons and not scores:
             reasons.append("in turn, as the configuration names no score")
+        elif rival is not None:
+            scores.append(f"in turn with {rival.name}, as their scores are near-equal")
+        if self._counting and view.undeclared:
+            scores.append(undeclared_load(view.undeclared))
         if needs_new_node(task, view):
             reasons.append("on a node that is still to be added")
         return f"{view.name}: {', '.join([*reasons, *scores])}"

@@ -9,10 +9,12 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 class ScoreBasedPolicy:
     """The share of each requested resource that is free once the item is placed; the scarcest one decides.
 
-    An item that asks for nothing is judged by the cluster's CPUs.
+    An item that asks for nothing is judged by the cluster's CPUs. Each item of ours there that holds no resources
+    counts as one more CPU, in use.
     """
 
     name = "headroom"
+    counts_undeclared = True
 
     def score(self, task: TaskDescription, cluster: ClusterView) -> float:
         need = task.placement or {"CPU": 0.0}
@@ -22,4 +24,6 @@ class ScoreBasedPolicy:
         total = cluster.total.get(name, 0.0)
         if total <= 0:
             return 0.0
+        if name == "CPU":
+            total += cluster.undeclared
         return min(1.0, max(0.0, (cluster.free.get(name, 0.0) - amount) / total))

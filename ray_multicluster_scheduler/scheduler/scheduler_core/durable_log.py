@@ -33,6 +33,9 @@ Callback = Callable[[], object]
 Publish = Callable[[int, list[LogEntry]], object]
 """Gets log entries, and the number of the last one."""
 
+TURNS_S = 60.0
+"""After a restart the clusters go on taking turns by what was sent to them in this time."""
+
 
 def publish_safely(publish: Publish, last: int, entries: list[LogEntry]) -> None:
     """Publish, and only log an exception: a defect of a subscriber must not stop the scheduler."""
@@ -192,7 +195,8 @@ class DurableLog:
 
     def restored(self, now: float = 0.0, interval_s: float = 0.0) -> Restored:
         """The state for a new machine: open items and those that they wait for, the fleet, counters, and the last
-        dispatches to each cluster within the submission interval ``interval_s``."""
+        dispatches to each cluster within the submission interval ``interval_s``, or within the last minute, so that
+        clusters with near-equal scores go on taking turns."""
         rows = {stored.new.id: self._row(stored) for stored in self._store.open_items()}
         awaited = {one for row in rows.values() for one in row.after if one not in rows}
         for stored in map(self._store.item, sorted(awaited)):
@@ -200,7 +204,7 @@ class DurableLog:
                 rows[stored.new.id] = self._row(stored)
         clusters, owners = record_codec.decode_fleet(self._store.fleet())
         counters = self._store.next_fence, self._store.next_number
-        sent = tuple(self._sent(now - interval_s)) if interval_s else ()
+        sent = tuple(self._sent(now - max(interval_s, TURNS_S)))
         return Restored(tuple(rows.values()), clusters, owners, *counters, sent)
 
     # ---- private

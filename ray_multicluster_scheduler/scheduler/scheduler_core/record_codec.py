@@ -172,6 +172,7 @@ class DecisionEncoder:
                 row.raw_scores,
                 row.total,
                 row.node_id,
+                row.undeclared,
             ]
         )
         if len(self._texts) >= _MAX_CACHED:

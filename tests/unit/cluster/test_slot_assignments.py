@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ray_multicluster_scheduler.common.model import ActorDescription
 from ray_multicluster_scheduler.common.model.resources import shape_of
 from ray_multicluster_scheduler.scheduler.cluster.slot_assignments import SlotAssignments
 from tests.unit.lifecycle.driver import actor, job, task
@@ -64,3 +65,26 @@ def test_whether_something_less_urgent_was_sent_ahead() -> None:
     assert (places.has_prefetched_below(3), places.has_prefetched_below(2)) == (True, False)
     places.remove_prefetched("t")
     assert not places.has_prefetched_below(3)
+
+
+def test_items_that_hold_nothing_are_counted() -> None:
+    places = SlotAssignments()
+    counts = []
+    for one in (job("j"), job("sized", cpus=2), task("zero", cpus=0), actor("a"), actor("held", cpus=1)):
+        places.assign(one)
+        counts.append(places.undeclared)
+    assert counts == [1, 1, 2, 2, 2], "an actor needs a CPU until it is ready"
+    for _ in range(2):
+        places.actor_ready("a")
+        places.actor_ready("held")
+    assert places.undeclared == 3
+    for name in ("j", "sized", "zero", "a", "held"):
+        places.release(name)
+    assert places.undeclared == 0
+
+
+def test_an_actor_that_is_placed_by_nothing_is_counted_once() -> None:
+    places = SlotAssignments()
+    places.assign(task("a", cpus=0, kind="actor", actor=ActorDescription("a")))
+    places.actor_ready("a")
+    assert places.undeclared == 1

@@ -43,6 +43,7 @@ SETTINGS = {
     "owners": "unit/lifecycle/test_fair_share.py::test_weights_divide_what_there_is",
     "combine": "unit/policy/test_policy_engine.py::test_weighted_adds_up_and_chain_looks_at_one_after_the_other",
     "weights": "unit/policy/test_policy_engine.py::test_weighted_adds_up_and_chain_looks_at_one_after_the_other",
+    "near_equal_scores": "unit/policy/test_near_equal_scores.py::test_the_setting_near_equal_scores_tells_how_near",
     "policies": "unit/policy/test_user_policies.py::test_an_object_that_is_a_policy_stands_for_itself",
     "agent_listen": "support/mac_cluster.py::line_to_mac",
     "agent_advertise": "support/mac_cluster.py::line_to_mac",

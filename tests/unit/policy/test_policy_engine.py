@@ -215,8 +215,8 @@ def test_other_clusters_are_compared_only_on_request() -> None:
     fleet = (view("a"), view("b"))
     placed = engine().place(task("t"), fleet, fleet, 0.0)
     assert placed is not None
-    assert placed.sentence == "a: load score 8.0"
-    assert placed.in_full().sentence == "a: load score 8.0; chosen among 2 clusters that fit"
+    assert placed.sentence == "a: load score 8.0, in turn with b, as their scores are near-equal"
+    assert placed.in_full().sentence == f"{placed.sentence}; chosen among 2 clusters that fit"
     waits = engine().schedule(task("t", cpus=9), fleet, 0.0)
     assert waits.in_full() is waits
     ahead = replace(waits, cluster="a", code="SENT_AHEAD", sentence="a: it is short, and sent ahead")

@@ -1,10 +1,12 @@
-"""Preferred, then tags, then load, then whose turn it is: nothing later ever outweighs anything earlier."""
+"""Preferred, then tags, then load, then whose turn it is among the near-equal: nothing later ever outweighs anything
+earlier."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isclose
 
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
@@ -47,7 +49,8 @@ def naive_choice(rows: list[Row], preferred: int | None, wanted: tuple[str, ...]
     most = max(len(set(rows[index].tags) & set(wanted)) for index in left)
     left = [index for index in left if len(set(rows[index].tags) & set(wanted)) == most]
     best = max(rows[index].load() for index in left)
-    left = [index for index in left if abs(rows[index].load() - best) < 1e-7]
+    assume(not any(isclose(rows[index].load(), best * 0.98, rel_tol=1e-6) for index in left if best))
+    left = [index for index in left if rows[index].load() >= best * 0.98]
     for index in turns:
         if index in left and len(left) > 1:
             left.remove(index)

@@ -32,7 +32,8 @@ FREE: dict[str, Any] = {"resource_threshold": 1, "submission_interval_s": 0, "pr
 def exact(name: str, nodes: str, *, tags: tuple[str, ...] = (), **values: Any) -> SimulatedCluster:
     """A cluster without delays."""
     shapes, speed = parse_nodes(nodes)
-    metadata = ClusterMetadata(name, dashboard=f"http://{name}.invalid:8265", tags=tags)
+    own = {key: values.pop(key) for key in ("weight", "max_running_jobs") if key in values}
+    metadata = ClusterMetadata(name, dashboard=f"http://{name}.invalid:8265", tags=tags, **own)
     plain = {"latency_s": 0.0, "job_poll_s": 0.0, "agent_start_s": 0.0, "speed": speed or 1.0}
     return SimulatedCluster(metadata, tuple(shapes), **{**plain, **values})
 
