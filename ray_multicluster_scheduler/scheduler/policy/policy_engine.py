@@ -420,6 +420,11 @@ class PolicyEngine:
             return value
         raise evaluation_error(f"the score {name!r}", task, view, ValueError(f"{value!r} is not within 0..1"))
 
+    @staticmethod
+    def wishes(task: TaskDescription, view: ClusterView) -> tuple[int, ...]:
+        """How much the item itself prefers the cluster, as a sort key; larger is better."""
+        return tuple(rank.rank(task, view) for rank in REQUESTED_RANKS)
+
     def _better_pending_cluster(
         self, task: TaskDescription, views: Iterable[ClusterView], best: ClusterView, *, retry: bool
     ) -> str | None:
@@ -428,9 +433,10 @@ class PolicyEngine:
         for view in views:
             if view.problem is None or not view.problem.being_asked:
                 continue
-            reached = reached or tuple(rank.rank(task, best) for rank in REQUESTED_RANKS)
-            wished = tuple(rank.rank(task, view) for rank in REQUESTED_RANKS)
-            if wished > reached and not permanently_rejected(self._new_report(task, view, retry=retry)):
+            reached = reached or self.wishes(task, best)
+            if self.wishes(task, view) > reached and not permanently_rejected(
+                self._new_report(task, view, retry=retry)
+            ):
                 return view.name
         return None
 

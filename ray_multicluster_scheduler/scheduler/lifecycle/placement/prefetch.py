@@ -237,7 +237,7 @@ class Prefetch:
             since = state.slots.prefetched[record.task.id].since
             if since + PATIENCE_S <= now and record.started_at is None:  # Ray may have begun before its turn
                 self._machine.run_times.forget(record.task.function_digest)
-                self._recall(record, f"waited longer than {PATIENCE_S:g} s for a place on {cluster}", now)
+                self.recall(record, f"waited longer than {PATIENCE_S:g} s for a place on {cluster}", now)
         self.start_timer(state)
 
     def yield_to(self, group: ShapeGroup, now: float) -> None:
@@ -248,19 +248,19 @@ class Prefetch:
             if self._waits_for_capacity(group, state):
                 for record in self._prefetched_records(state):
                     if record.wanted.priority < group.priority:
-                        self._recall(record, "a more urgent item waits", now)
+                        self.recall(record, "a more urgent item waits", now)
 
     def recall_cluster(self, state: ClusterState, sentence: str, now: float) -> None:
         """Recall all attempts that were prefetched to a cluster."""
         for record in self._prefetched_records(state):
-            self._recall(record, sentence, now)
+            self.recall(record, sentence, now)
 
     def recall_owner(self, owner: str, sentence: str, now: float) -> None:
         """Recall all prefetched attempts of this owner."""
         for state in self._machine.registry:
             for record in self._prefetched_records(state):
                 if record.task.owner == owner:
-                    self._recall(record, sentence, now)
+                    self.recall(record, sentence, now)
 
     def _waits_for_capacity(self, group: ShapeGroup, state: ClusterState) -> bool:
         """Would this group go to that cluster if it had capacity? Also true if the group was not considered yet, but
@@ -275,7 +275,8 @@ class Prefetch:
     def _prefetched_records(self, state: ClusterState) -> Iterator[TaskRecord]:
         return iter([self._machine.records[task_id] for task_id in state.slots.prefetched])
 
-    def _recall(self, record: TaskRecord, sentence: str, now: float) -> None:
+    def recall(self, record: TaskRecord, sentence: str, now: float) -> None:
+        """Ask for an attempt back that has not started; it then waits in the queue again."""
         if record.ending is not None or record.cluster is None or record.started_at is not None:
             return
         record.ending = Ending("take_back", f"was taken back from {record.cluster}: {sentence}", force=False)

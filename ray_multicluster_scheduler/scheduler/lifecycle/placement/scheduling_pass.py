@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Machine
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.free_slots import EMPTY_ITEMS, FreeSlots
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.starting_agents import StartingAgents
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import SnapshotRefresher
 from ray_multicluster_scheduler.scheduler.policy.reasons import unblocked_by
@@ -55,6 +56,7 @@ class SchedulingPass:
     ) -> None:
         self._machine, self._refresher, self._prefetch = machine, refresher, prefetch
         self._reservations = reservations
+        self._starting_agents = StartingAgents(machine, prefetch)
         self._scan: _Scan | None = None
         self._full_scan = False
         self._skipped_owners: set[str] = set()
@@ -201,6 +203,7 @@ class SchedulingPass:
             self._prefetch.dispatch_more(now)
         if not self._machine.queue:
             self._reservations.clear()
+            self._starting_agents.take_back_one(now)
         self._machine.queue.drop_idle_accounts()
         # 5. continue if work is left, also for capacity that prefetched items gave up elsewhere
         if (
@@ -322,6 +325,10 @@ class SchedulingPass:
         """None: the item waits on with its reason, or its policy failed and it has ended."""
         engine, task = self._machine.engine, record.wanted
         try:
+            up = self._starting_agents.alternatives(task, opened, views)
+            placed = engine.place(task, up, views, now, retry=record.retry) if up else None
+            if placed is not None:
+                return replace(placed, sentence=f"{placed.sentence}; elsewhere an agent is still starting")
             placed = engine.place(task, opened, views, now, retry=record.retry)
             if placed is not None or freed:
                 return placed
@@ -347,6 +354,7 @@ class SchedulingPass:
         machine.submissions.record(task, cluster, now, retry=record.retry)
         machine.clusters_to_refresh.add(cluster)
         self._machine.dispatch(record, decision, cluster, now, short=short)
+        self._starting_agents.sent(task, machine.registry.state(cluster))
 
     def _wait(self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float) -> None:
         """The whole group waits for this. Only the head's history records it, and only when the reason changes."""
