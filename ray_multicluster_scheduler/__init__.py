@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.handles.handle import JobHandle, TaskHandle
     from ray_multicluster_scheduler.app.client_api.interrupt import graceful_shutdown_on_keyboard_interrupt
     from ray_multicluster_scheduler.app.client_api.ray_shape.ray_shape import (
+        ObjectRef,
         available_resources,
         cluster_resources,
+        get_gpu_ids,
         get_runtime_context,
         init,
         is_initialized,
@@ -143,6 +145,7 @@ __all__ = [
     "NoHealthyClusterError",
     "NotAllowedError",
     "ObjectHandle",
+    "ObjectRef",
     "PolicyEvaluationError",
     "QueueFullError",
     "Rejection",
@@ -177,6 +180,7 @@ __all__ = [
     "fleet_resources",
     "get",
     "get_actor",
+    "get_gpu_ids",
     "get_job_info",
     "get_job_logs",
     "get_job_status",
@@ -234,7 +238,7 @@ _HOMES = {
     "app.client_api.interrupt": "graceful_shutdown_on_keyboard_interrupt",
     "app.client_api.arguments.objects": "ObjectHandle",
     "app.client_api.ray_shape.ray_shape": (
-        "available_resources cluster_resources get_runtime_context init is_initialized nodes"
+        "ObjectRef available_resources cluster_resources get_gpu_ids get_runtime_context init is_initialized nodes"
     ),
     "app.client_api.ray_shape.remote": "remote",
     "app.client_api.submit_actor": "get_actor kill list_actors submit_actor submit_actor_async",

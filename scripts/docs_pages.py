@@ -60,10 +60,13 @@ GROUPS = {
     "Wait and control": (
         r"get|wait\w*|as_completed|cancel|kill|hold|release|set_priority|stop_job|get_job_\w+|list_jobs"
     ),
-    "Show": r"explain|plan|events|on_event|current|list_\w+|get_actor|nodes|cluster_info|\w+_resources|get_runtime_\w+",
+    "Show": (
+        r"explain|plan|events|on_event|current|list_\w+|get_actor|nodes|cluster_info|\w+_resources|get_runtime_\w+"
+        r"|get_gpu_ids"
+    ),
     "Clusters and queues": r"cordon|uncordon|drain|declare_dead|pause_queue|resume_queue|register_policy|Rejection",
     "A scheduler": r"\w+Scheduler|get_unified_scheduler|init\w*|is_initialized|shutdown|graceful_\w+",
-    "Handles": r"\w+Handle|TaskState|FleetExecutor|ActorPool|ClusterContextManager",
+    "Handles": r"\w+Handle|ObjectRef|TaskState|FleetExecutor|ActorPool|ClusterContextManager",
     "Configuration": r"FleetConfig|ClusterConfig|Settings|LocalFleet|LocalCluster",
     "Errors": r"\w+Error|RemoteTraceback",
     "More": r".*",

@@ -319,6 +319,18 @@ def test_fleet_queries() -> None:
     assert 0 <= ray_shape.available_resources()["CPU"] <= 4.0
 
 
+def test_names_of_ray_outside_and_inside() -> None:
+    from ray_multicluster_scheduler.app.client_api.ray_shape import ray_shape
+
+    def names_inside() -> tuple[list[Any], bool]:
+        import ray_multicluster_scheduler as ray
+
+        return ray.get_gpu_ids(), isinstance(ray.put(1), ray.ObjectRef)
+
+    assert submit_task(names_inside) == ([], True)
+    assert (ray_shape.get_gpu_ids(), isinstance(put(1), ray_shape.ObjectRef)) == ([], True)
+
+
 def run(program: str, fleet_config: Path, tmp_path: Path, python: str = sys.executable, **env: str) -> str:
     path = tmp_path / "program.py"
     path.write_text(program)
@@ -345,6 +357,36 @@ def test_a_ray_program_runs_after_changing_the_import(
     ported = program.replace("\nimport ray\n", "\nimport ray_multicluster_scheduler as ray\n")
     assert ported != program
     assert run(ported, config_path, tmp_path) == expected
+
+
+PATTERNS = {
+    "nested_tasks": "True\n",
+    "limit_pending_tasks": "66 4\n",
+    "tree_of_actors": "[3, 30]\n",
+    "actor_pool": "[2, 4, 6, 8]\n10\n",
+    "async_actor": "['met', 'met', 'met']\n",
+    "pipeline": "30\nempty\n",
+    "limit_running_tasks": "[1024, 1025, 1026]\n1024\n",
+    "retries": "attempt 2 succeeded\n",
+    "named_actor": "3\n6\n",
+    "exceptions": "True ZeroDivisionError\nthe error of an argument\npong\nthe actor is dead\n",
+    "signal_actor": "0 2\n[0, 1]\n",
+    "large_argument": "[0, 297] True\n",
+    "timeout_and_cancel": "too long\ncancelled\n",
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), PATTERNS.items())
+def test_a_pattern_of_ray_runs_after_changing_the_import(
+    name: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, on the shared scheduler, which Ray's programs find as they find a running Ray."""
+    program = (HERE / "ported" / "patterns" / f"{name}.py").read_text()
+    ported = program.replace("\nimport ray\n", "\nimport ray_multicluster_scheduler as ray\n")
+    ported = ported.replace("\nfrom ray.util", "\nfrom ray_multicluster_scheduler.util")
+    assert ported != program
+    exec(compile(ported, f"{name}.py", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == expected
 
 
 OF_RAY = """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import method
+from ray_multicluster_scheduler.app.client_api.handles.as_completed import WaitableHandle
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 
 __all__ = [
+    "ObjectRef",
     "available_resources",
     "cluster_resources",
+    "get_gpu_ids",
     "get_runtime_context",
     "init",
     "is_initialized",
@@ -28,6 +31,8 @@ __all__ = [
 ]
 
 _log = get_logger(__name__)
+ObjectRef = WaitableHandle
+"""The base of all handles, for annotations and ``isinstance``."""
 _RAY_ADDRESSES = ("auto", "local")
 
 
@@ -83,6 +88,15 @@ def cluster_resources() -> dict[str, float]:
 def available_resources() -> dict[str, float]:
     """Free resources of all clusters that answer now."""
     return execution_context.active_scheduler().fleet_resources()["free"]
+
+
+def get_gpu_ids() -> list[Any]:
+    """Ray's own inside a task, actor or job; empty outside."""
+    if not execution_context.inside():
+        return []
+    from ray_multicluster_scheduler.app.client_api.in_cluster.runtime_context import connected_ray  # noqa: PLC0415 - needs Ray
+
+    return list(connected_ray().get_gpu_ids())
 
 
 def get_runtime_context() -> Any:
