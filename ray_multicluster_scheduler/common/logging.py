@@ -1,4 +1,5 @@
-"""Logging setup: no output by default; ``configure`` makes a command or the service write text or JSON lines.
+"""Logging setup: no output by default; ``configure`` makes a command or the service write text or JSON lines, and
+``batched_lines`` makes a thread write them in batches.
 
 A record about an item names it in extras, which both formats show:
 

@@ -106,7 +106,7 @@ def test_tasks_actors_and_their_values_without_a_dashboard(scheduler: UnifiedSch
         scheduler.submit_task(lambda: 1 / 0)
     (row,) = scheduler.list_clusters()
     assert (row["state"], row["carrier"]) == ("UP", "ray_client")
-    assert row["tasks_by"] == "ray_client: it has no dashboard, by which an agent could be started"
+    assert row["tasks_by"] == "ray_client: it has no dashboard to start an agent with"
     with pytest.raises(NoFeasibleClusterError, match="dashboard"):
         scheduler.submit_job("echo never")
 

@@ -118,7 +118,7 @@ def applied_lines(answer: dict[str, list[str]], *, dry_run: bool) -> Iterator[st
         yield from (f"{name}: {would}{what}" for name in answer[what])
     yield from (f"{name}: unchanged" for name in answer["unchanged"])
     for name in answer["not_empty"]:
-        yield f"{name}: is not empty, so nothing of this would be done; `rmcs clusters drain {name}` first"
+        yield f"{name}: is not empty, so no change would be made; `rmcs clusters drain {name}` first"
     if answer["not_applied"]:
         yield f"settings that differ take effect at the next start: {', '.join(answer['not_applied'])}"
 

@@ -118,7 +118,7 @@ def findings_text(found: list[Finding]) -> Group:
         lines.append(line)
         if one.verdict is not Verdict.ok:
             more = f" (more: rmcs explain {one.code})" if one.code else ""
-            what = Text(escaped_lines(f"What to do: {one.mend}{more}"))
+            what = Text(escaped_lines(f"What to do: {one.fix}{more}"))
             lines.append(Padding(what, (0, 0, 0, 4), expand=False))
     problems, warnings = (sum(one.verdict is verdict for one in found) for verdict in (Verdict.wrong, Verdict.warning))
     lines.append(Text(f"{problems} wrong, {warnings} warnings, {len(found) - problems - warnings} ok"))

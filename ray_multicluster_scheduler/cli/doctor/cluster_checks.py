@@ -1,4 +1,4 @@
-"""Checks of clusters from this machine, all concurrently; starts nothing there."""
+"""Checks each cluster from this machine: addresses, dashboard, token, clock, agents of others; starts nothing there."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``mend`` says how to fix a problem; ``code`` is one that `rmcs explain CODE` knows."""
+    """``fix`` says how to solve a problem; ``code`` is one that `rmcs explain CODE` knows."""
 
     about: str
     verdict: Verdict
     says: str
-    mend: str = ""
+    fix: str = ""
     code: str = ""
 
     def to_dict(self) -> dict[str, str]:

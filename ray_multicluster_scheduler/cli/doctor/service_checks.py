@@ -1,4 +1,4 @@
-"""Checks of a service: does it answer, accept the token, and have the same version, a good store, and clusters?"""
+"""Checks a service: does it answer, accept the token, run this version, write fast, and reach its clusters?"""
 
 from __future__ import annotations
 

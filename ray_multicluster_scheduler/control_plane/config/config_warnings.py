@@ -21,7 +21,7 @@ class ConfigWarning(NamedTuple):
     code: str
 
     def to_dict(self) -> dict[str, object]:
-        return {"clusters": list(self.clusters), "sentence": self.sentence, "mend": self.fix, "code": self.code}
+        return {"clusters": list(self.clusters), "sentence": self.sentence, "fix": self.fix, "code": self.code}
 
 
 def config_warnings(clusters: Sequence[ClusterConfig]) -> list[ConfigWarning]:

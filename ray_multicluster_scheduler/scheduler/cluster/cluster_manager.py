@@ -84,7 +84,7 @@ class ClusterManager:
         return self._registry.state(name).cordoned
 
     def is_drained(self, name: str) -> bool | None:
-        """Is nothing of ours left on a cordoned cluster? None if it is not cordoned. To drain a cluster, cordon it and
+        """Has a cordoned cluster no items of ours left? None if it is not cordoned. To drain a cluster, cordon it and
         wait until this is True."""
         return not self.items_on(name) if self.is_cordoned(name) else None
 

@@ -1,4 +1,7 @@
-"""Attempts: handles everything that happens to an item after it was sent to a cluster."""
+"""Attempts: the part of the machine that handles events of dispatched attempts: refused, started, timed out, finished.
+
+It updates the ledger and the cluster's breaker, and completes, retries or fails the item.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,6 @@ _ENDING_CODES = {
     "recall": codes.NOT_STARTED,
     "take_back": codes.TAKEN_BACK,
 }
-
-
 _BEGUN = {codes.KILLED: "it had to be killed and may have", codes.BEGUN: "some of its members had"}
 """Answer codes after which a recalled attempt counts as started, with the phrase for the reason."""
 

@@ -38,7 +38,6 @@ RETRY = "RETRY"
 CONTACT_LOST = "CONTACT_LOST"
 CONTACT_AGAIN = "CONTACT_AGAIN"
 DECLARED_DEAD = "DECLARED_DEAD"
-DISPATCH_REFUSED = "DISPATCH_REFUSED"
 CLUSTER_RESTARTED = "CLUSTER_RESTARTED"
 """In an answer: the cluster is reachable, but its Ray session is new and does not have the attempt."""
 

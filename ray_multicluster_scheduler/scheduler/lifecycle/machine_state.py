@@ -153,7 +153,7 @@ class MachineState:
         record.group = None
 
     def _is_head(self, record: TaskRecord) -> bool:
-        """Is it the item by which its whole group is decided?"""
+        """Is it the first item of its group, whose placement decides for the group?"""
         return record.group is not None and record.group.head().task_id == record.task.id
 
     def _has_same_run_time(self, before: TaskRecord, after: TaskRecord) -> bool:

@@ -81,7 +81,7 @@ class TaskRecord:
 
     @property
     def decision(self) -> SchedulingDecision | None:
-        """The decision by which it waits or was placed."""
+        """The last placement decision about it."""
         group = self.group
         decision = self.placed if group is None or group.decision is None else group.decision
         return None if decision is None else replace(decision, task_id=self.task.id)

@@ -7,7 +7,7 @@ Built-in policies may promise more and are evaluated less often: a filter with `
 own work there or on snapshots; one with a method ``concerns(task)`` accepts everything unless that is true. A rank or
 score with a method ``trait(task)`` depends on nothing else of the item and can be evaluated for every cluster. A score
 with ``counts_undeclared = True`` counts items of ours that hold no resources as load, and explanations say so; one with
-a method ``lowest_near(score, share)`` says itself which scores differ by at most this share.
+a method ``lowest_near(score, share)`` decides itself which scores differ by at most this share.
 """
 
 from __future__ import annotations

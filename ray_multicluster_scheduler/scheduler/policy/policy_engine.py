@@ -189,7 +189,7 @@ class PolicyEngine:
         return any(one.check(task, view) is not None for one in self._constraint_filters)
 
     def is_closed(self, kind: TaskDescription, view: ClusterView, *, retry: bool) -> bool:
-        """Does the cluster accept nothing of this kind? ``kind`` is an empty item of that kind."""
+        """Does the cluster reject every item of this kind? ``kind`` is an empty item of that kind."""
         key = self._closed_key(kind, retry)
         known: bool | None = view.cache.get(key)
         if known is None:

@@ -97,12 +97,12 @@ class OwnerAccount:
         """Why no item of this owner that needs this number of GPUs may start now; None if one may."""
         if self.max_running is not None and self.running >= self.max_running:
             if not self.max_running:
-                return "nothing of it may start, as its max_running is 0"
+                return "none of its items may start, as its max_running is 0"
             are = "is" if self.running == 1 else "are"
             return f"{self.running} of its items {are} on clusters; its max_running is {self.max_running}"
         if self.max_gpus is not None and gpus and self.gpus + gpus > self.max_gpus + ROUNDING:
             if not self.max_gpus:
-                return "nothing of it that needs a GPU may start, as its max_gpus is 0"
+                return "none of its items that need a GPU may start, as its max_gpus is 0"
             return f"it holds {self.gpus:g} GPU{'' if self.gpus == 1 else 's'}; its max_gpus is {self.max_gpus:g}"
         return None
 

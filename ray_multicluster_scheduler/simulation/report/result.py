@@ -1,4 +1,4 @@
-"""The result of a run: its figures, time series of use and queue depth, and statistics over many numbers."""
+"""The result of a simulated run: its figures, time series of use and queue depth, and statistics over many numbers."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_apply_names_clusters_that_are_not_empty(
     assert main(["clusters", "apply", str(file), "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "mac: would be removed" in shown
-    assert "mac: is not empty, so nothing of this would be done; `rmcs clusters drain mac` first" in shown
+    assert "mac: is not empty, so no change would be made; `rmcs clusters drain mac` first" in shown
     assert main(["clusters", "apply", str(file)]) == 1
     assert "are not empty (mac: t)" in capsys.readouterr().err
     assert names(service) == ["mac"]

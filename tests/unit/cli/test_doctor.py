@@ -117,7 +117,7 @@ def test_unreachable_head_address() -> None:
         found = look(dashboard=f"http://{address}", head_address=address)
     assert troubles(found) == ["warning ", "wrong DASHBOARD_DOWN"]
     assert found[0].says == f"nothing listens at head_address {address}: Connection refused"
-    assert all(one.mend for one in found)
+    assert all(one.fix for one in found)
 
 
 def test_no_dashboard_at_all(dashboard: str) -> None:
@@ -142,7 +142,7 @@ def test_unreadable_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_checks, "rmcs_home", lambda: Path("/" + "x" * 5000))
     (one,) = local_checks.home()
     assert "cannot be read: File name too long" in one.says
-    assert one.mend == "set RMCS_HOME to a folder of yours"
+    assert one.fix == "set RMCS_HOME to a folder of yours"
 
 
 def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert one.says.endswith(f"does not exist, and cannot be created: {tmp_path / 'file'} cannot be written")
     (tmp_path / "open").mkdir(mode=0o755)
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "open"))
-    assert "chmod 700" in next(iter(local_checks.home())).mend
+    assert "chmod 700" in next(iter(local_checks.home())).fix
     (tmp_path / "open").chmod(0o700)
     assert next(iter(local_checks.home())).verdict is Verdict.ok
 

@@ -71,7 +71,7 @@ def test_no_task_is_sent_to_a_cordoned_cluster(
     service.post(order)
     one = of(rmcs, "mac")[-1]
     assert (one["verdict"], one["says"], one["code"]) == ("warning", said, code)
-    assert one["mend"].startswith("`rmcs ")
+    assert one["fix"].startswith("`rmcs ")
     assert items(service) == []
 
 
@@ -81,7 +81,7 @@ def test_no_task_is_sent_to_an_unreachable_cluster(service: HttpService, rmcs: R
     assert (trouble["verdict"], one["verdict"], one["code"]) == ("wrong", "warning", "CLUSTER_UNREACHABLE")
     assert "no task was sent there: " in one["says"]
     assert "the switch is off." in one["says"]
-    assert one["mend"] == "press it"
+    assert one["fix"] == "press it"
     assert items(service) == []
 
 
@@ -90,14 +90,14 @@ def test_missing_submitter_role_is_a_warning(service: HttpService, rmcs: Rmcs, m
     one = of(rmcs, "service")[-1]
     assert (one["verdict"], one["code"]) == ("warning", "NOT_ALLOWED")
     assert one["says"] == "you may not submit (viewer), so no task was sent to its clusters"
-    assert "submitter" in one["mend"]
+    assert "submitter" in one["fix"]
     assert items(service) == []
 
 
 @pytest.mark.usefixtures("soon")
 def test_one_that_does_not_come_back(service: HttpService, rmcs: Rmcs) -> None:
     (one,) = of(rmcs, "mac")
-    assert (one["verdict"], bool(one["code"]), bool(one["mend"])) == ("wrong", True, True)
+    assert (one["verdict"], bool(one["code"]), bool(one["fix"])) == ("wrong", True, True)
     assert one["says"].startswith("a task could not run there and return: ")
     until(lambda: items(service)[0] != "doctor RUNNING")
     assert rmcs("doctor", "--deep").code == 100

@@ -142,7 +142,7 @@ class TestNobodyToAsk:
 
     def of_service(self, rmcs: Rmcs) -> tuple[str, str, str]:
         (one,) = [one for one in told(rmcs) if one["about"] == "service"]
-        return one["verdict"], one["says"], one["mend"]
+        return one["verdict"], one["says"], one["fix"]
 
     def test_none_ever_ran(self, rmcs: Rmcs) -> None:
         assert self.of_service(rmcs)[:2] == ("ok", "none runs here: programs use a scheduler of their own")
@@ -163,19 +163,19 @@ class TestNobodyToAsk:
     def test_one_was_killed(self, rmcs: Rmcs, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pid = killed_service(home, "http://127.0.0.1:9")
         os.utime(home / "server.json", (1794700800, 1794700800))
-        verdict, says, mend = self.of_service(rmcs)
+        verdict, says, fix = self.of_service(rmcs)
         assert verdict == "wrong"
         assert f"a service (process {pid}) ran here at least until 2026-11-15T00:00:00Z" in says
         assert says.endswith("and did not shut down properly")
-        assert mend.startswith("start it again with `rmcs up`")
+        assert fix.startswith("start it again with `rmcs up`")
         asked = rmcs("status")
         assert (asked.code, asked.out) == (2, "")
         assert f"No service runs here: a service (process {pid}) ran here at least until" in asked.err
         assert "What to do: start it again with `rmcs up`" in asked.err
         monkeypatch.setenv("RMCS_ADDRESS", "http://127.0.0.1:9")
-        _, says, mend = self.of_service(rmcs)
+        _, says, fix = self.of_service(rmcs)
         assert "does not answer: Connection refused; a service" in says
-        assert mend.startswith("start it again")
+        assert fix.startswith("start it again")
         StateFolder(home).release()
         assert "did not shut down properly" not in rmcs("doctor").out
 

@@ -185,7 +185,7 @@ CASES: dict[str, Case] = {
         lambda stage: ["--config", stage.clusters()],
         shape={
             "type": "array",
-            "items": thing(about="string", verdict="string", says="string", mend="string", code="string"),
+            "items": thing(about="string", verdict="string", says="string", fix="string", code="string"),
         },
         code=100,
     ),

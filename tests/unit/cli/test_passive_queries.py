@@ -94,4 +94,4 @@ def test_finding_of_doctor(asked: list[str], rmcs: Rmcs) -> None:
     assert lab["verdict"] == "ok"
     assert "it has no dashboard" in lab["says"]
     assert "`rmcs clusters check lab` starts one" in lab["says"]
-    assert {"about": "service", "verdict": "ok", "says": "it reaches mac", "mend": "", "code": ""} in found
+    assert {"about": "service", "verdict": "ok", "says": "it reaches mac", "fix": "", "code": ""} in found

@@ -27,7 +27,7 @@ def running(item: TaskDescription, *nodes: float, **settings: object) -> Driver:
 def dies(driver: Driver, code: str, name: str = "t") -> float:
     """The attempt is declared dead; returns how long the next one waits."""
     attempt = driver.attempt(name)
-    sentence = "the cluster was restarted and knows nothing of it"
+    sentence = "the cluster was restarted and has no record of it"
     driver.send(
         events.AttemptFinished(name, attempt, "failed", FailureClass.CLUSTER, "ClusterLostError", code, sentence)
     )

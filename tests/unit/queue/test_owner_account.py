@@ -11,8 +11,8 @@ from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, Ow
 @pytest.mark.parametrize(
     ("account", "held", "sentence"),
     [
-        (OwnerAccount(max_running=0), 0, "nothing of it may start, as its max_running is 0"),
-        (OwnerAccount(max_gpus=0), 0, "nothing of it that needs a GPU may start, as its max_gpus is 0"),
+        (OwnerAccount(max_running=0), 0, "none of its items may start, as its max_running is 0"),
+        (OwnerAccount(max_gpus=0), 0, "none of its items that need a GPU may start, as its max_gpus is 0"),
         (OwnerAccount(max_running=2), 2, "2 of its items are on clusters; its max_running is 2"),
         (OwnerAccount(max_gpus=2), 2, "it holds 2 GPUs; its max_gpus is 2"),
     ],

@@ -12,7 +12,7 @@ from tests.unit.store.contract import PENDING, Open, accepted, ended
 class QuestionContract:
     """The fixture ``open_store`` is the subclass's."""
 
-    def test_items_are_found_by_name_by_time_and_by_how_their_ids_begin(self, open_store: Open) -> None:
+    def test_items_are_found_by_name_time_and_id_prefix(self, open_store: Open) -> None:
         store = open_store()
         for number, owner in enumerate(["ann", "bob", "ann"], start=1):
             store.write(accepted(number, owner=owner)).result()
@@ -28,7 +28,7 @@ class QuestionContract:
         assert found(ItemQuery(after=1, limit=1, oldest_first=True)) == ["t2"]
         assert found(ItemQuery(since=101.0, until=103.0, owner="bob")) == ["t2"]
 
-    def test_what_is_not_over_is_counted_by_what_it_has_in_common(self, open_store: Open) -> None:
+    def test_unfinished_items_are_counted_by_kind_owner_state_and_cluster(self, open_store: Open) -> None:
         store = open_store()
         for number, owner in enumerate(["ann", "bob", "ann", "ann"], start=1):
             store.write(accepted(number, owner=owner)).result()

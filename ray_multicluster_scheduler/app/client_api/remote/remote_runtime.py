@@ -54,7 +54,7 @@ from ray_multicluster_scheduler.control_plane.runtime.loop_thread import Callbac
 from ray_multicluster_scheduler.control_plane.runtime.outcome import as_read, note_failure, value_timeout
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
-from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
+from ray_multicluster_scheduler.scheduler.lifecycle import events as lifecycle_events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
@@ -408,24 +408,24 @@ class RemoteRuntime(LoopThread, ControlPlane):
         finally:
             self.spawn(stream.aclose())
 
-    def post_user_event(self, event: brain.Event) -> None:
+    def post_user_event(self, event: lifecycle_events.Event) -> None:
         match event:
-            case brain.HoldRequested(task_id, reason):
+            case lifecycle_events.HoldRequested(task_id, reason):
                 self._order(task_id, "hold", {"reason": reason})
-            case brain.ReleaseRequested(task_id):
+            case lifecycle_events.ReleaseRequested(task_id):
                 self._order(task_id, "release", {})
-            case brain.PriorityChanged(task_id, priority):
+            case lifecycle_events.PriorityChanged(task_id, priority):
                 self._order(task_id, "priority", {"priority": priority})
-            case brain.QueuePaused(what, name, reason):
+            case lifecycle_events.QueuePaused(what, name, reason):
                 self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/pause", {"reason": reason})
-            case brain.QueueResumed(what, name):
+            case lifecycle_events.QueueResumed(what, name):
                 self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/resume", {})
-            case brain.OwnerLimitsChanged(owner, None):
+            case lifecycle_events.OwnerLimitsChanged(owner, None):
                 self._ask("DELETE", f"/api/v1/owners/{quote(owner, safe='')}")
-            case brain.OwnerLimitsChanged(owner, limits):
+            case lifecycle_events.OwnerLimitsChanged(owner, limits):
                 assert limits is not None
                 self._ask("PUT", f"/api/v1/owners/{quote(owner, safe='')}", limits.model_dump())
-            case brain.CordonChanged(cluster, cordoned):
+            case lifecycle_events.CordonChanged(cluster, cordoned):
                 verb = "cordon" if cordoned else "uncordon"
                 self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/{verb}", {})
             case _:

@@ -25,7 +25,7 @@ class Cluster(ApiModel):
     )
     tasks_by: str | None = optional(
         "The carrier of tasks and actors, and the reason for it.",
-        "agent: it has a dashboard, by which an agent is started",
+        "agent: it has a dashboard to start an agent with",
     )
     other_control_planes: list[str] = optional("Other control planes with agents there when ours was last started.", [])
     tags: list[str] = optional(example=["macos", "arm64"])

@@ -77,10 +77,10 @@ def carrier_options(config: ClusterConfig) -> list[CarrierChoice]:
     if named == "auto":
         options = []
         if config.dashboard is not None:
-            options.append(CarrierChoice("agent", "it has a dashboard, by which an agent is started"))
+            options.append(CarrierChoice("agent", "it has a dashboard to start an agent with"))
             options.append(CarrierChoice("dial_in", "its agent listens, and is dialled"))
         if config.head_address is not None:
-            options.append(CarrierChoice("ray_client", "it has no dashboard, by which an agent could be started"))
+            options.append(CarrierChoice("ray_client", "it has no dashboard to start an agent with"))
         return options
     needed = "head_address" if named == "ray_client" else "dashboard"
     if getattr(config, needed) is not None:

@@ -1,4 +1,4 @@
-"""ClusterProbe: reads the cluster's nodes, their resources and physical use for the agent, which sends snapshots.
+"""What the agent reads about its cluster: :class:`ClusterProbe` the nodes, for SNAPSHOT messages; the rest for HELLO.
 
 Ray is imported inside the functions, so that :class:`MachineUsage` can be used without it.
 """

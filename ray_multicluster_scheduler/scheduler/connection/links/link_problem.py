@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 
 _TAIL_LINES = 5
-CLUSTER_RESTARTED = "the cluster was restarted and knows nothing of it"
+CLUSTER_RESTARTED = "the cluster was restarted and has no record of it"
 """The reason why an agent is dead if its cluster does not know it."""
 
 

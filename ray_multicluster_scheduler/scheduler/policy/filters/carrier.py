@@ -21,5 +21,5 @@ class CarrierFilter:
         if task.kind != "job" and known.carrier in ("auto", "ray_client") and known.head_address is not None:
             return None
         lacking = "head_address" if task.kind != "job" and known.carrier == "ray_client" else "dashboard"
-        sentence = f"it has no `{lacking}`, by which a {task.kind} would get there"
+        sentence = f"it has no `{lacking}`, which is needed to send a {task.kind} there"
         return Rejection(NO_CARRIER, sentence, permanent=True)

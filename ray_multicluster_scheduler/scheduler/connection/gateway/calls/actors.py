@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.method_queue 
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_options import actor_options
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_threads import RayThreads
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import CANCEL
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_shell import UNBORN, AsyncShell, Shell
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_shell import NO_OBJECT, AsyncShell, Shell
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import ActorOrder, Key, MethodOrder, unpack
 
 _NAME_TIMEOUT_S, _NAME_PAUSE_S = 10.0, 0.2
@@ -201,7 +201,7 @@ class ActorMethods:
         if isinstance(error, RayActorError):
             self.fail(record, actor, error)
             self._check(actor.record.key)
-        elif value is not None and unpack(value)[0]["status"] == UNBORN:
+        elif value is not None and unpack(value)[0]["status"] == NO_OBJECT:
             self.fail(record, actor)
         else:
             self._calls.complete(record, value, error)

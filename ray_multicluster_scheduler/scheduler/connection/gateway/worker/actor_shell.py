@@ -36,7 +36,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker impor
 
 _MethodCall: TypeAlias = tuple[str, Sequence[Any], dict[str, Any], int]
 """Its name, its arguments, and how many values it returns."""
-UNBORN = "unborn"
+NO_OBJECT = "unborn"
 """The status of a method that was not called because there is no object: the constructor failed."""
 
 
@@ -90,7 +90,7 @@ class _Shell:
     def _open(self, order: bytes, separate: Sequence[bytes]) -> bytes | _MethodCall:
         """The method call to make, or the envelope if none is made."""
         if self._object is None:
-            return pack({"status": UNBORN})
+            return pack({"status": NO_OBJECT})
         key, method, homes, arguments = MethodOrder.unpacked(order)
         if not self._channel.begin_method(key):
             return pack({"status": "cancelled"})
