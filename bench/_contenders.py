@@ -159,6 +159,7 @@ def contenders(fleet: LocalFleet, cluster: str, folder: Path) -> dict[str, Conte
         "rmcs_no_prefetch": program("rmcs_no_prefetch", sys.executable, config, without),
         "rmcs_service": program("rmcs_service", sys.executable, config, ours),
         "native": program("native", str(ray_python), gcs, inside),
+        "socket": program("socket", sys.executable, LOOPBACK, ours),
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 CPUS = 2
 TINY_CALLS, TINY_TASKS = 100_000, 2_000
-TEN_MB = 10_000_000
+TEN_MB, LARGE = 10_000_000, 300_000_000
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,12 @@ PROMISES = (
     Promise("floor", "throughput", "native", 0.8, True),
     Promise("floor", "round_trip", "native", 1.5, False),
     Promise("floor", "throughput", "ray_client", 1.0, True, "rmcs_ray_client"),
+    *(
+        Promise("floor", part, against, factor, True, contender)
+        for part in ("large_result", "large_argument")
+        for contender in ("rmcs", "rmcs_service")
+        for against, factor in (("ray_client", 1.0), ("socket", 0.3))
+    ),
     Promise("aim", "throughput", "native", 1.0, True),
     Promise("aim", "round_trip", "native", 1.0, False),
     Promise("aim", "map", "native", 20.0, True),
@@ -112,5 +118,15 @@ def all_parts(tasks: int, singles: int) -> list[Part]:
             "ms",
             same(without_prefetch, "echoes", size=TEN_MB, count=5),
             (workers, Request("echoes", {"size": TEN_MB, "count": 1})),
+        ),
+        *(
+            Part(
+                f"large_{what}",
+                f"{LARGE // 1_000_000} MB as the {what} of a task, and between two processes over a socket",
+                "MB/s",
+                same(("socket", "ray_client", "rmcs", "rmcs_service"), f"large_{what}", size=LARGE),
+                (Request(f"large_{what}", {"size": TEN_MB}),),
+            )
+            for what in ("result", "argument")
         ),
     ]

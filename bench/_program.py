@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -47,6 +48,15 @@ def echo(data: bytes) -> bytes:
     return data
 
 
+def make(size: int) -> bytes:
+    """That many bytes; making them takes a small part of the time to send them."""
+    return bytes([90]) * size
+
+
+def length(data: bytes) -> int:
+    return len(data)
+
+
 class Counter:
     """Counts its calls, to detect lost, repeated or reordered ones."""
 
@@ -65,6 +75,7 @@ class Workloads:
         self._api = api
         self._noop, self._worker = api.remote(noop), api.remote(worker)
         self._add_one, self._echo = api.remote(add_one), api.remote(echo)
+        self._make, self._length = api.remote(make), api.remote(length)
         self._counter: Any = None
         self._counted = 0
 
@@ -147,11 +158,78 @@ class Workloads:
         data = os.urandom(size)
         return median_ms(round_trip, count)
 
+    def large_result(self, size: int) -> float:
+        """MB per second of a task that returns that many bytes."""
+        return megabytes_per_s(size, lambda: len(self._api.get(self._make.remote(size))))
+
+    def large_argument(self, size: int) -> float:
+        """MB per second of a task that gets that many bytes."""
+        data = make(size)
+        return megabytes_per_s(size, lambda: self._api.get(self._length.remote(data)))
+
     def _check_count(self, values: Sequence[int], count: int) -> None:
         expected = range(self._counted + 1, self._counted + count + 1)
         self._counted += count
         if list(values) != list(expected):
             raise ValueError(f"calls of an actor were lost, repeated or overtaken: got {_short(values)}")
+
+
+class SocketTransfers:
+    """The large values of :class:`Workloads`, over a plain socket between this process and a child of it."""
+
+    def __init__(self, host: str) -> None:
+        with socket.create_server((host, 0)) as server:
+            command = [sys.executable, "-P", __file__, "peer", f"{host}:{server.getsockname()[1]}"]
+            self._child = subprocess.Popen(command)
+            self._socket, _ = server.accept()
+
+    def close(self) -> None:
+        """Close the socket and wait for the end of the child."""
+        self._socket.close()
+        self._child.wait()
+
+    def large_result(self, size: int) -> float:
+        """MB per second from the child to this process."""
+
+        def receive() -> int:
+            self._socket.sendall(b"%d result\n" % size)
+            return len(receive_exactly(self._socket, size))
+
+        return megabytes_per_s(size, receive)
+
+    def large_argument(self, size: int) -> float:
+        """MB per second from this process to the child."""
+        data = make(size)
+
+        def send() -> int:
+            self._socket.sendall(b"%d argument\n" % size)
+            self._socket.sendall(data)
+            return int.from_bytes(receive_exactly(self._socket, 8), "big")
+
+        return megabytes_per_s(size, send)
+
+
+def serve_transfers(address: str) -> None:
+    """The child of :class:`SocketTransfers`: serve requests until the socket is closed."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port))) as connection, connection.makefile("rb", buffering=0) as requests:
+        while request := requests.readline():
+            size, direction = request.split()
+            if direction == b"result":
+                connection.sendall(make(int(size)))
+            else:
+                connection.sendall(len(receive_exactly(connection, int(size))).to_bytes(8, "big"))
+
+
+def receive_exactly(connection: socket.socket, size: int) -> bytearray:
+    data = bytearray(size)
+    rest = memoryview(data)
+    while rest:
+        count = connection.recv_into(rest)
+        if not count:
+            raise ConnectionResetError("the other process closed the socket")
+        rest = rest[count:]
+    return data
 
 
 def check_tasks(values: Sequence[tuple[int, str]], count: int) -> None:
@@ -179,6 +257,16 @@ def median_ms(call: Callable[[], object], count: int) -> float:
     return statistics.median(figures)
 
 
+def megabytes_per_s(size: int, transfer: Callable[[], int]) -> float:
+    """MB per second of a transfer. Raises ValueError unless it returns the size."""
+    began = time.perf_counter()
+    found = transfer()
+    seconds = time.perf_counter() - began
+    if found != size:
+        raise ValueError(f"{size} bytes arrived as {found}")
+    return size / 1e6 / seconds
+
+
 def answer(workloads: object, request: dict[str, Any]) -> dict[str, Any]:
     """Carry out one request; an exception becomes an answer as well."""
     numbers = {name: value for name, value in request.items() if name != "do"}
@@ -191,14 +279,23 @@ def answer(workloads: object, request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     kind, address = sys.argv[1:]
+    if kind == "peer":
+        serve_transfers(address)
+        return
     answers = _private_stdout()
     with ExitStack() as running:
         if kind == "rmcs_service":
             address = running.enter_context(_service(address))
-        api = _connect(kind, address)
-        running.callback(api.shutdown)
-        workloads = Workloads(api)
-        print(json.dumps({"value": api.__version__}), file=answers, flush=True)
+        if kind == "socket":
+            transfers = SocketTransfers(address)
+            running.callback(transfers.close)
+            workloads: object = transfers
+            version = ""
+        else:
+            api = _connect(kind, address)
+            running.callback(api.shutdown)
+            workloads, version = Workloads(api), api.__version__
+        print(json.dumps({"value": version}), file=answers, flush=True)
         for line in sys.stdin:
             print(json.dumps(answer(workloads, json.loads(line))), file=answers, flush=True)
 

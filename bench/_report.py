@@ -9,7 +9,7 @@ from typing import Any
 from bench._measure import Figures
 from bench._parts import PROMISES, Promise
 
-_YARDSTICKS = ("ray_client", "native")
+_YARDSTICKS = ("ray_client", "native", "socket")
 
 
 def report(measured: Sequence[Figures]) -> dict[str, Any]:
@@ -62,10 +62,11 @@ def _verdict(promise: Promise, part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(part: dict[str, Any]) -> Iterable[str]:
-    yield f"  {'':18}{part['unit']:>12}" + "".join(f"{'x ' + name:>14}" for name in _YARDSTICKS) + "   rounds"
+    yardsticks = [name for name in _YARDSTICKS if name in part["medians"]]
+    yield f"  {'':18}{part['unit']:>12}" + "".join(f"{'x ' + name:>14}" for name in yardsticks) + "   rounds"
     for name, rounds in part["rounds"].items():
         median = part["medians"].get(name)
-        ratios = [part["ratios"].get(f"{name}/{against}") for against in _YARDSTICKS]
+        ratios = [part["ratios"].get(f"{name}/{against}") for against in yardsticks]
         cells = f"{_number(median):>12}" + "".join(f"{_number(ratio):>14}" for ratio in ratios)
         yield f"  {name:18}{cells}   {' '.join(_number(figure) for figure in rounds) or 'no figure'}"
 

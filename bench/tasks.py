@@ -1,4 +1,4 @@
-"""Benchmark of tasks, actor calls, maps and big values: our package, Ray Client, and a driver inside the cluster.
+"""Benchmark of tasks, actor calls, maps and large values: our package, Ray Client, and a driver inside the cluster.
 
 python -m bench.tasks [--json] [--only throughput,round_trip] [--rounds 5] [--tasks 1000] [--profile] [--check]
 
@@ -27,6 +27,8 @@ from bench._report import report, table
 from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
 
 _CLUSTER = "local"
+_OBJECT_STORE_BYTES = 2_000_000_000
+"""Room for large values whose references Ray has not released yet."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +48,9 @@ def run(parts: Sequence[Part], rounds: int, profile_s: int) -> dict[str, Any]:
     """Start a cluster, measure, and stop it."""
     with ExitStack() as running:
         _say("starting a local cluster")
-        fleet = running.enter_context(LocalFleet(LocalCluster(_CLUSTER, num_cpus=CPUS)))
+        fleet = running.enter_context(
+            LocalFleet(LocalCluster(_CLUSTER, num_cpus=CPUS, object_store_memory=_OBJECT_STORE_BYTES))
+        )
         folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="rmcs-bench-")))
         everyone = contenders(fleet, _CLUSTER, folder)
         for contender in everyone.values():
@@ -65,14 +69,19 @@ def exit_code(document: dict[str, Any], check: bool) -> int:
 
 
 def chosen(only: str | None, parts: Sequence[Part]) -> list[Part]:
-    """The parts of a comma-separated list, or all parts without one; exits for an unknown name."""
+    """The parts of a comma-separated list of names or their first words; all parts without one. Exits for an unknown
+    name."""
     if only is None:
         return list(parts)
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     names = [part.name for part in parts]
-    if unknown := [name for name in wanted if name not in names]:
+    if unknown := [name for name in wanted if not any(_is_called(part, name) for part in names)]:
         raise SystemExit(f"there is no part {', '.join(unknown)}; choose from {', '.join(names)}")
-    return [part for part in parts if part.name in wanted]
+    return [part for part in parts if any(_is_called(part.name, name) for name in wanted)]
+
+
+def _is_called(part: str, name: str) -> bool:
+    return part == name or part.startswith(f"{name}_")
 
 
 def _profiled(fleet: LocalFleet, contender: Contender, seconds: int) -> dict[str, Any]:
@@ -117,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m bench.tasks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
-    parser.add_argument("--only", help="comma-separated parts: throughput, round_trip, actor_calls, …")
+    parser.add_argument("--only", help="comma-separated parts, or their first words: throughput, round_trip, large, …")
     parser.add_argument("--rounds", type=_at_least_one, default=5)
     parser.add_argument("--tasks", type=_at_least_one, default=1000, help="tasks, and pipelined actor calls, per round")
     parser.add_argument("--singles", type=_at_least_one, default=100, help="single calls per round")

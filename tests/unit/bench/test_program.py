@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from bench._program import Workloads, answer, check_map, check_tasks
+from bench._program import SocketTransfers, Workloads, answer, check_map, check_tasks
 
 
 class Here:
@@ -83,6 +84,17 @@ def test_bytes_that_changed_on_the_way_are_noticed() -> None:
     api.get = lambda refs: b""  # type: ignore[method-assign] # one that loses them
     with pytest.raises(ValueError, match="1000 bytes came back as others"):
         workloads.echoes(size=1000, count=1)
+
+
+def test_large_values_are_measured_and_their_size_is_checked() -> None:
+    api = Here()
+    with closing(SocketTransfers("127.0.0.1")) as transfers:
+        for workloads in (Workloads(api), transfers):
+            assert workloads.large_result(size=100_000) > 0
+            assert workloads.large_argument(size=100_000) > 0
+    api.get = lambda refs: b""  # type: ignore[method-assign] # one that loses them
+    with pytest.raises(ValueError, match="1000 bytes arrived as 0"):
+        Workloads(api).large_result(size=1000)
 
 
 def test_a_request_is_answered_with_its_value_or_its_error(capsys: pytest.CaptureFixture[str]) -> None:

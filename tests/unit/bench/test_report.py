@@ -64,6 +64,10 @@ def test_what_the_issue_promises_is_judged() -> None:
         ("round_trip", "ray_client", 0.7, False),
         ("actor_calls", "ray_client", 1.2, True),
         ("map", "native", 5.0, True),
+        ("large_result", "ray_client", 1.0, True),
+        ("large_result", "socket", 0.3, True),
+        ("large_argument", "ray_client", 1.0, True),
+        ("large_argument", "socket", 0.3, True),
     }
     turns = {part.name: set(part.turns) for part in all_parts(tasks=10, singles=3)}
     assert {"rmcs", "rmcs_dial_in", "rmcs_ray_client"} <= turns["throughput"], "every carrier takes part"
@@ -103,6 +107,7 @@ def test_no_ratio_keeps_no_promise() -> None:
 def test_parts_are_chosen_by_name_in_their_own_order() -> None:
     parts = all_parts(tasks=10, singles=3)
     assert [part.name for part in chosen("map, throughput", parts)] == ["throughput", "map"]
+    assert [part.name for part in chosen("large", parts)] == ["large_result", "large_argument"]
     assert chosen(None, parts) == parts
     with pytest.raises(SystemExit, match="no part speed; choose from throughput, round_trip"):
         chosen("speed", parts)
