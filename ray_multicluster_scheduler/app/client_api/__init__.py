@@ -11,24 +11,27 @@ the function, not the module; so are ``submit_actor`` and ``submit_job``.
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ray_multicluster_scheduler.app.client_api.submit_actor import submit_actor
-from ray_multicluster_scheduler.app.client_api.submit_job import (
-    get_job_status,
-    graceful_shutdown_on_keyboard_interrupt,
-    stop_job,
-    submit_job,
-    wait_for_all_jobs,
-)
-from ray_multicluster_scheduler.app.client_api.submit_task import submit_task
-from ray_multicluster_scheduler.app.client_api.unified_scheduler import (
-    get_unified_scheduler,
-    initialize_scheduler_environment,
-)
+from ray_multicluster_scheduler.common.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.app.client_api.submit_actor import submit_actor
+    from ray_multicluster_scheduler.app.client_api.submit_job import (
+        get_job_status,
+        graceful_shutdown_on_keyboard_interrupt,
+        stop_job,
+        submit_job,
+        wait_for_all_jobs,
+    )
+    from ray_multicluster_scheduler.app.client_api.submit_task import submit_task
+    from ray_multicluster_scheduler.app.client_api.unified_scheduler import (
+        UnifiedScheduler,
+        get_unified_scheduler,
+        initialize_scheduler_environment,
+    )
 
 __all__ = [
     "UnifiedScheduler",
@@ -43,11 +46,27 @@ __all__ = [
     "wait_for_all_jobs",
 ]
 
+
+class _Package(ModuleType):
+    """Keeps the function where an import would set the module of the same name as an attribute."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, ModuleType) and name in ("submit_actor", "submit_job", "submit_task"):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
 if not TYPE_CHECKING:  # otherwise type checkers would accept any name
-
-    def __getattr__(name: str) -> object:
-        if name != "UnifiedScheduler":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from ray_multicluster_scheduler.app.client_api import unified_scheduler  # noqa: PLC0415 - loads the control plane
-
-        return unified_scheduler.UnifiedScheduler
+    __getattr__ = lazy_attributes(
+        __name__,
+        {
+            "submit_actor": "submit_actor",
+            "submit_job": (
+                "get_job_status graceful_shutdown_on_keyboard_interrupt stop_job submit_job wait_for_all_jobs"
+            ),
+            "submit_task": "submit_task",
+            "unified_scheduler": "UnifiedScheduler get_unified_scheduler initialize_scheduler_environment",
+        },
+    )

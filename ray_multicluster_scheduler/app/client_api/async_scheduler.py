@@ -222,11 +222,18 @@ class AsyncScheduler(AsyncVerbs):
         finally:
             self._threads.close()
 
+    async def cleanup(self) -> None:
+        """Wait for all work and end this scheduler; work of a service continues. As at the end of a ``with`` block."""
+        await self._leave(drain=True)
+
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self._leave(drain=kind is None)
+
+    async def _leave(self, *, drain: bool) -> None:
         try:
-            await self._threads.alone(self._scheduler._leave, drain=kind is None)
+            await self._threads.alone(self._scheduler._leave, drain=drain)
         finally:
             self._threads.close()

@@ -15,7 +15,7 @@ DRAWN: dict[str, Picture] = {
     **test_golden_clusters.PICTURES,
     **test_golden_sessions.PICTURES,
 }
-SCREENS = ("top-clusters", "top-queue", "top-running", "top-filter", "top-nodes")
+SCREENS = ("top", "top-clusters", "top-queue", "top-running", "top-filter", "top-nodes")
 """Of `rmcs top`: tests/unit/cli/test_top.py."""
 WITHOUT = {
     "task logs": "what an item printed, as it is",

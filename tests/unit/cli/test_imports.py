@@ -37,8 +37,8 @@ def loaded_by(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "most", "ours"),
     [
-        ("--help", 150, 14),
-        ("version", 150, 14),
+        ("--help", 150, 15),
+        ("version", 150, 15),
         ("task --help", 220, 43),
         ("status", 290, 50),
         ("status -o json", 230, 50),

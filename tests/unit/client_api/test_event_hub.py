@@ -192,7 +192,7 @@ async def test_the_end_is_told_to_those_who_wait() -> None:
     [
         ({"types": "nonsense"}, "types is 'nonsense'"),
         ({"state": "DONE"}, "state is 'DONE'"),
-        ({"colour": "red"}, "no 'colour'"),
+        ({"colour": "red"}, "by 'colour'"),
         ({"owner": 5}, "owner is '5'"),
         ({"id": ["x"] * 1001}, "id is"),
         ({"id": [None]}, "id is"),

@@ -55,6 +55,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "hours": ("The number of hours up to now, at most 24.", 1),
     "cluster": ("Only what is on this cluster, or was on it last.", "mac"),
     "after": ("The cursor from the previous page.", "9"),
+    "order": ("`age`: the longest wait first; `position`: the next to start first.", "position"),
     "limit": ("The number of rows, at most 1,000.", 100),
     "refresh": ("Check the clusters first.", False),
     "attempt": ("The number of the attempt; by default the newest.", 1),
