@@ -22,7 +22,8 @@ from ray_multicluster_scheduler.scheduler.connection.links.link_problem import L
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache, ship_own_package
 
 _log = get_logger(__name__)
-_POLL_S = 0.25
+_POLL_S, _LISTENING_POLL_S = 1.0, 0.25
+"""An agent that dials back reports itself; only its failure is found by polling. Where it listens is in its log."""
 JOIN_TIMEOUT_S = 60.0
 ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 _MAX_OTHERS, _MAX_NAME_LENGTH = 10, 64
@@ -53,6 +54,7 @@ class _JobPoller:
 
     def __init__(self, client: DashboardClient, agent: str, on_listening: OnListening | None) -> None:
         self._client, self._agent, self._on_listening = client, agent, on_listening
+        self.dials_back = on_listening is None
         self.info: dict[str, Any] = {}
         """Ray's description of the job; empty until it is known."""
         self._problem: DashboardProblem | None = None
@@ -156,8 +158,9 @@ class AgentLauncher:
         """If this raises, the caller stops the job."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + JOIN_TIMEOUT_S
+        poll_s = _POLL_S if poller.dials_back else _LISTENING_POLL_S
         while True:
-            await asyncio.wait({link.joined}, timeout=_POLL_S)
+            await asyncio.wait({link.joined}, timeout=poll_s)
             if link.joined.done():
                 return
             problem = poller.poll()
