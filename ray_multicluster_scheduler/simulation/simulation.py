@@ -161,7 +161,7 @@ class Simulation:
     def _submit_next(self, number: int) -> None:
         item = self._workload[number]
         task_id = f"t{number}"
-        simulated = SimulatedItem(item.describe(task_id, self._fleet.settings), item.run_s, item.fails)
+        simulated = SimulatedItem(item.describe(task_id, self._fleet.settings), item.run_s, item.fails, item.outcome)
         self._items[task_id] = simulated
         self._metrics.item_submitted(simulated)
         if number + 1 < len(self._workload):

@@ -84,6 +84,15 @@ def _amount(name: str, key: str, value: object, what: str) -> float:
     return round(amount * _RAY_STEP) / _RAY_STEP
 
 
+def requestable(resources: Resources) -> dict[str, float]:
+    """Those that items request: without the object store, and what Ray adds for its nodes and placement groups."""
+    return {
+        name: float(amount)
+        for name, amount in resources.items()
+        if not name.startswith("node:") and name != "object_store_memory" and "_group_" not in name
+    }
+
+
 def fits(need: Resources, free: Resources) -> bool:
     """Whether ``free`` covers ``need``. Tolerates the rounding of Ray's fixed-point amounts."""
     for name, amount in need.items():  # noqa: SIM110 - placement asks this more often than anything else

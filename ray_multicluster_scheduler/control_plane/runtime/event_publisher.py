@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ray_multicluster_scheduler.common.clock import Clock
-from ray_multicluster_scheduler.common.model import ResourceSnapshot
+from ray_multicluster_scheduler.common.model import Resources, ResourceSnapshot
 from ray_multicluster_scheduler.common.notices import shorten
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.store.records import EventRecord, LogEntry, OperationRecord
@@ -169,8 +169,10 @@ class EventPublisher:
 
     def _publish_load(self, event: SnapshotTaken) -> None:
         name = event.snapshot.cluster
-        view = self._runtime.machine.view(name, self._runtime.clock.now())
-        self.hub.publish_latest(_load_event(event.snapshot, view.in_flight + view.prefetched))
+        state = self._runtime.machine.registry.find(name)
+        if state is not None:
+            view = self._runtime.machine.view(name, self._runtime.clock.now())
+            self.hub.publish_latest(_load_event(event.snapshot, state.ledger.free(), view.in_flight + view.prefetched))
 
     def _check_periodically(self) -> None:
         self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_periodically)
@@ -226,13 +228,13 @@ def shared_with(others: Sequence[str]) -> str:
     return f"agents of other control planes ran there when ours was started ({named}); each keeps its own limits only"
 
 
-def _load_event(snapshot: ResourceSnapshot, items: int) -> Event:
+def _load_event(snapshot: ResourceSnapshot, free: Resources | None, items: int) -> Event:
     fields = {
         "at": snapshot.taken_at,
         "cluster": snapshot.cluster,
         "nodes": len(snapshot.nodes),
         "total": snapshot.total(),
-        "free": snapshot.free(),
+        "free": free,
         "items": items,
     }
     return Event(TELEMETRY, fields)

@@ -347,7 +347,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "snapshot_at": view.snapshot_at,
         "nodes": len(snapshot.nodes) if snapshot else None,
         "total": snapshot.total() if snapshot else None,
-        "free": snapshot.free() if snapshot else None,
+        "free": runtime.machine.registry.state(name).ledger.free(),
         "ray_version": snapshot.ray_version if snapshot else None,
         "python_version": info.python_version if info else (snapshot.python_version if snapshot else None),
         "os": info.os if info else (snapshot.os if snapshot else None),

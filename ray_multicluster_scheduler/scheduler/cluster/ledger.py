@@ -184,6 +184,11 @@ class Ledger:
         views = self._views
         return tuple([views.get(node.node_id) or self._view(node) for node in self.latest_snapshot.nodes])
 
+    def free(self) -> Resources | None:
+        """What is free on all nodes together; None if that is unknown for any node."""
+        known = [node.free for node in self.nodes() if node.free is not None]
+        return total_of(known) if self.latest_snapshot and len(known) == len(self.latest_snapshot.nodes) else None
+
     def _view(self, node: NodeSnapshot) -> NodeView:
         ours = self._reserved.get(node.node_id, {})
         others = self._external.on_node(node.node_id)

@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinishe
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
 from ray_multicluster_scheduler.simulation.model import SimulatedCluster
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import VirtualClock
+from ray_multicluster_scheduler.simulation.workloads.workload import Outcome
 
 _NOISE = 1e-9
 _DIGITS = 6
@@ -147,12 +148,13 @@ class NodeAllocation:
 
 
 class SimulatedItem:
-    """An item in a run: its description, its run time at speed 1, and how many of its attempts raise."""
+    """An item in a run: its description, its run time at speed 1, how many of its attempts raise, and how the next
+    one ends."""
 
-    __slots__ = ("fails", "first_began_at", "lost_attempts", "run_s", "shape", "task")
+    __slots__ = ("fails", "first_began_at", "lost_attempts", "outcome", "run_s", "shape", "task")
 
-    def __init__(self, task: TaskDescription, run_s: float, fails: int = 0) -> None:
-        self.task, self.run_s, self.fails = task, run_s, fails
+    def __init__(self, task: TaskDescription, run_s: float, fails: int = 0, outcome: Outcome = "succeeded") -> None:
+        self.task, self.run_s, self.fails, self.outcome = task, run_s, fails, outcome
         self.shape: ResourceShape = shape_of(task.requirements)
         self.first_began_at: float | None = None
         """When user code of it first started."""
@@ -318,7 +320,7 @@ class SimulatedClusterRun:
         attempt.parts, attempt.began_at = parts, clock.now
         self._observer.attempt_began(self.name, attempt)
         run_s = item.run_s / self.spec.speed
-        how = "failed" if attempt.dispatch.attempt <= item.fails else "succeeded"
+        how: str = "failed" if attempt.dispatch.attempt <= item.fails else item.outcome
         if self.spec.crashes_per_hour:
             crash_s = self._rng.expovariate(self.spec.crashes_per_hour / 3600.0)
             if crash_s < run_s:

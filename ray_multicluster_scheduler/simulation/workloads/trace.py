@@ -6,15 +6,16 @@ import csv
 import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO, TypeVar
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.simulation.size_syntax import parse_amounts, parse_time
-from ray_multicluster_scheduler.simulation.workloads.workload import KINDS, Item, Workload
+from ray_multicluster_scheduler.simulation.workloads.workload import KINDS, OUTCOMES, Item, Workload
 
-COLUMNS = ("submit", "shape", "run", "owner", "priority", "tags", "kind", "function", "members", "fails")
+COLUMNS = ("submit", "shape", "run", "owner", "priority", "tags", "kind", "function", "members", "fails", "outcome")
 NEEDED = COLUMNS[:3]
 REQUIRED_MARK = "!"
+Word = TypeVar("Word", bound=str)
 
 
 def read_trace(path: Path) -> Workload:
@@ -91,9 +92,6 @@ class _Row:
 
     def item(self) -> Item:
         tags = [tag for tag in self._text("tags").split(";") if tag]
-        kind = self._text("kind") or "task"
-        if kind not in KINDS:
-            self._invalid(f"column kind: {kind!r} is not one of {', '.join(KINDS)}")
         return Item(
             submit_s=self._time("submit"),
             needs=self._shape(),
@@ -102,14 +100,22 @@ class _Row:
             priority=self._integer("priority", 0, least=None),
             tags=tuple(tag for tag in tags if not tag.startswith(REQUIRED_MARK)),
             require_tags=tuple(tag[1:] for tag in tags if tag.startswith(REQUIRED_MARK)),
-            kind=kind,
+            kind=self._one_of("kind", KINDS),
             function=self._text("function"),
             members=self._integer("members", 1, least=1),
             fails=self._integer("fails", 0, least=0),
+            outcome=self._one_of("outcome", OUTCOMES),
         )
 
     def _text(self, column: str) -> str:
         return self._cells.get(column, "")
+
+    def _one_of(self, column: str, words: tuple[Word, ...]) -> Word:
+        """One of these words; the first one if the cell is empty."""
+        text = self._text(column) or words[0]
+        if text not in words:
+            self._invalid(f"column {column}: {text!r} is not one of {', '.join(words)}")
+        return text
 
     def _time(self, column: str) -> float:
         try:
@@ -156,4 +162,5 @@ def _cells(item: Item) -> tuple[object, ...]:
         item.function,
         item.members,
         item.fails,
+        item.outcome,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import (
@@ -17,6 +18,8 @@ from ray_multicluster_scheduler.common.model.gang_description import MemberDescr
 from ray_multicluster_scheduler.common.model.item_fields import Kind
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 
+Outcome = Literal["succeeded", "failed", "cancelled"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 KINDS: tuple[Kind, ...] = ("task", "job", "actor", "gang")
 
 
@@ -24,8 +27,9 @@ KINDS: tuple[Kind, ...] = ("task", "job", "actor", "gang")
 class Item:
     """One item. ``needs`` are its requirements; for a gang, those of each of its ``members``.
 
-    ``run_s`` is its run time at speed 1. The first ``fails`` attempts end with an exception of user code. ``function``
-    names its code: the scheduler learns one run time per function.
+    ``run_s`` is its run time at speed 1. The first ``fails`` attempts end with an exception of user code, and the next
+    one with ``outcome``: an item that "failed" fails after ``fails`` attempts, whatever the settings; one that was
+    "cancelled" is stopped after ``run_s``. ``function`` names its code: the scheduler learns one run time per function.
     """
 
     submit_s: float
@@ -39,6 +43,7 @@ class Item:
     function: str = ""
     members: int = 1
     fails: int = 0
+    outcome: Outcome = "succeeded"
 
     def work(self, resource: str = "CPU") -> float:
         """Resource-seconds at speed 1."""
@@ -65,7 +70,7 @@ class Item:
             require_tags=self.require_tags,
             priority=self.priority,
             owner=self.owner,
-            retries=settings.retries,
+            retries=max(0, self.fails - 1) if self.outcome == "failed" else settings.retries,
             crash_retries=settings.crash_retries,
             lost_retries=settings.lost_retries,
             function_digest=self.function or None,
@@ -82,10 +87,12 @@ class Workload(Sequence[Item]):
     def __init__(self, items: Iterable[Item]) -> None:
         self._items = sorted(items, key=lambda item: item.submit_s)
         for number, item in enumerate(self._items):
-            if item.submit_s < 0 or item.run_s < 0 or item.members < 1 or item.kind not in KINDS:
+            known = item.kind in KINDS and item.outcome in OUTCOMES
+            if item.submit_s < 0 or item.run_s < 0 or item.members < 1 or not known:
                 raise ConfigurationError(
                     f"Item {number} of the workload is invalid: {item}.",
-                    next_step="give times of 0 or more, members of 1 or more, and a kind of " + ", ".join(KINDS),
+                    next_step=f"give times of 0 or more, members of 1 or more, a kind of {', '.join(KINDS)}, and an "
+                    f"outcome of {', '.join(OUTCOMES)}",
                 )
 
     def __len__(self) -> int:

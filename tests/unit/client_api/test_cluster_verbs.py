@@ -18,13 +18,13 @@ from ray_multicluster_scheduler.app.client_api.scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.cli.service import local_programs
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
 from ray_multicluster_scheduler.common.exception import ClusterLostError, ConfigurationError, SchedulerError
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model import ResourceSnapshot, TaskState
 from ray_multicluster_scheduler.control_plane.runtime import fleet_control
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.client_api.verb_parameters import check_same_parameters
-from tests.unit.lifecycle.driver import task
+from tests.unit.lifecycle.driver import snapshot, task
 
 VERBS = {"declare_dead": ("mac",), "cordon": ("mac",), "uncordon": ("mac",), "drain": ("mac",)}
 
@@ -179,6 +179,26 @@ class TestHalfACluster:
         plane.post(events.LinkFailed("mac", "LINK_FAILED", "the agent did not dial back."))
         until(lambda: api.list_clusters()[0]["state"] == "LINK_FAILED")
         assert api.list_clusters()[0]["sentence"].endswith(" s. Jobs go there.")
+
+
+@pytest.mark.usefixtures("scheduler")
+class TestFreeResources:
+    def test_work_that_has_ended_is_free_although_the_report_still_shows_it(self, plane: SilentPlane) -> None:
+        first, second = plane.task("t1"), plane.task("t2")
+        reported_at = plane.runtime.clock.now()
+        report = snapshot("mac", reported_at, {"CPU": 8, "GPU": 1}, source="http").to_dict()
+        report["nodes"][0]["free"] = {"CPU": 5.0, "GPU": 1.0}  # two of ours, one of somebody else
+        plane.finish(first)
+        plane.post(events.SnapshotTaken(ResourceSnapshot.from_dict(report)))
+        until(lambda: api.cluster_info("mac")["snapshot_at"] == reported_at)
+        assert api.fleet_resources()["free"] == {"CPU": 6.0, "GPU": 1.0}
+        plane.finish(second)
+        assert api.fleet_resources()["free"] == {"CPU": 7.0, "GPU": 1.0}
+        report["nodes"][0]["free"] = None
+        report["taken_at"] = plane.runtime.clock.now()
+        plane.post(events.SnapshotTaken(ResourceSnapshot.from_dict(report)))
+        until(lambda: api.cluster_info("mac")["snapshot_at"] == report["taken_at"])
+        assert api.cluster_info("mac")["free"] is None
 
 
 class TestCommand:

@@ -29,6 +29,7 @@ def test_without_a_snapshot_there_is_nothing() -> None:
     ledger = Ledger()
     assert ledger.nodes() == ()
     assert ledger.latest_snapshot is None
+    assert ledger.free() is None
 
 
 def test_free_is_total_less_others_less_ours() -> None:
@@ -37,6 +38,10 @@ def test_free_is_total_less_others_less_ours() -> None:
     reserve(ledger, "t", 2, at=11)
     (node,) = ledger.nodes()
     assert (node.external, node.reserved, node.free) == ({"CPU": 3}, {"CPU": 2}, {"CPU": 3})
+    ledger.observe(seen(12, n1=3, n2=8))
+    assert ledger.free() == {"CPU": 11}
+    ledger.observe(seen(13, n1=3, n2=8, n3=None))
+    assert ledger.free() is None
 
 
 def test_a_snapshot_that_shows_our_work_does_not_count_it_twice() -> None:

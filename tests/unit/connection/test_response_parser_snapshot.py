@@ -73,8 +73,8 @@ def test_total_and_free_per_node_with_real_names() -> None:
     assert (snapshot.cluster, snapshot.taken_at, snapshot.source) == ("mac", 17.0, "http")
     assert (snapshot.session_id, snapshot.ray_version) == ("session_x", "2.60.0")
     assert (head.node_id, head.is_head, worker.is_head) == ("0aa9", True, False)
-    assert head.total == NODE_A["resources_total"]
-    assert head.free == {"CPU": 0.5, "memory": 900.0, "object_store_memory": 150.0, "my_res_two": 1.0, "myRes": 3.0}
+    assert head.total == {"CPU": 2.0, "memory": 1000.0, "my_res_two": 2.0, "myRes": 3.0}  # as an agent reports it
+    assert head.free == {"CPU": 0.5, "memory": 900.0, "my_res_two": 1.0, "myRes": 3.0}
     assert worker.free == {"CPU": 8.0, "GPU": 1.5}
 
 

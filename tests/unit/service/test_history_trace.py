@@ -12,9 +12,11 @@ import pytest
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api.metrics import history_trace as history_trace_module
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.history_trace import history_trace
+from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.store import ItemPage, ItemQuery
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.simulation import SimulatedFleet, cluster, simulate
 from ray_multicluster_scheduler.simulation.workloads.trace import read_trace, trace_text
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -94,7 +96,7 @@ def test_the_command_writes_it_and_says_what_is_wrong(tmp_path: Path, capsys: py
     assert "does not answer" in capsys.readouterr().err
 
 
-def test_what_failed_in_the_end_fails_in_the_simulation_too(tmp_path: Path) -> None:
+def test_every_item_ends_in_the_simulation_as_it_ended_here(tmp_path: Path) -> None:
     with HttpService(tmp_path / "state", retry_backoff={"base_s": 0.01}) as service:
 
         def ends(name: str, attempt: int, *how: Any) -> None:
@@ -106,15 +108,28 @@ def test_what_failed_in_the_end_fails_in_the_simulation_too(tmp_path: Path) -> N
             service.plane.post(events.AttemptFinished(name, attempt, *how))
 
         broke = ("failed", FailureClass.USER)
-        for name, retries in (("good", 0), ("bad", 0), ("late", 1), ("worse", 1)):
+        for name, retries in (("good", 0), ("bad", 0), ("late", 1), ("worse", 1), ("stopped", 0)):
             service.submit(name, retries=retries)
         job = {"id": "job", "kind": "job", "name": "j", "job": {"entrypoint": "false"}, "retries": 1}
         service.post("/api/v1/items", {"task": job})
         ends("good", 1, "succeeded")
         ends("bad", 1, *broke)
+        ends("stopped", 1, "cancelled")
         for name in ("late", "worse", "job"):
             ends(name, 1, *broke)
             ends(name, 2, *(("succeeded",) if name == "late" else broke))
-        names = ("good", "bad", "late", "worse", "job")
-        until(lambda: all(service.get(f"/api/v1/items/{one}")["state"] in ("SUCCEEDED", "FAILED") for one in names))
-        assert [one.fails for one in chain(*history_trace(service.plane.store))] == [0, 1, 1, 2, 2]
+        names = ("good", "bad", "late", "worse", "stopped", "job")
+        over = ("SUCCEEDED", "FAILED", "CANCELLED")
+        until(lambda: all(service.get(f"/api/v1/items/{one}")["state"] in over for one in names))
+        items = list(chain(*history_trace(service.plane.store)))
+        assert [(one.fails, one.outcome) for one in items] == [
+            (0, "succeeded"),
+            (1, "failed"),
+            (1, "succeeded"),
+            (2, "failed"),
+            (0, "cancelled"),
+            (2, "failed"),
+        ]
+        fleet = SimulatedFleet((cluster("a", "{CPU:8}"),), Settings(retries=9))
+        done = simulate(fleet, items).figures["items"]
+        assert (done["succeeded"], done["failed"], done["cancelled"]) == (2, 3, 1)

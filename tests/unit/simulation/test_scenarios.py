@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ray_multicluster_scheduler.common.model.item_fields import Kind
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, SnapshotTaken, Started, Submitted
 from ray_multicluster_scheduler.simulation import OthersLoad
 from tests.unit.simulation.simulated_runs import SimulatedRun, exact, fleet, item
@@ -126,6 +127,24 @@ class TestKinds:
     def test_without_retries_it_fails(self) -> None:
         run = SimulatedRun(fleet(exact("a", "{CPU:1}")), item(0, 1, 10, fails=1))
         assert run.figures["items"]["failed"] == 1
+
+    def test_what_failed_in_the_record_fails_whatever_the_settings_are(self) -> None:
+        run = SimulatedRun(
+            fleet(exact("a", "{CPU:1}"), retries=5, retry_backoff={"jitter": 0}),
+            item(0, 1, 10, fails=2, outcome="failed"),
+            item(100, 1, 10, outcome="failed"),
+        )
+        assert run.ended() == [(10, "t0", "failed"), (21, "t0", "failed"), (110, "t1", "failed")]
+        assert run.figures["items"]["failed"] == 2
+
+    @pytest.mark.parametrize("kind", ["task", "job", "actor", "gang"])
+    def test_what_was_cancelled_in_the_record_is_stopped_after_its_run_time(self, kind: Kind) -> None:
+        run = SimulatedRun(
+            fleet(exact("a", "{CPU:1}"), retries=5, retry_backoff={"jitter": 0}),
+            item(0, 1, 10, kind=kind, outcome="cancelled", fails=1),
+        )
+        assert run.ended() == [(10, "t0", "failed"), (21, "t0", "cancelled")]
+        assert (run.figures["items"]["cancelled"], run.figures["items"]["succeeded"]) == (1, 0)
 
     def test_what_fits_nowhere_fails_at_once(self) -> None:
         run = SimulatedRun(fleet(exact("a", "{CPU:1}")), item(0, 2, 10))

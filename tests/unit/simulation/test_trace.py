@@ -24,10 +24,24 @@ def test_three_columns_are_enough(path: Path) -> None:
 
 def test_all_columns_in_any_order(path: Path) -> None:
     path.write_text(
-        "kind,owner,priority,tags,function,members,fails,run,shape,submit\ngang,ann,-1,a;!b;c,train,4,1,1h,GPU=1,0\n"
+        "kind,owner,priority,tags,function,members,fails,outcome,run,shape,submit\n"
+        "gang,ann,-1,a;!b;c,train,4,1,cancelled,1h,GPU=1,0\n"
     )
     assert list(read_trace(path)) == [
-        Item(0, {"GPU": 1.0}, 3600, "ann", -1, ("a", "c"), ("b",), "gang", "train", members=4, fails=1)
+        Item(
+            0,
+            {"GPU": 1.0},
+            3600,
+            "ann",
+            -1,
+            ("a", "c"),
+            ("b",),
+            "gang",
+            "train",
+            members=4,
+            fails=1,
+            outcome="cancelled",
+        )
     ]
 
 
@@ -57,6 +71,7 @@ def test_a_trace_survives_a_round_trip(path: Path) -> None:
         (HEAD + "0,CPU=-1,1\n", "line 2: column shape: the amounts['CPU'] is -1.0"),
         (HEAD + "0,CPU=1;CPU=2,1\n", "line 2: column shape: 'CPU=2' is given twice"),
         ("submit,shape,run,kind\n0,CPU=1,1,batch\n", "line 2: column kind: 'batch' is not one of task, job"),
+        ("submit,shape,run,outcome\n0,CPU=1,1,stopped\n", "line 2: column outcome: 'stopped' is not one of succeeded"),
         ("submit,shape,run,priority\n0,CPU=1,1,high\n", "line 2: column priority: 'high' is not a whole number"),
         ("submit,shape,run,members\n0,CPU=1,1,0\n", "line 2: column members: 0 is less than 1"),
     ],

@@ -10,12 +10,13 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.decision import CandidateReport, Rejection, SchedulingDecision
-from ray_multicluster_scheduler.common.model.resources import describe, fits
+from ray_multicluster_scheduler.common.model.resources import describe, fits, requestable
 
 
 def row(cluster: str) -> dict[str, Any]:
     """Return the row of this cluster; None for values that are unknown inside."""
     ray = runtime_context.connected_ray()
+    total, free = requestable(ray.cluster_resources()), ray.available_resources()
     return {
         "name": cluster,
         "state": "UP",
@@ -31,8 +32,8 @@ def row(cluster: str) -> dict[str, Any]:
         "dashboard": None,
         "head_address": None,
         "nodes": len(_living_nodes(ray)),
-        "total": _without_markers(ray.cluster_resources()),
-        "free": _without_markers(ray.available_resources()),
+        "total": total,
+        "free": {name: float(free.get(name, 0.0)) for name in total},  # Ray leaves out what is used up
         "ray_version": ray.__version__,
         "python_version": platform.python_version(),
         "os": platform.system().lower(),
@@ -61,9 +62,9 @@ def plan(needs: Mapping[str, float], cluster: str) -> SchedulingDecision:
 
     ray = runtime_context.connected_ray()
     nodes = _living_nodes(ray)
-    free = {str(node): _without_markers(amounts) for node, amounts in available_resources_per_node().items()}
+    free = {str(node): requestable(amounts) for node, amounts in available_resources_per_node().items()}
     rejection = None
-    if not any(fits(needs, _without_markers(node["Resources"])) for node in nodes):
+    if not any(fits(needs, requestable(node["Resources"])) for node in nodes):
         rejection = Rejection("TOO_BIG", f"no node of {cluster} has {describe(needs)} in all", permanent=False)
     elif not any(fits(needs, free.get(node["NodeID"], {})) for node in nodes):
         rejection = Rejection("NO_CAPACITY", f"no node of {cluster} has {describe(needs)} free now")
@@ -80,8 +81,3 @@ def plan(needs: Mapping[str, float], cluster: str) -> SchedulingDecision:
 
 def _living_nodes(ray: Any) -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node.get("Alive")]
-
-
-def _without_markers(amounts: Mapping[str, float]) -> dict[str, float]:
-    """Remove Ray's marker resources, such as a node's address."""
-    return {name: float(amount) for name, amount in amounts.items() if not name.startswith("node:")}

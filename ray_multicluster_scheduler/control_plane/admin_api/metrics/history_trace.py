@@ -8,25 +8,29 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store import ItemQuery as Query
 from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_task
-from ray_multicluster_scheduler.simulation.workloads.workload import Item
+from ray_multicluster_scheduler.simulation.workloads.workload import Item, Outcome
 
 PAGE = 500
 """Number of items in memory at once."""
 _OWN_FAULTS = frozenset({"USER_ERROR", "JOB_FAILED"})
-_OVER = tuple(state for state in TaskState if state.terminal)
+_OUTCOMES: dict[TaskState, Outcome] = {
+    TaskState.SUCCEEDED: "succeeded",
+    TaskState.FAILED: "failed",
+    TaskState.CANCELLED: "cancelled",
+}
 
 
 def history_trace(store: Store, owner: str | None = None) -> Iterator[list[Item]]:
     """All finished items that ran, of this owner or of all, in pages in the order of acceptance. Times count from the
     first one.
 
-    The duration is that of the last attempt on its cluster, since speeds of clusters are not known here. An item that
-    failed in the end also fails in the simulation, unless that retries more often.
+    The duration is that of the last attempt on its cluster, since speeds of clusters are not known here. An item ends
+    in the simulation as it ended here.
     """
     first = store.oldest_completed_run(owner) or 0.0
     after: int | None = None
     while True:
-        page = store.items(Query(states=_OVER, owner=owner, after=after, limit=PAGE, oldest_first=True))
+        page = store.items(Query(states=tuple(_OUTCOMES), owner=owner, after=after, limit=PAGE, oldest_first=True))
         yield [item for row in page.items if (item := _item(store, row, first)) is not None]
         after = page.after
         if after is None:
@@ -57,4 +61,5 @@ def _item(store: Store, row: StoredItem, first: float) -> Item | None:
         function=task.name.replace("\n", " "),
         members=1 if gang is None else len(gang.members),
         fails=fails,
+        outcome=_OUTCOMES[row.status.state],
     )

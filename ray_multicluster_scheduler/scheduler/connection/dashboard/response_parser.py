@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 from ray_multicluster_scheduler.common.model import NodeSnapshot, Resources, ResourceSnapshot
 from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
+from ray_multicluster_scheduler.common.model.resources import requestable
 
 NODES_ROUTE = "/api/v0/nodes?detail=1&limit=10000&filter_keys=state&filter_predicates=%3D&filter_values=ALIVE"
 STATUS_ROUTE = "/api/cluster_status"
@@ -59,7 +60,7 @@ def camel_case(name: str) -> str:
 
 
 def _node(row: Mapping[str, Any], usage: Mapping[str, Any]) -> NodeSnapshot:
-    total = {name: float(amount) for name, amount in row["resources_total"].items()}
+    total = requestable(row["resources_total"])
     return NodeSnapshot(
         node_id=row["node_id"],
         total=total,

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ray_multicluster_scheduler.common.model.resources import requestable
+
 BUSY_INTERVAL_S = 0.2
 QUIET_INTERVAL_S = 1.0
 USAGE_INTERVAL_S = 5.0
@@ -70,21 +72,12 @@ def read_nodes() -> dict[str, Any]:
         if not node["Alive"]:
             continue
         node_id = node["NodeID"]
-        total = _visible(node["Resources"])
-        left = _visible(free[node_id]) if node_id in free else None
+        total = requestable(node["Resources"])
+        left = requestable(free[node_id]) if node_id in free else None
         # Ray leaves out a resource that is used up: a missing name is zero, not unknown.
         known = None if left is None else {name: left.get(name, 0.0) for name in total}
         nodes.append({"node_id": node_id, "total": total, "free": known, "is_head": _HEAD_MARK in node["Resources"]})
     return {"nodes": sorted(nodes, key=lambda node: str(node["node_id"]))}
-
-
-def _visible(resources: dict[str, float]) -> dict[str, float]:
-    """Without Ray's own markers and the object store, which no item requests."""
-    return {
-        name: amount
-        for name, amount in resources.items()
-        if not name.startswith("node:") and name != "object_store_memory" and "_group_" not in name
-    }
 
 
 class MachineUsage:
