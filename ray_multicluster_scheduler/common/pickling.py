@@ -47,17 +47,17 @@ def dumps(value: object) -> bytes:
     return writer(value, protocol=5)
 
 
-def dumps_with_modules(value: object, actors: list[Any] | None = None) -> tuple[bytes, set[str]]:
+def dumps_with_modules(value: object, handles: list[Any] | None = None) -> tuple[bytes, set[str]]:
     """Pickle in a program, and return the modules that the cluster must be able to import to load and run it.
 
     Those are the modules of objects pickled by reference, and those that functions pickled by value import when they
-    run. Handles of actors inside of ``value`` are added to ``actors``.
+    run. Handles inside of ``value`` are pickled as references, and added to ``handles``.
     """
     if _is_small_and_plain(value):
         return pickle.dumps(value, protocol=5), set()
     modules: set[str] = set()
     buffer = io.BytesIO()
-    _recorder()(buffer, modules, [] if actors is None else actors).dump(value)
+    _recorder()(buffer, modules, [] if handles is None else handles).dump(value)
     return buffer.getvalue(), modules
 
 
@@ -80,18 +80,20 @@ def _is_small_and_plain(value: object) -> bool:
 
 @functools.cache
 def _recorder() -> Callable[[io.BytesIO, set[str], list[Any]], pickle.Pickler]:
-    """The pickler that records modules of objects pickled by reference, and handles of actors."""
+    """The pickler that records modules of objects pickled by reference, and handles."""
     import cloudpickle  # noqa: PLC0415 - a cluster, which loads this module too, does not have it
 
     class Recorder(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-        def __init__(self, buffer: io.BytesIO, modules: set[str], actors: list[Any]) -> None:
+        def __init__(self, buffer: io.BytesIO, modules: set[str], handles: list[Any]) -> None:
             super().__init__(buffer, protocol=5)
-            self._modules, self._actors = modules, actors
+            self._modules, self._handles = modules, handles
 
         def reducer_override(self, obj: Any) -> Any:
             reduced = super().reducer_override(obj)
-            if getattr(type(obj), "_rmcs_actor_handle", False):
-                self._actors.append(obj)
+            reference = getattr(type(obj), "_rmcs_reference", None)
+            if reference is not None:
+                self._handles.append(obj)
+                return reference(obj)
             if reduced is NotImplemented:
                 self._note(_module_of(obj))
             elif isinstance(obj, types.FunctionType):

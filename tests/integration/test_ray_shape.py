@@ -26,7 +26,7 @@ from ray_multicluster_scheduler import (
     util,
     wait,
 )
-from ray_multicluster_scheduler.common.exception import TaskCancelledError, TaskSubmissionError
+from ray_multicluster_scheduler.common.exception import TaskCancelledError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.util.queue import Empty, Full, Queue
 
@@ -137,9 +137,12 @@ class TestHandlesAsArguments:
         with pytest.raises(TaskCancelledError, match=slow.id):
             other.result(30)
 
-    def test_nested_handles_are_refused(self) -> None:
-        with pytest.raises(TaskSubmissionError, match="inside another object"):
-            adder().remote([adder().remote(1)])
+    def test_a_nested_handle_of_a_failed_task_passes_its_error(self) -> None:
+        def fail() -> None:
+            raise KeyError("the nested one")
+
+        with pytest.raises(KeyError, match="the nested one"):
+            get(adder().remote([submit_task_async(fail)]))
 
 
 class TestPut:
@@ -373,6 +376,10 @@ PATTERNS = {
     "signal_actor": "0 2\n[0, 1]\n",
     "large_argument": "[0, 297] True\n",
     "timeout_and_cancel": "too long\ncancelled\n",
+    "nested_references": "([3, 33], 'small', {'scale': 2}, ['first', 'second'])\n"
+    "[{'scale': 2}, [10, 11, 12]]\n[{'scale': 2}, [10, 11, 12]]\n",
+    "closure_capture": "[9, 900]\n[20, 30]\n400\n",
+    "progress_actor": "[0, 1, 2]\n15\n",
 }
 
 

@@ -62,6 +62,19 @@ def test_values_and_actors_as_arguments(client: UnifiedScheduler) -> None:
     assert two.plus.remote(one).result(30) == 112
 
 
+def test_handles_inside_of_arguments_arrive_as_handles(client: UnifiedScheduler) -> None:
+    def read(table: dict[str, Any]) -> list[Any]:
+        from ray_multicluster_scheduler import get
+
+        return [get(table["handles"]), get(table["counter"].add.remote(1))]
+
+    counter = client.submit_actor(Counter, kwargs={"start": 1})
+    handles = [client.submit_task_async(len, ("abc",)), client.put(7), counter.add.remote(1)]
+    table = client.put({"handles": handles, "counter": counter})
+    assert client.submit_task_async(read, (table,)).result(60) == [[3, 7, 2], 3]
+    counter.kill()
+
+
 def test_a_constructor_that_raises_is_heard(client: UnifiedScheduler) -> None:
     class Broken:
         def __init__(self) -> None:

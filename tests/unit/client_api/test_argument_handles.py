@@ -7,23 +7,30 @@ import pickle
 import threading
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepare_arguments, runtime_env_for
+from ray_multicluster_scheduler.app.client_api import execution_context
+from ray_multicluster_scheduler.app.client_api.arguments import references
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickled, prepare_arguments, runtime_env_for
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster import handle as in_cluster
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import (
     QueueFullError,
     SchedulerError,
     TaskCancelledError,
     TaskSubmissionError,
+    UnknownItemError,
 )
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument, fill_in
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
+from ray_multicluster_scheduler.control_plane.runtime.outcome import payload_of
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code import load_call
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job, task
@@ -81,13 +88,6 @@ class TestTakenOut:
         assert not arguments.plain
         assert prepare_arguments((1,), {"x": "y"}, "f").plain
 
-    def test_deeper_they_are_refused_with_what_to_do(self, plane: ControlPlane) -> None:
-        one = plane.task("t1")
-        for args in (([one],), ({"a": one},), ((put(plane, 1),),), (lambda: one,)):
-            with pytest.raises(TaskSubmissionError) as caught:
-                prepare_arguments(args, {}, "f")
-            assert "f(*handles)" in str(caught.value)
-
     def test_what_a_value_needs_goes_along(self, plane: ControlPlane, users_module: str) -> None:
         kept = ObjectHandle(b"", {"users_shapes"}, (), plane.runtime)
         arguments = prepare_arguments((kept,), {}, "f")
@@ -108,6 +108,49 @@ def users_module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     place.write_text("class Square: ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     return str(place)
+
+
+class TestReferences:
+    def test_a_handle_inside_of_something_arrives_as_a_handle(
+        self, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, pair, kept = plane.task("t1"), PartHandle.split(plane.task("t2"), 2), put(plane, "kept")
+        boxed = ObjectHandle(*pickled([kept, pair[1]], "a value"), plane.runtime)
+        code, _, captured = pickled(lambda: (first, kept), "a function")
+        arguments = prepare_arguments(([first], boxed), {"a": {"b": pair[0]}, "c": first}, "f", captured)
+        assert arguments.sources == (boxed, first, kept, pair[0]), "each item once"
+        values = {"t1": 1, "t2": (20, 21), kept.id: "kept"}
+        objects = [
+            payload_of(boxed._item.outcome) if one is boxed else pickling.dumps(values[one._item.id])
+            for one in arguments.sources
+        ]
+        monkeypatch.setattr(references, "_known", {})
+        monkeypatch.setattr(execution_context, "inside", lambda: True)
+        monkeypatch.setattr(in_cluster, "put_object", lambda value, name: SimpleNamespace(value=value, name=name))
+        function, args, kwargs, _ = load_call(None, arguments.data, objects, lambda: pickling.loads(code))
+        ([one], [inner, part]) = args
+        assert (one.value, inner.value, part.value, kwargs["a"]["b"].value, kwargs["c"]) == (1, "kept", 21, 20, 1)
+        assert function() == (one, inner), "one handle for all references to a value"
+        monkeypatch.setattr(references, "referenced_values", lambda: None)
+        with pytest.raises(UnknownItemError, match="t1"):
+            pickling.loads(code)
+
+    def test_in_its_own_program_a_reference_is_the_handle(self, plane: ControlPlane) -> None:
+        first = plane.task("t1")
+        boxed = ObjectHandle(*pickled({"a": [first]}, "a value"), plane.runtime)
+        assert boxed.result() == {"a": [first]}
+
+    def test_its_value_is_waited_for(self, plane: ControlPlane) -> None:
+        first = plane.task("t1")
+        second = submit(plane, "t2", {"a": [first]})
+        assert second.explain()["sentence"] == "waits for its argument t1"
+        succeed(plane, first, 7)
+        until(lambda: second.state is TaskState.RUNNING)
+        assert plane.runtime.payload_cache.objects_of("t2") == [("result-t1", pickling.dumps(7))]
+
+    def test_pickling_one_for_another_process_is_refused(self, plane: ControlPlane) -> None:
+        with pytest.raises(TaskSubmissionError, match="another process"):
+            pickle.dumps(plane.task("t1"))
 
 
 class TestWaitedFor:

@@ -21,14 +21,14 @@ from tests.unit.lifecycle.driver import task
 class FakeActorHandle:
     """What the handle of an actor looks like to whoever pickles it."""
 
-    _rmcs_actor_handle = True
-
     def __init__(self, actor_id: str) -> None:
         described = replace(task(actor_id), kind="actor", actor=ActorDescription(actor_id))
         self._item = Item(described)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return str, (self._item.id,)
+
+    _rmcs_reference = __reduce__
 
     def moved(self, state: TaskState, cluster: str | None = "mac") -> None:
         self._item.moved(Transition(self._item.id, 1, state, 1, 0.0, "CODE", "sentence", cluster))

@@ -197,6 +197,8 @@ class ActorHandle:
         remember(name, cluster, self)
         return restore, (name, cluster, {name: shape.num_returns for name, shape in self._rmcs_methods.items()})
 
+    _rmcs_reference = __reduce__
+
 
 def _serves_or_over(item: Item) -> bool:
     return item.outcome is not None or item.state is TaskState.RUNNING

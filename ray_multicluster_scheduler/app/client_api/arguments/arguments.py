@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.modules.user_modules import with_users_modules
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
-from ray_multicluster_scheduler.common.object_argument import ObjectArgument
+from ray_multicluster_scheduler.common.object_argument import ObjectArgument, WithReferences
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments, ValueSource
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
@@ -35,17 +36,15 @@ def runtime_env_for(arguments: Arguments, given: Mapping[str, Any], modules: Ite
 def prepare_arguments(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, captured: tuple[Any, ...] = (), *, num_returns: int = 1
 ) -> Arguments:
-    """Replace handles by placeholders and pickle the rest. ``captured``: actors that the code refers to;
+    """Replace handles by placeholders and pickle the rest. ``captured``: handles that the code refers to;
     ``num_returns``: passed to an actor's method. Raises TaskSubmissionError for a value that cannot be pickled."""
-    sources: list[Handle] = []
+    sources: list[Any] = []
     if any(isinstance(value, Handle) for value in args) or any(isinstance(value, Handle) for value in kwargs.values()):
         places: dict[str, int] = {}
 
         def place(value: Any) -> Any:
             if not isinstance(value, Handle):
                 return value
-            if not value.done():
-                value._check_process()
             index = places.setdefault(value._item.id, len(sources))
             if index == len(sources):
                 sources.append(value)
@@ -53,14 +52,36 @@ def prepare_arguments(
 
         args = tuple(place(value) for value in args)
         kwargs = {key: place(value) for key, value in kwargs.items()}
-    data, modules, actors = _pickled_arguments(args, kwargs, name, () if num_returns == 1 else (num_returns,))
-    if captured:
-        actors = (*captured, *actors)
+    data, modules, inner = _pickled_arguments(args, kwargs, name, () if num_returns == 1 else (num_returns,))
+    if not (sources or captured or inner):
+        return Arguments(data, modules)
+    sources, actors, has_references = _with_inner(sources, [*captured, *inner])
     for source in sources:
+        if not source.done():
+            source._check_process()
         if isinstance(source, ObjectHandle):
             modules = modules | source.modules
-            actors = (*actors, *source.actors)
-    return Arguments(data, modules, tuple(sources), one_of_each(actors))
+    if has_references:
+        data = pickle.dumps(WithReferences(tuple(one._item.id for one in sources), data))
+    return Arguments(data, modules, tuple(sources), tuple(actors))
+
+
+def _with_inner(sources: Sequence[Handle], inner: Sequence[Any]) -> tuple[list[Handle], list[Any], bool]:
+    """The sources, followed by those among the handles ``inner`` and inside of put values; and the actors among these.
+    Each once. The last says whether there are references to sources."""
+    objects: dict[str, Handle] = {}
+    actors: dict[str, Any] = {}
+    pending = [*sources, *inner]
+    for one in pending:  # grows during the loop
+        if not isinstance(one, Handle):
+            actors.setdefault(one._item.id, one)
+        elif objects.setdefault(one._item.id, one) is one and isinstance(one, ObjectHandle):
+            pending += [handle for handle in one.handles if handle not in pending]
+    return (
+        list(objects.values()),
+        list(actors.values()),
+        any(isinstance(one, Handle) for one in pending[len(sources) :]),
+    )
 
 
 def check_arguments(args: object, kwargs: object, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -80,10 +101,10 @@ def check_arguments(args: object, kwargs: object, name: str) -> tuple[tuple[Any,
 
 
 def pickled(value: object, what: str) -> tuple[bytes, set[str], tuple[Any, ...]]:
-    """Pickle a value; returns also its modules and the actor handles in it. Raises TaskSubmissionError."""
-    actors: list[Any] = []
+    """Pickle a value; returns also its modules and the handles in it. Raises TaskSubmissionError."""
+    handles: list[Any] = []
     try:
-        data, modules = pickling.dumps_with_modules(value, actors)
+        data, modules = pickling.dumps_with_modules(value, handles)
     except SchedulerError:
         raise
     except Exception as error:
@@ -91,7 +112,7 @@ def pickled(value: object, what: str) -> tuple[bytes, set[str], tuple[Any, ...]]
             f"{what} cannot be pickled: {type(error).__name__}: {error}.",
             next_step="open files, locks and connections inside the function instead of passing or capturing them",
         ) from error
-    return data, modules, tuple(actors)
+    return data, modules, tuple(handles)
 
 
 def one_of_each(actors: Sequence[Any]) -> tuple[Any, ...]:
@@ -102,15 +123,15 @@ def one_of_each(actors: Sequence[Any]) -> tuple[Any, ...]:
 def _pickled_arguments(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, more: tuple[int, ...]
 ) -> tuple[bytes, set[str], tuple[Any, ...]]:
-    actors: list[Any] = []
+    handles: list[Any] = []
     try:
-        data, modules = pickling.dumps_with_modules((args, kwargs, *more), actors)
+        data, modules = pickling.dumps_with_modules((args, kwargs, *more), handles)
     except Exception:  # noqa: BLE001 - raised again below, with the name of the argument
         # Find the argument at fault; if each can be pickled separately, name all of them.
         for place, value in [*enumerate(args), *kwargs.items()]:
             pickled(value, f"argument {place!r} of {name}, a {type(value).__qualname__},")
         return pickled((args, kwargs), f"the arguments of {name}, taken together,")
-    return data, modules, tuple(actors)
+    return data, modules, tuple(handles)
 
 
 def _py_modules(source: ValueSource) -> list[str]:

@@ -27,15 +27,15 @@ class ObjectHandle(Handle):
 
     __module__ = "ray_multicluster_scheduler"  # pickled by its public name: inside a cluster, the native handle
 
-    __slots__ = ("actors", "digest", "modules")
+    __slots__ = ("digest", "handles", "modules")
 
-    def __init__(self, data: bytes, modules: set[str], actors: tuple[Any, ...], runtime: ControlPlane) -> None:
-        """``modules`` and ``actors`` are needed to unpickle it."""
+    def __init__(self, data: bytes, modules: set[str], handles: tuple[Any, ...], runtime: ControlPlane) -> None:
+        """``modules`` and ``handles`` are needed to unpickle it."""
         promise = Promise(f"object-{runtime.control_plane}-{next(_numbers)}")
         done = Complete(promise.id, TaskState.SUCCEEDED, 0, None, message="it was put")
         promise.ended(Outcome(done, CallResult(promise.id, 0, "succeeded", data)))
         super().__init__(promise, runtime)
-        self.digest, self.modules, self.actors = digest_of(data), modules, actors
+        self.digest, self.modules, self.handles = digest_of(data), modules, handles
 
     def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
         return self.digest, payload_of(outcome)

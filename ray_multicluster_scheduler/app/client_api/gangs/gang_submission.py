@@ -154,7 +154,7 @@ class GangSubmission:
         kwargs: dict[str, Any],
         amounts: Mapping[str, float],
     ) -> _Part:
-        arguments = prepare_arguments(args, kwargs, name, function.actors)
+        arguments = prepare_arguments(args, kwargs, name, function.handles)
         described = MemberDescription(
             name=name,
             requirements=amounts,

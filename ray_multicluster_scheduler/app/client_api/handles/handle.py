@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from ray_multicluster_scheduler.app.client_api.arguments.references import reference_to
 from ray_multicluster_scheduler.app.client_api.handles.as_completed import WaitableHandle
 from ray_multicluster_scheduler.app.client_api.options import item_id_of
 from ray_multicluster_scheduler.common.blob_names import digest_of
@@ -37,12 +38,15 @@ if TYPE_CHECKING:
 class Handle(WaitableHandle):
     """An item in progress or ended. Thread-safe; awaitable.
 
-    As an argument of a task, an actor or a method it stands for its value, for which that one waits. It belongs to the
+    As an argument of a task, an actor or a method it stands for its value, for which that one waits. Inside an argument
+    (a list, an object) or a function it arrives as a handle; that one waits for the value, too. It belongs to the
     control plane that took the item, and after its shutdown reports the last known state. The item continues when all
     its handles are dropped. A copy of a handle is the handle itself.
     """
 
     __slots__ = ("__weakref__", "_item", "_runtime")
+
+    _rmcs_reference = reference_to
 
     part: int | None = None
     """The index of the part of the item's value that it stands for; None for the whole value."""
@@ -201,11 +205,9 @@ class Handle(WaitableHandle):
 
     def __reduce__(self) -> NoReturn:
         raise TaskSubmissionError(
-            f"The handle of {self.id} is inside another object (a list, a closure), so it cannot be replaced by its "
-            "value; and a handle cannot be used in another process.",
+            f"The handle of {self.id} cannot be pickled: it cannot be used in another process.",
             task_id=self.id,
-            next_step="pass it as a separate argument, f(a, b) or f(*handles) instead of f([a, b]), "
-            "or wait for its result and pass that",
+            next_step="pass it to a task, an actor or a method, or wait for its result and pickle that",
         )
 
 

@@ -246,6 +246,11 @@ class NativeObjectHandle(NativeTaskHandle):
         return ""
 
 
+def put_object(value: Any, name: str) -> NativeObjectHandle:
+    """Store a value in the object store of this cluster."""
+    return NativeObjectHandle(runtime_context.connected_ray().put(value), name, runtime_context.item())
+
+
 def explain_child(child: str, kind: str, name: str, state: TaskState, parent: CurrentItem) -> dict[str, Any]:
     """Return the result of `explain` for an item that was submitted inside a cluster."""
     return {

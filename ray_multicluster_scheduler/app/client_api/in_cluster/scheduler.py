@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.app.client_api.in_cluster import (
     runtime_context,
 )
 from ray_multicluster_scheduler.app.client_api.in_cluster.actors import NativeActorHandle
-from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeObjectHandle, NativeTaskHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeObjectHandle, NativeTaskHandle, put_object
 from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobHandle, NativeJobs
 from ray_multicluster_scheduler.app.client_api.in_cluster.ray_callables import (
     DETACHED_NAMESPACE,
@@ -165,9 +165,7 @@ class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
 
     def put(self, value: Any) -> NativeObjectHandle:
         """Store a value in the object store of this cluster."""
-        return NativeObjectHandle(
-            runtime_context.connected_ray().put(value), f"a {type(value).__name__}", runtime_context.item()
-        )
+        return put_object(value, f"a {type(value).__name__}")
 
     def get(self, handles: Any, timeout: float | None = None, *, progress: bool | None = None) -> Any:
         """Return the value of one handle, or of many in order. Raises the first error; TaskTimeoutError. ``progress``

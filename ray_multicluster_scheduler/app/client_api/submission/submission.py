@@ -90,7 +90,7 @@ class Submission:
     ) -> tuple[TaskDescription, Arguments]:
         """Describe a task with these arguments. Raises TaskSubmissionError for a value that cannot be pickled."""
         function = template.function
-        arguments = prepare_arguments(args, kwargs, template.name, function.actors)
+        arguments = prepare_arguments(args, kwargs, template.name, function.handles)
         digest = digest_of(arguments.data)
         now = self._clock.now()
         task = TaskDescription(

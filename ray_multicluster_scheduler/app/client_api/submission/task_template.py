@@ -22,12 +22,12 @@ _EVERYWHERE = frozenset({"builtins", "cloudpickle", "ray_multicluster_scheduler"
 
 @dataclass(frozen=True, slots=True)
 class PickledFunction:
-    """A pickled function, the modules that it needs, and the actors that it captured."""
+    """A pickled function, the modules that it needs, and the handles that it captured."""
 
     data: bytes
     digest: str
     modules: frozenset[str]
-    actors: tuple[Any, ...]
+    handles: tuple[Any, ...]
 
 
 _pickle_cache: FunctionPickleCache[PickledFunction] = FunctionPickleCache()
@@ -95,6 +95,6 @@ def _pickled_function(fn: Callable[..., Any], name: str, number: int) -> Pickled
 def _pickle_now(shipped: Callable[..., Any], name: str, number: int) -> PickledFunction:
     if number != 1:
         shipped = SeveralReturns(shipped, number)
-    data, modules, actors = pickled(shipped, f"the function {name}")
+    data, modules, handles = pickled(shipped, f"the function {name}")
     needed = (module for module in modules if module.partition(".")[0] not in _EVERYWHERE)
-    return PickledFunction(data, digest_of(data), frozenset(needed), actors)
+    return PickledFunction(data, digest_of(data), frozenset(needed), handles)

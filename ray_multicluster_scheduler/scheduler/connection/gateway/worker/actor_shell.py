@@ -11,6 +11,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 import ray
@@ -26,7 +27,6 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code im
     Outcome,
     Tee,
     failed,
-    load_arguments,
     load_call,
     not_loadable,
     succeeded,
@@ -65,8 +65,7 @@ class _Shell:
 
     def _construct(self, homes: Homes, cls: bytes, arguments: bytes, objects: tuple[bytes, ...]) -> Outcome:
         try:
-            made = pickling.loads(cls)
-            args, kwargs = load_arguments(homes, arguments, objects)
+            made, args, kwargs, _ = load_call(homes, arguments, objects, partial(pickling.loads, cls))
         except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; every error is reported
             return not_loadable(error), b""
         try:
@@ -97,7 +96,7 @@ class _Shell:
         if arguments is None:
             arguments, *separate = separate
         try:
-            return method, *load_call(homes, arguments, separate)
+            return load_call(homes, arguments, separate, lambda: method)
         except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; every error is reported
             return self._pack((not_loadable(error), b""))
 

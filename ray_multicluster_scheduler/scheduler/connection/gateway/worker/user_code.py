@@ -6,17 +6,23 @@ import io
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.home_paths import move_home_paths
 from ray_multicluster_scheduler.common.import_errors import explain_import, note_import
-from ray_multicluster_scheduler.common.object_argument import fill_in
+from ray_multicluster_scheduler.common.object_argument import (
+    ReferencedValues,
+    WithReferences,
+    fill_in,
+    references_to,
+)
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Homes
 
 Outcome: TypeAlias = tuple[dict[str, Any], bytes]
 """The head and the payload of an envelope."""
 
+T = TypeVar("T")
 _KEPT_FUNCTIONS = 128
 _functions: OrderedDict[str, Callable[..., Any]] = OrderedDict()
 _MAX_TEXT = 20_000
@@ -32,20 +38,29 @@ def load_function(digest: str, function: bytes) -> Callable[..., Any]:
     return target
 
 
-def load_arguments(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Unpickle arguments, insert objects, and move paths to this cluster's home. Raises any exception of unpickling."""
-    args, kwargs, _ = load_call(homes, arguments, objects)
-    return args, kwargs
+def load_call(
+    homes: Homes, arguments: bytes, objects: Sequence[bytes], load: Callable[[], T]
+) -> tuple[T, Sequence[Any], dict[str, Any], int]:
+    """Load the code by ``load``, unpickle the arguments, insert objects, and move paths to this cluster's home. Raises
+    any exception of unpickling. The last is the number of values that a method returns (in the pickle, 1 is left out).
+    """
+    call = pickling.loads(arguments)
+    if not isinstance(call, WithReferences):
+        return _load_call(homes, call, objects, load)
+    with references_to(ReferencedValues(dict(zip(call.names, objects, strict=True)))):
+        return _load_call(homes, pickling.loads(call.pickled), objects, load)
 
 
-def load_call(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple[Sequence[Any], dict[str, Any], int]:
-    """The same for a method, with the number of values that it returns (in the pickle, 1 is left out)."""
-    args, kwargs, *returns = pickling.loads(arguments)
+def _load_call(
+    homes: Homes, call: Sequence[Any], objects: Sequence[bytes], load: Callable[[], T]
+) -> tuple[T, Sequence[Any], dict[str, Any], int]:
+    target = load()
+    args, kwargs, *returns = call
     if objects:
         args, kwargs = fill_in(args, kwargs, lambda index: pickling.loads(objects[index]))
     if homes is not None:
         (args, kwargs), _ = move_home_paths((args, kwargs), *homes)
-    return args, kwargs, returns[0] if returns else 1
+    return target, args, kwargs, returns[0] if returns else 1
 
 
 def succeeded(value: Any, of: str) -> Outcome:

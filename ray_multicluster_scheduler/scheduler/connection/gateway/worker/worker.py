@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code im
     Outcome,
     Tee,
     failed,
-    load_arguments,
+    load_call,
     load_function,
     not_loadable,
     succeeded,
@@ -84,8 +84,8 @@ def _call(task: TaskOrder, separate: Sequence[bytes]) -> Outcome:
     if arguments is None:
         arguments, *separate = separate
     try:
-        target = load_function(task.digest, function)
-        args, kwargs = load_arguments(task.homes, arguments, separate)
+        load = partial(load_function, task.digest, function)
+        target, args, kwargs, _ = load_call(task.homes, arguments, separate, load)
     except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; every error is reported
         return not_loadable(error), b""
     began = time.monotonic()
