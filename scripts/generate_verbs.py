@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 CLIENT = Path(__file__).resolve().parents[1] / "ray_multicluster_scheduler" / "app" / "client_api"
-SOURCES = ("scheduler.py", "job_wait.py", "queue_verbs.py")
+SOURCES = ("scheduler.py", "job_verbs.py", "queue_verbs.py")
 """Where the methods are defined."""
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.async_verbs import AsyncVerbs
 from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BlockingCallThreads
-from ray_multicluster_scheduler.app.client_api.job_wait import AwaitedJobs, ended_jobs
+from ray_multicluster_scheduler.app.client_api.job_verbs import AwaitedJobs, ended_jobs
 from ray_multicluster_scheduler.common.current_item import cluster_here
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventDict, EventIterator

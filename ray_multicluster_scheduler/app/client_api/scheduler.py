@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
 from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission, handles_of
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
-from ray_multicluster_scheduler.app.client_api.job_wait import JobVerbs
+from ray_multicluster_scheduler.app.client_api.job_verbs import JobVerbs
 from ray_multicluster_scheduler.app.client_api.options import (
     ActorOptions,
     GangOptions,

@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.app.client_api.in_cluster.ray_callables import (
     submission_error,
 )
 from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import UnsupportedVerbs
-from ray_multicluster_scheduler.app.client_api.job_wait import JobVerbs
+from ray_multicluster_scheduler.app.client_api.job_verbs import JobVerbs
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import (
     check_namespace,
     check_recursive,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.job_wait import JobVerbs
+from ray_multicluster_scheduler.app.client_api.job_verbs import JobVerbs
 from ray_multicluster_scheduler.common.exception import JobsFailedError, SchedulerError, TaskTimeoutError
 
 
