@@ -25,6 +25,9 @@ class CircuitBreaker:
         self._limit = failures
         self._recovery_s = recovery_s
         self.failures_in_a_row = self._silences = 0
+        self.crashes_in_a_row = 0
+        """Attempts whose worker crashed, since the last that ended otherwise. They never open it, because user code may
+        be the cause; `explain` mentions them."""
         self.last_failure = ""
         """What failed last, as the end of a sentence that begins with "the last time,"; empty if unknown."""
         self._opened_at: float | None = None

@@ -19,7 +19,9 @@ from ray_multicluster_scheduler.common.notices import shorten
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.store.records import EventRecord, LogEntry, OperationRecord
 from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_events
+from ray_multicluster_scheduler.scheduler.lifecycle import timers
 from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotTaken
+from ray_multicluster_scheduler.scheduler.policy.reasons import STALE_SNAPSHOT
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import (
     CLUSTER,
     TELEMETRY,
@@ -90,7 +92,8 @@ class EventPublisher:
 
     def on_scheduler_event(self, event: object) -> None:
         """From any thread, for each event that is posted to the scheduler."""
-        if isinstance(event, _CLUSTER_EVENTS) and not self._check_due:
+        begins_probe = isinstance(event, scheduler_events.TimerFired) and timers.is_refresh(event.key)
+        if (begins_probe or isinstance(event, _CLUSTER_EVENTS)) and not self._check_due:
             self._check_due = True
             self._runtime.call_soon(lambda: self._runtime.manager.when_durable(self._check))
         if isinstance(event, SnapshotTaken) and len(self.hub):
@@ -197,22 +200,31 @@ class ClusterChangeDetector:
 
     def check(self) -> None:
         """Compare, and note what changed."""
-        now = dict(self._facts())
+        now = {name: _unless_only_old(facts, self._published.get(name)) for name, facts in self._facts().items()}
         for name in [*now, *(set(self._published) - set(now))]:
             facts = now.get(name, {"state": "REMOVED", "sentence": "is not configured any more"})
             before = self._published.get(name, {})
             if _compared(facts) != _compared(before):
-                document = json.dumps({"before": before.get("state"), **facts}).encode()
+                shown = {key: value for key, value in facts.items() if key != "stale"}
+                document = json.dumps({"before": before.get("state"), **shown}).encode()
                 self._note(OperationRecord(CLUSTER, name, self._clock.now(), None, document))
         self._published = now
 
 
 def _compared(facts: ClusterFacts) -> Iterable[Any]:
-    return sorted((key, value) for key, value in facts.items() if key != "sentence")
+    return sorted((key, value) for key, value in facts.items() if key not in ("sentence", "stale"))
+
+
+def _unless_only_old(facts: ClusterFacts, before: ClusterFacts | None) -> ClusterFacts:
+    """The facts, with the state that was published before if the cluster is only stale because nobody queries it."""
+    if before is None or facts["state"] != STALE_SNAPSHOT or not facts["stale"]:
+        return facts
+    known = before["state"] in explanation.ANSWERING
+    return {**facts, "state": before["state"], "sentence": before["sentence"]} if known else facts
 
 
 def _facts(row: dict[str, Any]) -> ClusterFacts:
-    facts = {key: row[key] for key in ("state", "sentence", "cordoned", "paused")}
+    facts = {key: row[key] for key in ("state", "sentence", "stale", "cordoned", "paused")}
     others = row["other_control_planes"]
     if not others:
         return facts

@@ -38,6 +38,7 @@ FORGOTTEN = "it ended long ago and was forgotten"
 ANSWERING = frozenset({"UP", DASHBOARD_SILENT, LINK_FAILED})
 """States of clusters that report their resources, although some kinds of items may not be sent there."""
 _MOST_DIGITS = 9
+_QUERIED_LATER = "queried when an item waits for it, or on request"
 _MARKERS = markers("", "", 0, 0)
 
 
@@ -72,6 +73,7 @@ def item_explanation(runtime: Runtime, task_id: str) -> Explanation:
         code=ABANDONED if abandoned else code,
         sentence=abandoned.message if abandoned else sentence,
         **_wait_fields(runtime, record, now),
+        notes=_crash_notes(runtime, record),
         attempts=[row.to_dict() for row in attempts_of(history, record.fences)],
         runtime_env=_without_secrets(prepared.runtime_env) if prepared else None,
         converted_paths=[list(pair) for pair in prepared.converted] if prepared else [],
@@ -180,6 +182,18 @@ def _cluster_note(runtime: Runtime, record: TaskRecord) -> str:
     if trouble.code != CLUSTER_SUSPECT or record.task.kind == "job":  # these are not given up
         return note
     return f"{note} (it is given up after {runtime.config.settings.lost_after_s:g} s)"
+
+
+def _crash_notes(runtime: Runtime, record: TaskRecord) -> list[str]:
+    """Clusters whose workers crashed so often that one might expect their breakers to be open."""
+    limit = runtime.config.settings.breaker_failures
+    crashes = {state.name: state.breaker.crashes_in_a_row for state in runtime.machine.registry}
+    return [
+        f"{name}: the workers of the last {count} attempts there crashed; that does not count for breaker_failures "
+        f"({limit}), because user code can be the cause"
+        for name, count in crashes.items()
+        if count >= limit and (name == record.cluster or not record.state.terminal)
+    ]
 
 
 def _being_started(cluster: str, seconds: float) -> str:
@@ -321,8 +335,9 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     if trouble is not None:  # only one of the two ways to the cluster may be closed
         unaffected = {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}
         sentence = trouble.sentence + unaffected.get(trouble.code, "")
-    if stale and not runtime.machine.registry.state(name).refreshing:  # no item waits for it, so it is not queried
-        sentence = sentence.replace("a request is under way", "it is queried when an item waits for it, or on request")
+    if not runtime.machine.registry.state(name).refreshing:  # no item waits for it, so it is not queried
+        sentence = sentence.replace("a request is under way", f"it is {_QUERIED_LATER}")
+        sentence = sentence.replace("is being tried again", f"is {_QUERIED_LATER}")
     starting = runtime.links.starting_since(name)
     waits = "" if return_wait_s is None else _awaited_agent(return_wait_s)
     starts = "" if starting is None else _being_started(name, now - starting)

@@ -66,6 +66,7 @@ def _head(story: Mapping[str, Any]) -> str:
         lines.append(f"  repeats: {story['repeats']}")
     if story.get("repeated_by"):
         lines.append(f"  repeated by: {', '.join(story['repeated_by'])}")
+    lines += [f"  note: {one}" for one in story.get("notes") or ()]
     if story.get("unblocked_by"):
         lines.append(f"  goes on when: {story['unblocked_by']}")
     estimate = story.get("estimate")
@@ -152,6 +153,7 @@ def explanation_html(story: Mapping[str, Any]) -> str:
     kinds = ("id", "kind", "name", "owner", "state", "cluster", "attempt", "code", "sentence")
     facts = [(name, story.get(name)) for name in kinds]
     facts += [("repeats", story.get("repeats")), ("repeated by", ", ".join(story.get("repeated_by") or ()))]
+    facts += [("note", "; ".join(story.get("notes") or ()))]
     facts += [("goes on when", story.get("unblocked_by")), ("position in the queue", queue.get("position"))]
     tables = [html_facts("", [*facts, ("may start", estimate.get("text"))])]
     if decision:

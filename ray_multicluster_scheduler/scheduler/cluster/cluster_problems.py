@@ -52,7 +52,8 @@ def unreachable(failed: SnapshotFailure, breaker: CircuitBreaker, now: float) ->
 
 def breaker_problem(breaker: CircuitBreaker, now: float) -> ClusterProblem:
     """Its circuit breaker is open or half open."""
-    return ClusterProblem(reasons.BREAKER_OPEN, _failing(breaker, now))
+    probed = breaker.state(now) is BreakerState.HALF_OPEN
+    return ClusterProblem(reasons.BREAKER_HALF_OPEN if probed else reasons.BREAKER_OPEN, _failing(breaker, now))
 
 
 def silent_link(silent_s: float, lost_after_s: float, breaker: CircuitBreaker, now: float) -> ClusterProblem:
@@ -60,7 +61,8 @@ def silent_link(silent_s: float, lost_after_s: float, breaker: CircuitBreaker, n
     also = "" if breaker.state(now) is BreakerState.CLOSED else f"; {_failing(breaker, now)}"
     if silent_s >= lost_after_s:
         return ClusterProblem(reasons.CLUSTER_LOST, f"its link has been silent for {silent_s:.0f} s: it is lost{also}")
-    return ClusterProblem(reasons.CLUSTER_SUSPECT, f"its link has been silent for {silent_s:.0f} s{also}")
+    what = f"has been silent for {silent_s:.0f} s" if silent_s >= 1.0 else "broke less than a second ago"
+    return ClusterProblem(reasons.CLUSTER_SUSPECT, f"its link {what}{also}")
 
 
 def _failing(breaker: CircuitBreaker, now: float) -> str:

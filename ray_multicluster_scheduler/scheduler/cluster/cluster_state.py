@@ -215,13 +215,15 @@ class ClusterState:
         self.dashboard_failure = SnapshotFailure(since, sentence, permanent=False)
         return since
 
-    def record_snapshot_failure(self, sentence: str, *, permanent: bool, now: float, awaited: bool = False) -> None:
+    def record_snapshot_failure(
+        self, sentence: str, *, permanent: bool, now: float, awaited: bool = False, requested: bool = True
+    ) -> None:
         """A snapshot failed. ``awaited``: it could not be requested because the link is down, which is known
-        already."""
-        self.refreshing = False
+        already. Only what the scheduler ``requested`` counts for the breaker, not how often people look."""
+        self.refreshing = self.refreshing and not requested
         self.refresh_failure = SnapshotFailure(now, sentence, permanent, awaited)
         self.silent_since = now if self.silent_since is None else self.silent_since
-        if not awaited and self._counts_as_failure(now):
+        if requested and not awaited and self._counts_as_failure(now):
             self.silence_counted_at = now
             self.breaker.record_failure(now, f"the snapshot request failed: {sentence}", silence=True)
 

@@ -23,7 +23,8 @@ class Health:
 class HealthChecker:
     """Lives on one loop; the machine gets the results, too.
 
-    Concurrent checks of one cluster share one request: five of them on an unreachable cluster count as one failure.
+    Concurrent checks of one cluster share one request. Failed checks do not count for the circuit breaker: how often
+    people look says nothing about a cluster.
     """
 
     def __init__(self, monitor: ClusterMonitor, names: Callable[[], Sequence[str]]) -> None:
@@ -34,7 +35,7 @@ class HealthChecker:
         """Take a snapshot of a cluster now."""
         running = self._running.get(name)
         if running is None:
-            running = self._running[name] = asyncio.ensure_future(self._monitor.refresh(name))
+            running = self._running[name] = asyncio.ensure_future(self._monitor.refresh(name, requested=False))
             running.add_done_callback(lambda _: self._running.pop(name, None))
         result = await asyncio.shield(running)  # cancelling one caller does not affect the others
         if isinstance(result, SnapshotFailed):

@@ -67,7 +67,8 @@ class SnapshotFailed:
     """A snapshot failed: no answer, or an answer that is not from a Ray dashboard.
 
     ``permanent``: no retry can help before an operator corrects the configuration (wrong token, …). ``awaited``: it
-    could not be requested, because the link is down or the agent is not back yet.
+    could not be requested, because the link is down or the agent is not back yet. ``requested``: it answers a
+    RefreshSnapshot, not somebody who looked at the cluster.
     """
 
     cluster: str
@@ -75,6 +76,7 @@ class SnapshotFailed:
     sentence: str
     permanent: bool = False
     awaited: bool = False
+    requested: bool = True
 
 
 @dataclass(frozen=True, slots=True)

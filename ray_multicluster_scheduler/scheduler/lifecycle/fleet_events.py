@@ -58,7 +58,9 @@ class FleetEvents:
         state = self._find_and_reschedule(event.cluster)
         if state is None:
             return
-        state.record_snapshot_failure(event.sentence, permanent=event.permanent, now=now, awaited=event.awaited)
+        state.record_snapshot_failure(
+            event.sentence, permanent=event.permanent, now=now, awaited=event.awaited, requested=event.requested
+        )
         # Jobs have no link that reports a loss: their cluster is lost when it does not answer for this time.
         if state.silent_since is not None and now - state.silent_since >= self._machine.settings.lost_after_s:
             self._mark_lost(state, now, jobs=True, sentence=event.sentence)

@@ -52,6 +52,11 @@ def refresh_key(cluster: str) -> str:
     return f"refresh:{cluster}"
 
 
+def is_refresh(key: str) -> bool:
+    """Is it the timer of a snapshot?"""
+    return split(key)[0] == "refresh"
+
+
 def lost_key(cluster: str) -> str:
     """``lost_after_s`` of a link without contact."""
     return f"lost:{cluster}"

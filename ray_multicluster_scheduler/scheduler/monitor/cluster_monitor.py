@@ -31,8 +31,8 @@ class ClusterMonitor:
     ) -> None:
         self._links, self._clients, self._clock, self._post = links, clients, clock, post
 
-    async def refresh(self, cluster: str) -> SnapshotTaken | SnapshotFailed:
-        """Take a snapshot; post the result and return it."""
+    async def refresh(self, cluster: str, *, requested: bool = True) -> SnapshotTaken | SnapshotFailed:
+        """Take a snapshot; post the result and return it. ``requested``: by the scheduler machine."""
         result: SnapshotTaken | SnapshotFailed
         try:
             result = SnapshotTaken(await self._snapshot(cluster))
@@ -40,10 +40,11 @@ class ClusterMonitor:
             code, permanent = "CLUSTER_UNREACHABLE", isinstance(error, ConfigurationError)
             if isinstance(error, (DashboardProblem, LinkProblem)):
                 code, permanent = error.code, error.permanent
-            result = SnapshotFailed(cluster, code, str(error), permanent, awaited=isinstance(error, LinkDownError))
+            awaited = isinstance(error, LinkDownError)
+            result = SnapshotFailed(cluster, code, str(error), permanent, awaited, requested)
         except Exception as error:  # noqa: BLE001 - the machine waits for a result
             _log.exception("unexpected error while taking a snapshot of cluster %s", cluster)
-            result = SnapshotFailed(cluster, "DEFECT", f"{type(error).__name__}: {error}")
+            result = SnapshotFailed(cluster, "DEFECT", f"{type(error).__name__}: {error}", requested=requested)
         self._post(result)
         return result
 

@@ -13,6 +13,7 @@ CLUSTER_DEAD = "CLUSTER_DEAD"
 CLUSTER_UNREACHABLE = "CLUSTER_UNREACHABLE"
 CLUSTER_MISCONFIGURED = "CLUSTER_MISCONFIGURED"
 BREAKER_OPEN = "BREAKER_OPEN"
+BREAKER_HALF_OPEN = "BREAKER_HALF_OPEN"
 HEAD_SILENT = "HEAD_SILENT"
 LINK_FAILED = "LINK_FAILED"
 DASHBOARD_SILENT = "DASHBOARD_SILENT"
@@ -50,6 +51,7 @@ HEALTH_CODES = frozenset(
         CLUSTER_UNREACHABLE,
         CLUSTER_MISCONFIGURED,
         BREAKER_OPEN,
+        BREAKER_HALF_OPEN,
         HEAD_SILENT,
         LINK_FAILED,
         DASHBOARD_SILENT,
@@ -66,6 +68,7 @@ UNBLOCKED_BY: dict[str, str] = {
     CLUSTER_UNREACHABLE: "{cluster} is started, or its `dashboard` address is corrected",
     CLUSTER_MISCONFIGURED: "an operator corrects the entry of {cluster} in clusters.yaml",
     BREAKER_OPEN: "a probe of {cluster} is answered",
+    BREAKER_HALF_OPEN: "the probe of {cluster} is answered",
     HEAD_SILENT: "the head of {cluster} answers again",
     LINK_FAILED: "a link to {cluster} can be made",
     DASHBOARD_SILENT: "the dashboard of {cluster} answers again",

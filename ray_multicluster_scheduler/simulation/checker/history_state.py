@@ -382,7 +382,8 @@ class HistoryState:
 
     def _snapshot_failed(self, at: float, cluster: ClusterState, event: events.SnapshotFailed) -> None:
         cluster.snapshot_failed = True
-        self._count_failure(cluster)
+        if event.requested:
+            self._count_failure(cluster)
 
     def _dashboard_checked(self, at: float, cluster: ClusterState, event: events.DashboardChecked) -> None:
         cluster.dashboard_ok = event.sentence is None

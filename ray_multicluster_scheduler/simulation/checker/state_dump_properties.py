@@ -162,6 +162,7 @@ _CLUSTER_REASONS: dict[str, Callable[[_Candidate], bool]] = {
     "CORDONED": lambda one: one.cluster.cordoned,
     "QUEUE_PAUSED": lambda one: one.cluster.paused,
     "BREAKER_OPEN": lambda one: one.cluster.breaker_may_be_open,
+    "BREAKER_HALF_OPEN": lambda one: one.cluster.breaker_may_be_open,
     "CLUSTER_SUSPECT": lambda one: one.cluster.link == "down",
     "CLUSTER_DEAD": lambda one: one.cluster.dead_since is not None,
     "CLUSTER_LOST": lambda one: one.cluster.link == "down",

@@ -52,7 +52,7 @@ def test_all_is_well_without_a_configuration_of_ones_own(service: HttpService, r
 def unreachable(service: HttpService, why: str) -> None:
     """From now on, whichever cluster is asked."""
 
-    def refresh(cluster: str) -> Any:
+    def refresh(cluster: str, *, requested: bool) -> Any:
         failed = events.SnapshotFailed(cluster, "CLUSTER_UNREACHABLE", why)
         service.plane.post(failed)
         answer = service.plane.runtime._loop.create_future()

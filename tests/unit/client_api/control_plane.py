@@ -56,7 +56,7 @@ class ControlPlane:
         if self.obedient or order.force:
             self.post(events.AttemptFinished(order.task_id, order.attempt, "cancelled"))
 
-    def refresh(self, cluster: str) -> None:
+    def refresh(self, cluster: str, *, requested: bool = True) -> None:
         self.post(events.SnapshotTaken(snapshot(cluster, self.runtime.clock.now(), 8)))
 
     def check_dashboard(self, cluster: str) -> None:

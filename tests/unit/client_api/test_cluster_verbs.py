@@ -34,11 +34,11 @@ class SilentPlane(ControlPlane):
 
     alive = True
 
-    def refresh(self, cluster: str) -> None:
+    def refresh(self, cluster: str, *, requested: bool = True) -> None:
         if self.alive:
             super().refresh(cluster)
         else:
-            self.post(events.SnapshotFailed(cluster, "SILENT", "nobody answers"))
+            self.post(events.SnapshotFailed(cluster, "SILENT", "nobody answers", requested=requested))
 
     def fall_silent(self) -> None:
         self.alive = False

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from ray_multicluster_scheduler.common.exception import UnknownItemError
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
+from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
 from tests.unit.client_api.control_plane import ControlPlane
 from tests.unit.lifecycle.driver import job
@@ -79,6 +80,20 @@ def test_ids_that_mean_nothing_here(plane: ControlPlane) -> None:
     plane.task("t1")
     with pytest.raises(UnknownItemError, match="is a task, not a job"):
         plane.runtime.job_info("t1")
+
+
+def test_crashes_that_do_not_open_the_breaker_are_mentioned() -> None:
+    with ControlPlane(breaker_failures=2) as plane:
+        for number in range(3):
+            crashed = plane.task(f"t{number}", crash_retries=0)
+            plane.post(events.AttemptFinished(crashed.id, 1, "failed", FailureClass.CRASH, sentence="its worker died"))
+            assert crashed.exception(5) is not None
+        following = plane.task("next")
+        (note,) = following.explain()["notes"]
+        assert note.startswith("mac: the workers of the last 3 attempts there crashed; that does not count for breaker")
+        assert f"  note: {note}\n" in str(following.explain())
+        plane.finish(following)
+        assert plane.task("later").explain()["notes"] == []
 
 
 def test_the_words_for_jobs_that_are_over() -> None:

@@ -126,6 +126,7 @@ def test_an_open_breaker_reports_when_it_is_probed() -> None:
     assert (trouble.code, trouble.sentence) == ("BREAKER_OPEN", "it failed 5 times in a row and is tried again in 50 s")
     probed = state.problem(80.0)
     assert probed is not None
+    assert probed.code == "BREAKER_HALF_OPEN"
     assert probed.sentence == "it failed 5 times in a row and is being tried again"
 
 
@@ -190,11 +191,15 @@ def test_an_answer_after_silence_counts_for_the_breaker() -> None:
 
 
 def test_how_often_people_look_does_not_open_the_breaker() -> None:
-    """Each look asks; of those without an answer, one counts in each ``snapshot_interval_s``."""
+    """Each look asks, and none counts. Of the scheduler's own requests one counts in each ``snapshot_interval_s``."""
     state = heard(source="http")
     state.link_closed()
     for look in range(100):
-        state.record_snapshot_failure("timed out", permanent=False, now=20.0 + look / 10)
+        at = 20.0 + look / 10
+        state.record_snapshot_failure("timed out", permanent=False, now=at, requested=False)
+    assert (state.breaker.failures_in_a_row, code(state, 30.0)) == (0, "STALE_SNAPSHOT")
+    for request in range(100):
+        state.record_snapshot_failure("timed out", permanent=False, now=20.0 + request / 10)
     assert (state.breaker.failures_in_a_row, code(state, 30.0)) == (2, "STALE_SNAPSHOT")
     state.record_snapshot(snapshot("c", 30.0, 8, source="http"), 30.0)
     state.record_snapshot_failure("timed out", permanent=False, now=30.1)
@@ -212,6 +217,9 @@ def test_a_probe_that_fails_counts_however_soon_it_comes() -> None:
 def test_a_silent_link_is_suspect_and_then_lost() -> None:
     state = heard()
     state.link_down(20.0)
+    just_now = state.problem(20.2)
+    assert just_now is not None
+    assert just_now.sentence == "its link broke less than a second ago"
     assert code(state, 30.0) == "CLUSTER_SUSPECT"
     assert code(state, 80.0) == "CLUSTER_LOST"
     state.link_up("3.11.9", "2.60.0", 90.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model import FailureClass, TaskState
+from ray_multicluster_scheduler.common.model import FailureClass, NodeSnapshot, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Complete, Persist, SetTimer
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task, with_lost_job
@@ -210,6 +210,31 @@ def test_a_failed_probe_opens_it_again() -> None:
     driver.no_answer("a")
     assert driver.machine.record("new").code == "BREAKER_OPEN"
     assert SetTimer("refresh:a", driver.now + 60) in driver.said(SetTimer)
+
+
+def test_one_probe_per_recovery_period_however_often_people_look() -> None:
+    """Somebody watches the status: what he finds counts nothing, and does not answer the machine's own request."""
+    driver = Driver(cluster("a"), breaker_failures=2, breaker_recovery_s=6, snapshot_interval_s=1)
+    driver.submit(task("t", cpus=8))
+    driver.snapshot("a", nodes=(NodeSnapshot("n1", {"CPU": 8.0}, {"CPU": 0.0}),), source="http")
+    state = driver.machine.registry.state("a")
+    look = events.SnapshotFailed("a", "REFUSED", "connection refused", requested=False)
+    probes = 0
+    for _ in range(600):
+        driver.send(look, after=0.1)
+        if not driver.asked():  # the machine's own request is due by its timer, or with any event after that
+            continue
+        if state.breaker.failures_in_a_row >= 2:
+            probes += 1
+            problem = driver.machine.view("a", driver.now).problem
+            assert problem is not None
+            assert (problem.code, "is being tried again" in problem.sentence) == ("BREAKER_HALF_OPEN", True)
+        driver.send(look)
+        assert driver.asked() == [], "the machine's request is under way"
+        driver.no_answer("a")
+    assert probes in (9, 10), "60 s, one each 6 s"
+    assert state.breaker.failures_in_a_row == 2 + probes
+    assert driver.machine.record("t").code == "BREAKER_OPEN"
 
 
 @pytest.mark.parametrize("failure", ["user", "crash", "permanent"])

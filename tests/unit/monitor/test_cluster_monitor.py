@@ -146,11 +146,12 @@ async def test_without_a_dashboard_a_link_that_is_down_is_no_failure_of_the_clus
 
 
 async def test_those_who_look_in_the_same_moment_are_one_question() -> None:
-    """And one that fails is one failure: five of them would open the breaker."""
+    """Its answer is not the one that the scheduler has requested."""
     world = World(Dashboard(REFUSED))
     answers = await asyncio.gather(*(world.health.check("a") for _ in range(5)))
     assert len(world.heard) == 1
     assert {one.sentence for one in answers} == {"connection refused."}
+    assert [one.requested for one in world.heard if isinstance(one, SnapshotFailed)] == [False]
     await world.health.check("a")
     assert len(world.heard) == 2, "who asks later asks anew"
 

@@ -102,7 +102,7 @@ class ServicePlane:
         self.cancelled.append(order)
         self.post(events.AttemptFinished(order.task_id, order.attempt, "cancelled"))
 
-    def refresh(self, cluster: str) -> Any:
+    def refresh(self, cluster: str, *, requested: bool = True) -> Any:
         """For the machine, which does not wait, and for health checks, which do."""
         taken = events.SnapshotTaken(snapshot(cluster, self.runtime.clock.now(), self.cpus))
         self.post(taken)

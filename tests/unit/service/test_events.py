@@ -13,7 +13,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.control_plane.admin_api.events import event_socket
+from ray_multicluster_scheduler.control_plane.runtime.event_publisher import ClusterChangeDetector
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.scheduler_core.events import event_hub
 from tests.unit.client_api.control_plane import until
@@ -197,6 +199,52 @@ def test_what_becomes_of_a_cluster_is_told_and_kept(service: HttpService, read: 
     numbers = [one["number"] for one in read("/api/v1/events?types=cluster&since=0").until(cordoned=False)]
     assert numbers == sorted(numbers)
     assert len(numbers) >= 3
+
+
+def test_a_cluster_that_nobody_queries_is_no_news(service: HttpService) -> None:
+    """Its data is old after some time, and new when somebody looks; only an answer that is missing is an event."""
+    facts: dict[str, Any] = {"state": "UP", "sentence": "", "stale": False, "cordoned": False, "paused": None}
+    old = facts | {"state": "STALE_SNAPSHOT", "sentence": "its last snapshot is 16 s old", "stale": True}
+    missing = old | {"sentence": "its last snapshot is 16 s old: connection refused", "stale": False}
+    rows = [facts, old, facts, old, old | {"cordoned": True}, old, missing, facts]
+    noted: list[dict[str, Any]] = []
+    changes = ClusterChangeDetector(
+        lambda: {"mac": rows[0]}, lambda note: noted.append(json.loads(note.document)), SystemClock()
+    )
+    while len(rows) > 1:
+        rows.pop(0)
+        changes.check()
+    assert [(one["before"], one["state"], one["cordoned"]) for one in noted] == [
+        ("UP", "UP", True),
+        ("UP", "UP", False),
+        ("UP", "STALE_SNAPSHOT", False),
+        ("STALE_SNAPSHOT", "UP", False),
+    ]
+    assert "stale" not in noted[0]
+
+
+def test_a_probe_of_a_cluster_whose_breaker_is_open_is_an_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"breaker_failures": 1, "breaker_recovery_s": 0.5, "snapshot_interval_s": 0.2}
+    with HttpService(tmp_path / "state", **settings) as service:
+        service.submit("t1", cpus=8)
+        until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
+        monkeypatch.setattr(service.plane, "refresh", lambda _: None)
+        service.submit("t2", cpus=8)
+        failed = events.SnapshotFailed("mac", "CLUSTER_UNREACHABLE", "nobody answers")
+        service.plane.post(events.LinkClosed("mac", "it ended"))
+        service.plane.post(failed)
+        reader = EventReader(service.port, "/api/v1/events?types=cluster&since=0")
+        try:
+            probed = reader.until(state="BREAKER_HALF_OPEN")[-1]
+            assert probed["before"] == "BREAKER_OPEN"
+            assert "is being tried again" in probed["sentence"]
+            assert service.get("/api/v1/clusters/mac?refresh=false")["state"] == "BREAKER_HALF_OPEN"
+            service.plane.post(failed)
+            assert reader.until(before="BREAKER_HALF_OPEN")[-1]["state"] == "BREAKER_OPEN"
+        finally:
+            reader.close()
 
 
 def test_load_is_told_without_a_number_and_is_not_told_again(service: HttpService, read: Read) -> None:

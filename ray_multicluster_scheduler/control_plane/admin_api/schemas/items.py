@@ -152,6 +152,7 @@ class Explanation(ApiModel):
     queue: dict[str, Any] | None = optional("Its position, and the items before it.")
     estimate: dict[str, Any] | None = optional("When it may start.")
     decision: dict[str, Any] | None = optional("The decision, with a verdict on each cluster.")
+    notes: list[str] = optional("What else is worth knowing, such as crashes of workers.")
     attempts: list[dict[str, Any]] = optional()
     history: list[dict[str, Any]] = optional("Every step, oldest first.")
 
