@@ -197,7 +197,7 @@ async def what_happened_during_a_cut_is_told_after_it() -> None:
     wire.reader.feed_eof()
     await asyncio.wait_for(serving, 5)
     about = {"id": "t1", "attempt": 1}
-    agent._handle_worker(Message("started", {**about, "at": 5.0, "node": "n1"}))
+    agent._handle_worker(Message("started", {**about, "at": 5.0, "node": "n1", "pid": 7}))
     agent._handle_worker(Message("output", {**about, "parts": [["stdout", "hello"]]}))
     again = Wire()
     serving = serve(agent, again)

@@ -7,7 +7,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import psutil
+
 from ray_multicluster_scheduler.local_fleet import LocalFleet
+from tests.support.eventually import until
 
 FORK = """
     import os, sys
@@ -45,6 +48,43 @@ AT_EXIT = """
     atexit.register(late)
     initialize_scheduler_environment(sys.argv[1])
     print(submit_task(len, ("abc",)), flush=True)
+"""
+
+
+CANCELLED = """
+    import sys, time
+    from pathlib import Path
+    from ray_multicluster_scheduler import *
+
+    class Waiter:
+        def wait(self):
+            import time
+            time.sleep(1000)
+
+    def run(path, how):
+        import ctypes, os, time
+        with open(path + ".new", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(path + ".new", path)
+        if how == "sleeps":
+            time.sleep(1000)
+        elif how == "blocks Python":
+            ctypes.PyDLL(None).sleep(1000)
+        while True:
+            try:
+                time.sleep(0.1)
+            except BaseException:
+                pass
+
+    scheduler = initialize_scheduler_environment(sys.argv[1])
+    folder, handles = Path(sys.argv[2]), []
+    for number, how in enumerate(["sleeps", "blocks Python", "ignores it"]):
+        handles.append(submit_task_async(run, (str(folder / f"pid{number}"), how)))
+    call = submit_actor(Waiter, resource_requirements={"CPU": 0}).wait.remote()
+    job = scheduler.handle(submit_job(f"echo $$ > {folder}/new; mv {folder}/new {folder}/pid3; exec sleep 1000"))
+    while len(list(folder.glob("pid?"))) < 4:
+        time.sleep(0.1)
+    print([handle.cancel() for handle in handles[:2]], cancel(handles[2].id), call.cancel(), job.cancel())
 """
 
 
@@ -117,6 +157,16 @@ def test_a_forked_child_gets_a_control_plane_of_its_own(fleet: LocalFleet, tmp_p
 def test_submitting_at_exit_is_refused_with_a_sentence(fleet: LocalFleet, tmp_path: Path) -> None:
     out = run(AT_EXIT, fleet, tmp_path)
     assert out.startswith("3\nlate: The interpreter is shutting down")
+
+
+def test_the_exit_does_not_wait_for_what_was_cancelled(fleet: LocalFleet, tmp_path: Path) -> None:
+    """However it reacts to the interrupt, its process ends soon after."""
+    (tmp_path / "pids").mkdir()
+    done = completed(CANCELLED, fleet, tmp_path, str(tmp_path / "pids"))
+    assert done.stdout == "[True, True] True True True\n"
+    assert "waiting for" not in done.stderr
+    pids = [int(path.read_text()) for path in (tmp_path / "pids").iterdir()]
+    until(lambda: not [pid for pid in pids if psutil.pid_exists(pid)], 60)
 
 
 def test_items_queued_at_program_end_are_run(fleet: LocalFleet, tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ class TestInAJob:
                 get([handles[0], slow], timeout=0.2)
             except TaskTimeoutError as error:
                 tell(timeout=slow.id in str(error), state=slow.state)
-            cancel(slow.id)
-            tell(cancelled=type(slow.exception(30)).__name__, explained=explain(handles[0].id))
+            was = cancel(slow.id)
+            tell(cancelled=(was, type(slow.exception(30)).__name__, cancel(slow.id)), explained=explain(handles[0].id))
             """,
         )
         job = told["id"]
@@ -128,7 +128,11 @@ class TestInAJob:
         assert (told["waited"], told["of_a_put"], told["parts"], told["awaited"]) == ([3, 5], 6, [4, -4], 4)
         assert (told["error"], told["exact"], told["trace"]) == ("no luck", "ValueError", True)
         assert "on cluster 'mac'" in told["note"]
-        assert (told["timeout"], told["state"], told["cancelled"]) == (True, "DISPATCHING", "TaskCancelledError")
+        assert (told["timeout"], told["state"], told["cancelled"]) == (
+            True,
+            "DISPATCHING",
+            [True, "TaskCancelledError", False],
+        )
         explained = told["explained"]
         assert (explained["parent"], explained["state"], explained["name"]) == (job, "SUCCEEDED", "sq")
         assert f"by {job}" in explained["sentence"]

@@ -122,7 +122,7 @@ def test_cancel_by_id_alone(client: UnifiedScheduler, service: RunningService) -
     handle = client.submit_task_async(time.sleep, (600,))
     until(lambda: handle.state is TaskState.RUNNING, 60)
     with UnifiedScheduler(address=service.address, token=service.token) as other:
-        other.cancel(handle.id)
+        assert other.cancel(handle.id) is True
     with pytest.raises(TaskCancelledError):
         handle.result(60)
 

@@ -40,10 +40,10 @@ class AsyncVerbs:
     _scheduler: UnifiedScheduler
     _threads: BlockingCallThreads
 
-    async def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
-        """Cancel an item by its id or handle, in any state; an actor is killed. Raises UnknownItemError,
-        ConfigurationError for anything else."""
-        await self._threads.call(self._scheduler.cancel, item, force=force, recursive=recursive)
+    async def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> bool:
+        """Cancel an item by its id or handle, in any state; an actor is killed. False: it had ended already. Raises
+        UnknownItemError, ConfigurationError for anything else."""
+        return await self._threads.call(self._scheduler.cancel, item, force=force, recursive=recursive)
 
     async def cluster_info(self, name: str) -> dict[str, Any]:
         """The row of one cluster, queried now. Raises ConfigurationError for an unknown name."""

@@ -18,7 +18,7 @@ class JobVerbs(ABC):
     """Base of UnifiedScheduler outside clusters and NativeScheduler inside. Each verb takes a job's id."""
 
     @abstractmethod
-    def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> None: ...
+    def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> bool: ...
 
     @abstractmethod
     def _check_cluster(self, name: str | None) -> None:
@@ -67,8 +67,7 @@ class JobVerbs(ABC):
         :meth:`get_job_status`."""
         if self.get_job_status(job_id, cluster_name) in ENDED:
             return False
-        self.cancel(job_id)
-        return True
+        return self.cancel(job_id)
 
     @also_named(submission_ids="ids")
     def wait_for_all_jobs(

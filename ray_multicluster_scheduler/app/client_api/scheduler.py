@@ -215,27 +215,24 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         """Wait until ``num_returns`` items have ended, or the timeout; returns (up to so many that ended, the rest)."""
         return collecting.wait(handles, num_returns, timeout, progress=progress)
 
-    def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
-        """Cancel an item by its id or handle, in any state; an actor is killed. Raises UnknownItemError,
-        ConfigurationError for anything else."""
+    def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> bool:
+        """Cancel an item by its id or handle, in any state; an actor is killed. False: it had ended already. Raises
+        UnknownItemError, ConfigurationError for anything else."""
         check_recursive(recursive)
         check_what_to_cancel(item)
         if isinstance(item, Handle):
-            item.cancel(force=force)
-            return
+            return item.cancel(force=force)
         if isinstance(item, ActorHandle):
-            ActorHandle.kill(item)
-            return
+            return item._rmcs_end()
         runtime = self._running_control_plane(item)
         actor = None if self._actors is None else self._actors.find(item)
         if actor is not None:
-            ActorHandle.kill(actor)
-        elif runtime.is_call(item):
-            runtime.cancel_call(item, force=force)
-        else:
-            item = runtime.scheduled_item_id(item)
-            runtime.check_known(item)
-            runtime.cancel(item, "cancelled by the caller", force=force)
+            return actor._rmcs_end()
+        if runtime.is_call(item):
+            return runtime.cancel_call(item, force=force)
+        item = runtime.scheduled_item_id(item)
+        runtime.check_known(item)
+        return runtime.cancel(item, "cancelled by the caller", force=force)
 
     def explain(self, item_id: str | Handle | ActorHandle) -> dict[str, Any]:
         """Return state, reason and history of an item or actor call, given by id or handle; prints as text. Raises

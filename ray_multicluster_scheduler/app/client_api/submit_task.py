@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ray_multicluster_scheduler.app.client_api.execution_context import active_scheduler, inside
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
-from ray_multicluster_scheduler.app.client_api.submit_actor import is_actor, kill
+from ray_multicluster_scheduler.app.client_api.submit_actor import is_actor
 from ray_multicluster_scheduler.app.client_api.verbs import put, submit_task, submit_task_async
 
 if TYPE_CHECKING:
@@ -48,17 +48,18 @@ def wait(
     return ended, rest
 
 
-def cancel(item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
-    """Cancel an item by its id or handle, in any state; an actor is killed. Items that it submitted inside its cluster
-    end, too, so ``recursive`` must be True. Raises UnknownItemError, ConfigurationError for anything else."""
+def cancel(item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> bool:
+    """Cancel an item by its id or handle, in any state; an actor is killed. False: it had ended already. A running task
+    is interrupted, and its worker is killed if it has not ended 2 s later, with ``force`` at once. Items that it
+    submitted inside its cluster end, too, so ``recursive`` must be True. Raises UnknownItemError, ConfigurationError
+    for anything else."""
     check_recursive(recursive)
     check_what_to_cancel(item)
     if isinstance(item, str):
-        active_scheduler().cancel(item, force=force)
-    elif is_actor(item):
-        kill(item)
-    else:
-        item.cancel(force=force)
+        return active_scheduler().cancel(item, force=force)
+    if is_actor(item):
+        return item._rmcs_end()
+    return item.cancel(force=force)
 
 
 def _collecting() -> Any:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
+CANCEL_GRACE_S = 2.0
+"""How long a cancelled task may handle the KeyboardInterrupt before its worker is killed."""
+
 
 class TaskState(StrEnum):
     """One at a time. RUNNING means that the work was seen to start, not that it was sent."""

@@ -80,8 +80,8 @@ class ControlPlane(ABC):
         """The queue for the calls of this actor; call it once for each actor."""
 
     @abstractmethod
-    def cancel_call(self, call_id: str, *, force: bool) -> None:
-        """Request cancellation of a call; an answered call is not changed."""
+    def cancel_call(self, call_id: str, *, force: bool) -> bool:
+        """Request cancellation of a call. False: it was answered already, and is not changed."""
 
     @abstractmethod
     def explain_call(self, call: CallPromise) -> dict[str, Any]:
@@ -92,8 +92,8 @@ class ControlPlane(ABC):
         """Unfinished items that were submitted here, oldest first."""
 
     @abstractmethod
-    def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
-        """Request cancellation; a finished item is not changed."""
+    def cancel(self, task_id: str, reason: str, *, force: bool) -> bool:
+        """Request cancellation. False: the item had ended already, and is not changed."""
 
     @abstractmethod
     def post_user_event(self, event: Event) -> None:

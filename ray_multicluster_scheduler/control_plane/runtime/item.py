@@ -110,12 +110,14 @@ class Promise:
 class Item(Promise):
     """A task, an actor or a job on its way through the control plane. Written on the loop, read from any thread."""
 
-    __slots__ = ("_step_watchers", "task", "transition")
+    __slots__ = ("_step_watchers", "cancelling", "task", "transition")
 
     def __init__(self, task: TaskDescription) -> None:
         super().__init__(task.id)
         self.task = task
         self.transition: Transition | None = None
+        self.cancelling = False
+        """Whether this program has cancelled it: its exit does not wait for it."""
         self._step_watchers: list[Callable[[Any], object]] | None = None
 
     @property

@@ -246,15 +246,19 @@ class Runtime(LoopThread, ControlPlane):
         with self._lock:
             return list(self.items.live.values())
 
-    def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
+    def cancel(self, task_id: str, reason: str, *, force: bool) -> bool:
         """As :meth:`ControlPlane.cancel`. Raises SchedulerError after the end and in a forked child."""
         item = self.items.live.get(task_id)
         if item is None or item.task.content_key is None:
             self.post_user_event(CancelRequested(task_id, reason, force))
-            return
-        with self._lock:  # post this before a later submission with the same content
-            self.items.stop_matching_content(item.task)
-            self.post_user_event(CancelRequested(task_id, reason, force))
+        else:
+            with self._lock:  # post this before a later submission with the same content
+                self.items.stop_matching_content(item.task)
+                self.post_user_event(CancelRequested(task_id, reason, force))
+        if item is None:
+            return False
+        item.cancelling = True
+        return True
 
     def post_user_event(self, event: Event) -> None:
         """As :meth:`ControlPlane.post_user_event`. Raises SchedulerError after the end and in a forked child."""
@@ -293,12 +297,15 @@ class Runtime(LoopThread, ControlPlane):
     def calls_of(self, actor: Item) -> ActorCalls:
         return ActorCalls(actor, self.method_calls)
 
-    def cancel_call(self, call_id: str, *, force: bool) -> None:
+    def cancel_call(self, call_id: str, *, force: bool) -> bool:
         """As :meth:`ControlPlane.cancel_call`. Raises SchedulerError in a forked child."""
         self.check_process()
         call = self.method_calls.find(call_id)
-        if call is not None:
-            self.call_soon(lambda: self.method_calls.cancel(call, force=force))
+        if call is None:
+            return False
+        call.cancel_asked = True
+        self.call_soon(lambda: self.method_calls.cancel(call, force=force))
+        return True
 
     def explain_call(self, call: CallPromise) -> dict[str, Any]:
         assert isinstance(call, CallItem)

@@ -32,10 +32,11 @@ _SHUT_DOWN = "the scheduler was shut down"
 
 
 def drain(runtime: Runtime) -> None:
-    """Wait for all items and calls, except running actors and gangs, which end with the program or outlive it, and
-    calls that were sent to detached actors, which continue without the program. Ctrl+C cancels the rest instead."""
+    """Wait for all items and calls, except what was cancelled, running actors and gangs, which end with the program or
+    outlive it, and calls that were sent to detached actors, which continue without the program. Ctrl+C cancels the rest
+    instead."""
     try:
-        notice_at = time.monotonic() + _FIRST_NOTICE_S  # items that were just cancelled are over by then
+        notice_at = time.monotonic() + _FIRST_NOTICE_S
         while waiting := _work(runtime):
             if time.monotonic() >= notice_at:
                 notify(f"waiting for {_list(waiting, _held_reasons(runtime, waiting))} to end (Ctrl+C cancels)")
@@ -49,8 +50,12 @@ def drain(runtime: Runtime) -> None:
 
 
 def cancel_all(runtime: Runtime, *, interrupted: bool = False) -> None:
-    """Cancel all unfinished items except detached actors, and report it."""
-    items = runtime.unfinished()
+    """Cancel all unfinished items except detached actors, and report it. Agents end what was cancelled before."""
+    unfinished = runtime.unfinished()
+    cancelled = [item for item in unfinished if item.cancelling]
+    if not wait_for(cancelled, len(cancelled), _FIRST_NOTICE_S):  # most are over by then
+        notify(f"cancelled, so not waited for: {_list([item for item in cancelled if not item.done()])}")
+    items = [item for item in unfinished if not item.cancelling]
     left = [item for item in items if not item.task.runs_actors]
     if left:
         stop(runtime, left, _INTERRUPTED if interrupted else _SHUT_DOWN)
@@ -96,13 +101,15 @@ def stop(runtime: ControlPlane, items: Iterable[Item], why: str) -> None:
 
 
 def _work(runtime: Runtime) -> list[Promise]:
-    """What drain waits for: tasks, jobs, calls, and detached actors that are not running yet."""
+    """What drain waits for: tasks, jobs, calls, and detached actors that are not running yet; nothing cancelled."""
     items = [
         item
         for item in runtime.unfinished()
-        if not item.task.runs_actors or (_of_detached(item) and not _continues_without_us(item))
+        if not item.cancelling
+        and (not item.task.runs_actors or (_of_detached(item) and not _continues_without_us(item)))
     ]
-    return [*items, *(call for call in runtime.method_calls.unanswered() if not _call_continues(call))]
+    calls = [call for call in runtime.method_calls.unanswered() if not (call.cancel_asked or _call_continues(call))]
+    return [*items, *calls]
 
 
 def _of_detached(work: Promise) -> bool:

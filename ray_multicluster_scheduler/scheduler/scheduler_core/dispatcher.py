@@ -21,6 +21,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 )
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 
+_FINISH_TIMEOUT_S = 5.0
+
 
 class AttemptRunner(Protocol):
     """Runs attempts on clusters. Every method returns at once; outcomes are posted as events."""
@@ -46,6 +48,7 @@ class BackgroundTasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._to_finish: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         """Run this in a task of its own."""
@@ -54,8 +57,15 @@ class BackgroundTasks:
         task.add_done_callback(self._done)
         return task
 
+    def finish(self, task: asyncio.Task[Any]) -> None:
+        """Let :meth:`close` wait for this task, for a limited time."""
+        self._to_finish.add(task)
+        task.add_done_callback(self._to_finish.discard)
+
     async def close(self) -> None:
         """Cancel all tasks and wait for their end."""
+        if self._to_finish:
+            await asyncio.wait(self._to_finish, timeout=_FINISH_TIMEOUT_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

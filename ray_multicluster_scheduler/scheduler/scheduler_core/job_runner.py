@@ -98,8 +98,8 @@ class JobRunner:
         self._describe, self._post, self._clients = describe, post, clients
         self._preparation, self._clock, self._control_plane = preparation, clock, control_plane
         self._lanes: dict[str, _Lane] = {}
-        self._spawn = background.spawn
-        self._submitting: set[tuple[str, int]] = set()
+        self._background, self._spawn = background, background.spawn
+        self._submitting: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._cancelled: set[tuple[str, int]] = set()
 
     def ray_id(self, task_id: str, attempt: int) -> str:
@@ -108,8 +108,8 @@ class JobRunner:
 
     def dispatch(self, cluster: str, orders: list[Dispatch]) -> None:
         for order in orders:
-            self._submitting.add((order.task_id, order.attempt))  # it can be cancelled before _submit begins
-            self._spawn(self._submit(order))
+            key = order.task_id, order.attempt  # it can be cancelled before _submit begins
+            self._submitting[key] = self._spawn(self._submit(order))
 
     async def _submit(self, order: Dispatch) -> None:
         """Submit one attempt and watch it from then on."""
@@ -137,7 +137,7 @@ class JobRunner:
             return
         finally:
             stop_wanted = key in self._cancelled
-            self._submitting.discard(key)
+            self._submitting.pop(key, None)
             self._cancelled.discard(key)
         self._post(DispatchAccepted(*key))
         watched = _Watched(order, self.ray_id(*key), stop_wanted=stop_wanted)
@@ -155,16 +155,17 @@ class JobRunner:
         self._watch(_Watched(order, self.ray_id(order.task_id, order.attempt), started=True))
 
     def cancel(self, order: CancelAttempt) -> None:
-        """Stop a job; the watcher reports its end."""
+        """Stop a job; the watcher reports its end. The program may end meanwhile, but not before the job is stopped."""
         key = (order.task_id, order.attempt)
         if key in self._submitting:
             self._cancelled.add(key)
+            self._background.finish(self._submitting[key])
             return
         lane = self._lanes.get(order.cluster)
         watched = lane.jobs.get(key) if lane else None
         if watched is not None:
             watched.stop_wanted = True
-            self._spawn(self._stop(watched))
+            self._background.finish(self._spawn(self._stop(watched)))
 
     async def _submit_until_settled(self, order: Dispatch, task: TaskDescription, made: PreparedAttempt) -> bool:
         """Repeat a submit with an unknown outcome, under the same id, until it is known. False: cancelled, and the

@@ -23,14 +23,30 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutdown_report, "_FIRST_NOTICE_S", 0.0)
 
 
-def test_what_is_just_being_cancelled_is_not_worth_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_just_being_cancelled_is_not_worth_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutdown_report, "_FIRST_NOTICE_S", 30.0)
     with ControlPlane() as plane:
         busy, waiting = plane.job("j1", cpus=8), plane.submit(job("j2", cpus=8))
         for handle in (waiting, busy):
             handle.cancel()
         shutdown_report.drain(plane.runtime)
+        shutdown_report.cancel_all(plane.runtime)
         assert waiting.state is TaskState.CANCELLED
-    assert "waiting for" not in capsys.readouterr().err
+    assert capsys.readouterr().err == ""
+
+
+def test_what_was_cancelled_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with ControlPlane(obedient=False) as plane:
+        task = plane.job("j1")
+        assert task.cancel() is True
+        shutdown_report.drain(plane.runtime)
+        shutdown_report.cancel_all(plane.runtime)
+        assert task.state is TaskState.RUNNING
+    assert capsys.readouterr().err == "rmcs: cancelled, so not waited for: j1 (RUNNING)\n"
+    assert task.state is TaskState.CANCELLED
+    assert task.cancel() is False
 
 
 @pytest.mark.usefixtures("at_once")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -82,7 +83,7 @@ async def test_a_call_that_takes_longer_is_reported_as_started_once(agent: Agent
     assert time.monotonic() - running.began >= REPORT_AFTER_S
     await asyncio.sleep(0.1)
     (message,) = agent.of("started")
-    assert message.head == {"id": "t1", "attempt": 3, "at": running.started_at, "node": "n7"}
+    assert message.head == {"id": "t1", "attempt": 3, "at": running.started_at, "node": "n7", "pid": os.getpid()}
     assert await finished(channel, running) == []
 
 

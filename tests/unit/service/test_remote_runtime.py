@@ -126,9 +126,22 @@ def test_cancel_wait_and_explain(scheduler: UnifiedScheduler, service: HttpServi
     until(lambda: waits.state is TaskState.QUEUED)
     assert scheduler.explain(waits.id)["state"] == "QUEUED"
     for one in (handle, waits):
-        one.cancel()
+        assert one.cancel() is True
         with pytest.raises(TaskCancelledError):
             one.result(60)
+        assert (one.cancel(), scheduler.cancel(one.id)) == (False, False)
+
+
+def test_draining_does_not_wait_for_what_was_cancelled(
+    scheduler: UnifiedScheduler, service: HttpService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.plane.works = False
+    handle = scheduler.submit_task_async(add, (1,))
+    until(lambda: handle.state is TaskState.RUNNING)
+    monkeypatch.setattr(service.plane, "cancel", lambda order: None)
+    assert handle.cancel() is True
+    scheduler.shutdown(drain=True)
+    assert handle.state is TaskState.RUNNING
 
 
 def test_hold_priority_and_release(scheduler: UnifiedScheduler, service: HttpService) -> None:

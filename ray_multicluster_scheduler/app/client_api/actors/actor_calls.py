@@ -24,10 +24,9 @@ class _CallHandle(Handle):
     __slots__ = ()
     _item: CallPromise
 
-    def cancel(self, *, force: bool = False) -> None:
-        """Cancel it unless it has ended. A running method continues unless it is a coroutine."""
-        if not self.done():
-            self._runtime.cancel_call(self._item.id, force=force)
+    def cancel(self, *, force: bool = False) -> bool:
+        """Cancel it. A running method continues unless it is a coroutine. False: it had ended already."""
+        return not self.done() and self._runtime.cancel_call(self._item.id, force=force)
 
     def _wait(self, timeout: float | None) -> Outcome:
         outcome = super()._wait(timeout)

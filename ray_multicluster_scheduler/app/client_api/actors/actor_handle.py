@@ -109,9 +109,14 @@ class ActorHandle:
             raise ConfigurationError(
                 "no_restart=False is not supported: a killed actor stays dead.", next_step="kill it and make a new one"
             )
-        if self._item.outcome is None:
-            self._rmcs_calls.no_more()
-            self._rmcs_runtime.cancel(self._item.scheduled_id, "it was killed", force=True)
+        self._rmcs_end()
+
+    def _rmcs_end(self) -> bool:
+        """Kill it. False: it had ended already."""
+        if self._item.outcome is not None:
+            return False
+        self._rmcs_calls.no_more()
+        return self._rmcs_runtime.cancel(self._item.scheduled_id, "it was killed", force=True)
 
     def explain(self) -> dict[str, Any]:
         """Return state, reason, decision table, history, and the numbers of waiting and unanswered calls."""

@@ -40,8 +40,9 @@ class ObjectHandle(Handle):
     def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
         return self.digest, payload_of(outcome)
 
-    def cancel(self, *, force: bool = False) -> None:
-        """No effect: the value exists already."""
+    def cancel(self, *, force: bool = False) -> bool:
+        """False: the value exists already."""
+        return False
 
     def explain(self) -> dict[str, Any]:
         """Return id and state."""

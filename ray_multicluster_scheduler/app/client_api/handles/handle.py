@@ -97,10 +97,10 @@ class Handle(WaitableHandle):
         cluster. Raises TaskTimeoutError."""
         return error_of(self._wait(timeout))
 
-    def cancel(self, *, force: bool = False) -> None:
-        """Cancel it, in any state; no effect on an ended item."""
-        if not self.done():
-            self._runtime.cancel(self._item.id, "cancelled by the caller", force=force)
+    def cancel(self, *, force: bool = False) -> bool:
+        """Cancel it, in any state. A running task is interrupted (KeyboardInterrupt), and its worker is killed if it
+        has not ended 2 s later, with ``force`` at once. False: it had ended already."""
+        return not self.done() and self._runtime.cancel(self._item.id, "cancelled by the caller", force=force)
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call ``callback(handle)`` on a callback thread when it has ended, or now if it has."""

@@ -107,6 +107,12 @@ class NativeActorHandle:
         if no_restart:
             self._wait_until_dead(ray)
 
+    def _rmcs_end(self) -> bool:
+        """Kill it. False: it had ended already."""
+        alive = NativeActorHandle.state.__get__(self, NativeActorHandle) is not TaskState.FAILED
+        NativeActorHandle.kill(self)
+        return alive
+
     def ready(self, timeout: float | None = None) -> Self:
         """Wait until it takes calls. Raises what its constructor raised, TaskTimeoutError, ActorDiedError."""
         ray = runtime_context.connected_ray()

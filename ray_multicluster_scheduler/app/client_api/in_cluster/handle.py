@@ -21,10 +21,9 @@ from ray_multicluster_scheduler.common.exception import (
     WorkerCrashedError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.common.model.states import TaskState
+from ray_multicluster_scheduler.common.model.states import CANCEL_GRACE_S, TaskState
 
 _log = get_logger(__name__)
-FORCE_AFTER_S = 5.0
 
 
 class NativeHandle(WaitableHandle):
@@ -123,8 +122,11 @@ class NativeTaskHandle(NativeHandle):
             return self._translated(error)
         return None
 
-    def cancel(self, *, force: bool = False) -> None:
-        """Cancel it, unless it has ended: interrupt the task, and kill its worker after 5 s; with ``force`` at once."""
+    def cancel(self, *, force: bool = False) -> bool:
+        """Cancel it: interrupt the task, and kill its worker 2 s later, with ``force`` at once. False: it had ended
+        already."""
+        if self.done():
+            return False
         self._cancelled = True
         try:
             runtime_context.connected_ray().cancel(self.ref, force=force, recursive=True)
@@ -135,9 +137,10 @@ class NativeTaskHandle(NativeHandle):
                 next_step="kill the actor instead, or leave out force",
             ) from error
         if not force and self._owns_worker:
-            timer = threading.Timer(FORCE_AFTER_S, self._force)
+            timer = threading.Timer(CANCEL_GRACE_S, self._force)
             timer.daemon = True
             timer.start()
+        return True
 
     def _force(self) -> None:
         if not self.done():
@@ -238,8 +241,9 @@ class NativeObjectHandle(NativeTaskHandle):
         """Ray's id of the object."""
         return str(self.ref.hex())
 
-    def cancel(self, *, force: bool = False) -> None:
-        """No effect: the value exists already."""
+    def cancel(self, *, force: bool = False) -> bool:
+        """False: the value exists already."""
+        return False
 
     def logs(self, *, stream: str | None = None) -> str:
         """Empty: an object has no output."""

@@ -269,10 +269,12 @@ class NativeJobHandle(NativeHandle):
             next_step="see its logs",
         )
 
-    def cancel(self, *, force: bool = False) -> None:
-        """Stop it. ``force`` has no effect, since Ray kills a job that does not stop."""
-        if not self.done():
-            self._jobs.stop(self.id)
+    def cancel(self, *, force: bool = False) -> bool:
+        """Stop it. ``force`` has no effect, since Ray kills a job that does not stop. False: it had ended already."""
+        if self.done():
+            return False
+        self._jobs.stop(self.id)
+        return True
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call ``callback(handle)`` on a new thread when it has ended."""

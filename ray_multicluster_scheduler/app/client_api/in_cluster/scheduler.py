@@ -183,15 +183,15 @@ class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
         """Wait until ``num_returns`` have ended, or the timeout; returns (up to so many that ended, the rest)."""
         return get_wait.wait(handles, num_returns, timeout)
 
-    def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> None:
-        """Cancel a child by its handle or id, with its own children. Raises UnknownItemError."""
+    def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> bool:
+        """Cancel a child by its handle or id, with its own children. False: it had ended already. Raises
+        UnknownItemError."""
         check_recursive(recursive)
         check_what_to_cancel(item)
         target = self.handle(item) if isinstance(item, str) else item
         if isinstance(target, NativeActorHandle):
-            target.kill()
-        else:
-            target.cancel(force=force)
+            return target._rmcs_end()
+        return bool(target.cancel(force=force))
 
     def explain(self, item_id: Any) -> dict[str, Any]:
         """Return its parent item, cluster and state. Raises UnknownItemError unless this process submitted it."""

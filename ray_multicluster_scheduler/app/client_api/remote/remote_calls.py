@@ -108,11 +108,14 @@ class RemoteCalls:
         call.unpack()
         call.ended(outcome)
 
-    def cancel(self, call_id: str, *, force: bool) -> None:
-        """Cancel a call: one that was not sent is dropped, for any other the service is asked once it has the call."""
+    def cancel(self, call_id: str, *, force: bool) -> bool:
+        """Cancel a call: one that was not sent is dropped, for any other the service is asked once it has the call.
+        False: it has ended already."""
         call = self._open.get(call_id)
-        if call is not None:
-            self._runtime.run(self._cancel(call, force))
+        if call is None:
+            return False
+        self._runtime.run(self._cancel(call, force))
+        return True
 
     def explain_by_id(self, call_id: str) -> dict[str, Any]:
         call = self._open.get(call_id)

@@ -266,19 +266,22 @@ class RemoteRuntime(LoopThread, ControlPlane):
         with self._lock:
             return list(self._live.values())
 
-    def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
-        self.run(self._cancel(task_id, reason, force=force))
+    def cancel(self, task_id: str, reason: str, *, force: bool) -> bool:
+        return self.run(self._cancel(task_id, reason, force=force))
 
-    async def _cancel(self, task_id: str, reason: str, *, force: bool) -> None:
+    async def _cancel(self, task_id: str, reason: str, *, force: bool) -> bool:
         item = self._live.get(task_id)
         if item is not None and self.is_deferred(item) and self.end_deferral(item):
             message = f"{task_id} was cancelled before it was sent: {reason}"
             done = Complete(task_id, TaskState.CANCELLED, 0, None, "TaskCancelledError", message)
             self.end_item(item, Outcome(done, None))
-            return
+            return True
         if item is not None and not item.accepted:  # in transit: the service must have it first
             await self._until_accepted(item)
-        await self._client.ask("POST", path_of(task_id, "cancel"), {"reason": reason, "force": force})
+        answer = await self._client.ask("POST", path_of(task_id, "cancel"), {"reason": reason, "force": force})
+        if item is not None:
+            item.cancelling = True
+        return bool(answer["changed"])
 
     async def _until_accepted(self, item: Item) -> None:
         done = asyncio.Event()
@@ -313,8 +316,8 @@ class RemoteRuntime(LoopThread, ControlPlane):
     def calls_of(self, actor: Item) -> RemoteActorCalls:
         return RemoteActorCalls(actor, self.calls)
 
-    def cancel_call(self, call_id: str, *, force: bool) -> None:
-        self.calls.cancel(call_id, force=force)
+    def cancel_call(self, call_id: str, *, force: bool) -> bool:
+        return self.calls.cancel(call_id, force=force)
 
     def explain_call(self, call: CallPromise) -> dict[str, Any]:
         assert isinstance(call, RemoteCall)
@@ -501,7 +504,8 @@ class RemoteRuntime(LoopThread, ControlPlane):
         if program.stopping():
             shutdown_report.stop(self, [item for item in items if item.id in self._own], _INTERRUPTED)
         elif drain:
-            waited = [*items, *self.calls.open()]
+            calls = [call for call in self.calls.open() if call.cancel_asked is None]
+            waited = [*(item for item in items if not item.cancelling), *calls]
             wait_for(waited, len(waited))
         else:
             self.acceptance.wait_at_the_end(items)

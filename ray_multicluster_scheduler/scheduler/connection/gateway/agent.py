@@ -116,6 +116,9 @@ class Agent:
                 self._lease.reconnected(connection.asked_at)
         except LeaseOver as error:
             raise CannotDial(str(error)) from None
+        except Closed:
+            await self._calls.cancelled_ended()
+            raise
 
     async def _serve(self, connection: Connection, probe: ClusterProbe) -> None:
         """Serve one connection until it breaks."""
@@ -313,6 +316,9 @@ class Agent:
         record = self._calls.records.get(key)
         if record is None:
             return
+        if message.kind == "started":
+            process = record if record.gang is None else record.gang.members[int(head["member"])]
+            process.process = str(head["node"]), int(head["pid"])
         if message.kind == "started" and "member" in head:
             self._gangs.started(key, int(head["member"]), float(head["at"]), str(head["node"]))
         elif message.kind == "started" and record.head is None:

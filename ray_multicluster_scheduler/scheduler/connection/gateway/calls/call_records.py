@@ -139,6 +139,8 @@ class CallRecord:
     cancelled: bool = False
     force: bool = False
     """Cancelled without an interrupt first."""
+    process: tuple[str, int] | None = None
+    """Of a task that has reported its start: its node, and the number of its process there."""
     progress: Progress = field(default_factory=Progress)
     head: dict[str, Any] | None = None
     """Of its result; None until it has ended."""

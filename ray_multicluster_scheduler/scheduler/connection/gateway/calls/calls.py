@@ -10,10 +10,12 @@ from functools import partial
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.gang_values import joined
 from ray_multicluster_scheduler.common.model.resources import ResourceShape, shape_of
+from ray_multicluster_scheduler.common.model.states import CANCEL_GRACE_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import (
     BIG_BYTES,
     MAX_VALUE_BYTES,
@@ -26,9 +28,8 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reporting imp
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slot_allocator import SlotAllocator
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint, Key, TaskOrder, unpack
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import run_call
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import kill_worker, run_call
 
-_FORCE_AFTER_S = 5.0
 _MAX_CACHED_KINDS = 1000
 
 
@@ -81,6 +82,17 @@ class CallRunner:
             self.conclude(record, {"status": "cancelled"})
         elif record.ref is not None:
             self.stop(record, force)
+
+    async def cancelled_ended(self) -> None:
+        """At the end of the agent: wait until the cancelled calls have ended or been killed; not if there are others,
+        which must end at once, because the control plane may repeat them elsewhere."""
+        left = [record for record in self.records.values() if record.head is None]
+        if not left or not all(record.cancelled for record in left):
+            return
+        ends = [asyncio.get_running_loop().create_future() for _ in left]
+        for record, end in zip(left, ends, strict=True):
+            record.on_end = partial(_set, end)
+        await asyncio.wait(ends, timeout=3 * CANCEL_GRACE_S)
 
     def forget(self, keys: Iterable[Key]) -> None:
         """The control plane has acknowledged these results."""
@@ -222,13 +234,26 @@ class CallRunner:
         if record.head is not None or record.ref is None:
             return
         cancel_in_ray(record, force=force, recursive=True)
-        if not force:
-            self._threads.run_on_loop(self._force_later, record)
+        self._threads.run_on_loop(self._stop_later, record, self._kill if force else partial(self.stop, force=True))
 
-    def _force_later(self, record: CallRecord) -> None:
+    def _stop_later(self, record: CallRecord, stop: Callable[[CallRecord], object]) -> None:
         if record.head is None:
-            later = asyncio.get_running_loop().call_later(_FORCE_AFTER_S, self.stop, record, True)
-            record.timers.append(later)
+            record.timers.append(asyncio.get_running_loop().call_later(CANCEL_GRACE_S, stop, record))
+
+    def _kill(self, record: CallRecord) -> None:
+        """Kill the process by its number: Ray cannot end one whose interpreter is blocked by an extension module."""
+        if record.process is not None:
+            node_id, pid = record.process
+            on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": on_node, "name": "rmcs: end a worker"}
+            self._threads.run_in_pool(self._submit_kill, options, pid)
+
+    def _submit_kill(self, options: dict[str, Any], pid: int) -> None:
+        """On a thread."""
+        try:
+            ray.remote(kill_worker).options(**options).remote(pid)
+        except Exception as error:  # noqa: BLE001 - an error of Ray must not end the agent with all its other calls
+            print(f"rmcs agent: worker {pid} cannot be killed: {error!r}", flush=True)
 
 
 def cancel_in_ray(record: CallRecord, **options: Any) -> None:
@@ -241,6 +266,11 @@ def cancel_in_ray(record: CallRecord, **options: Any) -> None:
 
 def _read(ref: Any) -> bytes:
     return bytes(unpack(ray.get(ref))[1])
+
+
+def _set(end: asyncio.Future[CallRecord], record: CallRecord) -> None:
+    if not end.done():
+        end.set_result(record)
 
 
 def _environment(record: CallRecord) -> str:

@@ -53,7 +53,8 @@ class RunningCall:
 
     def start(self) -> dict[str, Any]:
         """The head of the message "started"."""
-        head = {"id": self.task_id, "attempt": self.attempt, "at": self.started_at, "node": self.node_id}
+        head: dict[str, Any] = {"id": self.task_id, "attempt": self.attempt, "at": self.started_at}
+        head |= {"node": self.node_id, "pid": os.getpid()}
         return head if self.member is None else {**head, "member": self.member}
 
     def write(self, stream: str, text: str) -> None:

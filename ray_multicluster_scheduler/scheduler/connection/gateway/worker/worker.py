@@ -6,6 +6,7 @@ Submitted to Ray by ``CallRunner``. It always returns an envelope: Ray sees an e
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -70,6 +71,12 @@ def this_node() -> str:
     if not _node_id:
         _node_id = ray.get_runtime_context().get_node_id()
     return _node_id
+
+
+def kill_worker(pid: int) -> None:
+    """On the node of a worker: kill its process. Another that has its number by now is of another session."""
+    if os.getsid(pid) == os.getsid(0):
+        os.kill(pid, signal.SIGKILL)
 
 
 def no_lease(node_id: str, error: NoLease) -> bytes:
