@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.cli.layout.output import to_stderr
-from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import ADVICE, ConfigurationError, SchedulerError, UnknownItemError
 
 COMPLETE = "_RMCS_COMPLETE"
 """Set by a shell that asks for completions."""
@@ -107,8 +107,8 @@ def _report(error: SchedulerError) -> None:
     from ray_multicluster_scheduler.common.control_characters import escaped_lines
 
     to_stderr(escaped_lines(f"rmcs: error: {error.message}"))
-    if next_step := next_step_of(error):
-        to_stderr(escaped_lines(f"What to do: {next_step}"))
+    if (next_step := next_step_of(error)) and ADVICE not in error.message:
+        to_stderr(escaped_lines(f"{ADVICE}{next_step}"))
     codes = [error.code, *(kind.code for kind in type(error).__mro__ if issubclass(kind, SchedulerError))]
     code = next((code for code in codes if section_of(code) is not None), None)
     if code not in (None, ConfigurationError.code):  # the message is enough

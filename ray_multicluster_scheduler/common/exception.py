@@ -40,6 +40,8 @@ def code_of(error: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", error.removesuffix("Error")).upper()
 
 
+ADVICE = "What to do: "
+"""Stands before ``next_step`` in the text of an error."""
 SERVICE_HEADER = "Rmcs-Api"
 """Every answer of a service has it; answers of older services do not."""
 
@@ -69,12 +71,12 @@ class SchedulerError(RayError):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        if not self.next_step:
+        if not self.next_step or ADVICE in self.message:  # the message quotes an error that has its own advice
             return self.message
         text = self.message.rstrip().rstrip(".")
         text = text if text.endswith(("!", "?", ":")) else f"{text}."
         # After a table the advice begins a new line, because it is not about the last row only.
-        return f"{text}{chr(10) if chr(10) in text else ' '}What to do: {self.next_step}"
+        return f"{text}{chr(10) if chr(10) in text else ' '}{ADVICE}{self.next_step}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.task_id, self.cluster, self.next_step))

@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any, Self
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.local_fleet import processes
 from ray_multicluster_scheduler.local_fleet.fleet import LocalFleet, Progress
 from ray_multicluster_scheduler.local_fleet.fleet_home import (
     BackgroundCluster,
@@ -31,7 +32,7 @@ from ray_multicluster_scheduler.local_fleet.fleet_home import (
     FleetHome,
     cluster_status,
 )
-from ray_multicluster_scheduler.local_fleet.layout import FleetRecord, base_dir
+from ray_multicluster_scheduler.local_fleet.layout import PREFIX, FleetRecord, base_dir
 from ray_multicluster_scheduler.local_fleet.local_cluster import LocalCluster
 from ray_multicluster_scheduler.local_fleet.processes import Identity
 from ray_multicluster_scheduler.local_fleet.supervisor_client import spawn_module
@@ -53,6 +54,18 @@ def running(home: FleetHome) -> BackgroundFleet | None:
     """The fleet that is up, or None."""
     fleet = home.read()
     return fleet if fleet is not None and fleet.holder.alive() else None
+
+
+def others(home: FleetHome) -> list[tuple[FleetHome, BackgroundFleet]]:
+    """Background fleets of this user under another RMCS_HOME that run now, found by their records in the temp dir."""
+    found = []
+    for root in sorted(base_dir().glob(f"{PREFIX}*")):
+        record = FleetRecord.read(root) if processes.owned_by_us(root) else None
+        other = FleetHome(Path(record.config_path).parent) if record is not None else home
+        fleet = running(other) if other.root != home.root else None
+        if fleet is not None and Path(fleet.root) == root:
+            found.append((other, fleet))
+    return found
 
 
 def start(home: FleetHome, clusters: Sequence[LocalCluster], *, ray_python: Path, progress: Progress) -> None:

@@ -49,19 +49,19 @@ class AsyncVerbs:
         """The row of one cluster, queried now. Raises ConfigurationError for an unknown name."""
         return await self._threads.call(self._scheduler.cluster_info, name)
 
-    async def cordon(self, cluster: str) -> None:
+    async def cordon(self, cluster: str, reason: str = "") -> None:
         """Close a cluster for new work until `uncordon`; prefetched items are recalled, running ones continue.
-        Raises ConfigurationError for an unknown cluster, as the next methods do."""
-        await self._threads.call(self._scheduler.cordon, cluster)
+        ``reason`` is shown to users. Raises ConfigurationError for an unknown cluster, as the next methods do."""
+        await self._threads.call(self._scheduler.cordon, cluster, reason)
 
     async def declare_dead(self, cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
         """Declare that a cluster is dead: settle its items now instead of after ``lost_after_s``; returns their ids."""
         return await self._threads.call(self._scheduler.declare_dead, cluster, reason, force=force)
 
-    async def drain(self, cluster: str, timeout: float | None = None) -> bool:
+    async def drain(self, cluster: str, timeout: float | None = None, reason: str = "") -> bool:
         """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
         SchedulerError when the cluster is uncordoned meanwhile."""
-        return await self._threads.alone(self._scheduler.drain, cluster, timeout)
+        return await self._threads.alone(self._scheduler.drain, cluster, timeout, reason)
 
     async def explain(self, item_id: str | Handle | ActorHandle) -> dict[str, Any]:
         """Return state, reason and history of an item or actor call, given by id or handle; prints as text. Raises

@@ -46,13 +46,19 @@ def pause_words(row: Mapping[str, Any]) -> str:
     return f"its queue is paused{f': {reason}' if reason else ''}"
 
 
+def cordon_words(row: Mapping[str, Any]) -> str:
+    """Phrase why it is cordoned; empty if it is not, or no reason was given."""
+    reason = str(row.get("cordon_reason") or "").partition("\n")[0]
+    return f"it is cordoned: {reason}" if reason else ""
+
+
 def why_words(row: Mapping[str, Any]) -> str:
-    """Phrase why a cluster receives no work: a paused queue, and its problems."""
-    return "; ".join(filter(None, (pause_words(row), str(row.get("sentence") or ""))))
+    """Phrase why a cluster receives no work: the reason of a cordon, a paused queue, and its problems."""
+    return "; ".join(filter(None, (cordon_words(row), pause_words(row), str(row.get("sentence") or ""))))
 
 
 def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
-    why = "; ".join(filter(None, ("cordoned" if row.get("cordoned") else "", why_words(row))))
+    why = "; ".join(filter(None, ("cordoned" if row.get("cordoned") and not cordon_words(row) else "", why_words(row))))
     free, total = row.get("free") or {}, (row.get("total") or {}) if is_of_now(row) else {}
     room = ", ".join(f"{_number(free.get(name, 0))} of {_number(amount)} {name}" for name, amount in total.items())
     facts = (row.get("items"), row.get("nodes"), room or None, _words(row.get("tags")), row.get("ray_version"))

@@ -95,9 +95,8 @@ class JobVerbs(ABC):
                 for job_id in awaited.to_stop(statuses):
                     self.cancel(job_id)
                 self.wait_for_a_job(left, awaited.pause_s(statuses))
-        except KeyboardInterrupt:
-            notify("interrupted")
-            stop_everything()
+        except KeyboardInterrupt as interrupt:
+            stop_everything(interrupt)
             raise
 
 

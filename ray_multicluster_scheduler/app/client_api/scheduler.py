@@ -440,23 +440,23 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
             clusters = [one.model_copy(update=new) for one, new in zip(self.config.clusters, merged, strict=True)]
             self._config = self.config.model_copy(update={"clusters": tuple(clusters)})
 
-    def cordon(self, cluster: str) -> None:
+    def cordon(self, cluster: str, reason: str = "") -> None:
         """Close a cluster for new work until :meth:`uncordon`; prefetched items are recalled, running ones continue.
-        Raises ConfigurationError for an unknown cluster, as the next methods do."""
-        self._cordon(cluster, cordoned=True)
+        ``reason`` is shown to users. Raises ConfigurationError for an unknown cluster, as the next methods do."""
+        self._cordon(cluster, cordoned=True, reason=reason)
 
     def uncordon(self, cluster: str) -> None:
         """Undo :meth:`cordon` and :meth:`drain`."""
         self._cordon(cluster, cordoned=False)
 
-    def drain(self, cluster: str, timeout: float | None = None) -> bool:
+    def drain(self, cluster: str, timeout: float | None = None, reason: str = "") -> bool:
         """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
         SchedulerError when the cluster is uncordoned meanwhile."""
         if timeout is not None and (type(timeout) not in (int, float) or not timeout >= 0):
             raise ConfigurationError(
                 f"timeout is {timeout!r}.", next_step="give seconds, 0 or more, or None for no limit"
             )
-        runtime = self._cordon(cluster, cordoned=True)
+        runtime = self._cordon(cluster, cordoned=True, reason=reason)
         deadline = time.monotonic() + (math.inf if timeout is None else timeout)
         while not (drained := runtime.is_drained(cluster)):
             if time.monotonic() >= deadline:
@@ -480,10 +480,10 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         checked_name(cluster, "cluster")
         return self._started()[0].declare_dead(cluster, checked_reason(reason), force=force)
 
-    def _cordon(self, cluster: str, *, cordoned: bool) -> ControlPlane:
+    def _cordon(self, cluster: str, *, cordoned: bool, reason: str = "") -> ControlPlane:
         runtime, _ = self._started()
         runtime.check_cluster(checked_name(cluster, "cluster"))
-        runtime.post_user_event(scheduler_events.CordonChanged(cluster, cordoned))
+        runtime.post_user_event(scheduler_events.CordonChanged(cluster, cordoned, checked_reason(reason)))
         return runtime
 
     def events(

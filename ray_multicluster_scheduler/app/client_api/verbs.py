@@ -329,10 +329,10 @@ def reset_owner_limits(owner: str) -> None:
     active_scheduler().reset_owner_limits(owner)
 
 
-def cordon(cluster: str) -> None:
+def cordon(cluster: str, reason: str = "") -> None:
     """Close a cluster for new work until `uncordon`; prefetched items are recalled, running ones continue.
-    Raises ConfigurationError for an unknown cluster, as the next methods do."""
-    active_scheduler().cordon(cluster)
+    ``reason`` is shown to users. Raises ConfigurationError for an unknown cluster, as the next methods do."""
+    active_scheduler().cordon(cluster, reason)
 
 
 def uncordon(cluster: str) -> None:
@@ -340,10 +340,10 @@ def uncordon(cluster: str) -> None:
     active_scheduler().uncordon(cluster)
 
 
-def drain(cluster: str, timeout: float | None = None) -> bool:
+def drain(cluster: str, timeout: float | None = None, reason: str = "") -> bool:
     """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
     SchedulerError when the cluster is uncordoned meanwhile."""
-    return active_scheduler().drain(cluster, timeout)
+    return active_scheduler().drain(cluster, timeout, reason)
 
 
 def declare_dead(cluster: str, reason: str = "", *, force: bool = False) -> list[str]:

@@ -34,7 +34,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "queue resume": ("rmcs queue resume --cluster mac",),
     "clusters": ("rmcs clusters", "rmcs clusters --config clusters.yaml"),
     "clusters apply": ("rmcs clusters apply clusters.yaml --dry-run",),
-    "clusters cordon": ("rmcs clusters cordon mac",),
+    "clusters cordon": ('rmcs clusters cordon mac --reason "new disk"',),
     "clusters drain": ("rmcs clusters drain mac --timeout 600",),
     "clusters uncordon": ("rmcs clusters uncordon mac",),
     "clusters declare-dead": ('rmcs clusters declare-dead mac --reason "sold"',),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ray_multicluster_scheduler.app.client_api.cluster_rows import pause_words
+from ray_multicluster_scheduler.app.client_api.cluster_rows import cordon_words, pause_words
 from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.cli.arguments import completion
 from ray_multicluster_scheduler.cli.arguments.options import Config, Reason, Timeout
@@ -124,23 +124,29 @@ def applied_lines(answer: dict[str, list[str]], *, dry_run: bool) -> Iterator[st
 
 
 @app.command()
-def cordon(name: Name, output: Output = Format.table, address: Address = None) -> None:
+def cordon(name: Name, reason: Reason = "", output: Output = Format.table, address: Address = None) -> None:
     """Send nothing new to a cluster; its items continue."""
-    _change(name, "cordon", output, address)
+    _change(name, "cordon", output, address, {"reason": reason})
 
 
 @app.command()
-def drain(name: Name, timeout: Timeout = None, output: Output = Format.table, address: Address = None) -> None:
+def drain(
+    name: Name,
+    timeout: Timeout = None,
+    reason: Reason = "",
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
     """Cordon a cluster, and wait until it is empty.
 
     Shows what is still there. Ctrl+C ends the wait, and so does --timeout (exit code 101); the cluster stays cordoned.
     Without a service, your programs that run now get the request; repeat it to see what is still there.
     """
     if find_address(address) is None:
-        _change(name, "drain", output, address)
+        _change(name, "drain", output, address, {"reason": reason})
         return
     service = connect(address)
-    answer = service.post(api_path("clusters", name, "drain"), {"timeout": 0})
+    answer = service.post(api_path("clusters", name, "drain"), {"timeout": 0, "reason": reason})
     if not answer["drained"]:
         try:
             answer = _wait_until_drained(service, name, answer, timeout)
@@ -227,7 +233,8 @@ def rejection(answer: Mapping[str, Any]) -> tuple[str, str] | None:
     if not answer["answered"]:
         return "CLUSTER_UNREACHABLE", str(answer["reason"])
     if cluster["cordoned"]:
-        return "CORDONED", f"{cluster['name']} is cordoned: `rmcs clusters uncordon {cluster['name']}`"
+        because = f" ({cluster['cordon_reason']})" if cluster.get("cordon_reason") else ""
+        return "CORDONED", f"{cluster['name']} is cordoned{because}: `rmcs clusters uncordon {cluster['name']}`"
     if cluster["paused"] is not None:
         because = f": {cluster['paused']}" if cluster["paused"] else ""
         return "QUEUE_PAUSED", f"the queue of {cluster['name']} is paused{because}"
@@ -253,11 +260,7 @@ def cluster_facts(details: Mapping[str, Any], now: float) -> Table:
         "name": details["name"],
         "state": details["state"],
         "why": details["sentence"],
-        "cordoned": None
-        if not details["cordoned"]
-        else "yes, and empty"
-        if details["drained"]
-        else "yes, and not empty yet",
+        "cordoned": _cordon_state(details),
         "paused": None if details["paused"] is None else details["paused"] or "yes",
         "troubles": "\n".join(troubles) if len(troubles) > 1 else None,
         "notes": "\n".join(details.get("notes", ())),
@@ -287,12 +290,24 @@ def cluster_facts(details: Mapping[str, Any], now: float) -> Table:
     return facts_table(facts)
 
 
+def _cordon_state(details: Mapping[str, Any]) -> str | None:
+    if not details["cordoned"]:
+        return None
+    reason = details.get("cordon_reason")
+    return ("yes, and empty" if details["drained"] else "yes, and not empty yet") + (f": {reason}" if reason else "")
+
+
 def clusters_overview(rows: Sequence[Mapping[str, Any]]) -> Group:
     """The table, then paused queues and problems."""
     from rich.console import Group
     from rich.text import Text
 
-    notes = (_named(row, one) for row in rows for one in (pause_words(row), str(row.get("sentence") or "")) if one)
+    notes = (
+        _named(row, one)
+        for row in rows
+        for one in (cordon_words(row), pause_words(row), str(row.get("sentence") or ""))
+        if one
+    )
     return Group(fleet_table(rows), *(Text(escaped(one)) for one in notes))
 
 

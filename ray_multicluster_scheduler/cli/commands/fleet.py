@@ -51,7 +51,8 @@ def up(
     """Start local clusters in the background.
 
     They stay up until `rmcs fleet down`. If they are up already, those that died are restarted at the same addresses;
-    the others, and the numbers of clusters and CPUs, stay as they are.
+    the others, and the numbers of clusters and CPUs, stay as they are. A fleet that runs under another RMCS_HOME is
+    named, and left alone.
     """
     from ray_multicluster_scheduler.local_fleet import background
     from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
@@ -62,6 +63,7 @@ def up(
     if known is not None:
         _restart_dead(home, output, not_applied(known, clusters, cpus), foreground=foreground)
         return
+    _mention_others(home)
     python = find_ray_python()
     count = clusters or _COUNT
     described = describe(count, cpus or _CPUS)
@@ -92,8 +94,11 @@ def down(output: Output = Format.table) -> None:
     from ray_multicluster_scheduler.local_fleet import background
     from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
 
-    stopped = background.stop(FleetHome())
+    home = FleetHome()
+    stopped = background.stop(home)
     notify("the local fleet is stopped" if stopped else "no local fleet is up")
+    if not stopped:
+        _mention_others(home)
     if output is not Format.table:
         emit({"stopped": stopped}, output, str)
 
@@ -107,6 +112,8 @@ def status(output: Output = Format.table) -> None:
     _print_status(home, output)
     if output is Format.table and home.read() is not None:
         _print_usage(home)
+    if home.read() is None:
+        _mention_others(home)
 
 
 def describe(count: int, cpus: int) -> list[LocalCluster]:
@@ -119,6 +126,18 @@ def describe(count: int, cpus: int) -> list[LocalCluster]:
 
 def _progress(cluster: str, text: str) -> None:
     notify(f"   {cluster}: {text}")
+
+
+def _mention_others(home: FleetHome) -> None:
+    """Two fleets share the machine's CPUs and memory, so a forgotten one should be known."""
+    from ray_multicluster_scheduler.local_fleet import background
+
+    for other, fleet in background.others(home):
+        names = ", ".join(each.name for each in fleet.clusters)
+        notify(
+            f"another local fleet of yours ({names}) runs, with RMCS_HOME={other.root.parent}; "
+            f"use it: export RMCS_CONFIG={other.config_path}; stop it: RMCS_HOME={other.root.parent} rmcs fleet down"
+        )
 
 
 def _announce(home: FleetHome, how_to_stop: str, output: Format) -> bool:

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from ray_multicluster_scheduler import __version__
-from ray_multicluster_scheduler.app.client_api.cluster_rows import pause_words
+from ray_multicluster_scheduler.app.client_api.cluster_rows import cordon_words, pause_words
 from ray_multicluster_scheduler.app.client_api.remote.service_errors import ServiceUnreachableError
 from ray_multicluster_scheduler.cli.doctor.findings import Finding, ok, problem, split_sentence, warning
 from ray_multicluster_scheduler.cli.doctor.local_checks import disk_space
@@ -114,7 +114,8 @@ def _check_clusters(service: Service) -> Iterator[Finding]:
             fix = "; ".join(filter(None, (fix, again)))
             yield problem(name, f"the service reports: {says}", fix, str(row["state"]))
         if row["cordoned"]:
-            yield warning(name, "it is cordoned: it gets no new work", f"`rmcs clusters uncordon {name}`", "CORDONED")
+            says = f"{cordon_words(row) or 'it is cordoned'}: it gets no new work"
+            yield warning(name, says, f"`rmcs clusters uncordon {name}`", "CORDONED")
         if paused := pause_words(row):
             yield warning(name, paused, f"`rmcs queue resume --cluster {name}`", "QUEUE_PAUSED")
     checked = [row for row in rows if not needs_gateway(row)]

@@ -224,7 +224,7 @@ def _unless_only_old(facts: ClusterFacts, before: ClusterFacts | None) -> Cluste
 
 
 def _facts(row: dict[str, Any]) -> ClusterFacts:
-    facts = {key: row[key] for key in ("state", "sentence", "stale", "cordoned", "paused")}
+    facts = {key: row[key] for key in ("state", "sentence", "stale", "cordoned", "cordon_reason", "paused")}
     others = row["other_control_planes"]
     if not others:
         return facts

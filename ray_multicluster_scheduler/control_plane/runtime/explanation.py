@@ -348,6 +348,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "stale": stale,
         "agent_awaited_until": None if return_wait_s is None else now + return_wait_s,
         "cordoned": view.cordoned,
+        "cordon_reason": view.cordon_reason or None,
         "paused": view.paused,
         "items": view.in_flight + view.prefetched,
         "carrier": link_name if link is not None else ("http" if metadata.dashboard else None),

@@ -47,11 +47,14 @@ async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bo
     return items
 
 
-def cordon(runtime: Runtime, cluster: str, *, cordoned: bool) -> list[str]:
-    """Close a cluster for new work, or open it again; returns the ids of its items. Raises ConfigurationError."""
-    items = runtime.machine.clusters.items_on(cluster)
-    runtime.post_user_event(CordonChanged(cluster, cordoned))
-    return items
+def cordon(runtime: Runtime, cluster: str, *, cordoned: bool, reason: str = "") -> tuple[list[str], bool]:
+    """Close a cluster for new work, or open it again; returns the ids of its items, and whether this changes anything.
+    Raises ConfigurationError."""
+    clusters = runtime.machine.clusters
+    items, other_reason = clusters.items_on(cluster), reason not in ("", clusters.cordon_reason(cluster))
+    changed = clusters.is_cordoned(cluster) != cordoned or (cordoned and other_reason)
+    runtime.post_user_event(CordonChanged(cluster, cordoned, reason))
+    return items, changed
 
 
 async def check_now(runtime: Runtime, cluster: str) -> Health:

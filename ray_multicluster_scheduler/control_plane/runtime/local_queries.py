@@ -59,7 +59,7 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
             items = await fleet_control.declare_dead(runtime, cluster, reason, force=force)
             return {"program": _program(runtime), "cluster": cluster, "items": items}
         case {"drain": str(cluster)}:
-            return _cordoned(runtime, cluster, cordoned=True)
+            return _cordoned(runtime, cluster, cordoned=True, reason=checked_reason(question.get("reason", "")))
         case {"uncordon": str(cluster)}:
             return _cordoned(runtime, cluster, cordoned=False)
     raise ConfigurationError(
@@ -68,9 +68,8 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
     )
 
 
-def _cordoned(runtime: Runtime, cluster: str, *, cordoned: bool) -> dict[str, Any]:
-    changed = runtime.machine.clusters.is_cordoned(cluster) != cordoned
-    items = fleet_control.cordon(runtime, cluster, cordoned=cordoned)
+def _cordoned(runtime: Runtime, cluster: str, *, cordoned: bool, reason: str = "") -> dict[str, Any]:
+    items, changed = fleet_control.cordon(runtime, cluster, cordoned=cordoned, reason=reason)
     return {"program": _program(runtime), "cluster": cluster, "items": items, "changed": changed}
 
 

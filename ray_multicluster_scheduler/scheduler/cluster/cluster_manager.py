@@ -45,13 +45,15 @@ class ClusterManager:
         """Forget a cluster with its bookings. Register it again to use it again."""
         self._registry.unregister(name)
 
-    def cordon(self, name: str) -> None:
-        """Close the cluster for new work. What runs there goes on."""
-        self._registry.state(name).cordoned = True
+    def cordon(self, name: str, reason: str = "") -> None:
+        """Close the cluster for new work. What runs there goes on. Without a reason, that of a past cordon stays."""
+        state = self._registry.state(name)
+        state.cordoned, state.cordon_reason = True, reason or state.cordon_reason
 
     def uncordon(self, name: str) -> None:
         """Open the cluster for new work again."""
-        self._registry.state(name).cordoned = False
+        state = self._registry.state(name)
+        state.cordoned, state.cordon_reason = False, ""
 
     def pause(self, name: str, reason: str) -> None:
         """Send nothing new to the cluster until :meth:`resume`."""
@@ -73,15 +75,22 @@ class ClusterManager:
         breaker.close()
         return True
 
-    def restore(self, name: str, *, cordoned: bool, paused: str | None, dead: ClusterProblem | None) -> None:
+    def restore(
+        self, name: str, *, cordoned: bool, cordon_reason: str, paused: str | None, dead: ClusterProblem | None
+    ) -> None:
         """Set what operators had ordered before a restart; a cluster that is no longer configured is ignored."""
         state = self._registry.find(name)
         if state is not None:
-            state.cordoned, state.paused, state.dead = cordoned, paused, dead
+            state.cordoned, state.cordon_reason = cordoned, cordon_reason
+            state.paused, state.dead = paused, dead
 
     def is_cordoned(self, name: str) -> bool:
         """Is the cluster closed for new work?"""
         return self._registry.state(name).cordoned
+
+    def cordon_reason(self, name: str) -> str:
+        """Why it is cordoned; empty if it is not, or no reason was given."""
+        return self._registry.state(name).cordon_reason
 
     def is_drained(self, name: str) -> bool | None:
         """Has a cordoned cluster no items of ours left? None if it is not cordoned. To drain a cluster, cordon it and

@@ -97,7 +97,7 @@ class ClusterState:
         """When the last view expires although nothing happens."""
         self.metadata = metadata
         self.settings = settings
-        self.cordoned = False
+        self.cordoned, self.cordon_reason = False, ""
         self.paused: str | None = None
         self.dead: ClusterProblem | None = None  # declared by an operator
         self.wide_reservation: WideItemReservation | None = None
@@ -342,6 +342,7 @@ class ClusterState:
             job_problem=self.job_problem(),
             link=self.link,
             cordoned=self.cordoned,
+            cordon_reason=self.cordon_reason,
             next_submission_at=next_submission_at,
             python_version=self.python_version,
             ray_version=self.ray_version,

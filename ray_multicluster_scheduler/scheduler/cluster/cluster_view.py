@@ -130,6 +130,7 @@ class ClusterView:
     job_problem: ClusterProblem | None = None
     link: LinkState = "none"
     cordoned: bool = False
+    cordon_reason: str = ""
     in_flight: int = 0
     ready_actors: int = 0
     prefetched: int = 0

@@ -5,6 +5,7 @@ It updates the ledger and the cluster's breaker, and completes, retries or fails
 
 from __future__ import annotations
 
+from ray_multicluster_scheduler.common.exception import ADVICE
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.fit import gang_parts
@@ -373,7 +374,7 @@ def failure_message(
 
     A sentence with its own advice, as the text of our errors has, keeps that advice.
     """
-    what, advice, own_step = sentence.partition("What to do: ")
+    what, advice, own_step = sentence.partition(ADVICE)
     if not advice or failure is FailureClass.USER:
         return _of_class(record, failure, sentence, refused=refused)
     error, message, _ = _of_class(record, failure, what.rstrip(), refused=refused)

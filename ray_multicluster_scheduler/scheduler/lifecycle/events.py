@@ -214,10 +214,11 @@ class ClusterChanged:
 
 @dataclass(frozen=True, slots=True)
 class CordonChanged:
-    """A cluster was closed for new work or opened again."""
+    """A cluster was closed for new work, for this ``reason``, or opened again."""
 
     cluster: str
     cordoned: bool
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ class FleetEvents:
         state = self._find_and_reschedule(event.cluster)
         if state is not None:
             self._machine.output.add(RememberFleet())
-            self._cordon(state, event.cordoned, now)
+            self._cordon(state, event.cordoned, now, event.reason)
 
     def declared_dead(self, event: ClusterDeclaredDead, now: float) -> None:
         """Settle all items there at once, jobs too."""
@@ -168,11 +168,11 @@ class FleetEvents:
         if was_dead and state.dead is None:
             self._machine.output.add(RememberFleet())
 
-    def _cordon(self, state: ClusterState, cordoned: bool, now: float) -> None:
+    def _cordon(self, state: ClusterState, cordoned: bool, now: float, reason: str = "") -> None:
         if not cordoned:
             self._machine.clusters.uncordon(state.name)
         else:
-            self._machine.clusters.cordon(state.name)
+            self._machine.clusters.cordon(state.name, reason)
             self._prefetch.recall_cluster(state, "it is cordoned", now)
 
     def _find_and_reschedule(self, cluster: str) -> ClusterState | None:

@@ -84,7 +84,8 @@ class Restore:
 
     def clusters(self) -> tuple[ClusterRow, ...]:
         return tuple(
-            ClusterRow(state.name, state.cordoned, state.paused, state.dead) for state in self._machine.registry
+            ClusterRow(state.name, state.cordoned, state.paused, state.dead, state.cordon_reason)
+            for state in self._machine.registry
         )
 
     def owners(self) -> tuple[OwnerRow, ...]:
@@ -100,7 +101,9 @@ class Restore:
         self._machine.next_fence = max(self._machine.next_fence, event.next_fence)
         self._admission.set_next_number(event.next_number)
         for one in event.clusters:
-            self._machine.clusters.restore(one.name, cordoned=one.cordoned, paused=one.paused, dead=one.dead)
+            self._machine.clusters.restore(
+                one.name, cordoned=one.cordoned, cordon_reason=one.cordon_reason, paused=one.paused, dead=one.dead
+            )
         for owner in event.owners:
             if owner.limits is not None:
                 self._machine.owner_limits[owner.name] = owner.limits

@@ -86,6 +86,7 @@ class ClusterRow:
     cordoned: bool = False
     paused: str | None = None
     dead: ClusterProblem | None = None
+    cordon_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

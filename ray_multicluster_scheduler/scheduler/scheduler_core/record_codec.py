@@ -287,7 +287,8 @@ def decode_fleet(stored: FleetState) -> tuple[tuple[ClusterRow, ...], tuple[Owne
     for name, text in stored.clusters.items():
         document = json.loads(text)
         dead = ClusterProblem(**document["dead"]) if "dead" in document else None
-        clusters.append(ClusterRow(name, bool(document.get("cordoned")), document.get("paused"), dead))
+        cordoned, reason = bool(document.get("cordoned")), document.get("cordon_reason", "")
+        clusters.append(ClusterRow(name, cordoned, document.get("paused"), dead, reason))
     owners = []
     for name, text in stored.owners.items():
         document = json.loads(text)
@@ -303,6 +304,8 @@ def printable(text: str) -> str:
 
 def _cluster(row: ClusterRow) -> dict[str, Any]:
     document: dict[str, Any] = {"cordoned": True} if row.cordoned else {}
+    if row.cordon_reason:
+        document["cordon_reason"] = row.cordon_reason
     if row.paused is not None:
         document["paused"] = row.paused
     if row.dead is not None:

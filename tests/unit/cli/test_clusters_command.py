@@ -73,7 +73,7 @@ class TestShow:
 
     def test_one_that_is_silent(self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         runtime = busy.plane.runtime
-        monkeypatch.setattr(busy.plane, "refresh", lambda cluster: runtime._loop.create_future())
+        monkeypatch.setattr(busy.plane, "refresh", lambda cluster, **_: runtime._loop.create_future())
         busy.plane.post(events.LinkDown("mac", "it was cut"))
         breaker = runtime.machine.registry.state("mac").breaker
         for _ in range(4):
@@ -85,7 +85,7 @@ class TestShow:
         assert facts["state"] == "CLUSTER_SUSPECT"
         assert "the last time, the snapshot request failed: nobody answers" in facts["why"]
         assert re.fullmatch(r"OPEN after 5 failures in a row, tried again in (60|59|5\d)s", facts["breaker"])
-        assert re.fullmatch(r"0/8 as of \ds ago", facts["CPU"])
+        assert re.fullmatch(r"1/8 as of \ds ago", facts["CPU"])
         row = rmcs("clusters", "list", "--no-refresh").out.splitlines()[1].split()
         assert row[:7] == ["mac", "CLUSTER_SUSPECT", "http", "–", "–", "–", "–"]
 
@@ -188,6 +188,23 @@ class TestSteering:
         answer = json.loads(rmcs("clusters", "cordon", "mac", "-o", "json").out)
         assert complaints(busy, f"{ONE}/cordon", answer, method="post") == []
         assert answer == {"items": ["t1"], "changed": True}
+
+    def test_the_reason_of_a_cordon_is_shown_and_kept(self, busy: HttpService, rmcs: Rmcs) -> None:
+        assert rmcs("clusters", "cordon", "mac", "--reason", "new disk").code == 0
+        assert rmcs("clusters", "cordon", "mac").out == "mac is cordoned already; t1 is still there\n"
+        assert "mac: it is cordoned: new disk" in rmcs("clusters").out
+        assert "yes, and not empty yet: new disk" in rmcs("clusters", "show", "mac").out
+        assert "it is cordoned: new disk" in rmcs("status").out
+        assert "it is cordoned: new disk" in rmcs("events", "--types", "cluster", "--since", "0").out
+        busy.submit("t2", cpus=1)
+        assert "it is cordoned: new disk" in rmcs("explain", "t2").out
+        busy.restart()
+        assert busy.get("/api/v1/clusters/mac")["cordon_reason"] == "new disk"
+        done = rmcs("clusters", "drain", "mac", "--timeout", "0", "--reason", "a newer disk")
+        assert done.code == 101
+        assert busy.get("/api/v1/clusters/mac")["cordon_reason"] == "a newer disk"
+        assert rmcs("clusters", "uncordon", "mac").code == 0
+        assert busy.get("/api/v1/clusters/mac")["cordon_reason"] is None
 
     @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "declare-dead"])
     def test_an_unknown_name(self, service: HttpService, rmcs: Rmcs, verb: str) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl+C and SIGTERM: everything this program submitted is stopped, on whichever scheduler; then it ends with 130."""
+"""Ctrl+C and SIGTERM: everything this program submitted is stopped, on whichever scheduler; then it ends."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _uninterrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(this_program, "_interrupted", threading.Event())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_all_schedulers_of_the_program_are_stopped(silent_port: str, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_all_schedulers_of_the_program_are_stopped(silent_port: str, number: signal.Signals, code: int) -> None:
     handles = []
 
     @graceful_shutdown_on_keyboard_interrupt
@@ -49,7 +49,7 @@ def test_all_schedulers_of_the_program_are_stopped(silent_port: str, number: sig
     before = signal.getsignal(number)
     with pytest.raises(SystemExit) as caught:
         program()
-    assert caught.value.code == 130
+    assert caught.value.code == code
     assert [handle.state for handle in handles] == [TaskState.CANCELLED] * 2
     assert signal.getsignal(number) is before
 
@@ -149,6 +149,15 @@ def test_ctrl_c_in_wait_for_all_jobs_stops_everything(tmp_path: Path, silent_por
     assert done.returncode not in (0, 1), done.stderr
     assert done.stderr.count(": CANCELLED") == 2, done.stderr
     assert "KeyboardInterrupt" in done.stderr
+
+
+def test_an_interrupt_is_reported_once_whoever_handles_it(tmp_path: Path, silent_port: str) -> None:
+    """wait_for_all_jobs stops what runs and raises it again for the decorator."""
+    decorated = "def main():\n" + textwrap.indent(textwrap.dedent(WAITING).strip(), "    ") + "\nmain()\n"
+    done = run(tmp_path, "@graceful_shutdown_on_keyboard_interrupt\n" + decorated, silent_port)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.count("interrupted\n") == 1, done.stderr
+    assert done.stderr.count(": CANCELLED") == 2, done.stderr
 
 
 def test_a_program_that_ends_waits_for_its_work_also_if_it_holds_no_scheduler(tmp_path: Path, silent_port: str) -> None:

@@ -122,7 +122,7 @@ def test_restore_sets_what_operators_had_ordered() -> None:
     manager.declare_dead("a", "", 5.0)
     dead = registry.state("a").dead
     after, restored = fleet()
-    after.restore("a", cordoned=True, paused="tests", dead=dead)
-    after.restore("gone", cordoned=True, paused=None, dead=None)
+    after.restore("a", cordoned=True, cordon_reason="disk", paused="tests", dead=dead)
+    after.restore("gone", cordoned=True, cordon_reason="", paused=None, dead=None)
     state = restored.state("a")
-    assert (state.cordoned, state.paused, state.dead) == (True, "tests", dead)
+    assert (state.cordoned, state.cordon_reason, state.paused, state.dead) == (True, "disk", "tests", dead)

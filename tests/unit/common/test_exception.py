@@ -38,6 +38,13 @@ def test_one_full_stop_before_the_advice(message: str, text: str) -> None:
     assert str(SchedulerError(message, next_step="mend it")) == f"{text}What to do: mend it"
 
 
+def test_advice_is_given_once() -> None:
+    """An error that quotes another one shows that one's advice, which is closer to the cause."""
+    cause = SchedulerError("It broke.", next_step="mend it")
+    text = str(SchedulerError(f"t1 failed: {cause}", next_step="submit it again"))
+    assert text == "t1 failed: It broke. What to do: mend it"
+
+
 def test_standard_handlers_catch_them() -> None:
     with pytest.raises(TimeoutError):
         raise exception.TaskTimeoutError("late")

@@ -37,3 +37,20 @@ def test_a_cordon_calls_back_what_was_sent_ahead_and_lets_the_rest_run() -> None
     assert driver.state("ahead") is TaskState.QUEUED
     driver.send(events.CordonChanged("a", cordoned=False))
     assert driver.sent_to(ever=False) == {"ahead": "a"}
+
+
+def test_the_reason_of_a_cordon_is_shown_until_it_ends() -> None:
+    driver = ready(4)
+    driver.send(events.CordonChanged("a", cordoned=True, reason="new disk"))
+    driver.submit(task("t"))
+    assert (driver.machine.record("t").code, driver.machine.record("t").sentence) == (
+        "CORDONED",
+        "a: it is cordoned: new disk",
+    )
+    driver.send(events.CordonChanged("a", cordoned=True))  # as `drain` does without a reason
+    assert driver.machine.view("a", driver.now).cordon_reason == "new disk"
+    assert [one.cordon_reason for one in driver.machine.cluster_rows()] == ["new disk"]
+    driver.send(events.CordonChanged("a", cordoned=False))
+    driver.submit(task("t2"))
+    driver.send(events.CordonChanged("a", cordoned=True))
+    assert driver.machine.view("a", driver.now).cordon_reason == ""

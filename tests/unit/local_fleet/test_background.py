@@ -96,6 +96,23 @@ def test_the_fleet_outlives_up_and_down_removes_it(rmcs: Rmcs, base: Path) -> No
     assert "no local fleet is up" in rmcs("down")
 
 
+def test_a_fleet_under_another_home_is_named(rmcs: Rmcs, fake_python: Path, tmp_path: Path) -> None:
+    """A second one would share the CPUs and the memory without a word."""
+    rmcs("up", "--clusters", "1")
+    second = Rmcs(fake_python, tmp_path / "other")
+    named = (
+        f"another local fleet of yours (linux) runs, with RMCS_HOME={rmcs.home}; use it: export "
+        f"RMCS_CONFIG={rmcs.home / 'fleet' / 'clusters.yaml'}; stop it: RMCS_HOME={rmcs.home} rmcs fleet down"
+    )
+    for words in (("status",), ("down",), ("up", "--clusters", "1")):
+        assert named in second(*words), words
+    assert "another local fleet" not in second("status"), "this home has one of its own now"
+    assert "is stopped" in second("down")
+    assert rmcs.json()["up"]
+    rmcs("down")
+    assert "another local fleet" not in second("status")
+
+
 def test_json_output(rmcs: Rmcs) -> None:
     """Data on stdout, messages on stderr."""
 

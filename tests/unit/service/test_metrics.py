@@ -185,7 +185,7 @@ def test_a_fleet_with_nothing_to_do_is_up_and_a_scrape_is_a_look(tmp_path: Path)
         assert view.problem.code == "STALE_SNAPSHOT"
         assert figures(service)[up] == 1, "nothing is known to be wrong with it"
         until(lambda: bool(figures(service)) and (state.snapshot_received_at or 0) > heard)
-        service.plane.refresh = lambda cluster: runtime._loop.create_future()  # type: ignore[method-assign]
+        service.plane.refresh = lambda cluster, **_: runtime._loop.create_future()  # type: ignore[method-assign]
         service.plane.post(SnapshotFailed("mac", "CLUSTER_UNREACHABLE", "connection refused"))
         until(lambda: figures(service)[up] == 0)
         assert 'rmcs_cluster_utilization{cluster="mac",resource="CPU"}' not in figures(service), "nobody knows it"

@@ -22,6 +22,7 @@ def row(cluster: str) -> dict[str, Any]:
         "state": "UP",
         "sentence": "",
         "cordoned": None,
+        "cordon_reason": None,
         "items": None,
         "carrier": "native",
         "tasks_by": None,

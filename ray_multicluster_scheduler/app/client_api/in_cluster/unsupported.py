@@ -64,13 +64,13 @@ class UnsupportedVerbs:
     def declare_dead(self, cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
         refuse_fleet_verb("declare_dead")
 
-    def cordon(self, cluster: str) -> None:
+    def cordon(self, cluster: str, reason: str = "") -> None:
         refuse_fleet_verb("cordon")
 
     def uncordon(self, cluster: str) -> None:
         refuse_fleet_verb("uncordon")
 
-    def drain(self, cluster: str, timeout: float | None = None) -> bool:
+    def drain(self, cluster: str, timeout: float | None = None, reason: str = "") -> bool:
         refuse_fleet_verb("drain")
 
     def events(self, **wanted: Any) -> NoReturn:

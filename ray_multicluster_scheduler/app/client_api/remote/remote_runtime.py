@@ -428,9 +428,9 @@ class RemoteRuntime(LoopThread, ControlPlane):
             case lifecycle_events.OwnerLimitsChanged(owner, limits):
                 assert limits is not None
                 self._ask("PUT", f"/api/v1/owners/{quote(owner, safe='')}", limits.model_dump())
-            case lifecycle_events.CordonChanged(cluster, cordoned):
-                verb = "cordon" if cordoned else "uncordon"
-                self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/{verb}", {})
+            case lifecycle_events.CordonChanged(cluster, cordoned, reason):
+                verb, body = ("cordon", {"reason": reason}) if cordoned else ("uncordon", {})
+                self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/{verb}", body)
             case _:
                 raise TypeError(f"no request to the service for {event!r}")
 

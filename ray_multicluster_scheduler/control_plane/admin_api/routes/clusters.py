@@ -65,25 +65,24 @@ async def drained(request: Request, name: str) -> dict[str, Any]:
     return {"drained": runtime_of(request).machine.clusters.is_drained(name)}
 
 
-@router.post("/clusters/{name}/cordon", tags=["fleet"], **described(Rule.OPERATE, docs.Cordoned))
+@router.post("/clusters/{name}/cordon", tags=["fleet"], **described(Rule.OPERATE, docs.Cordoned, docs.Cordon))
 async def cordon(request: Request, name: str) -> dict[str, Any]:
-    """Close a cluster for new work."""
-    return await _cordoned(request, name, cordoned=True)
+    """Close a cluster for new work: ``{"reason": "…"}``; without one, that of an earlier cordon stays."""
+    return await _cordoned(request, name, "cordon", await json_of(request))
 
 
 @router.post("/clusters/{name}/uncordon", tags=["fleet"], **described(Rule.OPERATE, docs.Cordoned))
 async def uncordon(request: Request, name: str) -> dict[str, Any]:
     """Open a cluster for new work again."""
-    return await _cordoned(request, name, cordoned=False)
+    return await _cordoned(request, name, "uncordon", {})
 
 
-async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str, Any]:
-    runtime = runtime_of(request)
+async def _cordoned(request: Request, name: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+    runtime, reason = runtime_of(request), checked_reason(body.get("reason", ""))
     check_cluster(request, name)
-    changed = runtime.machine.clusters.is_cordoned(name) != cordoned
-    items = fleet_control.cordon(runtime, name, cordoned=cordoned)
+    items, changed = fleet_control.cordon(runtime, name, cordoned=verb != "uncordon", reason=reason)
     await runtime.until_durable()
-    await record_action(request, "cordon" if cordoned else "uncordon", name)
+    await record_action(request, verb, name, {"reason": reason} if reason else None)
     return {"items": items, "changed": changed}
 
 
@@ -143,14 +142,11 @@ async def _checked(runtime: ServiceRuntime, name: str, *, by_operator: bool = Fa
 
 @router.post("/clusters/{name}/drain", tags=["clusters"], **described(Rule.OPERATE, docs.DrainState, docs.Drain))
 async def drain(request: Request, name: str) -> Response:
-    """Close a cluster for new work, and wait until it is empty: ``{"timeout": 25}``, at most 60 s. Repeat the request
-    if it is not empty by then."""
+    """Close a cluster for new work, and wait until it is empty: ``{"timeout": 25, "reason": "…"}``, at most 60 s.
+    Repeat the request if it is not empty by then."""
     body, runtime = await json_of(request), runtime_of(request)
     timeout = seconds(body, "timeout", 25.0, LONGEST_DRAIN_S)
-    check_cluster(request, name)
-    fleet_control.cordon(runtime, name, cordoned=True)
-    await runtime.until_durable()
-    await record_action(request, "drain", name)
+    await _cordoned(request, name, "drain", body)
     drained = await _drained(runtime, name, asyncio.get_running_loop().time() + timeout)
     return JsonResponse({"drained": drained, "items": runtime.machine.clusters.items_on(name)})
 

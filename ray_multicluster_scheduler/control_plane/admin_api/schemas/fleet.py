@@ -17,6 +17,7 @@ class Cluster(ApiModel):
     state: str = required("UP, or the code of its problem.", "UP")
     sentence: str = required("The problem; a paused queue is none, see `paused`.")
     cordoned: bool = required("Closed for new work.", False)
+    cordon_reason: str | None = optional("The reason of the cordon, if one was given.", None)
     items: int = required("Number of our items on the cluster.")
     paused: str | None = optional("The reason of the pause of its queue, maybe empty; null: not paused.", None)
     stale: bool = optional("No problem is known, but the data is old: use refresh=true.")
@@ -112,7 +113,11 @@ class Checked(ApiModel):
     cluster: ClusterDetails = required()
 
 
-class Drain(ApiModel):
+class Cordon(Reason):
+    pass
+
+
+class Drain(Reason):
     timeout: float = optional("Seconds to wait, at most 60.", 0, ge=0)
 
 

@@ -15,4 +15,6 @@ class CordonFilter:
     lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        return Rejection(CORDONED, "it is cordoned: closed for new work") if cluster.cordoned else None
+        if not cluster.cordoned:
+            return None
+        return Rejection(CORDONED, f"it is cordoned: {cluster.cordon_reason or 'closed for new work'}")
