@@ -26,7 +26,7 @@ def asked(service: HttpService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     names: list[str] = []
     refresh = service.plane.refresh
 
-    def noted(cluster: str) -> Any:
+    def noted(cluster: str, **_: object) -> Any:
         names.append(cluster)
         return refresh(cluster)
 

@@ -43,7 +43,7 @@ class TestStatus:
     def test_an_unreachable_cluster_is_not_refreshed_every_time(self, service: HttpService, rmcs: Rmcs) -> None:
         asked: list[str] = []
 
-        def no_answer(cluster: str) -> Any:
+        def no_answer(cluster: str, **_: object) -> Any:
             asked.append(cluster)
             failed = events.SnapshotFailed(cluster, "CLUSTER_UNREACHABLE", "nobody answers")
             service.plane.post(failed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -244,6 +245,30 @@ def test_preferred_falls_back_or_waits_as_asked() -> None:
     assert driver.sent_to() == {"running": "a", "any": "b"}
     driver.succeed("running")
     assert driver.sent_to()["wait"] == "a"
+
+
+def test_the_submission_interval_lies_between_two_dispatches_to_one_cluster() -> None:
+    """Whatever happens meanwhile: starts and ends of earlier jobs, new jobs, a timer that fires a little early."""
+    driver = ready(8, 8, submission_interval_s=2)
+    for number in range(10):
+        driver.submit(job(f"j{number}"))
+    sent: dict[str, list[float]] = {"a": [], "b": []}
+    live: list[str] = []
+    for one in driver.said(Dispatch, ever=True):
+        sent[one.cluster].append(driver.now)
+        live.append(one.task_id)
+    while len(live) < 10:
+        driver.send(events.TimerFired("wake"), after=0.3)
+        for one in driver.said(Dispatch):
+            sent[one.cluster].append(driver.now)
+            driver.accept(one.task_id)
+            driver.start(live[-1])
+            driver.succeed(live[-1])
+            live.append(one.task_id)
+    gaps = [later - earlier for times in sent.values() for earlier, later in pairwise(times)]
+    assert len(gaps) == 8
+    assert min(gaps) >= 2.0
+    assert max(gaps) < 2.3 + 1e-6
 
 
 def test_the_submission_interval_wakes_the_queue_by_itself() -> None:
