@@ -35,7 +35,7 @@ test-full: setup setup-ray setup-ray-old setup-node setup-promtool ## Run all te
 CORE := queue policy cluster lifecycle
 
 coverage: setup ## Measure branch coverage of the pure core by its unit tests; fails below 100 %
-	@"$(BIN)/python" -m pytest $(foreach part,$(CORE),tests/unit/$(part)) tests/unit/stories -q -n 2 --hypothesis-seed=0 \
+	@"$(BIN)/python" -m pytest $(foreach part,$(CORE),tests/unit/$(part)) tests/unit/scenarios -q -n 2 --hypothesis-seed=0 \
 		--cov-branch --cov-report= $(foreach part,$(CORE),--cov=ray_multicluster_scheduler/scheduler/$(part))
 	@"$(BIN)/coverage" report -m --skip-covered --fail-under=100 \
 		--omit='*/task_lifecycle_manager.py,*/transition_log.py'

@@ -72,10 +72,10 @@ def item(task_id: str, shape: int, clusters: list[SyntheticCluster], now: float)
 
     All need one CPU, so that the end of any item makes room for any other.
     """
-    owner, wish, size = shape % _OWNERS, shape // _OWNERS % _WISHES, shape // (_OWNERS * _WISHES)
+    owner, wanted, size = shape % _OWNERS, shape // _OWNERS % _WISHES, shape // (_OWNERS * _WISHES)
     values: dict[str, object] = {}
     some = clusters[shape % min(2, len(clusters))].metadata.name
-    match wish:
+    match wanted:
         case 1:
             values["tags"] = ("zone-0", "a label")
         case 2:

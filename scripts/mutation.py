@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "ray_multicluster_scheduler"
 FOLDERS = [f"{PACKAGE}/scheduler/{name}" for name in ("queue", "policy", "cluster", "lifecycle")]
 LEFT_OUT = {"task_lifecycle_manager.py", "transition_log.py"}  # they do I/O
-TESTS = [f"tests/unit/{name}" for name in ("queue", "policy", "cluster", "lifecycle", "stories")]
+TESTS = [f"tests/unit/{name}" for name in ("queue", "policy", "cluster", "lifecycle", "scenarios")]
 PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "quick_hypothesis"]
 PROFILE = """
 import resource

@@ -1,4 +1,4 @@
-"""RayError and RayTaskError, by which ``except`` clauses of programs for Ray catch what our verbs raise.
+"""RayError and RayTaskError: let ``except`` clauses that were written for Ray catch what our verbs raise.
 
 ``except`` looks at the classes of an exception and runs no code of ours, so an exception of user code is raised as an
 instance of a class that is made on the way: it inherits from the user's class and from RayTaskError.

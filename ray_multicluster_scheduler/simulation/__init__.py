@@ -1,20 +1,20 @@
 """Simulate a fleet in virtual time: the production scheduler machine, without Ray. docs/simulation.md shows its use.
 
-Start with `simulation.py` (`simulate`), which runs a workload (`workloads/`) on a described fleet (`model.py`) through
-`virtual_fleet/` and returns a `Result` (`report/`). `history.py` records runs, `faulty/` tests the machine under
-faults, and `checker/` judges histories. The package may import `scheduler`, `control_plane.config` and `common`.
+Start with `simulation.py` (`simulate`): it runs a workload (`workloads/`) on a fleet (`simulated_fleet.py`) through
+`virtual_fleet/` and returns a `Result` (`report/`). `history.py` records runs, `faulty/` tests the machine
+under faults, and `checker/` checks histories. The package may import `scheduler`, `control_plane.config` and `common`.
 """
 
 from ray_multicluster_scheduler.simulation.fleet_file import load_fleet
-from ray_multicluster_scheduler.simulation.model import (
+from ray_multicluster_scheduler.simulation.report.plot import plot
+from ray_multicluster_scheduler.simulation.report.result import Comparison, Result, Series
+from ray_multicluster_scheduler.simulation.simulated_fleet import (
     OthersLoad,
     PlannedFault,
     SimulatedCluster,
     SimulatedFleet,
     cluster,
 )
-from ray_multicluster_scheduler.simulation.report.plot import plot
-from ray_multicluster_scheduler.simulation.report.result import Comparison, Result, Series
 from ray_multicluster_scheduler.simulation.simulation import Simulation, compare, lower_bound, simulate
 from ray_multicluster_scheduler.simulation.workloads.synthetic import Synthetic
 from ray_multicluster_scheduler.simulation.workloads.trace import read_trace, write_trace

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.control_plane.config import FleetConfig, Setting
 from ray_multicluster_scheduler.control_plane.config.settings import Fraction, Strict
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
 from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml, read_text
-from ray_multicluster_scheduler.simulation.model import (
+from ray_multicluster_scheduler.simulation.simulated_fleet import (
     FaultKind,
     OthersLoad,
     PlannedFault,

@@ -30,9 +30,9 @@ from ray_multicluster_scheduler.simulation.history import (
     NodesChanged,
     RunSetup,
 )
-from ray_multicluster_scheduler.simulation.model import SimulatedFleet
 from ray_multicluster_scheduler.simulation.report.result import Comparison, Result, Series
 from ray_multicluster_scheduler.simulation.report.run_metrics import RunMetrics
+from ray_multicluster_scheduler.simulation.simulated_fleet import SimulatedFleet
 from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import (
     Attempt,
     NodeAllocation,

@@ -33,13 +33,13 @@ class Wire:
 
     def __init__(self) -> None:
         self.reader = asyncio.StreamReader()
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self._frames = FrameReader()
         self.transport = self
         self.aborted = False
 
     def write(self, data: bytes) -> None:
-        self.heard += self._frames.feed(data)
+        self.received += self._frames.feed(data)
 
     async def drain(self) -> None:
         await asyncio.sleep(0)
@@ -59,14 +59,14 @@ class Wire:
         return Connection(self.reader, self, FrameReader(), {}, [], time.monotonic())
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        return [message.head for message in self.heard if message.kind == kind]
+        return [message.head for message in self.received if message.kind == kind]
 
     async def until(self, kind: str) -> dict[str, Any]:
         for _ in range(500):
             if self.of(kind):
                 return self.of(kind)[-1]
             await asyncio.sleep(0.01)
-        raise AssertionError(f"no {kind}, heard {self.heard}")
+        raise AssertionError(f"no {kind}, heard {self.received}")
 
 
 def new_agent(lease_s: float = 60.0) -> Agent:
@@ -192,7 +192,7 @@ async def with_one_call() -> tuple[Any, Wire, Any]:
     return agent, wire, serving
 
 
-async def what_happened_during_a_cut_is_told_after_it() -> None:
+async def events_during_a_cut_are_reported_after_it() -> None:
     agent, wire, serving = await with_one_call()
     wire.reader.feed_eof()
     await asyncio.wait_for(serving, 5)
@@ -204,17 +204,17 @@ async def what_happened_during_a_cut_is_told_after_it() -> None:
     again.feed(m.RESUME, {"keys": [["t1", 1]]})
     assert (await again.until(m.STARTED))["calls"] == [["t1", 1, 5.0, "n1"]]
     assert (await again.until(m.OUTPUT))["parts"] == [["stdout", "hello"]]
-    kinds = [message.kind for message in again.heard]
+    kinds = [message.kind for message in again.received]
     assert kinds.index(m.ACCEPTED) < kinds.index(m.STARTED)
     serving.cancel()
 
 
-async def a_call_that_comes_again_is_told_as_it_is() -> None:
+async def a_repeated_call_is_reported_as_it_is() -> None:
     """As from a restarted service that may have sent it before."""
     agent, wire, serving = await with_one_call()
     agent._handle_worker(Message("started", {"id": "t1", "attempt": 1, "at": 5.0, "node": "n1"}))
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
-    await heard_all(wire)
+    await receive_all(wire)
     assert [head["calls"] for head in wire.of(m.STARTED)] == [[["t1", 1, 5.0, "n1"]]] * 2
     serving.cancel()
 
@@ -310,7 +310,7 @@ def method_call(name: str, number: int, life: int, **values: Any) -> dict[str, A
     return {**head, **values} if values else {**head, **full}
 
 
-async def heard_all(wire: Wire) -> None:
+async def receive_all(wire: Wire) -> None:
     """Wait until all fed messages are handled."""
     before = len(wire.of(m.PONG))
     wire.feed(m.PING, {"t": 7})
@@ -324,14 +324,14 @@ async def methods_of_two_processes_are_given_in_order_and_nobody_waits_for_what_
     serving = serve(agent, wire)
     old = [method_call(f"old{number}", number, 1) for number in (5, 0, 3)]
     wire.feed(m.CALLS, {"calls": [*old, method_call("old1", 1, 1, cancelled=True)]}, [b"args"])
-    await heard_all(wire)
+    await receive_all(wire)
     assert actor.given == ["old0"], "2 has not come"
     stored = Future[None]()
     methods_module.ray.put = lambda _: stored.result(10)
     wire.feed(m.CALLS, {"calls": [method_call("large", 4, 1)]}, [b"x" * 100_000])
     wire.feed(m.CALLS, {"calls": [method_call("new1", 1, 2)]}, [b"args"])
     wire.feed(m.CALLS, {"calls": [method_call("new0", 0, 2, refused="too large")]}, [b"args"])
-    await heard_all(wire)
+    await receive_all(wire)
     assert actor.given == ["old0", "old3"], "the next of them is being stored"
     stored.set_result(None)
     while len(actor.given) < 5:
@@ -352,21 +352,21 @@ async def a_method_that_comes_after_those_of_a_later_process_is_refused() -> Non
     assert (result["id"], result["status"], result["code"]) == ("old0", "failed", "CAME_TOO_LATE")
     assert "not run" in result["message"]
     wire.feed(m.CALLS, {"calls": [method_call("new1", 1, 2)]}, [b"args"])
-    await heard_all(wire)
+    await receive_all(wire)
     assert actor.given == ["new0", "new1"]
     serving.cancel()
 
 
-async def a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_told_again() -> None:
+async def a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_repeated() -> None:
     agent, wire = new_agent(), Wire()
     actor = ActorOfRay(agent)
     serving = serve(agent, wire)
     wire.feed(m.CALLS, {"calls": [method_call(f"c{number}", number, 1) for number in (1, 3, 5)]}, [b"args"])
     wire.feed(m.RESUME, {"keys": [["c3", 1]]})
-    await heard_all(wire)
+    await receive_all(wire)
     assert actor.given == [], "who sent it may send 0 and 2"
     wire.feed(m.RESUME, {"keys": [["c3", 1], ["c2", 1]], "before": True})
-    await heard_all(wire)
+    await receive_all(wire)
     assert actor.given == ["c1", "c3"]
     assert wire.of(m.UNKNOWN)[-1]["keys"] == [["c2", 1]]
     actor.answers["c3"].set_result(pack_success(1.0, 0.5, "n1", b"value"))
@@ -375,7 +375,7 @@ async def a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_
     wire.feed(m.RESUME, {"keys": [["c3", 1], ["c1", 1]], "again": True})
     while len(wire.of(m.FINISHED)) < 2:
         await asyncio.sleep(0.01)
-    await heard_all(wire)
+    await receive_all(wire)
     assert [[one["id"] for one in head["results"]] for head in wire.of(m.FINISHED)] == [["c3"], ["c3"]]
     serving.cancel()
 
@@ -388,15 +388,15 @@ CHECKS: dict[str, Callable[[], Any]] = {
         a_cancel_that_ray_refuses_ends_nothing_else,
         a_message_that_cannot_be_handled_costs_the_connection_only,
         a_result_that_is_too_large_is_a_failure_with_a_sentence,
-        what_happened_during_a_cut_is_told_after_it,
-        a_call_that_comes_again_is_told_as_it_is,
+        events_during_a_cut_are_reported_after_it,
+        a_repeated_call_is_reported_as_it_is,
         old_bytes_do_not_renew_a_lease_that_is_over,
         an_answer_renews_the_lease_from_when_it_was_asked_for,
         a_gang_whose_places_cannot_be_asked_for_is_answered_and_leaves_none,
         a_gang_that_ray_refuses_is_answered,
         methods_of_two_processes_are_given_in_order_and_nobody_waits_for_what_never_comes,
         a_method_that_comes_after_those_of_a_later_process_is_refused,
-        a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_told_again,
+        a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_repeated,
     )
 }
 

@@ -46,8 +46,8 @@ def tally() -> Any:
 
             return os.getpid()
 
-        def until_told(self, number: int) -> str:
-            """Runs until its process was told to leave out so many calls: only then they are sure not to run."""
+        def until_reported(self, number: int) -> str:
+            """Runs until its process was asked to leave out so many calls: only then they are sure not to run."""
             import gc
             import time
 
@@ -97,7 +97,7 @@ class TestCancelledCalls:
     def test_cancel_calls_of_a_sequential_actor(self, scheduler: UnifiedScheduler) -> None:
         """Queued calls never run; the running one continues, as in Ray."""
         actor = scheduler.submit_actor(tally(), resource_requirements=NOTHING)
-        running = actor.until_told.remote(3)
+        running = actor.until_reported.remote(3)
         until(lambda: "begun" in actor.logs())
         sent = [actor.add.remote(number) for number in range(3)]
         until(lambda: all(call.explain()["code"] == "SENT" for call in sent))
@@ -123,20 +123,20 @@ class TestCancelledCalls:
     def test_cancel_calls_of_an_async_actor(self, scheduler: UnifiedScheduler) -> None:
         class Meeting:
             def __init__(self) -> None:
-                self.told: list[str] = []
+                self.reported: list[str] = []
 
             async def wait(self) -> None:
                 import asyncio
 
-                self.told.append("began")
+                self.reported.append("began")
                 try:
                     await asyncio.sleep(600)
                 except asyncio.CancelledError:
-                    self.told.append("cancelled")
+                    self.reported.append("cancelled")
                     raise
 
             async def so_far(self) -> list[str]:
-                return self.told
+                return self.reported
 
         actor = scheduler.submit_actor(Meeting, resource_requirements=NOTHING)
         call, other = actor.wait.remote(), actor.wait.remote()

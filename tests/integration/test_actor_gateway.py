@@ -93,8 +93,8 @@ async def test_methods_run_in_the_order_of_their_numbers(line: BareLink) -> None
     line.submit(method("m6", "a1", "add", 6, 6))
     assert await line.value("m7") == [7, 1, 5_000_000, 2, 3, 4, 5, 6]
     assert [await line.value(f"m{number}") for number in range(7)] == [2, 3, 4, 5, 6, 7, 8]
-    assert line.heard.story("a1")[:2] == ["accepted", "output"] or "started" in line.heard.story("a1")
-    assert line.heard.story("m1") == ["finished"]
+    assert line.received.kinds_of("a1")[:2] == ["accepted", "output"] or "started" in line.received.kinds_of("a1")
+    assert line.received.kinds_of("m1") == ["finished"]
 
 
 async def test_methods_of_a_later_process_run_after_those_of_the_earlier(line: BareLink) -> None:
@@ -123,7 +123,7 @@ async def test_context_output_and_exception_of_a_method(line: BareLink) -> None:
     assert isinstance(pickling.loads(error.payload or b""), KeyError)
     assert "in fail" in error.traceback
     assert len(await line.value("m3")) == 5_000_000
-    assert {result.actor_id for result in line.heard.results()} == {"a1"}
+    assert {result.actor_id for result in line.received.results()} == {"a1"}
     for number in range(20):
         line.submit(method(f"s{number}", "a1", "say", 4 + number, f"line {number}", attempt=3))
     took = await line.result("s19")
@@ -148,7 +148,7 @@ async def test_a_raising_constructor_fails_the_actor_and_leaves_no_process(line:
     result = await line.result("a1")
     assert (result.status, result.failure, result.error_type) == ("failed", FailureClass.USER, "ValueError")
     assert isinstance(pickling.loads(result.payload or b""), ValueError)
-    assert "started" not in line.heard.story("a1")
+    assert "started" not in line.received.kinds_of("a1")
     late = await line.result("m0")
     assert (late.error_type, late.code, late.failure) == ("ActorDiedError", "ACTOR_DIED", FailureClass.CRASH)
     assert "not today" in late.message

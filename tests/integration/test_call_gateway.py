@@ -23,7 +23,7 @@ async def line(fleet: LocalFleet) -> AsyncIterator[BareLink]:
 
 
 def moves(line: BareLink) -> list[tuple[str, str]]:
-    return [(ended[0], begun[0]) for _, ended, begun in line.heard.of("moved")]
+    return [(ended[0], begun[0]) for _, ended, begun in line.received.of("moved")]
 
 
 async def test_a_large_object_shared_by_many_calls(line: BareLink) -> None:
@@ -91,9 +91,9 @@ async def test_prefetched_calls_inherit_slots_in_order(line: BareLink, ahead: st
         running += 1 if word[0] == "+" else -1
         most = max(most, running)
     assert most <= 2
-    for _, ended, begun in line.heard.of("moved"):
-        at = line.heard.events.index(("moved", ended, begun))
-        before = [event[1] for event in line.heard.events[:at] if event[0] == "finished"]
+    for _, ended, begun in line.received.of("moved"):
+        at = line.received.events.index(("moved", ended, begun))
+        before = [event[1] for event in line.received.events[:at] if event[0] == "finished"]
         assert ended[0] not in before
         assert begun[0] not in before
 
@@ -141,9 +141,9 @@ async def test_waiting_calls_can_be_recalled_and_cancelled_and_never_run(line: B
 
 async def test_a_late_prefetched_call_waits_for_start(line: BareLink) -> None:
     line.submit(task("t1", len, "abc", ahead="overlap"))
-    await line.heard.until("accepted")
+    await line.received.until("accepted")
     await asyncio.sleep(0.3)
-    assert line.heard.results() == []
+    assert line.received.results() == []
     line.link.start("t1", 1)
     assert await line.value("t1") == 3
     assert moves(line) == []
@@ -157,13 +157,13 @@ async def test_after_a_cut_moves_and_results_come_in_order(fleet: LocalFleet) ->
         nap = __import__("time").sleep
         line.submit(*(task(f"t{n}", nap, 0.05, ahead="queue" if n else "") for n in range(30)))
         for _ in range(3):
-            seen = len(line.heard.results())
-            await eventually(lambda seen=seen: len(line.heard.results()) > seen + 2, timeout=60)
-            ups = len(line.heard.of("link_up"))
+            seen = len(line.received.results())
+            await eventually(lambda seen=seen: len(line.received.results()) > seen + 2, timeout=60)
+            ups = len(line.received.of("link_up"))
             line.link._serving.cancel()  # type: ignore[attr-defined]  # as by a power cut of the network
-            await eventually(lambda ups=ups: len(line.heard.of("link_up")) > ups, timeout=30)
+            await eventually(lambda ups=ups: len(line.received.of("link_up")) > ups, timeout=30)
         for n in range(30):
             assert (await line.result(f"t{n}")).status == "succeeded"
         assert [begun for _, begun in moves(line)] == [f"t{n}" for n in range(1, 30)]
-        order = [result.task_id for result in line.heard.results() if result.task_id != "warm"]
+        order = [result.task_id for result in line.received.results() if result.task_id != "warm"]
         assert order == [f"t{n}" for n in range(30)]

@@ -103,9 +103,9 @@ def test_stop_and_ctrl_c(service: RunningService) -> None:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "rmcs job logs -f long" in said
+    _, output = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "rmcs job logs -f long" in output
     assert shell(service, "rmcs job status long").returncode == 101
     assert shell(service, "rmcs job stop long --timeout 60").returncode == 0
     assert shell(service, "rmcs job status long").returncode == 103

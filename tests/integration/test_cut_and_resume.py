@@ -77,10 +77,10 @@ class Everything:
     def all_survived(self) -> None:
         for what, handle in self.tasks.items():
             assert handle.result(120) == what
-            story = handle.explain()["history"]
+            explanation = handle.explain()["history"]
             # What was sent ahead and had to wait is taken back before it begins: that is no attempt that was lost.
-            taken_back = sum(step["code"] == "TAKEN_BACK" and step["state"] is TaskState.QUEUED for step in story)
-            assert handle.attempt - taken_back == 1, "\n".join(map(str, story))
+            taken_back = sum(step["code"] == "TAKEN_BACK" and step["state"] is TaskState.QUEUED for step in explanation)
+            assert handle.attempt - taken_back == 1, "\n".join(map(str, explanation))
         assert len(self.big.result(60)) == 20_000_001
         assert [call.result(60) for call in self.calls] == list(range(1, 101)), "in order, each once"
         expected = Counter([*self.tasks, *(f"call {number}" for number in range(100))])
@@ -199,7 +199,7 @@ def test_a_killed_agent_ends_only_its_own_work(fleet: LocalFleet, tmp_path: Path
         again = scheduler.get_actor(name)
         assert again.add.remote(2).result(60) == 2, "it kept its state"
         again.kill()
-    said = lines(file)
-    assert said["long"] == 2, "one for each attempt"
-    assert said["never again"] == 1
-    assert max(said[f"call {number}"] for number in range(100)) == 1, "no call twice"
+    output = lines(file)
+    assert output["long"] == 2, "one for each attempt"
+    assert output["never again"] == 1
+    assert max(output[f"call {number}"] for number in range(100)) == 1, "no call twice"

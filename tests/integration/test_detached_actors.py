@@ -74,9 +74,9 @@ def test_a_detached_actor_outlives_its_program(fleet: LocalFleet, tmp_path: Path
         assert "Traceback" not in done.stderr
         return done.stdout, done.stderr
 
-    out, told = run(LEAVES_IT_BEHIND)
+    out, reported = run(LEAVES_IT_BEHIND)
     assert out == "5 1\n"
-    assert "ended with the program: Tally actor-" in told
-    assert "detached, so left alone: Tally actor-" in told
+    assert "ended with the program: Tally actor-" in reported
+    assert "detached, so left alone: Tally actor-" in reported
     out, _ = run(FINDS_IT)
     assert out.splitlines() == ["taken", "mortal is gone", "6 mac", "no such method", "killed"]

@@ -85,13 +85,13 @@ def test_the_agent_configuration_has_no_key_and_does_not_leak_into_workers(
     there = line.submit_task(environment)
     assert "RMCS_INSIDE=mac" in there, "it is one of ours"
     assert not [one for one in there if "RMCS_AGENT_JOIN" in one]
-    told = [
+    reported = [
         job["runtime_env"]["env_vars"]["RMCS_AGENT_JOIN"]
         for job in _jobs(fleet)
         if "listen" in job.get("runtime_env", {}).get("env_vars", {}).get("RMCS_AGENT_JOIN", "")
     ]
-    assert told
-    assert all("BEGIN CERTIFICATE" in one and "PRIVATE KEY" not in one for one in told)
+    assert reported
+    assert all("BEGIN CERTIFICATE" in one and "PRIVATE KEY" not in one for one in reported)
 
 
 def _jobs(fleet: LocalFleet) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ def test_examples_print_the_shown_output(
     page: Path, config_path: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with UnifiedScheduler(config_path) as beside:
-        all_idle(beside)  # what the page before used would be seen as somebody else's
+        all_idle(beside)  # what the page before used would be seen as another user's
     found = [one for one in blocks(page) if one.language == "python"]
     file = tmp_path / "example.py"
     file.write_text(script(found), encoding="utf-8")

@@ -80,10 +80,16 @@ def test_choose_a_cluster_by_tag_or_name() -> None:
 def test_every_placement_is_explained() -> None:
     handle = submit_task_async(lambda: None, tags=["macos"])
     handle.result(60)
-    story = explain(handle.id)
-    assert story["cluster"] == "mac"
-    assert [step["state"] for step in story["history"]] == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
-    rows = {row["cluster"]: row for row in story["decision"]["candidates"]}
+    explanation = explain(handle.id)
+    assert explanation["cluster"] == "mac"
+    assert [step["state"] for step in explanation["history"]] == [
+        "PENDING",
+        "QUEUED",
+        "DISPATCHING",
+        "RUNNING",
+        "SUCCEEDED",
+    ]
+    rows = {row["cluster"]: row for row in explanation["decision"]["candidates"]}
     assert set(rows) == {"linux", "mac"}
     assert rows["mac"]["ranks"]["tags"] > rows["linux"]["ranks"]["tags"]
     assert "load" in rows["linux"]["scores"]
@@ -127,10 +133,10 @@ def test_a_waiting_item_has_a_reason_and_can_be_cancelled(scheduler: UnifiedSche
     over, rest = wait([waiting], timeout=3)
     assert (over, rest) == ([], [waiting])
     until(lambda: waiting.explain()["code"] == "NO_CAPACITY", 60)  # the others may still be on their way
-    story = waiting.explain()
-    assert story["state"] == "QUEUED"
-    assert story["code"] == "NO_CAPACITY"
-    assert "2 CPU" in story["sentence"]
+    explanation = waiting.explain()
+    assert explanation["state"] == "QUEUED"
+    assert explanation["code"] == "NO_CAPACITY"
+    assert "2 CPU" in explanation["sentence"]
     for handle in [waiting, *holders]:
         cancel(handle.id)
     for handle in [waiting, *holders]:

@@ -108,7 +108,7 @@ class TestWhatIsSaid:
         with pytest.raises(TaskTimeoutError, match="waited|queue_timeout"):
             submit_actor(greeter(), ("late",), resource_requirements={"CPU": 1}, queue_timeout=0.5, **ON_MAC)
         go.touch()
-        assert holder.ready(60) is holder, "whoever stopped waiting left it alone"
+        assert holder.ready(60) is holder, "a caller that stopped waiting left it alone"
 
     def test_task_options_are_refused_with_the_actor_option(self) -> None:
         for option, instead in {
@@ -134,12 +134,12 @@ class TestHandles:
         assert (call.state, call.cluster, call.attempt) == (TaskState.SUCCEEDED, "mac", 1)
         assert call.explain()["actor"]["id"] == actor.id
         until(lambda: call.logs() == actor.logs() == "Hello\n")
-        told: list[Any] = []
+        reported: list[Any] = []
         called = threading.Event()
         other = actor.method("greet").remote("them")
-        other.add_done_callback(lambda one: (told.append(one.result()), called.set()))
+        other.add_done_callback(lambda one: (reported.append(one.result()), called.set()))
         assert called.wait(30)
-        assert told == ["Hello them"]
+        assert reported == ["Hello them"]
         assert actor.explain()["calls_unanswered"] == 0
         with pytest.raises(TypeError, match="remote"):
             actor.greet()

@@ -226,10 +226,10 @@ def test_ctrl_c_while_waiting_stops_running_jobs(fleet: LocalFleet, tmp_path: Pa
         assert word == "READY"
         until(lambda: pid.exists() and pid.read_text() != "", 60)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, reported = process.communicate(timeout=60)
     assert process.returncode not in (0, None)
-    assert f"{running} was RUNNING on mac: CANCELLED" in told
-    _, _, after = told.partition("rmcs: interrupted")
+    assert f"{running} was RUNNING on mac: CANCELLED" in reported
+    _, _, after = reported.partition("rmcs: interrupted")
     assert over not in after, "what was over is left alone"
     assert after.rstrip().endswith("KeyboardInterrupt")
     until(lambda: not Path(f"/proc/{pid.read_text().strip()}").exists())
@@ -271,12 +271,12 @@ def test_a_second_ctrl_c_forces(fleet: LocalFleet, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         until(refused.exists, 30)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, reported = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"rmcs: forcing: {task} (RUNNING)" in told
-    assert f"{task} was RUNNING on" in told
-    assert ": CANCELLED" in told
-    assert "Traceback" not in told
+    assert f"rmcs: forcing: {task} (RUNNING)" in reported
+    assert f"{task} was RUNNING on" in reported
+    assert ": CANCELLED" in reported
+    assert "Traceback" not in reported
 
 
 def test_no_signal_handler_off_the_main_thread(fleet: LocalFleet) -> None:

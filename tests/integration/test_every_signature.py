@@ -89,8 +89,12 @@ class TestWhatIsSaid:
                 submit_task(where(), queue_timeout=0.5, **ON_MAC)
             assert caught.value.task_id
             assert explain(caught.value.task_id)["attempt"] == 0, "it was never sent"
-            story = patient.explain()
-            assert (story["state"], story["code"], story["cluster"]) == ("QUEUED", "NO_CAPACITY", None)
+            explanation = patient.explain()
+            assert (explanation["state"], explanation["code"], explanation["cluster"]) == (
+                "QUEUED",
+                "NO_CAPACITY",
+                None,
+            )
             assert (patient.cluster, patient.attempt, patient.accepted()) == (None, 0, True)
             go.touch()
             assert patient.result(60) == "mac"
@@ -185,10 +189,10 @@ class TestHandles:
         handle.cancel()
         assert handle.state is TaskState.SUCCEEDED, "what is over stays as it is"
         late: list[Any] = []
-        told = threading.Event()
+        reported = threading.Event()
         handle.add_done_callback(lambda _: 1 / 0)  # the mistake of one is not the others'
-        handle.add_done_callback(lambda one: (late.append(one), told.set()))
-        assert told.wait(60)
+        handle.add_done_callback(lambda one: (late.append(one), reported.set()))
+        assert reported.wait(60)
         assert late == [handle]
         until(lambda: bool(mistakes))  # it is shown on another thread
         assert [mistake.exc_type for mistake in mistakes] == [ZeroDivisionError], "it is shown, and no more than that"
@@ -229,7 +233,7 @@ class TestHandles:
         others = [asyncio.ensure_future(_value(handle)) for _ in range(3)]
         elsewhere = asyncio.to_thread(lambda: asyncio.run(_value(handle)))
         await asyncio.sleep(0)
-        assert not handle.done(), "whoever stops waiting leaves it alone"
+        assert not handle.done(), "a caller that stops waiting leaves it alone"
         go.touch()
         assert await asyncio.gather(*others, elsewhere) == ["went"] * 4
         assert await handle == "went"

@@ -220,12 +220,12 @@ def test_inside_of_a_task(scheduler: UnifiedScheduler) -> None:
             try:
                 next(rest)
             except ValueError as error:
-                said = str(error)
-            return values, single, said, [first, *rest]
+                output = str(error)
+            return values, single, output, [first, *rest]
 
-    values, single, said, rest = scheduler.submit_task(program)
+    values, single, output, rest = scheduler.submit_task(program)
     assert values == [x**3 for x in range(500)]
-    assert (single, said, rest) == (125, "one", [0, 2])
+    assert (single, output, rest) == (125, "one", [0, 2])
 
 
 def _until(condition: Any, timeout: float = 30.0) -> None:

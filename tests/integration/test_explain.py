@@ -52,18 +52,18 @@ class TestExplanations:
         handles = [submit_task_async(nap, (str(go),), **needs) for _ in range(3)]  # type: ignore[arg-type]
         until(lambda: handles[0].state is TaskState.RUNNING, 60)
         until(lambda: handles[2].explain()["code"] == "NO_CAPACITY", 60)
-        story = handles[2].explain()
-        assert (story["state"], story["code"]) == ("QUEUED", "NO_CAPACITY")
-        assert story["queue"]["position"] == 2
-        assert [one["id"] for one in story["queue"]["ahead"]] == [handles[1].id]
-        assert story["unblocked_by"]
-        estimate = story["estimate"]
+        explanation = handles[2].explain()
+        assert (explanation["state"], explanation["code"]) == ("QUEUED", "NO_CAPACITY")
+        assert explanation["queue"]["position"] == 2
+        assert [one["id"] for one in explanation["queue"]["ahead"]] == [handles[1].id]
+        assert explanation["unblocked_by"]
+        estimate = explanation["estimate"]
         assert 0.5 < estimate["likely_s"] < 8
         assert estimate["earliest_s"] <= estimate["likely_s"] <= estimate["latest_s"]
-        told = rmcs_cli("explain", handles[2].id)
-        assert (told.returncode, told.stderr) == (0, "")
-        assert "may start: in about " in told.stdout
-        assert "mac" in told.stdout
+        reported = rmcs_cli("explain", handles[2].id)
+        assert (reported.returncode, reported.stderr) == (0, "")
+        assert "may start: in about " in reported.stdout
+        assert "mac" in reported.stdout
         go.touch()
         get(handles, timeout=60)
 
@@ -80,33 +80,35 @@ class TestExplanations:
             fails_once, (str(tmp_path / "seen"),), retries=1, runtime_env={"env_vars": {"A": "b"}}, **ON_MAC
         )
         assert handle.result(90) == "second"
-        story = handle.explain()
-        assert [(one["cluster"], one["ended_as"]) for one in story["attempts"]] == [
+        explanation = handle.explain()
+        assert [(one["cluster"], one["ended_as"]) for one in explanation["attempts"]] == [
             ("mac", "failed"),
             ("mac", "succeeded"),
         ]
-        assert story["attempts"][0]["fence"] < story["attempts"][1]["fence"]
-        assert all(one["sent_at"] <= one["started_at"] <= one["ended_at"] for one in story["attempts"])
-        rows = {row["cluster"]: row for row in story["decision"]["candidates"]}
+        assert explanation["attempts"][0]["fence"] < explanation["attempts"][1]["fence"]
+        assert all(one["sent_at"] <= one["started_at"] <= one["ended_at"] for one in explanation["attempts"])
+        rows = {row["cluster"]: row for row in explanation["decision"]["candidates"]}
         assert rows["linux"]["rejections"][0]["code"] == "PREFERRED_ONLY"
         assert rows["mac"]["scores"]
-        assert story["runtime_env"]["env_vars"]["A"] == "•••"
+        assert explanation["runtime_env"]["env_vars"]["A"] == "•••"
         as_json = json.loads(rmcs_cli("explain", handle.id, "-o", "json").stdout)
-        assert as_json["attempts"] == with_iso_times(story["attempts"])
+        assert as_json["attempts"] == with_iso_times(explanation["attempts"])
 
     def test_an_unknown_id(self) -> None:
-        told = rmcs_cli("explain", "task-0000-1")
-        assert told.returncode == 102
-        assert "asked were: process " in told.stderr
+        reported = rmcs_cli("explain", "task-0000-1")
+        assert reported.returncode == 102
+        assert "asked were: process " in reported.stderr
 
     def test_a_plan_for_each_kind_from_the_command_line(self, config_path: Path, scheduler: UnifiedScheduler) -> None:
         all_idle(scheduler)
         for kind in ("task", "actor", "job"):
 
             def mac_is_chosen(kind: str = kind) -> bool:
-                told = rmcs_cli("plan", "--kind", kind, "--cpus", "1", "--tag", "arm64", "--config", str(config_path))
-                assert told.returncode == 0, told.stderr
-                return "chosen" in next(line for line in told.stdout.splitlines() if line.startswith("mac"))
+                reported = rmcs_cli(
+                    "plan", "--kind", kind, "--cpus", "1", "--tag", "arm64", "--config", str(config_path)
+                )
+                assert reported.returncode == 0, reported.stderr
+                return "chosen" in next(line for line in reported.stdout.splitlines() if line.startswith("mac"))
 
             until(mac_is_chosen, 60)  # what a dashboard shows may be some seconds old
         never = rmcs_cli("plan", "--cpus", "64", "-o", "json", "--config", str(config_path))

@@ -183,6 +183,6 @@ def test_over_max_queue_submissions_raise_and_failures_that_nobody_asked_for_are
     done = completed(FULL, fleet, tmp_path, str(tmp_path / "go"))
     counts, ids = done.stdout.splitlines()
     assert counts == "7 23", done.stderr
-    told = [line for line in done.stderr.splitlines() if " fail failed: " in line]
-    assert sorted(line.split(": ")[1].strip() for line in told) == sorted(ids.split())
-    assert all("number " in line for line in told)
+    reported = [line for line in done.stderr.splitlines() if " fail failed: " in line]
+    assert sorted(line.split(": ")[1].strip() for line in reported) == sorted(ids.split())
+    assert all("number " in line for line in reported)

@@ -35,8 +35,10 @@ async def test_members_run_at_the_same_time_and_their_values_come_in_order(line:
     line.submit(gang("g1", part(meeting(), str(tmp_path), "a", 2), part(meeting(), str(tmp_path), "b", 2)))
     answer = await line.result("g1")
     assert pickling.loads(answer.payload or b"") == ["a", "b"]
-    told = [one[4] for one in line.heard.of("started") if one[1:3] == ("g1", 1)]
-    (nodes,) = [one.split() for one in (*told, answer.node_id) if one]  # a start that was soon over comes with the end
+    reported = [one[4] for one in line.received.of("started") if one[1:3] == ("g1", 1)]
+    (nodes,) = [
+        one.split() for one in (*reported, answer.node_id) if one
+    ]  # a start that was soon over comes with the end
     assert len(nodes) == 2, "one node for each member"
     assert nodes[0] == nodes[1], "there is only one"
     await no_group_is_left(line, "g1")
@@ -110,7 +112,7 @@ async def test_a_gang_without_room_starts_no_member_and_can_be_recalled(line: Ba
     await line.started("holder")
     await eventually((tmp_path / "holder-began").exists)
     line.submit(gang("g6", *(part(noting_its_end(), str(tmp_path), name) for name in "ab")))
-    await eventually(lambda: "accepted" in line._story("g6", 1), lambda: str(line.heard.events), 60)
+    await eventually(lambda: "accepted" in line._story("g6", 1), lambda: str(line.received.events), 60)
     await asyncio.sleep(1.0)  # enough for a member to start that may not
     line.link.cancel("g6", 1, force=False)
     assert (await line.result("g6")).status == "cancelled"

@@ -60,9 +60,9 @@ class TestTasks:
         handle = submit_gang_async([who, who], name="both", **ON_MAC)
         assert isinstance(handle, TaskHandle)
         assert handle.result(60) == [(handle.id, 1, 0), (handle.id, 1, 1)]
-        story = handle.explain()
-        assert (story["kind"], story["name"], story["cluster"]) == ("gang", "both", "mac")
-        assert [one["requirements"] for one in story["gang"]["members"]] == [{"CPU": 1.0}] * 2
+        explanation = handle.explain()
+        assert (explanation["kind"], explanation["name"], explanation["cluster"]) == ("gang", "both", "mac")
+        assert [one["requirements"] for one in explanation["gang"]["members"]] == [{"CPU": 1.0}] * 2
 
     def test_a_gang_too_large_for_all_clusters_fails_at_once_with_the_table(self, scheduler: UnifiedScheduler) -> None:
         all_idle(scheduler)

@@ -29,15 +29,15 @@ ROOT = Path(__file__).resolve().parents[2]
         "a_cancel_that_ray_refuses_ends_nothing_else",
         "a_message_that_cannot_be_handled_costs_the_connection_only",
         "a_result_that_is_too_large_is_a_failure_with_a_sentence",
-        "what_happened_during_a_cut_is_told_after_it",
-        "a_call_that_comes_again_is_told_as_it_is",
+        "events_during_a_cut_are_reported_after_it",
+        "a_repeated_call_is_reported_as_it_is",
         "old_bytes_do_not_renew_a_lease_that_is_over",
         "an_answer_renews_the_lease_from_when_it_was_asked_for",
         "a_gang_whose_places_cannot_be_asked_for_is_answered_and_leaves_none",
         "a_gang_that_ray_refuses_is_answered",
         "methods_of_two_processes_are_given_in_order_and_nobody_waits_for_what_never_comes",
         "a_method_that_comes_after_those_of_a_later_process_is_refused",
-        "a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_told_again",
+        "a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_repeated",
     ],
 )
 def test_the_agent_without_a_cluster(ray_python: Path, check: str) -> None:

@@ -54,11 +54,11 @@ def run_job(scheduler: UnifiedScheduler, folder: Path, script: str, **options: A
     failed = job.exception(150)
     log = job.logs()
     assert failed is None, log
-    told: dict[str, Any] = {"id": job.id}
+    reported: dict[str, Any] = {"id": job.id}
     for line in log.splitlines():
         if line.startswith("TOLD "):
-            told |= json.loads(line.removeprefix("TOLD "))
-    return told
+            reported |= json.loads(line.removeprefix("TOLD "))
+    return reported
 
 
 def traces(fleet: LocalFleet) -> list[list[str]]:
@@ -76,7 +76,7 @@ def traces(fleet: LocalFleet) -> list[list[str]]:
 
 class TestInAJob:
     def test_tasks(self, mac: UnifiedScheduler, tmp_path: Path) -> None:
-        told = run_job(
+        reported = run_job(
             mac,
             tmp_path,
             """
@@ -138,7 +138,7 @@ class TestInAJob:
         assert f"by {job}" in explained["sentence"]
 
     def test_actors(self, mac: UnifiedScheduler, tmp_path: Path) -> None:
-        told = run_job(
+        reported = run_job(
             mac,
             tmp_path,
             """
@@ -179,14 +179,14 @@ class TestInAJob:
                 tell(unknown=str(error))
             """,
         )
-        assert (told["calls"], told["hidden"]) == ([1, 2, 4, 7], "its own")
-        assert (told["found"], told["passed"], told["pool"]) == (7, 17, [18, 19])
-        assert told["refused"] == "too low"
-        assert "killed" in told["dead"]
-        assert "'nobody'" in told["unknown"]
+        assert (reported["calls"], reported["hidden"]) == ([1, 2, 4, 7], "its own")
+        assert (reported["found"], reported["passed"], reported["pool"]) == (7, 17, [18, 19])
+        assert reported["refused"] == "too low"
+        assert "killed" in reported["dead"]
+        assert "'nobody'" in reported["unknown"]
 
     def test_jobs_and_the_cluster(self, mac: UnifiedScheduler, tmp_path: Path) -> None:
-        told = run_job(
+        reported = run_job(
             mac,
             tmp_path,
             """
@@ -207,15 +207,15 @@ class TestInAJob:
             tell(too_big=plan({"CPU": 64}).code)
             """,
         )
-        assert (told["keys"], set(told["status"].values())) == (1, {"SUCCEEDED"})
-        assert f"id='{told['first']}'" in told["log"], "the child knows who it is"
-        assert (told["stopped"], told["end"], told["all"]) == (True, "TaskCancelledError", True)
-        assert (told["explained"]["parent"], told["explained"]["kind"]) == (told["id"], "job")
-        assert (told["info"]["status"], told["info"]["cluster"]) == ("SUCCEEDED", "mac")
-        assert told["kind"]
-        assert told["same"]
-        assert told["again"]
-        assert (told["clusters"], told["room"], told["cpus"], told["too_big"]) == (
+        assert (reported["keys"], set(reported["status"].values())) == (1, {"SUCCEEDED"})
+        assert f"id='{reported['first']}'" in reported["log"], "the child knows who it is"
+        assert (reported["stopped"], reported["end"], reported["all"]) == (True, "TaskCancelledError", True)
+        assert (reported["explained"]["parent"], reported["explained"]["kind"]) == (reported["id"], "job")
+        assert (reported["info"]["status"], reported["info"]["cluster"]) == ("SUCCEEDED", "mac")
+        assert reported["kind"]
+        assert reported["same"]
+        assert reported["again"]
+        assert (reported["clusters"], reported["room"], reported["cpus"], reported["too_big"]) == (
             ["mac"],
             "mac",
             [2.0, 2.0],
@@ -223,7 +223,7 @@ class TestInAJob:
         )
 
     def test_other_clusters_and_unsupported_options_are_refused(self, mac: UnifiedScheduler, tmp_path: Path) -> None:
-        told = run_job(
+        reported = run_job(
             mac,
             tmp_path,
             """
@@ -249,15 +249,15 @@ class TestInAJob:
             """,
         )
         for asked in ("task", "job", "actor", "context"):
-            assert "inside cluster 'mac'" in told[asked]
-            assert "'linux' was requested" in told[asked]
-        assert "allow_clusters" in told["allowed"]
-        assert "deny_clusters" in told["denied"]
-        assert "'linux' is not known here" in told["info"]
-        assert "require_tags cannot be used" in told["tags"]
-        assert "run_timeout cannot be used" in told["timeout"]
-        assert "no option 'retrys'" in told["wrong"]
-        assert told["own"] == 2
+            assert "inside cluster 'mac'" in reported[asked]
+            assert "'linux' was requested" in reported[asked]
+        assert "allow_clusters" in reported["allowed"]
+        assert "deny_clusters" in reported["denied"]
+        assert "'linux' is not known here" in reported["info"]
+        assert "require_tags cannot be used" in reported["tags"]
+        assert "run_timeout cannot be used" in reported["timeout"]
+        assert "no option 'retrys'" in reported["wrong"]
+        assert reported["own"] == 2
 
     def test_thirty_actors_start_no_agent(self, mac: UnifiedScheduler, fleet: LocalFleet, tmp_path: Path) -> None:
         """No agent, no Ray Client server, and no rate limit, although one is set for outside work."""
@@ -276,7 +276,7 @@ class TestInAJob:
             (tmp_path / name).mkdir()
         (tmp_path / "mine" / "__init__.py").write_text("VALUE = 'mine'")
         (tmp_path / "work" / "data.txt").write_text("data")
-        told = run_job(
+        reported = run_job(
             mac,
             tmp_path,
             """
@@ -294,8 +294,8 @@ class TestInAJob:
             """,
             runtime_env={"py_modules": [str(tmp_path / "mine")], "working_dir": str(tmp_path / "work")},
         )
-        assert told["here"] == told["there"] == ["mine", "data"]
-        assert told["env"] == ["1", ["mine", "data"], told["id"]]
+        assert reported["here"] == reported["there"] == ["mine", "data"]
+        assert reported["env"] == ["1", ["mine", "data"], reported["id"]]
 
     def test_an_interrupted_program_stops_its_jobs(self, mac: UnifiedScheduler, tmp_path: Path) -> None:
         (tmp_path / "script.py").write_text(
@@ -368,36 +368,36 @@ class TestInATask:
                 return current().id
 
         def work() -> dict[str, Any]:
-            told: dict[str, Any] = {"id": current().id, "cluster": current().cluster}
+            reported: dict[str, Any] = {"id": current().id, "cluster": current().cluster}
             handles = [submit_task_async(square, args=(n,), resource_requirements=NOTHING) for n in range(5)]
-            told["squares"] = get(handles)
-            told["waited"] = [len(part) for part in wait(handles, num_returns=2)]
-            told["child"] = submit_task(
+            reported["squares"] = get(handles)
+            reported["waited"] = [len(part) for part in wait(handles, num_returns=2)]
+            reported["child"] = submit_task(
                 lambda: (current().id, submit_task(square, args=(6,), resource_requirements=NOTHING))
             )
             counter = submit_actor(Counter, args=(1,), resource_requirements=NOTHING, name="counter")
-            told["actor"] = get([counter.add.remote(put(4)), get_actor("counter").add.remote(1)])
-            told["whose"] = get(counter.whose.remote())
-            told["explained"] = explain(handles[0].id)
+            reported["actor"] = get([counter.add.remote(put(4)), get_actor("counter").add.remote(1)])
+            reported["whose"] = get(counter.whose.remote())
+            reported["explained"] = explain(handles[0].id)
             try:
                 submit_task(fail, resource_requirements=NOTHING)
             except KeyError as error:
-                told["error"] = error.args[0]
+                reported["error"] = error.args[0]
             try:
                 submit_task(square, args=(1,), preferred_cluster="elsewhere")
             except ConfigurationError as error:
-                told["elsewhere"] = str(error)
-            return told
+                reported["elsewhere"] = str(error)
+            return reported
 
         handle = submit_task_async(work)
-        told = handle.result(120)
-        assert (told["id"], told["cluster"]) == (handle.id, handle.cluster)
-        assert (told["squares"], told["waited"]) == ([0, 1, 4, 9, 16], [2, 3])
-        assert told["child"] == (handle.id, 36), "a child of the task knows whose child it is"
-        assert (told["actor"], told["whose"]) == ([5, 6], handle.id)
-        assert told["explained"]["parent"] == handle.id
-        assert told["error"] == "gone"
-        assert "'elsewhere' was requested" in told["elsewhere"]
+        reported = handle.result(120)
+        assert (reported["id"], reported["cluster"]) == (handle.id, handle.cluster)
+        assert (reported["squares"], reported["waited"]) == ([0, 1, 4, 9, 16], [2, 3])
+        assert reported["child"] == (handle.id, 36), "a child of the task knows whose child it is"
+        assert (reported["actor"], reported["whose"]) == ([5, 6], handle.id)
+        assert reported["explained"]["parent"] == handle.id
+        assert reported["error"] == "gone"
+        assert "'elsewhere' was requested" in reported["elsewhere"]
 
     def test_many_actors_start_no_agent(self, fleet: LocalFleet, mac: UnifiedScheduler) -> None:
         class Member:

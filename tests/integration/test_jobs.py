@@ -92,9 +92,9 @@ class TestWhatReachesTheCluster:
             )
             handle.result(90)
             assert f"{cluster} {handle.id} 1 blue {homes[cluster]}/x.py" in handle.logs()
-            story = handle.explain()
-            assert story["converted_paths"] == [[script, f"{homes[cluster]}/x.py"]]
-            assert story["runtime_env"]["env_vars"]["RMCS_CLUSTER"] == cluster
+            explanation = handle.explain()
+            assert explanation["converted_paths"] == [[script, f"{homes[cluster]}/x.py"]]
+            assert explanation["runtime_env"]["env_vars"]["RMCS_CLUSTER"] == cluster
 
     def test_the_working_dir_is_shipped(self, tmp_path: Path) -> None:
         (tmp_path / "main.py").write_text("import helper; print('helper says', helper.WORD, helper.left_out())\n")

@@ -175,13 +175,13 @@ def test_a_gateway_without_connections_ends_by_itself(alone: LocalFleet, ray_pyt
         assert looking.stdout is not None
         looking.stdin.write(replace(order, join=None).line())
         looking.stdin.flush()
-        said = [json.loads(line) for line in looking.stdout]
-    assert (said[-1]["event"], said[-1].get("dead")) == (protocol.GONE, True), said
-    assert "its worker process has died" in said[-1]["why"]
+        output = [json.loads(line) for line in looking.stdout]
+    assert (output[-1]["event"], output[-1].get("dead")) == (protocol.GONE, True), output
+    assert "its worker process has died" in output[-1]["why"]
 
 
 def noting() -> Callable[[str, float], int]:
-    """A function inside a function goes by value: nothing has to be shipped for it."""
+    """A function inside a function is pickled by value: nothing has to be shipped for it."""
 
     def note(path: str, seconds: float) -> int:
         import time

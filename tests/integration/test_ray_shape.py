@@ -63,7 +63,9 @@ class TestFunctions:
         assert submit_task_async(add, (1,), {"b": 2}, tags=["arm64"]).result(60) == 3
         assert scheduler.submit_task(lambda: (1, 2), num_returns=2) == [1, 2]
 
-    def test_a_function_of_a_users_module_goes_by_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_function_of_a_users_module_is_pickled_by_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "users_remotely.py").write_text(
             textwrap.dedent("""
                 from ray_multicluster_scheduler import remote

@@ -89,9 +89,9 @@ def test_a_job_seen_by_another_program(client: UnifiedScheduler, service: Runnin
 def test_the_message_of_a_failed_job_has_no_secrets(client: UnifiedScheduler, service: RunningService) -> None:
     failed = client.submit_job_async('sh -c "exit 3" --password=failing-entry-qqq --token=failtok-qqq')
     error = failed.exception(120)
-    said = f"{error} {client.job_logs(failed.id)} {client.explain(failed.id)}"
+    output = f"{error} {client.job_logs(failed.id)} {client.explain(failed.id)}"
     assert "--password=••• --token=•••" in client.job_logs(failed.id), "Ray writes the command line into the log"
-    assert "qqq" not in said
+    assert "qqq" not in output
 
 
 def test_folders_and_modules_are_shipped_with_items(client: UnifiedScheduler, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_handles_inside_of_arguments_arrive_as_handles(client: UnifiedScheduler)
     counter.kill()
 
 
-def test_a_constructor_that_raises_is_heard(client: UnifiedScheduler) -> None:
+def test_a_constructor_that_raises_is_reported(client: UnifiedScheduler) -> None:
     class Broken:
         def __init__(self) -> None:
             raise LookupError("nothing here")

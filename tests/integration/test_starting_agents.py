@@ -19,7 +19,7 @@ def test_tasks_that_wait_for_an_agent_run_where_one_is_up(fleet: LocalFleet) -> 
             assert [handle.result(timeout=120) for handle in handles] == [0, 2, 4, 6]
         finally:
             fleet.restore_network("mac")
-        stories = [program.explain(handle.id) for handle in handles]
-        assert {story["cluster"] for story in stories} == {"linux"}
-        codes = {step["code"] for story in stories for step in story["history"]}
+        explanations = [program.explain(handle.id) for handle in handles]
+        assert {explanation["cluster"] for explanation in explanations} == {"linux"}
+        codes = {step["code"] for explanation in explanations for step in explanation["history"]}
         assert "TAKEN_BACK" in codes

@@ -36,7 +36,7 @@ class TestWhatReachesRay:
 
     def test_requirements_constrain_placement(self, scheduler: UnifiedScheduler, tmp_path: Path) -> None:
         """Eight tasks that each need a whole cluster never overlap on one, and both clusters are used."""
-        # Also by what is remembered of the last seconds: somebody else may have been there.
+        # Also by what is remembered of the last seconds: another user may have been there.
         _until(lambda: all(row.feasible for row in scheduler.plan({"CPU": 2}).candidates))
 
         def whole(folder: str, number: int) -> str:
@@ -130,7 +130,7 @@ class TestWhatComesBack:
         assert isinstance(value, Point)
         assert value.x == 2
 
-    def test_functions_and_odd_values_survive(self, scheduler: UnifiedScheduler) -> None:
+    def test_functions_and_unusual_values_survive(self, scheduler: UnifiedScheduler) -> None:
         assert scheduler.submit_task(lambda: lambda x: x + 1)(1) == 2
         assert scheduler.submit_task(lambda: None) is None
         assert scheduler.submit_task(lambda: b"") == b""

@@ -273,7 +273,7 @@ if not os.path.isdir(__file__.replace("wrapt/__init__.py", "wrapt.libs")):
 """
 
 
-def test_a_package_that_pip_installed_beside_the_program(
+def test_a_package_that_pip_installed_next_to_the_program(
     scheduler: UnifiedScheduler, project: Path, ray_python: Path
 ) -> None:
     """As by `pip install --target`: its libraries are beside it, and the clusters have a copy of their own."""

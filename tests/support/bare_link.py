@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import (
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
 from tests.support.eventually import eventually
-from tests.support.links import Heard
+from tests.support.links import RecordingListener
 
 
 def task(task_id: str, function: Callable[..., Any], *args: Any, attempt: int = 1, **values: Any) -> Call:
@@ -62,8 +62,8 @@ def method(
 class BareLink:
     """One link, and the recorded reports on it."""
 
-    def __init__(self, link: ClusterLink, heard: Heard, pool: RayClientPool) -> None:
-        self.link, self.heard, self.pool = link, heard, pool
+    def __init__(self, link: ClusterLink, received: RecordingListener, pool: RayClientPool) -> None:
+        self.link, self.received, self.pool = link, received, pool
 
     def submit(self, *calls: Call) -> None:
         self.link.submit(calls)
@@ -79,9 +79,9 @@ class BareLink:
         """Wait for its result."""
 
         def answers() -> list[CallResult]:
-            return [one for one in self.heard.results() if (one.task_id, one.attempt) == (task_id, attempt)]
+            return [one for one in self.received.results() if (one.task_id, one.attempt) == (task_id, attempt)]
 
-        await eventually(answers, lambda: f"the answer to {task_id}, heard {self.heard.kinds()}", timeout)
+        await eventually(answers, lambda: f"the answer to {task_id}, heard {self.received.kinds()}", timeout)
         (answer,) = answers()
         return answer
 
@@ -92,13 +92,13 @@ class BareLink:
         return pickling.loads(answer.payload or b"")
 
     async def started(self, task_id: str, attempt: int = 1) -> None:
-        await eventually(lambda: "started" in self._story(task_id, attempt), lambda: str(self.heard.events), 60)
+        await eventually(lambda: "started" in self._story(task_id, attempt), lambda: str(self.received.events), 60)
 
     def _story(self, task_id: str, attempt: int) -> list[str]:
-        return [event[0] for event in self.heard.events if event[1:3] == (task_id, attempt)]
+        return [event[0] for event in self.received.events if event[1:3] == (task_id, attempt)]
 
     def printed(self, task_id: str) -> str:
-        return "".join(event[4] for event in self.heard.of("output") if event[1] == task_id)
+        return "".join(event[4] for event in self.received.of("output") if event[1] == task_id)
 
 
 @asynccontextmanager
@@ -106,18 +106,18 @@ async def bare_link(config: Path, cluster: str, **settings: Any) -> AsyncIterato
     """A link of a separate control plane to this cluster; its agent ends with it."""
     whole = load_config(config)
     clusters = {one.name: one for one in whole.clusters}
-    jobs, heard = JobClientPool(clusters), Heard()
+    jobs, received = JobClientPool(clusters), RecordingListener()
     pool = RayClientPool(
         clusters,
         whole.settings.model_copy(update=settings),
         jobs,
-        heard,
+        received,
         SystemClock(),
         f"bare-{secrets.token_hex(4)}",
         PackageCache(),
     )
     try:
-        yield BareLink(await pool.link(cluster), heard, pool)
+        yield BareLink(await pool.link(cluster), received, pool)
     finally:
         await pool.close()
         await jobs.close()

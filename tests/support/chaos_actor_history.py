@@ -46,7 +46,7 @@ class Called:
 
 
 @dataclass
-class ActorStory:
+class ActorHistory:
     """``stored`` is its last state and attempt in the store, ``reported`` the state that its program received. ``made``
     are the lines of its constructor, ``ran`` those of its methods, and ``calls`` the calls of its program."""
 
@@ -68,14 +68,14 @@ def read_ran(path: Path) -> list[Ran]:
     return [Ran(**json.loads(line)) for line in lines]
 
 
-def actor_violations(story: ActorStory) -> list[str]:
+def actor_violations(history: ActorHistory) -> list[str]:
     """The violated guarantees, as sentences."""
-    return [f"{story.item}: {sentence}" for rule in RULES.values() for sentence in rule(story)]
+    return [f"{history.item}: {sentence}" for rule in RULES.values() for sentence in rule(history)]
 
 
-def _made_once_in_each_attempt(story: ActorStory) -> Iterator[str]:
-    last = 0 if story.stored is None else story.stored[1]
-    many = Counter(note.attempt for note in story.made)
+def _made_once_in_each_attempt(history: ActorHistory) -> Iterator[str]:
+    last = 0 if history.stored is None else history.stored[1]
+    many = Counter(note.attempt for note in history.made)
     for attempt, times in sorted(many.items()):
         if times > 1:
             yield f"it was made {times} times in attempt {attempt}"
@@ -83,39 +83,39 @@ def _made_once_in_each_attempt(story: ActorStory) -> Iterator[str]:
             yield f"it was made in attempt {attempt}, and the store knows of {last}"
     if last not in many:
         yield f"it was accepted, and never made in attempt {last}"
-    for run in story.ran:
+    for run in history.ran:
         if run.attempt not in many:
             yield f"call {run.caller}/{run.number} ran in attempt {run.attempt}, in which it was never made"
 
 
-def _one_attempt_at_a_time(story: ActorStory) -> Iterator[str]:
-    made = {note.attempt: note.at for note in story.made}
+def _one_attempt_at_a_time(history: ActorHistory) -> Iterator[str]:
+    made = {note.attempt: note.at for note in history.made}
     for before, after in itertools.pairwise(sorted(made)):
-        late = [run for run in story.ran if run.attempt == before and run.ended > made[after]]
+        late = [run for run in history.ran if run.attempt == before and run.ended > made[after]]
         if late or made[before] > made[after]:
             yield f"attempt {before} was still active when {after} had begun"
 
 
-def _at_most_once(story: ActorStory) -> Iterator[str]:
-    for (caller, number), times in Counter((run.caller, run.number) for run in story.ran).items():
+def _at_most_once(history: ActorHistory) -> Iterator[str]:
+    for (caller, number), times in Counter((run.caller, run.number) for run in history.ran).items():
         if times > 1:
             yield f"call {caller}/{number} ran {times} times"
-    known = {(call.caller, call.number) for call in story.calls}
-    for run in story.ran:
+    known = {(call.caller, call.number) for call in history.calls}
+    for run in history.ran:
         if (run.caller, run.number) not in known:
             yield f"call {run.caller}/{run.number} ran, but was never called"
 
 
-def _value_matches_run(story: ActorStory) -> Iterator[str]:
-    for call in story.calls:
+def _value_matches_run(history: ActorHistory) -> Iterator[str]:
+    for call in history.calls:
         if call.value is not None:
-            tokens = [run.token for run in story.ran if (run.caller, run.number) == (call.caller, call.number)]
+            tokens = [run.token for run in history.ran if (run.caller, run.number) == (call.caller, call.number)]
             if tokens != [call.value]:
                 yield f"{call} was answered with {call.value}, and what ran returned {', '.join(tokens) or 'no value'}"
 
 
-def _in_order(story: ActorStory) -> Iterator[str]:
-    runs = sorted(story.ran, key=lambda run: run.began)
+def _in_order(history: ActorHistory) -> Iterator[str]:
+    runs = sorted(history.ran, key=lambda run: run.began)
     for caller in sorted({run.caller for run in runs}):
         for before, after in itertools.pairwise(run for run in runs if run.caller == caller):
             if before.number > after.number:
@@ -124,9 +124,9 @@ def _in_order(story: ActorStory) -> Iterator[str]:
                 yield f"call {caller}/{before.number} was not over when {caller}/{after.number} began"
 
 
-def _errors_are_accurate(story: ActorStory) -> Iterator[str]:
-    ran = {(run.caller, run.number) for run in story.ran}
-    for call in story.calls:
+def _errors_are_accurate(history: ActorHistory) -> Iterator[str]:
+    ran = {(run.caller, run.number) for run in history.ran}
+    for call in history.calls:
         if call.error is None:
             continue
         if not call.ours:
@@ -138,19 +138,19 @@ def _errors_are_accurate(story: ActorStory) -> Iterator[str]:
             yield f"{call} failed, and its error does not say whether it ran: {call.error}: {call.message}"
 
 
-def _every_call_is_answered(story: ActorStory) -> Iterator[str]:
-    for call in story.calls:
+def _every_call_is_answered(history: ActorHistory) -> Iterator[str]:
+    for call in history.calls:
         if call.value is None and call.error is None:
             yield f"{call} was never answered"
 
 
-def _ended_by_kill(story: ActorStory) -> Iterator[str]:
-    stored = "nowhere" if story.stored is None else story.stored[0]
-    if (stored, story.reported) != ("CANCELLED", "CANCELLED"):
-        yield f"it was killed; it is {stored} in the store, but {story.reported} for its program"
+def _ended_by_kill(history: ActorHistory) -> Iterator[str]:
+    stored = "nowhere" if history.stored is None else history.stored[0]
+    if (stored, history.reported) != ("CANCELLED", "CANCELLED"):
+        yield f"it was killed; it is {stored} in the store, but {history.reported} for its program"
 
 
-RULES: dict[str, Callable[[ActorStory], Iterable[str]]] = {
+RULES: dict[str, Callable[[ActorHistory], Iterable[str]]] = {
     "made once in each attempt": _made_once_in_each_attempt,
     "one attempt at a time": _one_attempt_at_a_time,
     "at most once": _at_most_once,

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.common.process import CRASH_VARIABLE
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
-from tests.support.chaos_actor_history import ActorStory, actor_violations, read_ran
+from tests.support.chaos_actor_history import ActorHistory, actor_violations, read_ran
 from tests.support.chaos_actors import CalledActor
 from tests.support.chaos_history import History, read_notes, violations
 from tests.support.running_service import RunningService
@@ -96,7 +96,7 @@ class ChaosStore:
         self._random = random.Random(seed)
         self.kills: Counter[str] = Counter()
         self.history = History()
-        self.actors: list[ActorStory] = []
+        self.actors: list[ActorHistory] = []
         self._notes, self._runs = folder / "notes.jsonl", folder / "calls.jsonl"
         self._job = write_job(folder, self._notes)
 
@@ -119,11 +119,14 @@ class ChaosStore:
         self.history.notes = read_notes(self._notes)
         self.history.stored = read_stored(self.folder / "state", self.history.acknowledged)
         ran = read_ran(self._runs)
-        for story in self.actors:
-            story.stored = self.history.stored.get(story.item)
-            story.made = [note for note in self.history.notes if note.item == story.item]
-            story.ran = [run for run in ran if run.item == story.item]
-        return [*violations(self.history), *(found for story in self.actors for found in actor_violations(story))]
+        for explanation in self.actors:
+            explanation.stored = self.history.stored.get(explanation.item)
+            explanation.made = [note for note in self.history.notes if note.item == explanation.item]
+            explanation.ran = [run for run in ran if run.item == explanation.item]
+        return [
+            *violations(self.history),
+            *(found for explanation in self.actors for found in actor_violations(explanation)),
+        ]
 
     def _points(self, rounds: int) -> Iterator[str]:
         """Half of the rounds at random moments, the others at named places in turn."""
@@ -175,7 +178,7 @@ class ChaosStore:
         state, calls = actor.finish(PATIENCE_S)
         self.history.acknowledged.add(actor.id)
         self.history.answers[actor.id] = state
-        self.actors.append(ActorStory(actor.id, None, state, calls=calls))
+        self.actors.append(ActorHistory(actor.id, None, state, calls=calls))
         with (self.folder / "answers.jsonl").open("a") as file:
             file.writelines(json.dumps({"item": actor.id, **asdict(call)}) + "\n" for call in calls)
         lost = [call for call in calls if call.value is None]
@@ -187,7 +190,7 @@ def summary(chaos: ChaosStore) -> str:
     """One line of JSON."""
     ran = {note.item for note in chaos.history.notes}
     attempts = Counter(attempt for _, attempt in chaos.history.stored.values())
-    calls = [call for story in chaos.actors for call in story.calls]
+    calls = [call for explanation in chaos.actors for call in explanation.calls]
     figures = {
         "kills": dict(chaos.kills),
         "accepted": len(chaos.history.acknowledged),
@@ -195,7 +198,7 @@ def summary(chaos: ChaosStore) -> str:
         "actors": len(chaos.actors),
         "calls answered": sum(call.value is not None for call in calls),
         "calls lost with an error": sum(call.error is not None for call in calls),
-        "of those, calls that ran": sum(story.ran_though_lost() for story in chaos.actors),
+        "of those, calls that ran": sum(explanation.ran_though_lost() for explanation in chaos.actors),
         "attempts": {str(number): many for number, many in sorted(attempts.items())},
     }
     return json.dumps(figures)

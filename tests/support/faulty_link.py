@@ -70,10 +70,10 @@ class Faults:
         return _FaultyListener(listener, self)
 
     def cut(self) -> None:
-        """Nothing passes either way, until mend() or lose()."""
+        """Nothing passes either way, until restore() or lose()."""
         self.is_cut = True
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """What was under way arrives now, in order."""
         self.is_cut = False
         self.release()

@@ -39,7 +39,7 @@ def idle_snapshot(cluster: str = "a", cpus: float = 2.0) -> ResourceSnapshot:
     return ResourceSnapshot(cluster=cluster, taken_at=1000.0, nodes=(node,), source="agent")
 
 
-class Heard:
+class RecordingListener:
     """A LinkListener that records all reports, in order, as tuples that begin with the kind."""
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class Heard:
         self.kept_later: list[Callable[[], object]] = []
         self.slow = False
         """Results become durable only when a test calls :meth:`keep`."""
-        self.hears_later = False
-        self.unheard: dict[str, Callable[[], object]] = {}
+        self.acknowledges_later = False
+        self.unacknowledged: dict[str, Callable[[], object]] = {}
         """If so: the action for each call, to be run when its caller has received the answer."""
 
     def keep(self) -> None:
@@ -92,9 +92,9 @@ class Heard:
             self.keep()
 
     def hold_until_delivered(self, call_id: str, action: Callable[[], object]) -> bool:
-        if self.hears_later:
-            self.unheard[call_id] = action
-        return self.hears_later
+        if self.acknowledges_later:
+            self.unacknowledged[call_id] = action
+        return self.acknowledges_later
 
     def snapshot(self, snapshot: ResourceSnapshot) -> None:
         self.events.append(("snapshot", snapshot))
@@ -107,7 +107,7 @@ class Heard:
     def of(self, kind: str) -> list[tuple[Any, ...]]:
         return [event for event in self.events if event[0] == kind]
 
-    def story(self, task_id: str) -> list[str]:
+    def kinds_of(self, task_id: str) -> list[str]:
         """The kinds of the reports about one task."""
         return [event[0] for event in self.events if len(event) > 1 and event[1] == task_id]
 

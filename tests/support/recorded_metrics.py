@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import Metri
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, RefreshSnapshot, Transition
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition
 from ray_multicluster_scheduler.simulation.history import HistoryLine, InstructionIssued
-from ray_multicluster_scheduler.simulation.model import SimulatedFleet
+from ray_multicluster_scheduler.simulation.simulated_fleet import SimulatedFleet
 from ray_multicluster_scheduler.simulation.simulation import Simulation
 from ray_multicluster_scheduler.simulation.workloads.workload import Item, Workload
 

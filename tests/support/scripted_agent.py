@@ -30,7 +30,7 @@ class ScriptedAgent:
         self.join = join
         self.secret: str | None = None
         self.welcome: dict[str, Any] = {}
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self.mute = False
         self._connection: Connection | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -75,15 +75,15 @@ class ScriptedAgent:
         self.say(m.SNAPSHOT, {"nodes": [node]})
 
     def of(self, kind: str) -> list[Message]:
-        return [message for message in self.heard if message.kind == kind]
+        return [message for message in self.received if message.kind == kind]
 
     async def until(self, kind: str, count: int = 1) -> Message:
         """Wait for the ``count``-th message of this kind."""
 
-        def story() -> str:
-            return f"{count} × {kind}, heard {[message.kind for message in self.heard]}"
+        def explanation() -> str:
+            return f"{count} × {kind}, heard {[message.kind for message in self.received]}"
 
-        await eventually(lambda: len(self.of(kind)) >= count, story)
+        await eventually(lambda: len(self.of(kind)) >= count, explanation)
         return self.of(kind)[count - 1]
 
     def calls(self) -> list[Key]:
@@ -106,6 +106,11 @@ class ScriptedAgent:
         """Close the connection, if it is open."""
         await self._hang_up(lambda connection: connection.writer.close())
 
+    async def close_when_asked(self) -> None:
+        """Close the connection at CLOSE, as a real agent does."""
+        await self.until(m.CLOSE)
+        await self.close()
+
     async def _hang_up(self, how: Callable[[Connection], object]) -> None:
         if self._connection is not None and self._reading is not None:
             how(self._connection)
@@ -125,6 +130,6 @@ class ScriptedAgent:
             connection.writer.close()
 
     def _hear(self, message: Message) -> None:
-        self.heard.append(message)
+        self.received.append(message)
         if message.kind == m.PING and not self.mute:
             self.say(m.PONG, message.head)

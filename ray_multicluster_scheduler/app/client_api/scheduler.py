@@ -389,7 +389,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         described = GangSubmission(runtime.settings, runtime.clock, runtime.homes, submission.new_id)
         new = described.describe(members, strategy, tags, options)
         gang = new.task.gang
-        item = runtime.submit(new.shelved(runtime.payload_cache), new.arguments)
+        item = runtime.submit(new.put_payloads(runtime.payload_cache), new.arguments)
         if gang is not None and gang.of == "actor":
             return handles_of(item, runtime, [part.methods for part in new.parts])
         handle = TaskHandle(item, runtime)

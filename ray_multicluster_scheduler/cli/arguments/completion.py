@@ -1,4 +1,4 @@
-"""What a shell offers when Tab is pressed: ids and names that exist in the service."""
+"""Shell completion: offers the ids and names that exist in the service."""
 
 from __future__ import annotations
 

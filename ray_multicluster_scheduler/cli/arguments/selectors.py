@@ -1,4 +1,4 @@
-"""Finds the items that are meant by an id, the beginning of one, `last` or `all`."""
+"""Finds items by an id, the beginning of one, `last` or `all`."""
 
 from __future__ import annotations
 

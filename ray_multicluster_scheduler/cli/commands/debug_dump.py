@@ -118,10 +118,10 @@ def _collect(address: str | None) -> _Dump:
 
 
 def _collect_from(service: Service, dump: _Dump, home: Path) -> None:
-    from ray_multicluster_scheduler.cli.debug.service_files import parts
+    from ray_multicluster_scheduler.cli.debug.service_files import service_files
 
     gone = ""
-    for name, about, ask in parts():
+    for name, about, ask in service_files():
         try:
             if gone:
                 dump.leave_out(name, gone)

@@ -28,7 +28,7 @@ from ray_multicluster_scheduler.cli.commands.job import end_summary, hint_never_
 from ray_multicluster_scheduler.cli.layout.lines import FoldedText, text_table
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit, notify, to_stdout, write_stderr
 from ray_multicluster_scheduler.cli.service.client import Address, Service, api_path, connect, find_address
-from ray_multicluster_scheduler.cli.service.item_wait import follow, how_to_go_on, interruptible, retry_while_away
+from ray_multicluster_scheduler.cli.service.item_wait import continuation_hint, follow, interruptible, retry_while_away
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model.item_fields import AMOUNT
 from ray_multicluster_scheduler.common.model.submit_options import options_of
@@ -160,7 +160,7 @@ def submit(
     info = retry_while_away(lambda: service.get(api_path("jobs", accepted)))
     _report_end(service, info, preferred_cluster)
     if not exit_codes.is_over(info["status"]):  # --timeout ended the wait
-        notify(how_to_go_on(accepted, "job"))
+        notify(continuation_hint(accepted, "job"))
     if output is not Format.table:
         emit(info, output, str)
     if paths := changed_paths(service, info):

@@ -241,9 +241,9 @@ def priority(
 
 @actor_app.command("list")
 def list_actors(output: Output = Format.table, address: Address = None) -> None:
-    """List actors that are alive, or were lately; oldest first."""
+    """List actors that are alive, or were recently; oldest first."""
     rows = connect(address).get(api_path("actors"))["actors"]
-    emit_list(rows, output, actors_table, "no actor is alive, or was lately")
+    emit_list(rows, output, actors_table, "no actor is alive, or was recently")
 
 
 @actor_app.command()

@@ -1,4 +1,4 @@
-"""The parts of a debug dump about this machine."""
+"""Collects what a debug dump has about this machine: versions, disk space, the state folder, the log of the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a debug dump about a service, each fetched on its own, so that one can fail alone."""
+"""Lists the files about a service in a debug dump, with the function that fetches each, so that one can fail alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Part = tuple[str, str, Callable[[Service], Any]]
 """Name of the file, its description, and the function that fetches data or text."""
 
 
-def parts() -> Iterator[Part]:
+def service_files() -> Iterator[Part]:
     yield "service/about.json", "its version, and the user who asked", _about
     yield "service/ready.txt", "whether it accepts work", lambda service: _text(service, "/readyz")
     yield "service/settings.json", "settings and clusters in force", lambda service: service.get(api_path("settings"))

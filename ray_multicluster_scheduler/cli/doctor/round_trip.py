@@ -92,11 +92,11 @@ def _why_skipped(service: Service, row: Mapping[str, Any]) -> Finding | None:
     if row["state"] == "UP" or row.get("stale"):
         return None
     troubles = service.get(api_path("clusters", name))["troubles"]
-    trouble = next((one for one in troubles if one["concerns"] != "jobs"), None)
-    if trouble is None:
+    problem = next((one for one in troubles if one["concerns"] != "jobs"), None)
+    if problem is None:
         return None
-    says, fix = split_sentence(str(trouble["sentence"]))
-    return _not_sent(name, says, fix or _check_hint(name), str(trouble["code"]))
+    says, fix = split_sentence(str(problem["sentence"]))
+    return _not_sent(name, says, fix or _check_hint(name), str(problem["code"]))
 
 
 def _send_tasks(service: Service, names: Sequence[str], progress: ProgressLine) -> list[Finding]:

@@ -310,7 +310,7 @@ def cancel_outcome(answer: dict[str, Any]) -> str:
     return "is cancelled" if state == "CANCELLED" else "was asked to stop"
 
 
-def how_to_go_on(item_id: str, group: str = "task") -> str:
+def continuation_hint(item_id: str, group: str = "task") -> str:
     """How to follow and how to end an item that goes on; ``group`` is the group of the named commands."""
     follow_it, end_it = f"`rmcs {group} logs -f {item_id}`", f"`rmcs {group} {_END[group]} {item_id}`"
     return f"{item_id} continues; follow it with {follow_it}, end it with {end_it}"
@@ -326,5 +326,5 @@ def interruptible(service: Service, item_id: str, *, cancel: bool, group: str = 
             answer = service.change(api_path("items", item_id, "cancel"), {"reason": "Ctrl+C at `rmcs`"})
             notify(f"{item_id} {cancel_outcome(answer)}")
         else:
-            notify(how_to_go_on(item_id, group))
+            notify(continuation_hint(item_id, group))
         raise typer.Exit(exit_codes.INTERRUPTED) from None

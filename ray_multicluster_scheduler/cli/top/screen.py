@@ -67,7 +67,7 @@ class TopScreen:
             lines += self._queue_below(console, options, self._height - 1 - len(lines))
         lines = lines[: max(0, self._height - 1)]
         lines += [[] for _ in range(self._height - 1 - len(lines))]
-        lines += console.render_lines(self._foot(width), options, pad=False)[:1]
+        lines += console.render_lines(self._footer(width), options, pad=False)[:1]
         for number, line in enumerate(lines):
             yield from Segment.adjust_line_length(line, width, pad=False)
             if number < len(lines) - 1:
@@ -121,7 +121,7 @@ class TopScreen:
     def _count(self, pane: str) -> str:
         return str(self._data["counts"].get(pane, len(self._data[pane])))
 
-    def _foot(self, width: int) -> Text:
+    def _footer(self, width: int) -> Text:
         foot = Text(no_wrap=True, overflow="ellipsis")
         for key, does in _TYPING if self.view.typing else _HINTS:
             hint = Text.assemble((f" {key} ", "reverse"), f" {does}  ")

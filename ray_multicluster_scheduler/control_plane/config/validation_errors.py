@@ -113,9 +113,9 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
 def _listed(key: str, known: Sequence[str]) -> str:
     """Known keys that share a word with it, else all, unless they are many."""
     words = {word for word in key.split("_") if len(word) > 3}
-    akin = [one for one in known if words.intersection(one.split("_"))]
-    if akin:
-        return f"; known keys like it are {', '.join(akin)}"
+    similar = [one for one in known if words.intersection(one.split("_"))]
+    if similar:
+        return f"; known keys like it are {', '.join(similar)}"
     return f"; known keys are {', '.join(known)}" if len(known) <= _LISTED else ""
 
 

@@ -100,7 +100,7 @@ class EventPublisher:
             self._runtime.call_soon(self._publish_load, event)
 
     def request_checks(self) -> None:
-        """On the loop, for a view of the fleet or of metrics: check the clusters not checked lately."""
+        """On the loop, for a view of the fleet or of metrics: check the clusters not checked recently."""
         now = self._loop.time()
         if now - self._checked_at >= self._runtime.settings.health_check_interval_s:
             self._checked_at = now

@@ -175,11 +175,11 @@ def _cluster_note(runtime: Runtime, record: TaskRecord) -> str:
     return_wait_s = None if record.task.kind == "job" else runtime.links.return_wait_s(record.cluster)
     if return_wait_s is not None:
         return f", but {_awaited_agent(return_wait_s)}"
-    trouble = runtime.machine.view(record.cluster, runtime.clock.now()).problem
-    if trouble is None:
+    problem = runtime.machine.view(record.cluster, runtime.clock.now()).problem
+    if problem is None:
         return ""
-    note = f", but {record.cluster} has a problem: {trouble.sentence}"
-    if trouble.code != CLUSTER_SUSPECT or record.task.kind == "job":  # these are not given up
+    note = f", but {record.cluster} has a problem: {problem.sentence}"
+    if problem.code != CLUSTER_SUSPECT or record.task.kind == "job":  # these are not given up
         return note
     return f"{note} (it is given up after {runtime.config.settings.lost_after_s:g} s)"
 
@@ -328,13 +328,13 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     info = link.info if link is not None and link.connected else None
     choice = runtime.links.carrier(name)
     link_name = info.carrier if info is not None else (None if choice is None else choice.carrier)
-    trouble = view.problem or view.job_problem or view.link_problem
+    problem = view.problem or view.job_problem or view.link_problem
     return_wait_s = runtime.links.return_wait_s(name)
-    stale = trouble is not None and trouble.being_asked
+    stale = problem is not None and problem.being_asked
     sentence = ""
-    if trouble is not None:  # only one of the two ways to the cluster may be closed
+    if problem is not None:  # only one of the two ways to the cluster may be closed
         unaffected = {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}
-        sentence = trouble.sentence + unaffected.get(trouble.code, "")
+        sentence = problem.sentence + unaffected.get(problem.code, "")
     if not runtime.machine.registry.state(name).refreshing:  # no item waits for it, so it is not queried
         sentence = sentence.replace("a request is under way", f"it is {_QUERIED_LATER}")
         sentence = sentence.replace("is being tried again", f"is {_QUERIED_LATER}")
@@ -343,7 +343,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     starts = "" if starting is None else _being_started(name, now - starting)
     return {
         "name": name,
-        "state": "UP" if trouble is None else trouble.code,
+        "state": "UP" if problem is None else problem.code,
         "sentence": "; ".join(filter(None, (sentence, waits, starts))),
         "stale": stale,
         "agent_awaited_until": None if return_wait_s is None else now + return_wait_s,

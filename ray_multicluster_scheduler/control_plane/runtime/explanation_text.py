@@ -37,11 +37,11 @@ class Explanation(dict[str, Any]):
         return explanation_html(self)
 
 
-def explanation_text(story: Mapping[str, Any], draw: DrawTable = columns) -> str:
+def explanation_text(explanation: Mapping[str, Any], draw: DrawTable = columns) -> str:
     """Sections of text; empty ones are left out. Tables are indented by MARGIN."""
-    story = _shown(story)
-    tables = (_decision(story, draw), _attempts(story, draw))
-    parts = [_head(story), _queue(story), *tables, _environment(story), _history(story)]
+    explanation = _shown(explanation)
+    tables = (_decision(explanation, draw), _attempts(explanation, draw))
+    parts = [_head(explanation), _queue(explanation), *tables, _environment(explanation), _history(explanation)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -54,29 +54,32 @@ def _shown(value: Any, key: object = None) -> Any:
     return [_shown(one, key) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def _head(story: Mapping[str, Any]) -> str:
-    name = f" ({story['kind']} {story['name']})" if story.get("name") else ""
-    where = f" on {story['cluster']}" if story.get("cluster") else ""
-    lines = [f"{story['id']}{name} is {story['state']}{where}", f"  {story['code']}: {story['sentence']}"]
-    member = story.get("member")
+def _head(explanation: Mapping[str, Any]) -> str:
+    name = f" ({explanation['kind']} {explanation['name']})" if explanation.get("name") else ""
+    where = f" on {explanation['cluster']}" if explanation.get("cluster") else ""
+    lines = [
+        f"{explanation['id']}{name} is {explanation['state']}{where}",
+        f"  {explanation['code']}: {explanation['sentence']}",
+    ]
+    member = explanation.get("member")
     if member:
         what = f", {member['name']}" if member["name"] else ""
         lines.append(f"  {member['id']} is its member {member['index']}{what}; all members share one state")
-    if story.get("repeats"):
-        lines.append(f"  repeats: {story['repeats']}")
-    if story.get("repeated_by"):
-        lines.append(f"  repeated by: {', '.join(story['repeated_by'])}")
-    lines += [f"  note: {one}" for one in story.get("notes") or ()]
-    if story.get("unblocked_by"):
-        lines.append(f"  goes on when: {story['unblocked_by']}")
-    estimate = story.get("estimate")
+    if explanation.get("repeats"):
+        lines.append(f"  repeats: {explanation['repeats']}")
+    if explanation.get("repeated_by"):
+        lines.append(f"  repeated by: {', '.join(explanation['repeated_by'])}")
+    lines += [f"  note: {one}" for one in explanation.get("notes") or ()]
+    if explanation.get("unblocked_by"):
+        lines.append(f"  goes on when: {explanation['unblocked_by']}")
+    estimate = explanation.get("estimate")
     if estimate:
         lines.append(f"  may start: {estimate['text']}")
     return "\n".join(lines)
 
 
-def _queue(story: Mapping[str, Any]) -> str:
-    queue = story.get("queue")
+def _queue(explanation: Mapping[str, Any]) -> str:
+    queue = explanation.get("queue")
     if not queue:
         return ""
     lines = [f"Position {queue['position']} in the queue" + (", behind" if queue["ahead"] else "")]
@@ -87,8 +90,8 @@ def _queue(story: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _decision(story: Mapping[str, Any], draw: DrawTable) -> str:
-    decision = story.get("decision")
+def _decision(explanation: Mapping[str, Any], draw: DrawTable) -> str:
+    decision = explanation.get("decision")
     if not decision:
         return ""
     at, names = _moment(decision["at"]), decision.get("filters") or ()
@@ -99,7 +102,7 @@ def _decision(story: Mapping[str, Any], draw: DrawTable) -> str:
     return f"Clusters, as of {at}\n{_indented(rows_text(lines, draw) + filters)}" if lines else ""
 
 
-def _attempts(story: Mapping[str, Any], draw: DrawTable) -> str:
+def _attempts(explanation: Mapping[str, Any], draw: DrawTable) -> str:
     rows = [
         (
             one["attempt"],
@@ -109,19 +112,19 @@ def _attempts(story: Mapping[str, Any], draw: DrawTable) -> str:
             one["ended_as"] or "live",
             one["sentence"].partition("\n")[0],
         )
-        for one in story.get("attempts") or ()
+        for one in explanation.get("attempts") or ()
     ]
     return f"Attempts\n{_indented(draw(_ATTEMPTS, rows))}" if rows else ""
 
 
-def _environment(story: Mapping[str, Any]) -> str:
-    lines = [f"{key}: {value}" for key, value in (story.get("runtime_env") or {}).items()]
-    lines += [f"path {before} became {after}" for before, after in story.get("converted_paths") or ()]
+def _environment(explanation: Mapping[str, Any]) -> str:
+    lines = [f"{key}: {value}" for key, value in (explanation.get("runtime_env") or {}).items()]
+    lines += [f"path {before} became {after}" for before, after in explanation.get("converted_paths") or ()]
     return _section("Environment", lines)
 
 
-def _history(story: Mapping[str, Any]) -> str:
-    steps = story.get("history") or ()
+def _history(explanation: Mapping[str, Any]) -> str:
+    steps = explanation.get("history") or ()
     return _section("History", [f"{_moment(step['at'])}  {step['state']}  {step['code']}" for step in steps])
 
 
@@ -147,21 +150,25 @@ _HTML_ATTEMPTS = ("attempt", "cluster", "sent", "started", "ended", "how", "why"
 _HTML_STEPS = ("at", "state", "reason")
 
 
-def explanation_html(story: Mapping[str, Any]) -> str:
+def explanation_html(explanation: Mapping[str, Any]) -> str:
     """Tables for a notebook; empty ones are left out."""
-    queue, estimate, decision = story.get("queue") or {}, story.get("estimate") or {}, story.get("decision")
+    queue, estimate, decision = (
+        explanation.get("queue") or {},
+        explanation.get("estimate") or {},
+        explanation.get("decision"),
+    )
     kinds = ("id", "kind", "name", "owner", "state", "cluster", "attempt", "code", "sentence")
-    facts = [(name, story.get(name)) for name in kinds]
-    facts += [("repeats", story.get("repeats")), ("repeated by", ", ".join(story.get("repeated_by") or ()))]
-    facts += [("note", "; ".join(story.get("notes") or ()))]
-    facts += [("goes on when", story.get("unblocked_by")), ("position in the queue", queue.get("position"))]
+    facts = [(name, explanation.get(name)) for name in kinds]
+    facts += [("repeats", explanation.get("repeats")), ("repeated by", ", ".join(explanation.get("repeated_by") or ()))]
+    facts += [("note", "; ".join(explanation.get("notes") or ()))]
+    facts += [("goes on when", explanation.get("unblocked_by")), ("position in the queue", queue.get("position"))]
     tables = [html_facts("", [*facts, ("may start", estimate.get("text"))])]
     if decision:
         tables.append(candidates_html(decision))
-    if story.get("attempts"):
-        tables.append(html_table("Attempts", _HTML_ATTEMPTS, [_html_attempt(one) for one in story["attempts"]]))
-    if story.get("history"):
-        steps = [(_time_of_day(one["at"]), one["state"], one["code"]) for one in story["history"]]
+    if explanation.get("attempts"):
+        tables.append(html_table("Attempts", _HTML_ATTEMPTS, [_html_attempt(one) for one in explanation["attempts"]]))
+    if explanation.get("history"):
+        steps = [(_time_of_day(one["at"]), one["state"], one["code"]) for one in explanation["history"]]
         tables.append(html_table("History", _HTML_STEPS, steps))
     return "".join(tables)
 

@@ -27,8 +27,8 @@ class Output(Protocol):
     def text(self, task_id: str, attempt: int, stream: str | None = None) -> str:
         """All that is kept of one attempt's output."""
 
-    def follow(self, task_id: str, look: Callable[[], tuple[int, bool]]) -> Iterator[str]:
-        """The output as it comes; ``look`` returns the newest attempt, and whether the item is finished."""
+    def follow(self, task_id: str, progress: Callable[[], tuple[int, bool]]) -> Iterator[str]:
+        """The output as it comes; ``progress`` returns the newest attempt, and whether the item is finished."""
 
 
 class ControlPlane(ABC):

@@ -1,4 +1,4 @@
-"""What the status of a job is called: Ray's words, and a few of ours."""
+"""Names of the status of a job: Ray's, and a few of ours."""
 
 from __future__ import annotations
 

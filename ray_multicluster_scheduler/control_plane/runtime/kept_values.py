@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.outcome import OnFetched, is_in_cluster, with_payload
-from ray_multicluster_scheduler.scheduler.scheduler_core.cluster_values import ClusterValues
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult, ClusterLink
+from ray_multicluster_scheduler.scheduler.connection.links.remote_values import value_lost
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
@@ -20,7 +21,6 @@ class KeptValueFetcher:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.cluster_values = ClusterValues(runtime.links)
         self._fetching: dict[tuple[str, int], asyncio.Future[Outcome]] = {}
 
     def on_ended(self, item: Item, outcome: Outcome) -> Outcome:
@@ -29,22 +29,25 @@ class KeptValueFetcher:
         if result is None or result.kept is None:
             return outcome
         if not outcome.succeeded:
-            self.cluster_values.release_value(outcome.completion.cluster, result)
+            self._release(outcome.completion.cluster, result)
         elif not self._lasting:
-            end = weakref.finalize(
-                item, self._runtime.call_soon, self.cluster_values.release_value, outcome.completion.cluster, result
-            )
+            end = weakref.finalize(item, self._runtime.call_soon, self._release, outcome.completion.cluster, result)
             end.atexit = False
         return outcome
+
+    def release_older_than(self, seconds: float) -> None:
+        """Release all values that are kept for longer than this."""
+        for link in self._runtime.links.links():
+            link.release_values_older_than(seconds)
 
     async def fetch(self, outcome: Outcome) -> bytes:
         """The pickled value. Raises ResultLostError."""
         assert outcome.result is not None
-        under_way = self._fetching.get((outcome.result.task_id, outcome.result.attempt))
-        if under_way is not None:
-            return _payload(await asyncio.shield(under_way))
+        fetching = self._fetching.get((outcome.result.task_id, outcome.result.attempt))
+        if fetching is not None:
+            return _payload(await asyncio.shield(fetching))
         try:
-            return await self.cluster_values.fetch(outcome.completion.cluster, outcome.result)
+            return await self._fetch_from_cluster(outcome)
         except ResultLostError:
             here = await self._already_here(outcome)
             if here is None:
@@ -66,20 +69,37 @@ class KeptValueFetcher:
     async def _shared_fetch(self, outcome: Outcome) -> Outcome:
         assert outcome.result is not None
         key = (outcome.result.task_id, outcome.result.attempt)
-        under_way = self._fetching.get(key)
-        if under_way is None:
-            under_way = self._fetching[key] = asyncio.ensure_future(self._fetch_once(outcome))
-            under_way.add_done_callback(lambda _: self._fetching.pop(key, None))
-        return await asyncio.shield(under_way)
+        fetching = self._fetching.get(key)
+        if fetching is None:
+            fetching = self._fetching[key] = asyncio.ensure_future(self._fetch_once(outcome))
+            fetching.add_done_callback(lambda _: self._fetching.pop(key, None))
+        return await asyncio.shield(fetching)
 
     async def _fetch_once(self, outcome: Outcome) -> Outcome:
         assert outcome.result is not None
         here = await self._already_here(outcome)
         if here is None:
-            here = with_payload(outcome, await self.cluster_values.fetch(outcome.completion.cluster, outcome.result))
+            here = with_payload(outcome, await self._fetch_from_cluster(outcome))
             await self._keep(here)
-            self.cluster_values.release_value(outcome.completion.cluster, outcome.result)
+            self._release(outcome.completion.cluster, outcome.result)
         return here
+
+    async def _fetch_from_cluster(self, outcome: Outcome) -> bytes:
+        cluster, result = outcome.completion.cluster, outcome.result
+        assert result is not None
+        link = self._link(cluster, result)
+        if link is None:
+            raise value_lost(result.task_id, cluster, "the agent that held it has ended")
+        return await link.fetch(result.task_id, result.attempt)
+
+    def _release(self, cluster: str | None, result: CallResult) -> None:
+        link = self._link(cluster, result)
+        if link is not None:
+            link.release_value(result.task_id, result.attempt)
+
+    def _link(self, cluster: str | None, result: CallResult) -> ClusterLink | None:
+        link = None if cluster is None else self._runtime.links.existing_link(cluster)
+        return link if link is not None and link.agent == result.kept_by else None
 
     # ---- overridden where values outlive the process
 

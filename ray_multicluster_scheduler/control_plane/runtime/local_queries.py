@@ -44,12 +44,12 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
         case {"explain": str(item_id)}:
             call = runtime.method_calls.find(item_id)
             if call is not None:
-                story = explanation.call_explanation(call)
+                answer = explanation.call_explanation(call)
             elif runtime.method_calls.was_issued(item_id):
-                story = explanation.answered_call(item_id)
+                answer = explanation.answered_call(item_id)
             else:
-                story = explanation.item_explanation(runtime, item_id)
-            return {"program": _program(runtime), "explain": story}
+                answer = explanation.item_explanation(runtime, item_id)
+            return {"program": _program(runtime), "explain": answer}
         case {"list": True}:
             records = list(runtime.machine.records())
             rows = [_row(record) for record in reversed(records[-MAX_LISTED:])]

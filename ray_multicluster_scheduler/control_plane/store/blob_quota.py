@@ -11,8 +11,8 @@ from ray_multicluster_scheduler.common.exception import StoreFullError, TaskSubm
 class BlobQuota:
     """Thread-safe. ``is_stored`` queries whether a blob is durable.
 
-    A blob that was put or pinned lately is *fresh*: the change that names it may be on its way. A blob that is being
-    deleted is *doomed*: a caller that needs it must upload it again.
+    A blob that was put or pinned recently is *fresh*: the change that names it may be on its way. A blob that is being
+    deleted is not available: a caller that needs it must upload it again.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class BlobQuota:
         self._reserved: dict[str, int] = {}
         self._fresh: set[str] = set()
         self._fresh_before: set[str] = set()
-        self._doomed: set[str] = set()
+        self._deleting: set[str] = set()
         self._known: set[str] = set()
         """Cache of blobs that are stored."""
         self.lock = threading.Lock()
@@ -67,18 +67,18 @@ class BlobQuota:
             self._fresh.update(pinned)
             return [digest for digest in pinned if not self._is_available(digest)]
 
-    def doom(self, digests: Iterable[str]) -> list[str]:
+    def mark_for_deletion(self, digests: Iterable[str]) -> list[str]:
         """Mark for deletion those that are not fresh or reserved; returns them."""
         with self.lock:
-            doomed = [one for one in digests if not self.is_fresh(one) and one not in self._reserved]
-            self._doomed.update(doomed)
-            self._known.difference_update(doomed)
-            return doomed
+            deleting = [one for one in digests if not self.is_fresh(one) and one not in self._reserved]
+            self._deleting.update(deleting)
+            self._known.difference_update(deleting)
+            return deleting
 
     def deleted(self, digests: Iterable[str], freed_bytes: int) -> None:
-        """End what :meth:`doom` began."""
+        """End what :meth:`mark_for_deletion` began."""
         with self.lock:
-            self._doomed.difference_update(digests)
+            self._deleting.difference_update(digests)
             self._used_bytes -= freed_bytes
 
     def age(self) -> None:
@@ -94,7 +94,7 @@ class BlobQuota:
     def _is_available(self, digest: str) -> bool:
         if digest in self._reserved or digest in self._known:
             return True
-        if digest in self._doomed or not self._is_stored(digest):
+        if digest in self._deleting or not self._is_stored(digest):
             return False
         self._known.add(digest)
         return True

@@ -1,4 +1,4 @@
-"""The SQLite file: connections, the reader pool, SQL statements, migrations, and errors in an operator's words.
+"""The SQLite file: connections, the reader pool, SQL statements, migrations, and the sentences of its errors.
 
 SQL lives in ``sql/*.sql``, where each statement begins with a line ``-- name: something``, and in ``migrations/*.sql``.
 """

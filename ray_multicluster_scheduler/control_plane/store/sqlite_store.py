@@ -369,11 +369,11 @@ class SqliteStore:
         return self._readers.value("has_blob", digest) is not None
 
     def _delete_blobs(self, unused: list[str]) -> int:
-        doomed = self._quota.doom(unused)
+        deleting = self._quota.mark_for_deletion(unused)
         deleted: dict[str, tuple[int, int]] = {}
         try:
             with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
-                for digest in doomed:
+                for digest in deleting:
                     for freed in connection.execute(self._retention["delete_blob"], (digest,)):
                         deleted[digest] = freed
                 connection.executemany(self._retention["delete_putters"], [(digest,) for digest in deleted])
@@ -381,7 +381,7 @@ class SqliteStore:
             deleted.clear()
             raise
         finally:
-            self._quota.deleted(doomed, sum(size for size, _ in deleted.values()))
+            self._quota.deleted(deleting, sum(size for size, _ in deleted.values()))
         for digest, (_, is_file) in deleted.items():
             if is_file:
                 with self._quota.lock:  # a caller that uploads it again meanwhile found the file, and relies on it

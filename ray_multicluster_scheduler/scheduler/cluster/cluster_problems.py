@@ -32,11 +32,11 @@ def link_problem(failed: LinkFailure, now: float) -> ClusterProblem | None:
     """None if the next attempt to make a link is due."""
     if now >= failed.retry_at:
         return None
-    trouble = failed.problem
-    sentence = f"no link for tasks could be made: {trouble.sentence}"
-    if not trouble.hopeless:
+    problem = failed.problem
+    sentence = f"no link for tasks could be made: {problem.sentence}"
+    if not problem.permanent:
         sentence = f"{sentence.removesuffix('.')}. It is tried again in {failed.retry_at - now:.0f} s."
-    return replace(trouble, sentence=sentence)
+    return replace(problem, sentence=sentence)
 
 
 def unreachable(failed: SnapshotFailure, breaker: CircuitBreaker, now: float) -> ClusterProblem:
@@ -47,7 +47,7 @@ def unreachable(failed: SnapshotFailure, breaker: CircuitBreaker, now: float) ->
     if breaker.state(now) is BreakerState.OPEN:
         again = f"It is not tried again for {_recovers_in(breaker, now):.0f} s ({_in_a_row(breaker)})."
         sentence = f"{sentence.removesuffix('.')}. {again}"
-    return ClusterProblem(reasons.CLUSTER_UNREACHABLE, sentence, hopeless=True, at=failed.at)
+    return ClusterProblem(reasons.CLUSTER_UNREACHABLE, sentence, permanent=True, at=failed.at)
 
 
 def breaker_problem(breaker: CircuitBreaker, now: float) -> ClusterProblem:

@@ -247,8 +247,8 @@ class ClusterState:
 
     def record_link_failure(self, sentence: str, *, permanent: bool, now: float) -> None:
         self.link = "none"
-        trouble = ClusterProblem(reasons.LINK_FAILED, sentence, hopeless=permanent, at=now)
-        self.link_failure = LinkFailure(now + self.settings.breaker_recovery_s, trouble)
+        problem = ClusterProblem(reasons.LINK_FAILED, sentence, permanent=permanent, at=now)
+        self.link_failure = LinkFailure(now + self.settings.breaker_recovery_s, problem)
 
     def declare_dead(self, reason: str, now: float) -> None:
         """It accepts no work until it answers again."""
@@ -397,7 +397,7 @@ class ClusterState:
             return self.dead
         failed = self.refresh_failure
         if failed is not None and failed.permanent:
-            return ClusterProblem(reasons.CLUSTER_MISCONFIGURED, failed.sentence, hopeless=True, at=failed.at)
+            return ClusterProblem(reasons.CLUSTER_MISCONFIGURED, failed.sentence, permanent=True, at=failed.at)
         if self.last_contact_at is None and failed is not None:
             return unreachable(failed, self.breaker, now)
         if self.link == "down":

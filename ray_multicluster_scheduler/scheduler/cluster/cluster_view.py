@@ -43,12 +43,12 @@ class lazy_property(Generic[V]):  # noqa: N801 - it is used as `property` is
 class ClusterProblem:
     """Something that keeps a cluster from accepting work.
 
-    ``hopeless``: waiting does not help. ``being_asked``: no failure is known, and an answer is on its way.
+    ``permanent``: waiting does not help. ``being_asked``: no failure is known, and an answer is on its way.
     """
 
     code: str
     sentence: str
-    hopeless: bool = False
+    permanent: bool = False
     at: float = 0.0
     being_asked: bool = False
 

@@ -50,18 +50,18 @@ class UsageObservation:
 class _LowerBound:
     """Others use at least this much, unless a later observation shows less."""
 
-    __slots__ = ("at_least", "at_most", "sight", "until", "value")
+    __slots__ = ("at_least", "at_most", "observation", "until", "value")
 
-    def __init__(self, sight: UsageObservation) -> None:
-        self.sight, self.until = sight, sight.until
-        surely, maybe = sight.ours_min, sight.ours_max
-        self.at_least = {name: max(0.0, used - maybe.get(name, 0.0)) for name, used in sight.used.items()}
-        self.at_most = {name: max(0.0, used - surely.get(name, 0.0)) for name, used in sight.used.items()}
+    def __init__(self, observation: UsageObservation) -> None:
+        self.observation, self.until = observation, observation.until
+        least, most = observation.ours_min, observation.ours_max
+        self.at_least = {name: max(0.0, used - most.get(name, 0.0)) for name, used in observation.used.items()}
+        self.at_most = {name: max(0.0, used - least.get(name, 0.0)) for name, used in observation.used.items()}
         self.value = self.at_least
 
     def tighten_from(self, other: _LowerBound) -> None:
         """Lower the bound by an observation that was surely later."""
-        if other.sight.is_surely_after(self.sight):
+        if other.observation.is_surely_after(self.observation):
             most = other.at_most
             self.value = {name: min(amount, most.get(name, 0.0)) for name, amount in self.value.items()}
 
@@ -83,11 +83,11 @@ class ExternalUsage:
         """The use by others on this node; None if unknown."""
         return self._usage.get(node_id)
 
-    def observe(self, node_id: str, sight: UsageObservation) -> None:
+    def observe(self, node_id: str, observation: UsageObservation) -> None:
         """Update the bounds by an observation, which may come late."""
-        fresh = _LowerBound(sight)
-        before = self._last_seen.get(node_id, sight.until)
-        self._last_seen[node_id] = max(before, sight.until)
+        fresh = _LowerBound(observation)
+        before = self._last_seen.get(node_id, observation.until)
+        self._last_seen[node_id] = max(before, observation.until)
         claims = [claim for claim in self._bounds.get(node_id, ()) if claim.until > before - UNCONFIRMED_S]
         for claim in claims:
             claim.tighten_from(fresh)

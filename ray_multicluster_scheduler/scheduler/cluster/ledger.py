@@ -312,8 +312,8 @@ class Ledger:
         order = None if seen_at is None else (snapshot.source, seen_at)
         if history is None:
             return UsageObservation(since, until, used, {}, {}, order)
-        surely = highest(running.get(node.node_id, {}), history.trough(since - SETTLE_S, until))
-        return UsageObservation(since, until, used, surely, history.peak(since, until), order)
+        least = highest(running.get(node.node_id, {}), history.trough(since - SETTLE_S, until))
+        return UsageObservation(since, until, used, least, history.peak(since, until), order)
 
     def _forget_vanished(self, snapshot: ResourceSnapshot) -> None:
         alive = {node.node_id for node in snapshot.nodes}

@@ -23,8 +23,8 @@ class Health:
 class HealthChecker:
     """Lives on one loop; the machine gets the results, too.
 
-    Concurrent checks of one cluster share one request. Failed checks do not count for the circuit breaker: how often
-    people look says nothing about a cluster.
+    Concurrent checks of one cluster share one request. Failed checks do not count for the circuit breaker: the
+    number of queries says nothing about a cluster.
     """
 
     def __init__(self, monitor: ClusterMonitor, names: Callable[[], Sequence[str]]) -> None:

@@ -1,5 +1,5 @@
 """Admission: the state machine's part for items that are not placed yet: submission, waiting for prerequisites
-(arguments, dependencies, start time), refusal, queue timeout; and cancellation of all items."""
+(arguments, dependencies, start time), refusal, queue timeout; and cancellation of items in any state."""
 
 from __future__ import annotations
 

@@ -219,11 +219,11 @@ class MachineState:
         if place is None:
             self._clear_timers_if_empty(state)
             return False
-        heir = next(self._prefetched_for(state, place.shape), None) if place.kind == "task" else None
-        if heir is not None:
-            state.hand_over(record.task.id, heir.task, now)
-            self.output.add(Remember(heir.task.id))
-            self.output.add(StartAttempt(heir.task.id, heir.attempt, state.name))
+        successor = next(self._prefetched_for(state, place.shape), None) if place.kind == "task" else None
+        if successor is not None:
+            state.hand_over(record.task.id, successor.task, now)
+            self.output.add(Remember(successor.task.id))
+            self.output.add(StartAttempt(successor.task.id, successor.attempt, state.name))
             return False
         state.release(record.task.id, now)
         self.freed_clusters.add(state.name)

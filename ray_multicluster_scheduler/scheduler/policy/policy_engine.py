@@ -169,14 +169,14 @@ class PolicyEngine:
         return [one for one, concerns in self._optional_filters if concerns is None or concerns(task)]
 
     def _first_rejection(
-        self, task: TaskDescription, view: ClusterView, sieves: Sequence[Filter], retry: bool
+        self, task: TaskDescription, view: ClusterView, filters: Sequence[Filter], retry: bool
     ) -> Rejection | None:
         closed = self._kind_rejections(task, view, retry=retry)
         if closed:
             return next(iter(closed.values()))
         one: Filter | None = None
         try:
-            for one in sieves:
+            for one in filters:
                 rejection = one.check(task, view)
                 if rejection is not None:
                     return rejection
@@ -305,17 +305,17 @@ class PolicyEngine:
     ) -> tuple[ClusterView, ClusterView | None] | None:
         """The cluster whose turn it is among the best that accept the item, and another one with near-equal scores that
         accepts it, if there is one; None if no cluster accepts it."""
-        sieves = self._filters_for(task)
+        filters = self._filters_for(task)
         if len(opened) > 1 and self._traits is not None:
-            return self._best_by_cached_keys(task, opened, sieves, retry)
-        feasible = [view for view in opened if self._first_rejection(task, view, sieves, retry) is None]
+            return self._best_by_cached_keys(task, opened, filters, retry)
+        feasible = [view for view in opened if self._first_rejection(task, view, filters, retry) is None]
         if len(feasible) < 2:
             return (feasible[0], None) if feasible else None
         group = self._near_best(feasible, [self._comparison_key(task, view) for view in feasible])
         return group[0], next(iter(group[1:]), None)
 
     def _best_by_cached_keys(
-        self, task: TaskDescription, opened: Sequence[ClusterView], sieves: Sequence[Filter], retry: bool
+        self, task: TaskDescription, opened: Sequence[ClusterView], filters: Sequence[Filter], retry: bool
     ) -> tuple[ClusterView, ClusterView | None] | None:
         """The same if all ranks and scores can be computed for any cluster and cached per trait: then few clusters need
         all filters."""
@@ -331,20 +331,20 @@ class PolicyEngine:
             keys.append(key)
         group = self._near_best(opened, keys)
         best = group[0]
-        if self._first_rejection(task, best, sieves, retry) is None:
-            return best, self._rival(task, group[1:], sieves, retry) if len(group) > 1 else None
+        if self._first_rejection(task, best, filters, retry) is None:
+            return best, self._rival(task, group[1:], filters, retry) if len(group) > 1 else None
         others = [at for at, view in enumerate(opened) if view is not best and self._may_have_capacity(task, view)]
         for group in self._near_groups(opened, keys, others):
             for at, view in enumerate(group):
-                if self._first_rejection(task, view, sieves, retry) is None:
-                    return view, self._rival(task, group[at + 1 :], sieves, retry)
+                if self._first_rejection(task, view, filters, retry) is None:
+                    return view, self._rival(task, group[at + 1 :], filters, retry)
         return None
 
     def _rival(
-        self, task: TaskDescription, near: Sequence[ClusterView], sieves: Sequence[Filter], retry: bool
+        self, task: TaskDescription, near: Sequence[ClusterView], filters: Sequence[Filter], retry: bool
     ) -> ClusterView | None:
         """One of these clusters that accepts the item too. Only a few are asked."""
-        accepting = (view for view in near[:MOST_NAMED] if self._first_rejection(task, view, sieves, retry) is None)
+        accepting = (view for view in near[:MOST_NAMED] if self._first_rejection(task, view, filters, retry) is None)
         return next(accepting, None)
 
     def _near_best(self, views: Sequence[ClusterView], keys: Sequence[tuple[float, ...]]) -> list[ClusterView]:
@@ -421,7 +421,7 @@ class PolicyEngine:
         raise evaluation_error(f"the score {name!r}", task, view, ValueError(f"{value!r} is not within 0..1"))
 
     @staticmethod
-    def wishes(task: TaskDescription, view: ClusterView) -> tuple[int, ...]:
+    def preference(task: TaskDescription, view: ClusterView) -> tuple[int, ...]:
         """How much the item itself prefers the cluster, as a sort key; larger is better."""
         return tuple(rank.rank(task, view) for rank in REQUESTED_RANKS)
 
@@ -433,8 +433,8 @@ class PolicyEngine:
         for view in views:
             if view.problem is None or not view.problem.being_asked:
                 continue
-            reached = reached or self.wishes(task, best)
-            if self.wishes(task, view) > reached and not permanently_rejected(
+            reached = reached or self.preference(task, best)
+            if self.preference(task, view) > reached and not permanently_rejected(
                 self._new_report(task, view, retry=retry)
             ):
                 return view.name

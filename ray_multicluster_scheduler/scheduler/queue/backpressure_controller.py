@@ -1,4 +1,4 @@
-"""BackpressureController: does a cluster accept new top-level work, by its usage threshold?"""
+"""BackpressureController: decides by the usage threshold whether a cluster accepts new top-level work."""
 
 from __future__ import annotations
 

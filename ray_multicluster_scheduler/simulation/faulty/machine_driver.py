@@ -1,4 +1,4 @@
-"""Feeds events to the scheduler machine in virtual time, keeps its timers and durable rows, and records the history."""
+"""MachineDriver: feeds events to a SchedulerMachine in virtual time, keeps its timers and rows, records the history."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from typing import Any
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.model.resources import Resources, ResourceShape, describe, plus
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
-from ray_multicluster_scheduler.simulation.model import SimulatedFleet
 from ray_multicluster_scheduler.simulation.report.result import DIGITS, Series, jain, spread
+from ray_multicluster_scheduler.simulation.simulated_fleet import SimulatedFleet
 from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Attempt, NodeAllocation, SimulatedItem
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import VirtualClock
 

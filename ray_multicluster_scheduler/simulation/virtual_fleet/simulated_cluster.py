@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.cluster.packing import pack
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slot_allocator import SlotAllocator
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, Event, PlaceMoved, Started
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
-from ray_multicluster_scheduler.simulation.model import SimulatedCluster
+from ray_multicluster_scheduler.simulation.simulated_fleet import SimulatedCluster
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import VirtualClock
 from ray_multicluster_scheduler.simulation.workloads.workload import Outcome
 

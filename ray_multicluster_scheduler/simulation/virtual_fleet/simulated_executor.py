@@ -1,4 +1,4 @@
-"""The simulated executor: carries out the machine's instructions in virtual time; injects faults and other load."""
+"""SimulatedExecutor: carries out the machine's instructions in virtual time; injects faults and other load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     RefreshSnapshot,
     StartAttempt,
 )
-from ray_multicluster_scheduler.simulation.model import OthersLoad, PlannedFault, SimulatedFleet
+from ray_multicluster_scheduler.simulation.simulated_fleet import OthersLoad, PlannedFault, SimulatedFleet
 from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Attempt, RunObserver, SimulatedItem
 from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_link import SimulatedLink
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import VirtualClock, random_stream

@@ -28,7 +28,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     SnapshotFailed,
     SnapshotTaken,
 )
-from ray_multicluster_scheduler.simulation.model import SimulatedCluster
+from ray_multicluster_scheduler.simulation.simulated_fleet import SimulatedCluster
 from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import (
     Attempt,
     Key,

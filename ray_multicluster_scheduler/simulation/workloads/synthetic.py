@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.item_fields import Kind
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
-from ray_multicluster_scheduler.simulation.model import SimulatedFleet
+from ray_multicluster_scheduler.simulation.simulated_fleet import SimulatedFleet
 from ray_multicluster_scheduler.simulation.size_syntax import parse_amounts, parse_time
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import random_stream
 from ray_multicluster_scheduler.simulation.workloads.workload import KINDS, Item, Workload
@@ -249,8 +249,8 @@ class _ItemGenerator:
 
     def item(self) -> dict[str, Any]:
         rngs = self._rngs
-        size = self._wide_size if self._happens(self._wide, "wide") else self._sizes.draw(rngs["size"])
-        gpus = self._gpu_size if self._happens(self._gpus, "gpus") else 0.0
+        size = self._wide_size if self._draw_bool(self._wide, "wide") else self._sizes.draw(rngs["size"])
+        gpus = self._gpu_size if self._draw_bool(self._gpus, "gpus") else 0.0
         kind = self._kinds.draw(rngs["kind"])
         return {
             "needs": self._needs(size, gpus),
@@ -258,14 +258,14 @@ class _ItemGenerator:
             "owner": self._owners.draw(rngs["owner"]),
             "priority": self._priorities.draw(rngs["priority"]),
             "kind": kind,
-            "tags": tuple(tag for tag, share in self._tags if self._happens(share, "tags")),
-            "require_tags": tuple(tag for tag, share in self._require if self._happens(share, "require")),
+            "tags": tuple(tag for tag, share in self._tags if self._draw_bool(share, "tags")),
+            "require_tags": tuple(tag for tag, share in self._require if self._draw_bool(share, "require")),
             "function": f"f{rngs['code'].randrange(self._functions)}",
             "members": self._members if kind == "gang" else 1,
-            "fails": int(self._happens(self._fails, "fails")),
+            "fails": int(self._draw_bool(self._fails, "fails")),
         }
 
-    def _happens(self, share: float, what: str) -> bool:
+    def _draw_bool(self, share: float, what: str) -> bool:
         return share > 0 and self._rngs[what].random() < share
 
     def _needs(self, cpus: float, gpus: float) -> dict[str, float]:

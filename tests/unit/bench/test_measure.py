@@ -39,14 +39,14 @@ def part(*names: str, finish: Request | None = None) -> Part:
 
 def test_contenders_take_turns_each_warmed_up_first() -> None:
     log: Log = []
-    said: list[str] = []
+    output: list[str] = []
     both = {name: Scripted(name, log) for name in ("a", "b", "bystander")}
-    figures = measure(part("a", "b", finish=Request("close")), both, 2, said.append)
+    figures = measure(part("a", "b", finish=Request("close")), both, 2, output.append)
     turn_a, turn_b = [("a", "warm_up"), ("a", "tasks", 10)], [("b", "warm_up"), ("b", "tasks", 10)]
     assert log == [*turn_a, *turn_b, *turn_b, *turn_a, ("a", "close"), ("b", "close")]
     assert figures.rounds == {"a": [11.0, 12.0], "b": [11.0, 12.0]}
     assert figures.errors == {}
-    assert said[0] == "throughput 1/2 a: 11 tasks/s"
+    assert output[0] == "throughput 1/2 a: 11 tasks/s"
 
 
 def test_one_that_fails_is_out_and_the_others_go_on() -> None:

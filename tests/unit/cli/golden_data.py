@@ -28,9 +28,9 @@ def row(item_id: str, state: str, ago_s: float, took_s: float | None = None, **v
 
 
 def waiting(item_id: str, ago_s: float, sentence: str, position: int | None = None, **values: Any) -> dict[str, Any]:
-    said = {"code": "NO_CAPACITY", "sentence": sentence, "held": False, "waiting_since": NOW - ago_s, **values}
-    told = row(item_id, "QUEUED", ago_s, position=position, **said)
-    return {key: one for key, one in told.items() if key not in ("attempt", "cluster", "started_at", "finished_at")}
+    output = {"code": "NO_CAPACITY", "sentence": sentence, "held": False, "waiting_since": NOW - ago_s, **values}
+    reported = row(item_id, "QUEUED", ago_s, position=position, **output)
+    return {key: one for key, one in reported.items() if key not in ("attempt", "cluster", "started_at", "finished_at")}
 
 
 _NOT_KNOWN = (

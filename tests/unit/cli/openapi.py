@@ -29,13 +29,13 @@ def with_iso_times(schema: Any) -> Any:
         return [with_iso_times(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    told = {key: with_iso_times(one) for key, one in schema.items()}
-    properties = told.get("properties")
+    reported = {key: with_iso_times(one) for key, one in schema.items()}
+    properties = reported.get("properties")
     if isinstance(properties, dict):
         for name, one in properties.items():
             if name in ("at", "since") or name.endswith(("_at", "_since", "_until")):
                 properties[name] = _iso(one)
-    return told
+    return reported
 
 
 def _iso(schema: dict[str, Any]) -> dict[str, Any]:

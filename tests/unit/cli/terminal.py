@@ -49,10 +49,10 @@ class Terminal:
         self.text = ""
         os.write(self.ours, keys.encode())
 
-    def until(self, said: str, patience_s: float = 60.0) -> None:
+    def until(self, output: str, patience_s: float = 60.0) -> None:
         deadline = time.monotonic() + patience_s
-        while said not in self.text:
-            assert time.monotonic() < deadline, f"{said!r} does not come: {self.text[-2000:]!r}"
+        while output not in self.text:
+            assert time.monotonic() < deadline, f"{output!r} does not come: {self.text[-2000:]!r}"
             self._read(0.1)
 
     def _read(self, wait_s: float) -> bool:

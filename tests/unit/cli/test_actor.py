@@ -38,9 +38,9 @@ def test_list(service: ActorService, rmcs: Rmcs) -> None:
     assert complaints(service, "/api/v1/actors", rows, "actors") == []
 
 
-@pytest.mark.parametrize("said", ["actor-1", "counter"])
-def test_killed_by_id_or_name(service: ActorService, rmcs: Rmcs, said: str) -> None:
-    done = rmcs("actor", "kill", said)
+@pytest.mark.parametrize("output", ["actor-1", "counter"])
+def test_killed_by_id_or_name(service: ActorService, rmcs: Rmcs, output: str) -> None:
+    done = rmcs("actor", "kill", output)
     assert (done.code, done.out) == (0, "actor-1\n")
     until(lambda: state(service, "actor-1") == "CANCELLED")
     assert state(service, "actor-2") == "RUNNING"

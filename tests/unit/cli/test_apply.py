@@ -88,7 +88,7 @@ def test_relative_paths_are_those_of_the_file(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("clusters:\n- {nmae: x}\n", "clusters.yaml: "),
         ("clusters: [\n", "this is not YAML"),
@@ -96,24 +96,24 @@ def test_relative_paths_are_those_of_the_file(
     ],
 )
 def test_an_invalid_file_is_reported_by_name_and_not_sent(
-    file: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
+    file: Path, capsys: pytest.CaptureFixture[str], text: str | None, output: str
 ) -> None:
     file.unlink()
     if text is not None:
         file.write_text(text)
     assert main(["clusters", "apply", str(file), "--address", "http://127.0.0.1:9"]) == 2
     shown = capsys.readouterr().err
-    assert said in shown
+    assert output in shown
     assert str(file) in shown
 
 
 def test_only_who_may_run_code_may_send_clusters(
     service: HttpService, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for role, said in ((Role.OPERATOR, "with the role admin"), (Role.ADMIN, "NOT_ALLOWED")):
+    for role, output in ((Role.OPERATOR, "with the role admin"), (Role.ADMIN, "NOT_ALLOWED")):
         monkeypatch.setenv("RMCS_TOKEN", service.token_for("adam", role))
         assert main(["clusters", "apply", str(file), "--dry-run"]) == 1
-        assert said in capsys.readouterr().err
+        assert output in capsys.readouterr().err
 
 
 def test_there_is_no_service(

@@ -109,13 +109,13 @@ def test_a_state_folder_on_a_full_disk(tmp_path: Path) -> None:
     config.write_text("clusters: [{name: mac, dashboard: 'http://127.0.0.1:9'}]\n")
     state = tmp_path / "state"
     # No file may become longer than nothing: writing fails where it would on a full disk.
-    code, said = shell(f"ulimit -f 0; exec {RMCS} up --config {config} --state {state} --port 0")
+    code, output = shell(f"ulimit -f 0; exec {RMCS} up --config {config} --state {state} --port 0")
     assert code == 2
-    assert said[-2:] == [
+    assert output[-2:] == [
         f"rmcs: error: The state folder {state} cannot be used: File too large.",
         "What to do: give another one with --state or RMCS_HOME",
     ]
-    assert not any("Traceback" in line for line in said)
+    assert not any("Traceback" in line for line in output)
 
 
 def test_a_local_fleet_where_no_folder_can_be_made(tmp_path: Path, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,10 +131,10 @@ def test_a_local_fleet_where_no_folder_can_be_made(tmp_path: Path, rmcs: Rmcs, m
 def test_a_local_fleet_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "rmcs"))
     monkeypatch.setenv("RMCS_RAY_PYTHON", sys.executable)
-    code, said = shell(f"ulimit -f 0; exec {RMCS} fleet up -n 1")
+    code, output = shell(f"ulimit -f 0; exec {RMCS} fleet up -n 1")
     assert code == 1
-    assert said[1] == "rmcs: error: No folder for temporary files can be written; /tmp: File too large."
-    assert "TMPDIR" in said[2]
+    assert output[1] == "rmcs: error: No folder for temporary files can be written; /tmp: File too large."
+    assert "TMPDIR" in output[2]
 
 
 def test_a_local_fleet_whose_home_is_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,18 +150,18 @@ def test_a_local_fleet_whose_home_is_on_a_full_disk(tmp_path: Path, monkeypatch:
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
-    code, said = shell(f"exec {RMCS} fleet up -n 1")
+    code, output = shell(f"exec {RMCS} fleet up -n 1")
     assert code == 1
-    assert said[1].startswith("rmcs: error: The files of the local fleet cannot be written: File too large: /")
-    assert "/fleet.json" in said[1]
-    assert "RMCS_HOME" in said[2]
+    assert output[1].startswith("rmcs: error: The files of the local fleet cannot be written: File too large: /")
+    assert "/fleet.json" in output[1]
+    assert "RMCS_HOME" in output[2]
 
 
 @pytest.mark.parametrize("words", ["trace", "debug-dump"])
 def test_a_disk_that_is_full_is_no_wrong_command_line(service: HttpService, tmp_path: Path, words: str) -> None:
     file = tmp_path / "file"
-    code, said = shell(f"ulimit -f 0; {RMCS} {words} {file}")
-    assert (code, said) == (
+    code, output = shell(f"ulimit -f 0; {RMCS} {words} {file}")
+    assert (code, output) == (
         1,
         [
             f"rmcs: error: {file} cannot be written: File too large.",
@@ -169,8 +169,8 @@ def test_a_disk_that_is_full_is_no_wrong_command_line(service: HttpService, tmp_
         ],
     )
     (tmp_path / "empty").touch()
-    code, said = shell(f"{RMCS} {words} {tmp_path}/empty/file")
-    assert code == 2, said
+    code, output = shell(f"{RMCS} {words} {tmp_path}/empty/file")
+    assert code == 2, output
 
 
 @pytest.mark.parametrize("option", ["--save-trace", "--record", "--plot"])
@@ -179,9 +179,9 @@ def test_a_file_is_replaced_only_after_the_new_one_is_complete(tmp_path: Path, o
     file.write_text("old " * 10_000)
     file.chmod(0o640)
     ask = f"{RMCS} simulate --nodes 'mac=1x{{CPU: 2}}' --synthetic 'items=2000 over=1h' {option} {file} --force"
-    code, said = shell(f"ulimit -f 8; {ask}")
-    assert code == 1, said
-    assert said[-2:] == [
+    code, output = shell(f"ulimit -f 8; {ask}")
+    assert code == 1, output
+    assert output[-2:] == [
         f"rmcs: error: {file} cannot be written: File too large.",
         "What to do: free space there, or write it elsewhere",
     ]

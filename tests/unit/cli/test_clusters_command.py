@@ -50,12 +50,12 @@ class TestList:
         named = rmcs("clusters", "list", "-o", "yaml", "--address", service.address)
         assert [row["name"] for row in yaml.safe_load(named.out)] == ["mac"]
 
-    @pytest.mark.parametrize(("reason", "said"), [("new disks", ": new disks"), ("one\ntwo", ": one"), ("", "")])
-    def test_why_a_queue_is_paused(self, service: HttpService, rmcs: Rmcs, reason: str, said: str) -> None:
+    @pytest.mark.parametrize(("reason", "answer"), [("new disks", ": new disks"), ("one\ntwo", ": one"), ("", "")])
+    def test_why_a_queue_is_paused(self, service: HttpService, rmcs: Rmcs, reason: str, answer: str) -> None:
         service.post("/api/v1/queue/cluster/mac/pause", {"reason": reason})
-        assert rmcs("clusters").out.splitlines()[2:] == [f"mac: its queue is paused{said}"]
+        assert rmcs("clusters").out.splitlines()[2:] == [f"mac: its queue is paused{answer}"]
         (mac,) = [line for line in rmcs("status").out.splitlines() if line.startswith("mac ")]
-        assert mac.rstrip().endswith(f"its queue is paused{said}")
+        assert mac.rstrip().endswith(f"its queue is paused{answer}")
 
     def test_as_they_were_last_seen(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("clusters", "list", "--no-refresh")
@@ -103,9 +103,9 @@ class TestShow:
         assert "(cp7); " in facts["notes"]
 
     def test_for_programs(self, busy: HttpService, rmcs: Rmcs) -> None:
-        told = json.loads(rmcs("clusters", "show", "mac", "-o", "json").out)
-        assert complaints(busy, ONE, told) == []
-        assert told["in_flight"] == 1
+        reported = json.loads(rmcs("clusters", "show", "mac", "-o", "json").out)
+        assert complaints(busy, ONE, reported) == []
+        assert reported["in_flight"] == 1
 
     def test_an_unknown_name(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("clusters", "show", "mars")
@@ -117,8 +117,8 @@ class TestCheck:
     def test_it_takes_work(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("clusters", "check", "mac")
         assert (done.code, done.out) == (0, "mac takes work\n")
-        told = json.loads(rmcs("clusters", "check", "mac", "-o", "json").out)
-        assert complaints(service, f"{ONE}/check", told, method="post") == []
+        reported = json.loads(rmcs("clusters", "check", "mac", "-o", "json").out)
+        assert complaints(service, f"{ONE}/check", reported, method="post") == []
 
     def test_it_is_closed(self, service: HttpService, rmcs: Rmcs) -> None:
         service.post("/api/v1/queue/cluster/mac/pause", {"reason": "until Monday"})
@@ -143,8 +143,8 @@ class TestCheck:
         ],
     )
     def test_half_of_it_is_enough(self, concerns: list[str], code: str | None) -> None:
-        troubles = [{"concerns": one, "code": "X", "sentence": "no"} for one in concerns]
-        cluster = {"name": "mac", "cordoned": False, "paused": None, "troubles": troubles}
+        problems = [{"concerns": one, "code": "X", "sentence": "no"} for one in concerns]
+        cluster = {"name": "mac", "cordoned": False, "paused": None, "troubles": problems}
         why = rejection({"answered": True, "reason": "", "cluster": cluster})
         assert (None if why is None else why[0]) == code
 
@@ -177,14 +177,14 @@ class TestSteering:
         assert (done.code, done.out) == (0, "mac is declared dead; t1 was there (see `rmcs explain ID`)\n")
 
     def test_a_repeated_change_is_reported_as_such(self, busy: HttpService, rmcs: Rmcs) -> None:
-        for verb, told in (
+        for verb, reported in (
             ("uncordon", "mac was not cordoned; t1 is there\n"),
             ("cordon", "mac takes no new work; t1 is still there\n"),
             ("cordon", "mac is cordoned already; t1 is still there\n"),
             ("uncordon", "mac is not cordoned any more; t1 is there\n"),
         ):
             done = rmcs("clusters", verb, "mac")
-            assert (done.code, done.out) == (0, told)
+            assert (done.code, done.out) == (0, reported)
         answer = json.loads(rmcs("clusters", "cordon", "mac", "-o", "json").out)
         assert complaints(busy, f"{ONE}/cordon", answer, method="post") == []
         assert answer == {"items": ["t1"], "changed": True}
@@ -235,19 +235,19 @@ class TestDrain:
         assert complaints(service, f"{ONE}/drain", json.loads(done.out), method="post") == []
 
     def test_drain_waits_and_lists_items(self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
-        say, said = output.notify, threading.Event()
+        say, answer = output.notify, threading.Event()
 
-        def heard(text: str) -> None:
+        def received(text: str) -> None:
             say(text)
-            said.set()
+            answer.set()
 
-        def a_while_after_it_was_said() -> None:
-            assert said.wait(30)
+        def a_while_after_the_report() -> None:
+            assert answer.wait(30)
             time.sleep(0.4)
             finish(busy, "t1")
 
-        monkeypatch.setattr(output, "notify", heard)
-        other = threading.Thread(target=a_while_after_it_was_said)
+        monkeypatch.setattr(output, "notify", received)
+        other = threading.Thread(target=a_while_after_the_report)
         other.start()
         done = rmcs("clusters", "drain", "mac")
         other.join()

@@ -96,13 +96,13 @@ def test_owners_and_tokens(service: HttpService, offered: Offer) -> None:
 
 
 def test_fixed_words_are_completed(offered: Offer, tmp_path: Path) -> None:
-    nobody = {"RMCS_HOME": str(tmp_path)}
-    assert offered("explain", "NO_CAR", **nobody) == ["NO_CARRIER"]
-    assert offered("task", "list", "--state", "R", **nobody) == ["RUNNING", "RETRYING"]
-    assert offered("events", "--kind", "g", **nobody) == ["gang"]
-    assert offered("events", "--types", "t", **nobody) == ["transition", "telemetry"]
-    assert offered("config", "log-level", "d", **nobody) == ["debug"]
-    assert offered("task", "list", "-o", "j", **nobody) == ["json"]
+    unavailable = {"RMCS_HOME": str(tmp_path)}
+    assert offered("explain", "NO_CAR", **unavailable) == ["NO_CARRIER"]
+    assert offered("task", "list", "--state", "R", **unavailable) == ["RUNNING", "RETRYING"]
+    assert offered("events", "--kind", "g", **unavailable) == ["gang"]
+    assert offered("events", "--types", "t", **unavailable) == ["transition", "telemetry"]
+    assert offered("config", "log-level", "d", **unavailable) == ["debug"]
+    assert offered("task", "list", "-o", "j", **unavailable) == ["json"]
 
 
 def test_the_states_are_all_that_there_are() -> None:
@@ -144,7 +144,7 @@ def test_one_that_does_not_answer_is_not_waited_for_long(offered: Offer, tmp_pat
 
 
 class TestZsh:
-    def told(self, folder: Path, line: str) -> str:
+    def completed(self, folder: Path, line: str) -> str:
         asked = {**os.environ, "_RMCS_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": line}
         done = subprocess.run([folder / "rmcs"], cwd=ROOT, env=asked, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
@@ -152,18 +152,18 @@ class TestZsh:
 
     def test_ids_and_names(self, service: HttpService, folder: Path) -> None:
         service.submit("alpha-1")
-        assert '"alpha-1":' in self.told(folder, "rmcs task show al")
-        assert '"mac":"UP"' in self.told(folder, "rmcs queue pause --cluster=m")
+        assert '"alpha-1":' in self.completed(folder, "rmcs task show al")
+        assert '"mac":"UP"' in self.completed(folder, "rmcs queue pause --cluster=m")
         script = (folder / "completion.zsh").read_text()
         assert script.lstrip().startswith("#compdef rmcs\n")
         for part in ("compdef _rmcs_completion rmcs", "_TYPER_COMPLETE_ARGS=", "_RMCS_COMPLETE=complete_zsh rmcs"):
             assert part in script
 
     def test_completion_escapes_shell_characters(self, service: HttpService, folder: Path) -> None:
-        """zsh evaluates what it is told, and names of items are anybody's."""
+        """zsh evaluates what it receives, and names of items are anybody's."""
         service.submit("alpha-1", name='\\$(touch /tmp/x) \\`touch /tmp/y\\` it\'s "it" <b>; \\\nlast')
-        said = self.told(folder, "rmcs task show al")
-        (words,) = re.findall(r'"alpha-1":"([^"]*)"', said)
+        output = self.completed(folder, "rmcs task show al")
+        (words,) = re.findall(r'"alpha-1":"([^"]*)"', output)
         assert re.fullmatch(r"[\w .,/·-]*", words), words
         assert "touch /tmp/x" in words
 

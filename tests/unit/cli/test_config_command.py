@@ -63,8 +63,8 @@ def test_a_usable_one_that_is_hardly_meant(file: str, rmcs: Rmcs) -> None:
     assert "can be used: 3 clusters (mac, also, head)" in done.out
     assert "! mac and also are one cluster under several names (the same dashboard, http://127.0.0.1:9)" in done.out
     assert "! head has a head_address but no dashboard" in done.out
-    told = json.loads(rmcs("config", "check", file, "-o", "json").out)["warnings"]
-    assert [(one["clusters"], one["code"]) for one in told] == [
+    reported = json.loads(rmcs("config", "check", file, "-o", "json").out)["warnings"]
+    assert [(one["clusters"], one["code"]) for one in reported] == [
         (["mac", "also"], "SAME_CLUSTER"),
         (["head"], "NO_CARRIER"),
     ]
@@ -80,12 +80,12 @@ def test_a_token_that_is_not_there(file: str, rmcs: Rmcs, monkeypatch: pytest.Mo
     assert "What to do: set NO_SUCH_TOKEN to the cluster's token" in done.out
 
 
-def test_what_a_service_goes_by(service: HttpService, rmcs: Rmcs) -> None:
+def test_what_a_service_uses(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("config", "show")
     assert done.code == 0
     assert yaml.safe_load(done.out)["clusters"][0]["name"] == "mac"
-    told = json.loads(rmcs("config", "show", "-o", "json").out)
-    assert complaints(service, "/api/v1/settings", told) == []
+    reported = json.loads(rmcs("config", "show", "-o", "json").out)
+    assert complaints(service, "/api/v1/settings", reported) == []
 
 
 def test_what_a_file_would_mean_has_no_secrets(file: str, rmcs: Rmcs) -> None:
@@ -95,7 +95,7 @@ def test_what_a_file_would_mean_has_no_secrets(file: str, rmcs: Rmcs) -> None:
 
 
 class TestWhichFile:
-    """It is said on stderr, where no program reads it by mistake."""
+    """It is reported on stderr, where no program reads it by mistake."""
 
     @pytest.fixture(autouse=True)
     def _no_other(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,14 +152,14 @@ class TestWhichFile:
         home.write(BackgroundFleet(Identity(me.pid, me.started - 1000), str(tmp_path), []))
         assert "is up, so" not in rmcs("clusters").err, "its process has died"
 
-    def test_a_service_that_goes_by_another(
+    def test_a_service_that_uses_another_file(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         source = service.get("/api/v1/settings")["source"]
         assert rmcs("config", "show").err == f"rmcs: the service {service.address} uses {source}\n"
         monkeypatch.setenv("RMCS_CONFIG", "other.yaml")
-        said = rmcs("config", "show").err
-        assert said.endswith("; RMCS_CONFIG names other.yaml, which is shown with --config other.yaml\n")
+        output = rmcs("config", "show").err
+        assert output.endswith("; RMCS_CONFIG names other.yaml, which is shown with --config other.yaml\n")
         assert config._other_file_hint(str(tmp_path / "other.yaml")) == "", "it is the same one"
 
 
@@ -212,12 +212,12 @@ class TestHomesOfNobody:
         assert f"The argument names {NOBODY}, but {UNKNOWN}." in done.err
 
     @pytest.mark.parametrize(
-        "said",
+        "output",
         ["auth_token_path: ~nosuchuser/t", "tls: {ca: ~nosuchuser/c}", "runtime_env: {working_dir: ~nosuchuser}"],
     )
-    def test_in_a_file(self, rmcs: Rmcs, tmp_path: Path, said: str) -> None:
+    def test_in_a_file(self, rmcs: Rmcs, tmp_path: Path, output: str) -> None:
         file = tmp_path / "clusters.yaml"
-        file.write_text(f"clusters:\n- name: mac\n  dashboard: http://127.0.0.1:9\n  {said}\n")
+        file.write_text(f"clusters:\n- name: mac\n  dashboard: http://127.0.0.1:9\n  {output}\n")
         done = rmcs("config", "check", str(file))
         assert done.code == 2
         assert UNKNOWN in done.err

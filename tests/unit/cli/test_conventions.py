@@ -66,8 +66,8 @@ ALL = all_commands()
 class TestCommands:
     @pytest.mark.parametrize("name", LAZY)
     def test_help_in_the_list_equals_help_of_the_command(self, name: str) -> None:
-        said = load_command(name, LAZY[name]).get_short_help_str(1000)
-        assert said.rstrip(".") == LAZY[name].help.rstrip(".")
+        answer = load_command(name, LAZY[name]).get_short_help_str(1000)
+        assert answer.rstrip(".") == LAZY[name].help.rstrip(".")
 
     @pytest.mark.parametrize("words", ALL)
     def test_each_has_help(self, rmcs: Rmcs, words: str) -> None:
@@ -90,7 +90,7 @@ class TestCommands:
         assert f"'{meant}'" in done.err.partition("Did you mean")[2]
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "answer"),
         [
             ("task list -o jsn", "'jsn' is not one of 'table', 'json', 'yaml'. Did you mean 'json'?"),
             ("task list -o JSNO", "Did you mean 'json'?"),
@@ -104,26 +104,26 @@ class TestCommands:
             ("--verion", "--version"),
         ],
     )
-    def test_a_wrong_value_or_option_too(self, rmcs: Rmcs, words: str, said: str) -> None:
+    def test_a_wrong_value_or_option_too(self, rmcs: Rmcs, words: str, answer: str) -> None:
         done = rmcs(*words.split())
         assert (done.code, done.out) == (2, "")
-        assert said in done.err
+        assert answer in done.err
         assert "Value error" not in done.err
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "answer"),
         [
             ("task list", "no item is known"),
             ("task list --state FAILED", "no item matches"),
             ("task list --since 1h", "no item matches"),
             ("job list", "no job is known"),
-            ("actor list", "no actor is alive, or was lately"),
+            ("actor list", "no actor is alive, or was recently"),
             ("owner list", "no owner has unfinished items, or limits"),
         ],
     )
-    def test_an_empty_list_prints_the_reason(self, service: HttpService, rmcs: Rmcs, words: str, said: str) -> None:
+    def test_an_empty_list_prints_the_reason(self, service: HttpService, rmcs: Rmcs, words: str, answer: str) -> None:
         done = rmcs(*words.split())
-        assert (done.code, done.out.count("\n"), done.err) == (0, 1, f"rmcs: nothing to list: {said}\n")
+        assert (done.code, done.out.count("\n"), done.err) == (0, 1, f"rmcs: nothing to list: {answer}\n")
         done = rmcs(*words.split(), "-o", "json")
         assert (done.code, done.out, done.err) == (0, "[]\n", "")
 
@@ -153,13 +153,13 @@ class TestNoService:
         ]
 
     @pytest.mark.parametrize(
-        ("address", "code", "said"),
+        ("address", "code", "answer"),
         [("http://127.0.0.1:9", 1, "does not answer: Connection refused"), ("ftp://x", 2, "not the address")],
     )
-    def test_one_that_is_not_there(self, rmcs: Rmcs, address: str, code: int, said: str) -> None:
+    def test_one_that_is_not_there(self, rmcs: Rmcs, address: str, code: int, answer: str) -> None:
         done = rmcs("task", "list", "--address", address)
         assert (done.code, done.out) == (code, "")
-        assert said in done.err
+        assert answer in done.err
 
     def test_something_else_listens_there(self, service: HttpService) -> None:
         with pytest.raises(ConfigurationError, match="is not sent to"):
@@ -175,7 +175,7 @@ def _connect(address: str) -> client.Service:
 
 
 class TestPipes:
-    """Whoever reads only the first line has what it wants: `rmcs events | head -1` ends, and says nothing of that."""
+    """A reader of the first line only: `rmcs events | head -1` ends, and says nothing of that."""
 
     @pytest.mark.parametrize(
         "words",

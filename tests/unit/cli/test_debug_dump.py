@@ -75,21 +75,21 @@ class TestWithAService:
         for name, text in parts.items():
             for secret in (*PLANTED, service.token):
                 assert secret not in text, name
-        assert "python x.py --password •••" in parts["service/jobs.json"], "what is no secret is told"
+        assert "python x.py --password •••" in parts["service/jobs.json"], "what is no secret is reported"
 
     def test_what_is_there(self, parts: dict[str, str], service: HttpService) -> None:
-        told = {name: json.loads(text) for name, text in parts.items() if name.endswith(".json")}
-        assert told["service/about.json"]["address"] == service.address
-        assert [one["name"] for one in told["service/clusters.json"]["clusters"]] == ["mac"]
-        assert told["service/clusters.json"]["clusters"][0]["breaker"]["state"] == "CLOSED"
-        assert told["service/settings.json"]["settings"]["auth"] == "token", "how it is asked for is no secret"
-        assert told["service/queue.json"]["depth"] == 1
-        assert {row["owner"] for row in told["service/owners.json"]["owners"]} >= {"ann"}
-        assert {row["id"] for row in told["service/items.json"]["items"]} == {"j1", "t0", "t1"}
-        why = {one["item"]["id"]: one["explain"] for one in told["service/explain.json"]["explained"]}
+        reported = {name: json.loads(text) for name, text in parts.items() if name.endswith(".json")}
+        assert reported["service/about.json"]["address"] == service.address
+        assert [one["name"] for one in reported["service/clusters.json"]["clusters"]] == ["mac"]
+        assert reported["service/clusters.json"]["clusters"][0]["breaker"]["state"] == "CLOSED"
+        assert reported["service/settings.json"]["settings"]["auth"] == "token", "how it is asked for is no secret"
+        assert reported["service/queue.json"]["depth"] == 1
+        assert {row["owner"] for row in reported["service/owners.json"]["owners"]} >= {"ann"}
+        assert {row["id"] for row in reported["service/items.json"]["items"]} == {"j1", "t0", "t1"}
+        why = {one["item"]["id"]: one["explain"] for one in reported["service/explain.json"]["explained"]}
         assert why["t1"]["code"] == "NO_CAPACITY"
-        assert any(one.startswith("rich ") for one in told["versions.json"]["packages"])
-        assert told["machine.json"]["variables"]["RMCS_TOKEN"] == "•••"
+        assert any(one.startswith("rich ") for one in reported["versions.json"]["packages"])
+        assert reported["machine.json"]["variables"]["RMCS_TOKEN"] == "•••"
         events = [json.loads(line) for line in parts["service/events.jsonl"].splitlines()]
         assert {"t0", "t1"} <= {event.get("id") for event in events}
         assert "rmcs_" in parts["service/metrics.txt"]
@@ -108,11 +108,11 @@ class TestWithAService:
 
         monkeypatch.setenv("RMCS_TOKEN", service.token_for("vic", Role.VIEWER))
         done = rmcs("debug-dump", "-o", "json")
-        told = json.loads(done.out)
+        reported = json.loads(done.out)
         assert done.code == 0
-        assert Path(told["file"]).name.startswith("rmcs-debug-")
-        assert Path(told["file"]).stat().st_size == told["bytes"]
-        assert "service/settings.json" in told["parts"]
+        assert Path(reported["file"]).name.startswith("rmcs-debug-")
+        assert Path(reported["file"]).stat().st_size == reported["bytes"]
+        assert "service/settings.json" in reported["parts"]
 
     def test_one_that_does_not_answer(self, home: Path, rmcs: Rmcs, tmp_path: Path) -> None:
         done = rmcs("debug-dump", "x.tar.gz", "--address", "http://127.0.0.1:9")
@@ -261,15 +261,15 @@ class TestSecretMasker:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells where another process writes")
 class TestLog:
-    def told(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stderr: Any) -> str:
+    def last_line(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stderr: Any) -> str:
         wait = "import sys; print('ready', flush=True); sys.stdin.read()"
         with subprocess.Popen(
             [sys.executable, "-c", wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
         ) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            said = {"pid": process.pid, "address": "http://127.0.0.1:1"}
-            monkeypatch.setattr("ray_multicluster_scheduler.control_plane.store.state_folder.holder", lambda _: said)
+            output = {"pid": process.pid, "address": "http://127.0.0.1:1"}
+            monkeypatch.setattr("ray_multicluster_scheduler.control_plane.store.state_folder.holder", lambda _: output)
             try:
                 return local_files.tail_of_log(tmp_path, "http://127.0.0.1:1")
             finally:
@@ -280,11 +280,11 @@ class TestLog:
         log = tmp_path / "log"
         log.write_text("an old line that is cut\nthe last line\n")
         with log.open("a") as stream:
-            assert self.told(monkeypatch, tmp_path, stream) == "the last line\n"
+            assert self.last_line(monkeypatch, tmp_path, stream) == "the last line\n"
 
     def test_no_file(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         with pytest.raises(OSError, match="not log to a file"):
-            self.told(monkeypatch, tmp_path, subprocess.PIPE)
+            self.last_line(monkeypatch, tmp_path, subprocess.PIPE)
 
     def test_another_service(self, tmp_path: Path) -> None:
         with pytest.raises(OSError, match="does not run on this machine"):

@@ -1,4 +1,4 @@
-"""`rmcs doctor`: each thing that commonly goes wrong is found and told apart, and what is well is not complained of."""
+"""`rmcs doctor`: each common problem is found and named, and nothing else is complained about."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Dashboard(BaseHTTPRequestHandler):
     jobs: ClassVar[list[dict[str, Any]]] = []
 
     def do_GET(self) -> None:
-        said = answers()
-        bodies = {"/api/version": said.version, "/api/v0/nodes": said.nodes, "/api/cluster_status": said.status}
+        output = answers()
+        bodies = {"/api/version": output.version, "/api/v0/nodes": output.nodes, "/api/cluster_status": output.status}
         data = json.dumps(
-            {**bodies, "/nodes": said.summary, "/api/jobs/": self.jobs}[self.path.partition("?")[0]]
+            {**bodies, "/nodes": output.summary, "/api/jobs/": self.jobs}[self.path.partition("?")[0]]
         ).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
@@ -60,7 +60,7 @@ def look(**entry: Any) -> list[Finding]:
     return asyncio.run(cluster_checks.check_clusters((ClusterConfig(name="mac", **entry),), "ours"))
 
 
-def troubles(found: list[Finding]) -> list[str]:
+def problems_of(found: list[Finding]) -> list[str]:
     return [f"{one.verdict} {one.code}" for one in found if one.verdict is not Verdict.ok]
 
 
@@ -71,7 +71,7 @@ def agent(of: str, status: str = "RUNNING") -> dict[str, Any]:
 def test_a_cluster_that_is_well(dashboard: str) -> None:
     Dashboard.jobs = [agent("ours"), agent("theirs", "STOPPED"), {"status": "RUNNING", "metadata": None}]
     found = look(dashboard=dashboard, head_address=dashboard.removeprefix("http://"))
-    assert troubles(found) == []
+    assert problems_of(found) == []
     assert "Ray 2.60.0, 2 nodes" in " ".join(one.says for one in found)
 
 
@@ -92,7 +92,7 @@ def test_agents_of_others(dashboard: str) -> None:
 
 
 def test_one_cluster_under_several_names(dashboard: str) -> None:
-    """By its address, or else by the session of Ray's that runs there; each is told once."""
+    """By its address, or else by the session of Ray's that runs there; each is reported once."""
     other = dashboard.replace("127.0.0.1", "localhost")
     addresses = {"mac": dashboard, "again": dashboard, "by-name": other}
     clusters = tuple(ClusterConfig(name=name, dashboard=one) for name, one in addresses.items())
@@ -115,21 +115,21 @@ def test_unreachable_head_address() -> None:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         found = look(dashboard=f"http://{address}", head_address=address)
-    assert troubles(found) == ["warning ", "wrong DASHBOARD_DOWN"]
+    assert problems_of(found) == ["warning ", "wrong DASHBOARD_DOWN"]
     assert found[0].says == f"nothing listens at head_address {address}: Connection refused"
     assert all(one.fix for one in found)
 
 
 def test_no_dashboard_at_all(dashboard: str) -> None:
     found = look(head_address=dashboard.removeprefix("http://"))
-    assert troubles(found) == ["warning NO_CARRIER"]
+    assert problems_of(found) == ["warning NO_CARRIER"]
 
 
 def test_a_head_that_is_needed_and_does_not_answer() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        assert troubles(look(head_address=address)) == ["wrong ", "warning NO_CARRIER"]
+        assert problems_of(look(head_address=address)) == ["wrong ", "warning NO_CARRIER"]
 
 
 def test_a_token_that_is_not_set(dashboard: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_unreadable_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "none"))
-    assert troubles(list(local_checks.home())) == []
+    assert problems_of(list(local_checks.home())) == []
     (tmp_path / "file").touch()
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "file" / "a" / "b"))
     (one,) = local_checks.home()
@@ -167,7 +167,7 @@ def test_the_disk(free: int, wanted: list[str], tmp_path: Path, monkeypatch: pyt
     tmp_path.chmod(0o700)
     monkeypatch.setenv("RMCS_HOME", str(tmp_path))
     monkeypatch.setattr(local_checks.shutil, "disk_usage", lambda _: local_checks.shutil._ntuple_diskusage(0, 0, free))
-    assert troubles(list(local_checks.home())) == wanted
+    assert problems_of(list(local_checks.home())) == wanted
 
 
 def test_the_port_for_agents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,8 +180,8 @@ def test_the_port_for_agents(monkeypatch: pytest.MonkeyPatch) -> None:
         settings = {"agent_listen": where, "agent_advertise": "no-such-host.invalid:80"}
         entry = {"name": "mac", "dashboard": "http://127.0.0.1:1"}
         config = FleetConfig.model_validate({"settings": settings, "clusters": [entry]})
-        assert troubles(list(local_checks.agent_port(config))) == ["wrong AGENT_CANNOT_DIAL"] * 2
-    assert troubles(list(local_checks.agent_port(config)))[:1] == ["wrong AGENT_CANNOT_DIAL"]
+        assert problems_of(list(local_checks.agent_port(config))) == ["wrong AGENT_CANNOT_DIAL"] * 2
+    assert problems_of(list(local_checks.agent_port(config)))[:1] == ["wrong AGENT_CANNOT_DIAL"]
 
 
 def test_with_a_service_and_a_cluster(
@@ -196,8 +196,8 @@ def test_with_a_service_and_a_cluster(
     assert "it can accept work" in done.out
     assert "0 wrong, 0 warnings" in done.out
     for form, read in (("json", json.loads), ("yaml", yaml.safe_load)):
-        told = read(rmcs("doctor", "--config", str(file), "-o", form).out)
-        assert {one["verdict"] for one in told} == {"ok"}
+        reported = read(rmcs("doctor", "--config", str(file), "-o", form).out)
+        assert {one["verdict"] for one in reported} == {"ok"}
 
 
 def test_problems_are_printed_with_a_fix(rmcs: Rmcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +217,6 @@ def test_problems_are_printed_with_a_fix(rmcs: Rmcs, tmp_path: Path, monkeypatch
 def test_a_service_that_does_not_let_us_in(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMCS_TOKEN", "wrong")
     done = rmcs("doctor", "-o", "json")
-    (said,) = [one for one in json.loads(done.out) if one["about"] == "service"]
-    assert (done.code, said["verdict"]) == (100, "wrong")
-    assert "token" in said["says"]
+    (output,) = [one for one in json.loads(done.out) if one["about"] == "service"]
+    assert (done.code, output["verdict"]) == (100, "wrong")
+    assert "token" in output["says"]

@@ -40,7 +40,7 @@ def items(service: HttpService) -> list[str]:
     return [f"{row['name']} {row['state']}" for row in service.get("/api/v1/items")["items"]]
 
 
-def test_a_task_goes_by_the_service(service: HttpService, rmcs: Rmcs) -> None:
+def test_a_task_is_sent_through_the_service(service: HttpService, rmcs: Rmcs) -> None:
     service.plane.works = True
     done = rmcs("doctor", "--deep")
     assert done.code == 0, done.out
@@ -59,26 +59,26 @@ def test_service_is_preferred_to_a_default_file(service: HttpService, rmcs: Rmcs
 
 
 @pytest.mark.parametrize(
-    ("order", "said", "code"),
+    ("order", "answer", "code"),
     [
         ("/api/v1/clusters/mac/cordon", "no task was sent there: it is cordoned", "CORDONED"),
         ("/api/v1/queue/cluster/mac/pause", "no task was sent there: its queue is paused", "QUEUE_PAUSED"),
     ],
 )
 def test_no_task_is_sent_to_a_cordoned_cluster(
-    service: HttpService, rmcs: Rmcs, order: str, said: str, code: str
+    service: HttpService, rmcs: Rmcs, order: str, answer: str, code: str
 ) -> None:
     service.post(order)
     one = of(rmcs, "mac")[-1]
-    assert (one["verdict"], one["says"], one["code"]) == ("warning", said, code)
+    assert (one["verdict"], one["says"], one["code"]) == ("warning", answer, code)
     assert one["fix"].startswith("`rmcs ")
     assert items(service) == []
 
 
 def test_no_task_is_sent_to_an_unreachable_cluster(service: HttpService, rmcs: Rmcs) -> None:
     unreachable(service, "mac: the switch is off. What to do: press it")
-    trouble, one = of(rmcs, "mac")
-    assert (trouble["verdict"], one["verdict"], one["code"]) == ("wrong", "warning", "CLUSTER_UNREACHABLE")
+    problem, one = of(rmcs, "mac")
+    assert (problem["verdict"], one["verdict"], one["code"]) == ("wrong", "warning", "CLUSTER_UNREACHABLE")
     assert "no task was sent there: " in one["says"]
     assert "the switch is off." in one["says"]
     assert one["fix"] == "press it"

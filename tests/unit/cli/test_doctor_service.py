@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures("home")
 
 
-def told(rmcs: Rmcs, *words: str) -> list[dict[str, Any]]:
+def findings(rmcs: Rmcs, *words: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(rmcs("doctor", "-o", "json", *words).out)
     return found
 
 
-def troubles(rmcs: Rmcs) -> list[tuple[str, str, str]]:
-    return [(one["about"], one["verdict"], one["code"]) for one in told(rmcs) if one["verdict"] != "ok"]
+def problems_of(rmcs: Rmcs) -> list[tuple[str, str, str]]:
+    return [(one["about"], one["verdict"], one["code"]) for one in findings(rmcs) if one["verdict"] != "ok"]
 
 
 def test_all_is_well_without_a_configuration_of_ones_own(service: HttpService, rmcs: Rmcs) -> None:
@@ -59,12 +59,12 @@ def unreachable(service: HttpService, why: str) -> None:
         answer.set_result(failed)
         return answer
 
-    service.plane.refresh = refresh  # type: ignore[method-assign]  # the hands of this test
+    service.plane.refresh = refresh  # type: ignore[method-assign]  # in place of the executor
 
 
 def test_a_cluster_that_the_service_cannot_reach(service: HttpService, rmcs: Rmcs) -> None:
     unreachable(service, "mac: the switch\x1b[2J is off. What to do: press it")
-    assert troubles(rmcs) == [("mac", "wrong", "CLUSTER_UNREACHABLE")]
+    assert problems_of(rmcs) == [("mac", "wrong", "CLUSTER_UNREACHABLE")]
     done = rmcs("doctor")
     assert done.code == 100
     assert "✗ mac: the service reports: " in done.out
@@ -74,7 +74,7 @@ def test_a_cluster_that_the_service_cannot_reach(service: HttpService, rmcs: Rmc
 def test_a_cluster_that_was_closed_and_its_queue(service: HttpService, rmcs: Rmcs) -> None:
     service.post("/api/v1/clusters/mac/cordon")
     service.post("/api/v1/queue/cluster/mac/pause", {"reason": "until Monday"})
-    assert troubles(rmcs) == [("mac", "warning", "CORDONED"), ("mac", "warning", "QUEUE_PAUSED")]
+    assert problems_of(rmcs) == [("mac", "warning", "CORDONED"), ("mac", "warning", "QUEUE_PAUSED")]
     assert "its queue is paused: until Monday" in rmcs("doctor").out
 
 
@@ -82,15 +82,15 @@ def test_a_paused_queue_is_only_a_warning(service: HttpService, rmcs: Rmcs) -> N
     service.post("/api/v1/queue/cluster/mac/pause", {"reason": "new disks"})
     unreachable(service, "the switch is off")
     out = rmcs("doctor").out
-    (trouble,) = [line for line in out.splitlines() if line.startswith("✗ mac: ")]
-    assert "paused" not in trouble
+    (problem,) = [line for line in out.splitlines() if line.startswith("✗ mac: ")]
+    assert "paused" not in problem
     assert out.count("its queue is paused: new disks") == 1
 
 
 def test_a_store_that_is_slow(service: HttpService, rmcs: Rmcs) -> None:
     for _ in range(100):
         service.plane.runtime.metrics.commit.add(0.7)
-    (slow,) = [one for one in told(rmcs) if one["verdict"] != "ok"]
+    (slow,) = [one for one in findings(rmcs) if one["verdict"] != "ok"]
     assert (slow["about"], slow["verdict"]) == ("store", "warning")
     assert "more than 0.5 s" in slow["says"]
 
@@ -113,18 +113,18 @@ def test_a_store_with_little_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(service.plane.store, "usage", lambda: StorageUsage(free, kept))
-    assert troubles(rmcs) == wanted
+    assert problems_of(rmcs) == wanted
 
 
 def test_another_version(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_checks, "__version__", "99.1")
-    (odd,) = [one for one in told(rmcs) if one["verdict"] != "ok"]
+    (odd,) = [one for one in findings(rmcs) if one["verdict"] != "ok"]
     assert "and this is 99.1" in odd["says"]
 
 
 def test_one_that_takes_nothing(service: HttpService, rmcs: Rmcs) -> None:
     service.plane.runtime.refuse("is being stopped")
-    assert troubles(rmcs) == [("service", "wrong", "SERVICE_UNAVAILABLE")]
+    assert problems_of(rmcs) == [("service", "wrong", "SERVICE_UNAVAILABLE")]
     assert "is being stopped." in rmcs("doctor").out
 
 
@@ -132,7 +132,7 @@ def test_one_that_answers_without_a_token_only(
     service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RMCS_TOKEN")
-    assert troubles(rmcs)[0] == ("service", "wrong", "NOT_ALLOWED")
+    assert problems_of(rmcs)[0] == ("service", "wrong", "NOT_ALLOWED")
 
 
 class TestNobodyToAsk:
@@ -141,7 +141,7 @@ class TestNobodyToAsk:
         monkeypatch.delenv("RMCS_ADDRESS", raising=False)
 
     def of_service(self, rmcs: Rmcs) -> tuple[str, str, str]:
-        (one,) = [one for one in told(rmcs) if one["about"] == "service"]
+        (one,) = [one for one in findings(rmcs) if one["about"] == "service"]
         return one["verdict"], one["says"], one["fix"]
 
     def test_none_ever_ran(self, rmcs: Rmcs) -> None:

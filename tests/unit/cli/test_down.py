@@ -52,11 +52,11 @@ def test_ctrl_c_without_a_wait_for_work(
 
 
 def test_ctrl_c_right_after_the_stop_request(state: StateFolder, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told_and_interrupted(_pid: int, number: int) -> None:
+    def interrupted_after_signal(_pid: int, number: int) -> None:
         if number == signal.SIGTERM:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "kill", told_and_interrupted)
+    monkeypatch.setattr(os, "kill", interrupted_after_signal)
     done = rmcs("down", "--state", str(state.path), "--drain", "100")
     assert done.code == 130
     assert "continues to drain, and then stops, within 100 s; see `rmcs status`" in done.err
@@ -103,10 +103,10 @@ class TestWhatItWaitsFor:
         self.submit(service)
         state.announce(address=service.address)
         done = rmcs("down", "--state", str(state.path), "--timeout", "0.1", "--drain", "2")
-        said = done.err.splitlines()
-        assert said[0] == "rmcs: the service waits up to 2 s for items that are not over"
-        assert re.fullmatch(r"rmcs: not over: 2 on mac, 1 waiting; at most [0-2] s more", said[1])
-        assert said[2] == "rmcs: the service stops"
+        output = done.err.splitlines()
+        assert output[0] == "rmcs: the service waits up to 2 s for items that are not over"
+        assert re.fullmatch(r"rmcs: not over: 2 on mac, 1 waiting; at most [0-2] s more", output[1])
+        assert output[2] == "rmcs: the service stops"
 
     def test_is_nothing(self, service: HttpService, state: StateFolder, rmcs: Rmcs) -> None:
         state.announce(address=service.address)

@@ -26,20 +26,20 @@ def service(service: HttpService) -> HttpService:
     return service
 
 
-def told(text: str) -> list[dict[str, Any]]:
+def events_in(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
 def test_the_past(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("events", "--id", "t1", "--types", "transition", "-o", "json")
     assert done.code == 0
-    heard = told(done.out)
-    assert list(dict.fromkeys(one["state"] for one in heard)) == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING"]
-    assert heard[0]["at"].endswith("Z")
-    after = rmcs("events", "--id", "t1", "--types", "transition", "-o", "json", "--since", str(heard[1]["number"]))
-    assert told(after.out) == heard[2:]
+    received = events_in(done.out)
+    assert list(dict.fromkeys(one["state"] for one in received)) == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING"]
+    assert received[0]["at"].endswith("Z")
+    after = rmcs("events", "--id", "t1", "--types", "transition", "-o", "json", "--since", str(received[1]["number"]))
+    assert events_in(after.out) == received[2:]
     documents = yaml.safe_load_all(rmcs("events", "--id", "t1", "--types", "transition", "-o", "yaml").out)
-    assert list(documents) == heard
+    assert list(documents) == received
     nothing = rmcs("events", "--last", "0")
     assert (nothing.code, nothing.out, nothing.err) == (0, "", ""), "that was asked for"
 
@@ -49,21 +49,21 @@ def test_what_there_is_not_is_refused_and_ids_may_be_short(service: HttpService,
         done = rmcs("events", option, word)
         assert (done.code, done.out) == (2, "")
         assert "bogus" in done.err
-    assert {one["id"] for one in told(rmcs("events", "--id", "last", "--types", "transition", "-o", "json").out)} == {
-        "t2"
-    }
+    assert {
+        one["id"] for one in events_in(rmcs("events", "--id", "last", "--types", "transition", "-o", "json").out)
+    } == {"t2"}
     done = rmcs("events", "--id", "gone-long-ago")
     assert (done.code, done.out) == (102, "")
     assert "gone-long-ago" in done.err
 
 
 def test_the_last_of_one_item_however_much_came_since(service: HttpService, rmcs: Rmcs) -> None:
-    before = told(rmcs("events", "--id", "t1", "-o", "json").out)
+    before = events_in(rmcs("events", "--id", "t1", "-o", "json").out)
     for at in range(60):
         service.submit(f"x{at}", cpus=0)
     until(lambda: service.get("/api/v1/items/x59")["state"] == "RUNNING")
-    assert told(rmcs("events", "--id", "t1", "-o", "json").out) == before
-    assert told(rmcs("events", "--id", "t1", "--last", "2", "-o", "json").out) == before[-2:]
+    assert events_in(rmcs("events", "--id", "t1", "-o", "json").out) == before
+    assert events_in(rmcs("events", "--id", "t1", "--last", "2", "-o", "json").out) == before[-2:]
 
 
 def test_numbers_that_are_gone_are_not_counted(service: HttpService, rmcs: Rmcs) -> None:
@@ -71,18 +71,18 @@ def test_numbers_that_are_gone_are_not_counted(service: HttpService, rmcs: Rmcs)
     until(lambda: service.get("/api/v1/items/t2")["state"] == "SUCCEEDED")
     until(lambda: service.ask("DELETE", "/api/v1/items/t2")[0] == 200)  # something of it may be still to be done
     for count in (1, 2, 3):
-        assert len(told(rmcs("events", "--last", str(count), "-o", "json").out)) == count
+        assert len(events_in(rmcs("events", "--last", str(count), "-o", "json").out)) == count
 
 
 class TestSinceATime:
     def test_what_came_since(self, service: HttpService, rmcs: Rmcs) -> None:
-        heard = told(rmcs("events", "--last", "100", "-o", "json").out)
-        for at in {one["at"] for one in heard}:
-            after = told(rmcs("events", "--since", at, "-o", "json").out)
-            assert after == [one for one in heard if one["at"] >= at]
-        assert told(rmcs("events", "--since", "12h", "-o", "json").out) == heard
-        assert told(rmcs("events", "--since", "12h", "--id", "t2", "-o", "json").out) == [
-            one for one in heard if one.get("id") == "t2"
+        received = events_in(rmcs("events", "--last", "100", "-o", "json").out)
+        for at in {one["at"] for one in received}:
+            after = events_in(rmcs("events", "--since", at, "-o", "json").out)
+            assert after == [one for one in received if one["at"] >= at]
+        assert events_in(rmcs("events", "--since", "12h", "-o", "json").out) == received
+        assert events_in(rmcs("events", "--since", "12h", "--id", "t2", "-o", "json").out) == [
+            one for one in received if one.get("id") == "t2"
         ]
         later = rmcs("events", "--since", "2100-01-01")
         assert (later.code, later.out) == (0, "")
@@ -98,10 +98,10 @@ class TestSinceATime:
             yield from ({"number": one, "at": known[one]} for one in range(begin + 1, newest + 1) if one in known)
 
         monkeypatch.setattr(events, "between", past)
-        nobody: Any = None
+        unavailable: Any = None
         for moment in (0.0, 1.0, 500.5, 77_777.0, 99_999.5, 200_000.0):
             asked.clear()
-            begin = events._number_before(nobody, moment, 100_000)
+            begin = events._number_before(unavailable, moment, 100_000)
             old, new = ([one["at"] for one in past(None, *at, None)] for at in ((0, begin), (begin, 100_000)))
             assert all(at is None or at < moment for at in old)
             assert all(at is None or at >= moment for at in new)
@@ -141,9 +141,9 @@ def test_events_during_replay_are_printed_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(events, "_frames", frames)
     service: Any = None
     numbers = [one["number"] for one in events.latest(service, 50, 100, {"id": "x"})]
-    news = (one["number"] for one in events._following(service, 100, {"id": "x"}))
+    changes = (one["number"] for one in events._following(service, 100, {"id": "x"}))
     with pytest.raises(KeyboardInterrupt):
-        numbers.extend(news)
+        numbers.extend(changes)
     assert numbers == [90, 95, 103, 110]
 
 
@@ -185,18 +185,18 @@ def test_lines_for_people(service: HttpService, rmcs: Rmcs) -> None:
 def test_followed_until_ctrl_c(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
     tell = events._print
 
-    def heard(event: dict[str, Any], output: Any) -> None:
+    def received(event: dict[str, Any], output: Any) -> None:
         tell(event, output)
         if event["state"] == "DISPATCHING" and event["id"] == "t2":
             service.submit("t3")
         if event["id"] == "t3":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(events, "_print", heard)
+    monkeypatch.setattr(events, "_print", received)
     done = rmcs("events", "-f", "--types", "transition", "--since", "0", "--owner", "", "-o", "json")
     assert done.code == 130
-    assert told(done.out)[-1]["id"] == "t3"
-    assert [one["number"] for one in told(done.out)] == sorted({one["number"] for one in told(done.out)})
+    assert events_in(done.out)[-1]["id"] == "t3"
+    assert [one["number"] for one in events_in(done.out)] == sorted({one["number"] for one in events_in(done.out)})
 
 
 def test_a_service_that_is_started_again_is_waited_for(
@@ -204,7 +204,7 @@ def test_a_service_that_is_started_again_is_waited_for(
 ) -> None:
     numbers: list[int] = []
 
-    def heard(event: dict[str, Any], _: object) -> None:
+    def received(event: dict[str, Any], _: object) -> None:
         numbers.append(event["number"])
         if len(numbers) == 3:
             service.restart()
@@ -212,7 +212,7 @@ def test_a_service_that_is_started_again_is_waited_for(
         if event.get("id") == "t3":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(events, "_print", heard)
+    monkeypatch.setattr(events, "_print", received)
     done = rmcs("events", "-f", "--since", "0")
     assert done.code == 130
     assert numbers == sorted(set(numbers))
@@ -233,14 +233,14 @@ def test_an_event_of_which_only_the_number_came_is_not_missed(
                 raise ServiceUnavailableError("The connection was lost.")
             yield piece
 
-    def heard(event: dict[str, Any], _: object) -> None:
+    def received(event: dict[str, Any], _: object) -> None:
         numbers.append(event["number"])
         if len(numbers) == 6:
             raise KeyboardInterrupt
 
     numbers: list[int] = []
     monkeypatch.setattr(Service, "stream", broken)
-    monkeypatch.setattr(events, "_print", heard)
+    monkeypatch.setattr(events, "_print", received)
     assert rmcs("events", "-f", "--since", "0").code == 130
     assert cut
     assert numbers == [1, 2, 3, 4, 5, 6]
@@ -249,12 +249,12 @@ def test_an_event_of_which_only_the_number_came_is_not_missed(
 def test_a_token_that_is_revoked_meanwhile_ends_it(
     service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
 
     def tell(event: dict[str, Any], _: object) -> None:
-        if not heard:
+        if not received:
             service.book.revoke(service.token.split("_")[1], force=True)
-        heard.append(event)
+        received.append(event)
 
     monkeypatch.setattr(events, "_print", tell)
     done = rmcs("events", "-f", "--since", "0")

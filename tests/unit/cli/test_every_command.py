@@ -49,8 +49,8 @@ class Stage:
 
     def failed(self) -> str:
         one = self.running()
-        said = {"failure": FailureClass.USER, "error_type": "ValueError", "message": "no", "traceback": "Traceback …"}
-        self.service.plane.end(CallResult(one, 1, "failed", **said))  # type: ignore[arg-type]  # its fields
+        answer = {"failure": FailureClass.USER, "error_type": "ValueError", "message": "no", "traceback": "Traceback …"}
+        self.service.plane.end(CallResult(one, 1, "failed", **answer))  # type: ignore[arg-type]  # its fields
         until(lambda: self._state(one) == "FAILED")
         return one
 
@@ -58,8 +58,10 @@ class Stage:
         return self._in_state("RUNNING", lambda one: self.service.post("/api/v1/items", body(an_actor(one))))
 
     def job(self) -> str:
-        said = {"kind": "job", "name": "nightly", "job": {"entrypoint": "python train.py"}}
-        return self._in_state("RUNNING", lambda one: self.service.post("/api/v1/items", {"task": {"id": one, **said}}))
+        answer = {"kind": "job", "name": "nightly", "job": {"entrypoint": "python train.py"}}
+        return self._in_state(
+            "RUNNING", lambda one: self.service.post("/api/v1/items", {"task": {"id": one, **answer}})
+        )
 
     def job_that_is_over(self) -> str:
         job = self.job()
@@ -225,7 +227,7 @@ TEXTS = {"task logs": "what a task printed", "job logs": "what a job printed"}
 """What others wrote: it is printed as it is, and there is no -o."""
 ELSEWHERE = {
     "up": "tests/unit/service/test_up.py::test_up_and_down_and_up_again",
-    "down": "tests/unit/service/test_up.py::test_down_tells_programs_what_it_has_stopped",
+    "down": "tests/unit/service/test_up.py::test_down_reports_what_it_has_stopped_to_programs",
     "top": "tests/unit/cli/test_top_in_a_terminal.py::TestInATerminal",
     "fleet up": "tests/unit/local_fleet/test_background.py::test_json_output",
     "fleet down": "tests/unit/local_fleet/test_background.py::test_json_output",
@@ -237,7 +239,7 @@ WITHOUT_OUTPUT = {*TEXTS, "up", "top", "demo"}
 
 
 def test_every_command_has_its_test() -> None:
-    """Whoever adds one adds a case above."""
+    """Each needs a case above."""
     assert sorted(all_commands()) == sorted([*CASES, *TEXTS, *ELSEWHERE])
 
 
@@ -268,7 +270,7 @@ def stage(service: HttpService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rmcs:
-    """Somebody watches stdout and stderr."""
+    """stdout and stderr are terminals."""
     monkeypatch.setattr(output, "is_interactive", lambda _: True)
     monkeypatch.setenv("COLUMNS", "100")
 
@@ -286,9 +288,9 @@ class TestEach:
         for form in ("json", "yaml"):
             done = rmcs(*command.split(), "-o", form, *case.words(stage))
             assert done.code == case.code, done.err
-            for told in read(done.out, form, lines=case.lines):
-                assert told, "nothing is nothing to look at"
-                assert found_wrong(stage.service, case, told) == []
+            for reported in read(done.out, form, lines=case.lines):
+                assert reported, "nothing is nothing to look at"
+                assert found_wrong(stage.service, case, reported) == []
             assert not [line for line in done.err.splitlines() if not line.startswith("rmcs: ")]
 
     def test_for_people(self, stage: Stage, rmcs: Rmcs, command: str) -> None:
@@ -340,13 +342,13 @@ def read(text: str, form: str, *, lines: bool) -> list[Any]:
     return list(yaml.safe_load_all(text))
 
 
-def found_wrong(service: HttpService, case: Case, told: Any) -> list[str]:
+def found_wrong(service: HttpService, case: Case, reported: Any) -> list[str]:
     wrong: list[str] = []
     if case.shape is not None:
-        bad = jsonschema_rs.Draft202012Validator(dict(case.shape)).iter_errors(told)
+        bad = jsonschema_rs.Draft202012Validator(dict(case.shape)).iter_errors(reported)
         wrong = [f"{one.instance_path}: {one.message}" for one in bad]
     for key, model in case.models.items():
-        part = told[key] if key else told
+        part = reported[key] if key else reported
         for one in part if model.each else [part]:
             wrong += complaints(service, model.path, one, *model.inside, method=model.method)
     return wrong

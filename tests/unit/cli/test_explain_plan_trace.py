@@ -40,17 +40,17 @@ def test_logs_of_what_has_not_started(service: HttpService, rmcs: Rmcs, words: l
 
 
 class TestExplain:
-    @pytest.mark.parametrize("said", ["beta-1", "last", "be"])
-    def test_by_the_service(self, service: HttpService, rmcs: Rmcs, said: str) -> None:
-        done = rmcs("explain", said)
+    @pytest.mark.parametrize("output", ["beta-1", "last", "be"])
+    def test_by_the_service(self, service: HttpService, rmcs: Rmcs, output: str) -> None:
+        done = rmcs("explain", output)
         assert done.code == 0
         assert done.out.startswith("beta-1 (task")
         assert done.out.endswith(f"Source: the service {service.address}\n")
 
     def test_json(self, service: HttpService, rmcs: Rmcs) -> None:
-        told = json.loads(rmcs("explain", "beta-1", "-o", "json").out)
-        assert complaints(service, EXPLAIN, told) == []
-        assert told["history"][0]["at"].endswith("Z")
+        reported = json.loads(rmcs("explain", "beta-1", "-o", "json").out)
+        assert complaints(service, EXPLAIN, reported) == []
+        assert reported["history"][0]["at"].endswith("Z")
         assert yaml.safe_load(rmcs("explain", "beta-1", "-o", "yaml").out)["id"] == "beta-1"
 
     def test_unknown_item(

@@ -1,4 +1,4 @@
-"""Commands that look on outlive a service that is killed and started again: nothing is missed, nothing told twice."""
+"""Commands that follow survive a restart of the service: nothing is missed, nothing is printed twice."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
 def test_a_service_that_is_killed_and_started_again(
     running: RunningService, rmcs: Rmcs, tmp_path: Path, moves: bool
 ) -> None:
-    """At its port or, as it chose that itself, at another: whoever found it in its state folder finds it again."""
+    """At its port or, as it chose that itself, at another: a client that used its state folder finds it again."""
     owner = json.loads(rmcs("status", "-o", "json").out)["user"]
     assert rmcs("queue", "pause", "--owner", owner).code == 0  # what is submitted waits
     assert rmcs("job", "submit", "--no-wait", "--submission-id", "first", "--", "true").code == 0
@@ -93,10 +93,10 @@ def test_a_service_that_is_killed_and_started_again(
         status.until(lambda: len(status.lines()) > seen + 1 and status.lines()[-1]["queue"]["depth"] == 2)
         logs.until(lambda: "answers again" in logs.err.read_text())
         for one in everybody:
-            said = one.interrupted()
-            assert said.count(AWAY) == 1, said
-            assert said.count("the service answers again") == 1, said
-            assert "Traceback" not in said
+            output = one.interrupted()
+            assert output.count(AWAY) == 1, output
+            assert output.count("the service answers again") == 1, output
+            assert "Traceback" not in output
         numbers = [one["number"] for one in events.lines() if one["number"] is not None]
         assert numbers == list(range(1, len(numbers) + 1))
         assert status.lines()[-1]["queue"]["depth"] == 2
@@ -109,7 +109,7 @@ def test_a_service_that_is_killed_and_started_again(
 
 
 class Forgetful:
-    """Stands between a client and a service, and forgets the lines that it has when it is told to: they stay open, and
+    """Stands between a client and a service, and forgets the lines that it has when it is asked to: they stay open, and
     nothing goes over them any more. New ones are as good as before."""
 
     def __init__(self, port: int) -> None:
@@ -178,19 +178,19 @@ def killed(service: HttpService) -> None:
 
 class TestLogs:
     @pytest.fixture
-    def heard(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    def written(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """What the command wrote so far."""
         pieces: list[str] = []
         monkeypatch.setattr(item_wait, "to_stdout", pieces.append)
         return pieces
 
-    def followed(self, rmcs: Rmcs, *deeds: Callable[[], object], end: Callable[[], object] = lambda: None) -> None:
+    def followed(self, rmcs: Rmcs, *actions: Callable[[], object], end: Callable[[], object] = lambda: None) -> None:
         """While these things happen one after the other. ``end`` lets it end if one of them does not happen."""
 
         def happen() -> None:
             try:
-                for deed in deeds:
-                    deed()
+                for action in actions:
+                    action()
             except BaseException:
                 end()
                 raise
@@ -205,14 +205,14 @@ class TestLogs:
         service.submit("t1", **values)
         until(lambda: state(service, "t1") == "RUNNING")
 
-    def is_heard(self, heard: list[str], text: str) -> Callable[[], None]:
-        return lambda: until(lambda: "".join(heard) == text)
+    def is_received(self, received: list[str], text: str) -> Callable[[], None]:
+        return lambda: until(lambda: "".join(received) == text)
 
     def test_lost_output_of_a_killed_service_hides_no_later_output(
-        self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
+        self, service: HttpService, rmcs: Rmcs, written: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        said: list[str] = []
-        monkeypatch.setattr(item_wait, "notify", said.append)
+        output: list[str] = []
+        monkeypatch.setattr(item_wait, "notify", output.append)
         self.submitted(service)
         prints(service, "step 1\n")
         service.plane.runtime.call_and_wait(service.plane.runtime._persistence.write_output)
@@ -220,20 +220,20 @@ class TestLogs:
         prints(service, "step 2\n")
         self.followed(
             rmcs,
-            self.is_heard(heard, "step 1\nstep 2\n"),
+            self.is_received(written, "step 1\nstep 2\n"),
             lambda: killed(service),
-            lambda: until(lambda: AWAY in "".join(said)),
+            lambda: until(lambda: AWAY in "".join(output)),
             service.start,
             lambda: prints(service, "step 3\n"),
-            self.is_heard(heard, "step 1\nstep 2\nstep 3\n"),
+            self.is_received(written, "step 1\nstep 2\nstep 3\n"),
             lambda: service.plane.end(CallResult("t1", 1, "succeeded")),
         )
-        assert "".join(heard) == "step 1\nstep 2\nstep 3\n"
-        assert [AWAY in one for one in said] == [True, False]
-        assert said[1] == "the service answers again"
+        assert "".join(written) == "step 1\nstep 2\nstep 3\n"
+        assert [AWAY in one for one in output] == [True, False]
+        assert output[1] == "the service answers again"
 
     def test_a_line_that_is_dead_is_not_waited_for(
-        self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
+        self, service: HttpService, rmcs: Rmcs, written: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What is between the two has forgotten the line, and tells nobody: nothing comes on it any more."""
         monkeypatch.setattr(item_wait, "STREAM_TIMEOUT_S", 0.5)
@@ -243,17 +243,17 @@ class TestLogs:
             monkeypatch.setenv("RMCS_ADDRESS", f"http://127.0.0.1:{between.port}")
             self.followed(
                 rmcs,
-                self.is_heard(heard, "one\n"),
+                self.is_received(written, "one\n"),
                 between.forget,
                 lambda: prints(service, "two\n"),
-                self.is_heard(heard, "one\ntwo\n"),
+                self.is_received(written, "one\ntwo\n"),
                 lambda: service.plane.end(CallResult("t1", 1, "succeeded")),
                 end=lambda: (service.plane.end(CallResult("t1", 1, "succeeded")), between.cut()),
             )
         assert between.forgotten
 
     def test_new_data_resets_the_stream_timeout(
-        self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
+        self, service: HttpService, rmcs: Rmcs, written: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It was made after a long silence, and would be left silent for as long again."""
         monkeypatch.setattr(item_wait, "STREAM_TIMEOUT_S", 300.0)
@@ -263,39 +263,39 @@ class TestLogs:
             monkeypatch.setenv("RMCS_ADDRESS", f"http://127.0.0.1:{between.port}")
             self.followed(
                 rmcs,
-                self.is_heard(heard, "one\n"),
+                self.is_received(written, "one\n"),
                 lambda: monkeypatch.setattr(item_wait, "STREAM_TIMEOUT_S", 0.5),
                 lambda: prints(service, "two\n"),
-                self.is_heard(heard, "one\ntwo\n"),
+                self.is_received(written, "one\ntwo\n"),
                 between.forget,
                 lambda: prints(service, "three\n"),
-                self.is_heard(heard, "one\ntwo\nthree\n"),
+                self.is_received(written, "one\ntwo\nthree\n"),
                 lambda: service.plane.end(CallResult("t1", 1, "succeeded")),
                 end=lambda: (service.plane.end(CallResult("t1", 1, "succeeded")), between.cut()),
             )
         assert between.forgotten
 
-    def test_second_attempt_is_not_printed_twice(self, service: HttpService, rmcs: Rmcs, heard: list[str]) -> None:
+    def test_second_attempt_is_not_printed_twice(self, service: HttpService, rmcs: Rmcs, written: list[str]) -> None:
         self.submitted(service, crash_retries=1, retries=1, lost_retries=1)
         prints(service, "first\n")
         self.followed(
             rmcs,
-            self.is_heard(heard, "first\n"),
+            self.is_received(written, "first\n"),
             lambda: service.plane.end(CallResult("t1", 1, "failed", code="CRASH", message="it fell")),
             lambda: until(lambda: service.get("/api/v1/items/t1")["attempt"] == 2),
             lambda: until(lambda: state(service, "t1") == "RUNNING"),
             lambda: prints(service, "second\n", 2),
-            self.is_heard(heard, "first\nsecond\n"),
+            self.is_received(written, "first\nsecond\n"),
             service.restart,
             lambda: prints(service, "third\n", 2),
-            self.is_heard(heard, "first\nsecond\nthird\n"),
+            self.is_received(written, "first\nsecond\nthird\n"),
             lambda: service.plane.end(CallResult("t1", 2, "succeeded")),
         )
-        assert "".join(heard) == "first\nsecond\nthird\n"
+        assert "".join(written) == "first\nsecond\nthird\n"
 
 
 class TestLogFollower:
-    def told(self, *connections: str, size: int = 3, kept: int = 1000) -> str:
+    def followed(self, *connections: str, size: int = 3, kept: int = 1000) -> str:
         out: list[str] = []
         one = LogFollower(out.append)
         for text in connections:
@@ -319,14 +319,14 @@ class TestLogFollower:
         ],
     )
     def test_repeated_output_is_skipped(self, connections: list[str], text: str, size: int) -> None:
-        assert self.told(*connections, size=size) == text
+        assert self.followed(*connections, size=size) == text
 
     def test_of_much_only_the_end_is_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(item_wait, "_REMEMBERED", 20)
         text = "".join(f"line {number}\n" for number in range(50))
-        assert self.told(text, text + "new\n", text + "new\n") == text + "new\n"
+        assert self.followed(text, text + "new\n", text + "new\n") == text + "new\n"
         other = text.removesuffix("line 49\n") + "line 50\n"
-        assert self.told(text, other, other + "line 51\n") == text + "line 50\nline 51\n"
+        assert self.followed(text, other, other + "line 51\n") == text + "line 50\nline 51\n"
 
     def test_another_attempt_is_another_text(self) -> None:
         out: list[str] = []

@@ -34,7 +34,7 @@ WITHOUT = {
 
 
 def test_every_command_has_a_picture() -> None:
-    """Whoever adds one adds a picture, or says above why there is none."""
+    """Each needs a picture, or a reason above why it has none."""
     seen = {command for one in DRAWN.values() for command in one.commands}
     seen |= {command for some in test_golden_sessions.SESSIONS.values() for command in some}
     assert sorted(seen & set(WITHOUT)) == []

@@ -1,4 +1,4 @@
-"""How clusters, whoever may use them, and what is wrong with them look at the terminal."""
+"""How clusters, their users and their problems look at the terminal."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ FAILED: dict[str, Any] = {
             "state": "FAILED",
             "cluster": "mac",
             "message": "ValueError: no such split: valdiation",
-            "next_step": "read the traceback; mend the code, and submit it again (`rmcs task retry task-7a10`)",
+            "next_step": "read the traceback; fix the code, and submit it again (`rmcs task retry task-7a10`)",
         },
         "result": {"task_id": "task-7a10", "attempt": 3, "traceback": TRACEBACK},
         "origin": None,
@@ -123,8 +123,8 @@ ACTORS = [
 
 
 def step(number: int, ago_s: float, state: str, code: str, sentence: str, **values: Any) -> dict[str, Any]:
-    said = {"type": "transition", "number": number, "at": NOW - ago_s, "id": "task-9f3c", "cluster": None}
-    return {**said, "state": state, "code": code, "sentence": sentence, **values}
+    output = {"type": "transition", "number": number, "at": NOW - ago_s, "id": "task-9f3c", "cluster": None}
+    return {**output, "state": state, "code": code, "sentence": sentence, **values}
 
 
 EVENTS = [

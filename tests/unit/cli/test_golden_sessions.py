@@ -1,4 +1,4 @@
-"""How it looks when somebody types one command after the other: orders, the configuration, and what is misspelt."""
+"""Sessions of several commands: requests, the configuration, and misspelt words."""
 
 from __future__ import annotations
 
@@ -179,9 +179,9 @@ def test_misspelt_commands(
 ) -> None:
     for name in ("RMCS_ADDRESS", "RMCS_TOKEN"):
         monkeypatch.delenv(name)
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and it does not listen
-        address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unavailable:
+        unavailable.bind(("127.0.0.1", 0))  # and it does not listen
+        address = f"http://127.0.0.1:{unavailable.getsockname()[1]}"
         session = Session(rmcs, [(address, "http://127.0.0.1:8000")])
         session.type("tsak", "list", code=2)
         session.type("logs", "task-9f3c", code=2)

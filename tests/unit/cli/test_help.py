@@ -86,9 +86,9 @@ class TestEach:
 
 
 def section_of(option: Any) -> str:
-    """An example, such as NAME=4x{CPU:16}, is said first where it says more than words."""
-    said = str(option.help or "")
-    return said[:1].upper() + said[1:] if said.startswith(("none", "viewer", "any:")) else said
+    """An example, such as NAME=4x{CPU:16}, comes first where it explains more than words."""
+    output = str(option.help or "")
+    return output[:1].upper() + output[1:] if output.startswith(("none", "viewer", "any:")) else output
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_same_option_has_the_same_help(option: str) -> None:
     """As far as it is the same for all commands that have it."""
     having = {words: one for words, command in ALL.items() for one in command.params if option in one.opts}
     known = {("--kind", "plan"), ("--state", "task list"), ("--state", "events"), ("--follow", "events")}
-    said = {one.help for words, one in having.items() if (option, words) not in known}
-    assert len(said) == 1, having
+    output = {one.help for words, one in having.items() if (option, words) not in known}
+    assert len(output) == 1, having
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_exit_codes_have_the_same_words_everywhere(rmcs: Rmcs) -> None:
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     table = page.partition("| exit code | |\n")[2].partition("\n\n")[0]
     documented = re.findall(r"^\| (\d+) \| (.+) \|$", table, re.MULTILINE)
-    told = re.findall(r"^ +(\d+)  (.+)$", rmcs("--help").out.partition("Exit codes:")[2], re.MULTILINE)
-    assert told == documented
+    reported = re.findall(r"^ +(\d+)  (.+)$", rmcs("--help").out.partition("Exit codes:")[2], re.MULTILINE)
+    assert reported == documented
     known = [value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)]
-    assert [int(code) for code, _ in told] == sorted(known)
+    assert [int(code) for code, _ in reported] == sorted(known)

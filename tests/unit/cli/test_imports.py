@@ -86,7 +86,7 @@ ALL = [(words, option) for words, one in COMMANDS.items() for option in one.get_
 
 
 def test_lazy_conversion_equals_that_of_typer() -> None:
-    """Every option of every command: its default, nothing at all, and what somebody may type."""
+    """Every option of every command: its default, nothing at all, and what may be typed."""
     compared = 0
     for name, one in ALL:
         quick, slow = one.get_runtime_param(), type(one).get_runtime_param(one)

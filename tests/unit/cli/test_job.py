@@ -102,7 +102,7 @@ def end_when_it_runs(service: HttpService, job_id: str, how: str = "succeeded") 
 
 
 def end_when_it_is_followed(service: HttpService, job_id: str) -> threading.Thread:
-    """Somebody has heard the line that it printed."""
+    """The line that it printed was received."""
     dashboard: Dashboard = service.plane.runtime.clients  # type: ignore[assignment]  # the fake of the fixture
 
     def work() -> None:
@@ -175,13 +175,13 @@ class TestSubmit:
         assert done.code == 0, done.err
         assert form == "table" or json.loads(done.out)["status"] == "SUCCEEDED"
 
-    @pytest.mark.parametrize(("how", "code", "said"), [("succeeded", 0, "succeeded"), ("failed", 100, "failed")])
-    def test_its_output_and_its_end(self, service: HttpService, rmcs: Rmcs, how: str, code: int, said: str) -> None:
+    @pytest.mark.parametrize(("how", "code", "output"), [("succeeded", 0, "succeeded"), ("failed", 100, "failed")])
+    def test_its_output_and_its_end(self, service: HttpService, rmcs: Rmcs, how: str, code: int, output: str) -> None:
         ending = end_when_it_runs(service, "j1", how)
         done = rmcs("job", "submit", "--submission-id", "j1", "--", "python", "my script.py", "--arg=1")
         ending.join()
         assert (done.code, done.out) == (code, "a line\n")
-        assert f"j1 {said}" in done.err
+        assert f"j1 {output}" in done.err
         assert service.get("/api/v1/jobs/j1")["entrypoint"] == "python 'my script.py' --arg=1"
 
     def test_one_that_can_never_run_is_not_called_accepted(self, service: HttpService, rmcs: Rmcs) -> None:
@@ -209,11 +209,11 @@ class TestSubmit:
         assert "job logs" not in done.err + again.err, "it has printed nothing"
 
     def test_logs_are_not_announced_where_none_follow(self) -> None:
-        said = "Job entrypoint command failed with exit code 3, last available logs (truncated to 20,000 chars):\n"
-        info = {"job_id": "j1", "status": "FAILED", "attempt": 1, "message": said}
+        output = "Job entrypoint command failed with exit code 3, last available logs (truncated to 20,000 chars):\n"
+        info = {"job_id": "j1", "status": "FAILED", "attempt": 1, "message": output}
         assert job_command.end_summary(info) == "j1 failed: Job entrypoint command failed with exit code 3"
         assert job_command.status_text("j1", info, str).endswith("failed with exit code 3")
-        assert "chars):\nboom" in job_command.status_text("j1", {**info, "message": f"{said}boom"}, str)
+        assert "chars):\nboom" in job_command.status_text("j1", {**info, "message": f"{output}boom"}, str)
 
     def test_converted_paths_are_printed(self, service: HttpService, rmcs: Rmcs) -> None:
         """Else nobody understands why it does not find its file."""
@@ -225,24 +225,24 @@ class TestSubmit:
         ending.join()
         assert done.code == 100
         where = service.get("/api/v1/items/j1")["cluster"]
-        told = "/home/ann/train.py became /Users/ann/train.py, /home/ann/data became /Users/ann/data"
-        assert f"for the home directory of {where}, {told}\n" in done.err
+        reported = "/home/ann/train.py became /Users/ann/train.py, /home/ann/data became /Users/ann/data"
+        assert f"for the home directory of {where}, {reported}\n" in done.err
 
     def test_no_wait_prints_the_id_alone(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("job", "submit", "--no-wait", "python", "x.py", "--flag")
         assert done.code == 0
         info = service.get(f"/api/v1/jobs/{done.out.strip()}")
         assert info["entrypoint"] == "python x.py --flag"
-        told = json.loads(rmcs("job", "submit", "--no-wait", "-o", "json", "--", "true").out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", told) == []
+        reported = json.loads(rmcs("job", "submit", "--no-wait", "-o", "json", "--", "true").out)
+        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
 
     def test_as_json_stdout_has_only_the_end(self, service: HttpService, rmcs: Rmcs) -> None:
         ending = end_when_it_runs(service, "j1")
         done = rmcs("job", "submit", "--submission-id", "j1", "-o", "json", "true")
         ending.join()
-        told = json.loads(done.out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", told) == []
-        assert told["status"] == "SUCCEEDED"
+        reported = json.loads(done.out)
+        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
+        assert reported["status"] == "SUCCEEDED"
         assert "a line" in done.err
 
     def test_flags_reach_the_job(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ class TestSubmit:
         assert str(tmp_path) not in str(task.runtime_env["working_dir"]), "it is named by what is in it"
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "output"),
         [
             (["--metadata-json", "{"], "this is no JSON"),
             (["--metadata-json", "[]"], "JSON object"),
@@ -294,10 +294,10 @@ class TestSubmit:
             ([], "Missing argument"),
         ],
     )
-    def test_usage_errors(self, service: HttpService, rmcs: Rmcs, words: list[str], said: str) -> None:
+    def test_usage_errors(self, service: HttpService, rmcs: Rmcs, words: list[str], output: str) -> None:
         done = rmcs("job", "submit", *words, *(["--", "true"] if words else []))
         assert (done.code, done.out) == (2, "")
-        assert said in " ".join(done.err.split())
+        assert output in " ".join(done.err.split())
 
     def test_an_empty_entrypoint(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("job", "submit", "--no-wait", "--", "")
@@ -315,7 +315,7 @@ class TestSubmit:
 
 
 def silent(followed: threading.Event) -> Callable[[str], AsyncIterator[str]]:
-    """What a job prints that prints nothing; ``followed`` is set when somebody waits for it."""
+    """What a job prints that prints nothing; ``followed`` is set when it is followed."""
 
     async def tail(_: str) -> AsyncIterator[str]:
         followed.set()
@@ -366,16 +366,16 @@ class TestOthers:
         end(service, "j1", "failed")
         done = rmcs("job", "status", "last", "-o", "json")
         assert done.code == 100
-        told = json.loads(done.out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", told) == []
-        assert (told["status"], told["job_id"]) == ("FAILED", "j1")
+        reported = json.loads(done.out)
+        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
+        assert (reported["status"], reported["job_id"]) == ("FAILED", "j1")
 
     def test_one_that_failed_shows_the_end_of_what_it_printed(self, service: HttpService, rmcs: Rmcs) -> None:
         """Ray has it in its message; where that is missing, the log is asked for."""
         lines = "".join(f"line {number}\n" for number in range(100))
-        for job, said in (("j1", f"Job failed with exit code 1, last available logs:\n{lines}"), ("j2", "it broke")):
+        for job, output in (("j1", f"Job failed with exit code 1, last available logs:\n{lines}"), ("j2", "it broke")):
             running(service, job)
-            service.plane.post(events.AttemptFinished(job, 1, "failed", FailureClass.USER, sentence=said))
+            service.plane.post(events.AttemptFinished(job, 1, "failed", FailureClass.USER, sentence=output))
             until(lambda job=job: state(service, job) == "FAILED")  # type: ignore[misc]  # a lambda with a default
         done = rmcs("job", "status", "j1")
         assert done.code == 100
@@ -446,18 +446,18 @@ class TestOthers:
         assert rmcs("job", "status", "j1").code == 103
         again = rmcs("job", "stop", "j1", "-o", "json")
         assert (again.code, again.err) == (0, "rmcs: j1 is over already: STOPPED\n")
-        told = json.loads(again.out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", told) == []
+        reported = json.loads(again.out)
+        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
 
     @pytest.mark.parametrize(
-        ("started", "said"),
+        ("started", "output"),
         [
             (False, "is PENDING after 0.1 s: Ray on mac has not started its entrypoint yet, and ends it only once it"),
             (True, "is RUNNING after 0.1 s: its cluster got the request, and has not ended it yet"),
         ],
     )
     def test_stop_does_not_wait_for_ever(
-        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, started: bool, said: str
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, started: bool, output: str
     ) -> None:
         """Ray ends a job that it has not started yet only once it has, which may take a quarter of an hour."""
         monkeypatch.setattr(job_command, "STOP_TIMEOUT_S", 0.1)
@@ -471,7 +471,7 @@ class TestOthers:
             until(lambda: state(service, "j1") == "RUNNING")
         done = rmcs("job", "stop", "j1")
         assert (done.code, done.out) == (101, "j1\n")
-        assert said in done.err
+        assert output in done.err
         assert [one.task_id for one in service.plane.cancelled] == ["j1"]
         assert "after 0 s" in rmcs("job", "stop", "j1", "--timeout", "0").err
 

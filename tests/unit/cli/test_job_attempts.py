@@ -49,8 +49,8 @@ class TestAttemptsThatNeverRan:
     ) -> None:
         service.plane.runtime.clients = Dashboard("-1")  # type: ignore[assignment]  # a fake
         refused.add(1)
-        said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "crash_retries": 0}
-        service.post("/api/v1/items", {"task": said})
+        output = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "crash_retries": 0}
+        service.post("/api/v1/items", {"task": output})
         until(lambda: state(service, "j") == "FAILED")
         for _ in range(2):
             done = rmcs("job", "logs", "-f", "j", *words)
@@ -66,15 +66,24 @@ class TestAttemptsThatNeverRan:
         """Also where the cluster has forgotten one that ran."""
         dashboard = service.plane.runtime.clients = Dashboard(*unknown)  # type: ignore[assignment]  # a fake
         refused.add(2)
-        said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 3, "crash_retries": 3}
-        service.post("/api/v1/items", {"task": said})
+        output = {
+            "id": "j",
+            "kind": "job",
+            "name": "j",
+            "job": {"entrypoint": "true"},
+            "retries": 3,
+            "crash_retries": 3,
+        }
+        service.post("/api/v1/items", {"task": output})
         until(lambda: state(service, "j") == "RUNNING")
 
         def happens() -> None:
             assert dashboard.followed.wait(30)
             broke = events.AttemptFinished("j", 1, "failed", failure=FailureClass.USER, sentence="it broke")
             service.plane.post(broke)
-            until(lambda: (told := service.get("/api/v1/items/j"))["attempt"] == 3 and told["state"] == "RUNNING")
+            until(
+                lambda: (reported := service.get("/api/v1/items/j"))["attempt"] == 3 and reported["state"] == "RUNNING"
+            )
             service.plane.post(events.AttemptFinished("j", 3, "succeeded"))
 
         thread = threading.Thread(target=happens)
@@ -100,7 +109,7 @@ class TestAttemptsThatNeverRan:
     def test_unreachable_cluster_of_a_running_job_is_reported_once(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """And what it printed is heard when the cluster is back; nobody is told of a defect."""
+        """And what it printed is heard when the cluster is back; nobody is notified of a defect."""
         job, asked = running(service, "j"), 0
 
         async def late(*_: object) -> dict[str, Any]:
@@ -122,8 +131,8 @@ class TestAttemptsThatNeverRan:
     def test_an_attempt_on_a_cluster_that_is_gone_does_not_hide_the_next(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 1}
-        service.post("/api/v1/items", {"task": said})
+        output = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 1}
+        service.post("/api/v1/items", {"task": output})
         until(lambda: state(service, "j") == "RUNNING")
 
         async def gone_or_running(_: Dashboard, submission_id: str) -> dict[str, Any]:
@@ -146,17 +155,19 @@ class TestAttemptsThatNeverRan:
         def happens() -> None:
             assert unread.wait(30)
             service.plane.post(events.AttemptFinished("j", 1, "failed", FailureClass.USER, sentence="it broke"))
-            until(lambda: (told := service.get("/api/v1/items/j"))["attempt"] == 2 and told["state"] == "RUNNING")
-            heard.append(printed.wait(30))
+            until(
+                lambda: (reported := service.get("/api/v1/items/j"))["attempt"] == 2 and reported["state"] == "RUNNING"
+            )
+            received.append(printed.wait(30))
             service.plane.post(events.AttemptFinished("j", 2, "succeeded"))
 
-        heard: list[bool] = []
+        received: list[bool] = []
         thread = threading.Thread(target=happens)
         thread.start()
         done = rmcs("job", "logs", "-f", "j")
         thread.join()
         assert (done.code, done.out) == (0, "a line\n"), done.err
-        assert heard == [True], "while the second one ran"
+        assert received == [True], "while the second one ran"
 
     def test_only_the_end_is_wanted_also_where_it_could_not_be_read_at_first(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch

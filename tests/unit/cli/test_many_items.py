@@ -127,7 +127,7 @@ def test_the_rest_of_many_is_not_asked_of_a_service_that_is_away(capsys: pytest.
         return done(one)
 
     shown = output_of_failed_change(order, capsys)
-    assert [one["id"] for one in json.loads(shown.out)] == IDS[:20], "what was done is told"
+    assert [one["id"] for one in json.loads(shown.out)] == IDS[:20], "what was done is reported"
     assert len(asked) < 30
     left = len(IDS) - len(asked)
     assert shown.err.splitlines()[-1] == f"rmcs: {left} more are unchanged: the service went away"

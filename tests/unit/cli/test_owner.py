@@ -82,7 +82,7 @@ def test_an_owner_that_was_not_there(service: HttpService, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         (["ann"], "Name limits, such as --max-running 5"),
         (["ann", "--reset", "--weight", "1"], "not both"),
@@ -94,10 +94,10 @@ def test_an_owner_that_was_not_there(service: HttpService, capsys: pytest.Captur
         (["ann", "--max-gpus", "x"], "'x' is not a number, or none."),
     ],
 )
-def test_usage_errors(service: HttpService, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+def test_usage_errors(service: HttpService, capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:
     assert main(["owner", "set", *words]) == 2
     shown = capsys.readouterr().err
-    assert said in shown
+    assert output in shown
     assert "Traceback" not in shown
 
 

@@ -30,14 +30,14 @@ def asked(service: HttpService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         names.append(cluster)
         return refresh(cluster)
 
-    service.plane.refresh = noted  # type: ignore[method-assign]  # the hands of this test
+    service.plane.refresh = noted  # type: ignore[method-assign]  # in place of the executor
     service.post("/api/v1/clusters/apply", {"clusters": [MAC, LAB]})
     service.plane.runtime.health._names = lambda: ["mac", "lab"]
     return names
 
 
 @pytest.mark.parametrize(
-    "deed",
+    "action",
     [
         lambda rmcs, _: rmcs("doctor"),
         lambda rmcs, _: rmcs("status"),
@@ -45,19 +45,19 @@ def asked(service: HttpService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     ],
     ids=["doctor", "status", "top"],
 )
-def test_a_look(
-    asked: list[str], service: HttpService, rmcs: Rmcs, deed: Callable[[Rmcs, HttpService], object]
+def test_a_view_asks_the_clusters(
+    asked: list[str], service: HttpService, rmcs: Rmcs, action: Callable[[Rmcs, HttpService], object]
 ) -> None:
-    deed(rmcs, service)
+    action(rmcs, service)
     assert set(asked) == {"mac"}
 
 
 def test_rows_are_the_same_whether_it_was_asked_or_not(asked: list[str], service: HttpService, rmcs: Rmcs) -> None:
     for asks in ({"mac"}, set()):
-        told = json.loads(rmcs("status", "-o", "json").out)["clusters"]
+        reported = json.loads(rmcs("status", "-o", "json").out)["clusters"]
         assert set(asked) == asks
         listed = service.get("/api/v1/clusters")["clusters"]
-        assert [list(row) for row in told] == [list(row) for row in listed]
+        assert [list(row) for row in reported] == [list(row) for row in listed]
         asked.clear()
 
 

@@ -56,8 +56,8 @@ class TestExplain:
 
     def test_as_json(self, plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", "t1", "-o", "json"]) == 0
-        story: dict[str, Any] = json.loads(capsys.readouterr().out)
-        assert (story["id"], story["state"], story["cluster"]) == ("t1", "RUNNING", "mac")
+        explanation: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert (explanation["id"], explanation["state"], explanation["cluster"]) == ("t1", "RUNNING", "mac")
 
     def test_by_another_process(self, plane: ControlPlane) -> None:
         done = subprocess.run(
@@ -123,8 +123,8 @@ class TestExplain:
         silent = {"error": "TimeoutError", "message": "timed out"}
         monkeypatch.setattr(local_programs, "query_all", lambda _: iter([(4711, silent)]))
         assert main(["explain", "--list"]) == 0
-        told = capsys.readouterr()
-        assert (told.out, told.err) == ("", "rmcs: process 4711 did not list its items: timed out\n")
+        reported = capsys.readouterr()
+        assert (reported.out, reported.err) == ("", "rmcs: process 4711 did not list its items: timed out\n")
         assert main(["explain", "--list", "-o", "json"]) == 0
         assert json.loads(capsys.readouterr().out) == []
 

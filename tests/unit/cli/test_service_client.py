@@ -1,4 +1,4 @@
-"""What is said of an address where somebody else listens, nobody, or one who says nothing."""
+"""Errors for an address where another program listens, nothing listens, or no answer comes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ASK = [
 ]
 
 
-DEEDS = [
+ACTIONS = [
     "queue pause --cluster mac",
     "queue resume --owner ann",
     "clusters cordon mac",
@@ -60,7 +60,7 @@ DEEDS = [
 
 @contextmanager
 def stranger(status: int, kind: str, data: bytes) -> Iterator[str]:
-    """A server of somebody else's, and its address; it answers everything like this."""
+    """A server of another user's, and its address; it answers everything like this."""
 
     class Strange(http.server.BaseHTTPRequestHandler):
         server_version, sys_version = "nginx/1.24", ""
@@ -147,7 +147,7 @@ def test_other_answers_of_others(rmcs: Rmcs, status: int, data: bytes) -> None:
     assert f"{address} answers, but not as a ray_multicluster_scheduler service: it answered {status} " in done.err
 
 
-@pytest.mark.parametrize("words", [*ASK, *DEEDS])
+@pytest.mark.parametrize("words", [*ASK, *ACTIONS])
 @pytest.mark.parametrize("data", [b"{}", b'{"status": "ok", "changed": true, "items": []}'])
 def test_a_json_object_of_another_server_is_no_answer(
     rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, data: bytes
@@ -291,7 +291,7 @@ def test_a_service_whose_process_is_stopped(rmcs: Rmcs, tmp_path: Path, monkeypa
 
 
 def test_a_line_that_dies_without_a_word_is_noticed(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By TCP, also while nothing is said on it for long."""
+    """By TCP, also while nothing is sent for long."""
     seen: list[int] = []
 
     class Watch(cli_service._Watchdog):
@@ -369,7 +369,7 @@ def test_a_path_in_the_address_is_questioned(service: HttpService, rmcs: Rmcs, m
 
 
 def test_a_refused_token_is_reported(service: HttpService) -> None:
-    status, said = service.ask("GET", "/api/v1/fleet", token="rubbish")
-    error = refusal(service.address, Credentials("rubbish", "RMCS_TOKEN"), status, json.dumps(said).encode())
+    status, output = service.ask("GET", "/api/v1/fleet", token="rubbish")
+    error = refusal(service.address, Credentials("rubbish", "RMCS_TOKEN"), status, json.dumps(output).encode())
     assert isinstance(error, NotAllowedError)
     assert "rejects the token from RMCS_TOKEN" in error.message

@@ -59,9 +59,9 @@ def test_without_a_configuration_those_with_sizes_are_the_fleet(
     (tmp_path / "sizes.yaml").write_text("clusters: {small: {nodes: '{CPU:2}'}}\n")
     words = ["simulate", "--fleet", "sizes.yaml", "--nodes", "big=2x{CPU:8}", "--nodes", "small={CPU:4}"]
     assert main([*words, "--synthetic", SMALL, "-o", "json"]) == 0
-    told = data(capsys)
-    assert sorted(told["clusters"]) == ["big", "small"]
-    assert told["items"]["succeeded"] == 60
+    reported = data(capsys)
+    assert sorted(reported["clusters"]) == ["big", "small"]
+    assert reported["items"]["succeeded"] == 60
 
 
 def test_json_is_the_same_every_time(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +152,7 @@ def test_the_history(words: list[str], tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "output"),
     [
         ([], "give either --trace or --synthetic"),
         (["--synthetic", SMALL, "--trace", "x.csv"], "give either --trace or --synthetic"),
@@ -176,12 +176,12 @@ def test_the_history(words: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     ],
 )
 def test_a_mistake_is_one_sentence_and_2(
-    words: list[str], more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], more: list[str], output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, *more]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in " ".join(err.replace("│", " ").split())
+    assert output in " ".join(err.replace("│", " ").split())
     assert "Traceback" not in err
 
 

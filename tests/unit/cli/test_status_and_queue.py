@@ -51,7 +51,7 @@ class TestStatus:
             answer.set_result(failed)
             return answer
 
-        service.plane.refresh = no_answer  # type: ignore[method-assign]  # the hands of this test
+        service.plane.refresh = no_answer  # type: ignore[method-assign]  # in place of the executor
         until(lambda: service.get("/api/v1/clusters")["clusters"][0]["state"] == "CLUSTER_UNREACHABLE")
         for _ in range(3):
             (row,) = json.loads(rmcs("status", "-o", "json").out)["clusters"]
@@ -68,9 +68,9 @@ class TestStatus:
         assert "and 1 more: rmcs queue" in done.out
 
     def test_json(self, full: HttpService, rmcs: Rmcs) -> None:
-        told = json.loads(rmcs("status", "-o", "json").out)
-        assert complaints(full, "/api/v1/clusters", told["clusters"], "clusters") == []
-        assert complaints(full, "/api/v1/queue", told["queue"]) == []
+        reported = json.loads(rmcs("status", "-o", "json").out)
+        assert complaints(full, "/api/v1/clusters", reported["clusters"], "clusters") == []
+        assert complaints(full, "/api/v1/queue", reported["queue"]) == []
 
     @pytest.mark.parametrize("words", [[], ["-o", "json"]])
     def test_watched(self, full: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
@@ -100,9 +100,9 @@ class TestQueue:
         line = next(line for line in done.out.splitlines() if line.startswith("t6"))
         assert "QUEUED" in line
         assert "mac" in line
-        told = json.loads(rmcs("queue", "-o", "json", "--owner", "ann", "--limit", "2").out)
-        assert complaints(full, "/api/v1/queue", told) == []
-        assert (told["depth"], len(told["waiting"])) == (6, 2)
+        reported = json.loads(rmcs("queue", "-o", "json", "--owner", "ann", "--limit", "2").out)
+        assert complaints(full, "/api/v1/queue", reported) == []
+        assert (reported["depth"], len(reported["waiting"])) == (6, 2)
 
     def test_position_code_and_how_long(self, full: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("task", "hold", "t2", "--reason", "later").code == 0
@@ -111,8 +111,8 @@ class TestQueue:
         assert [rows[one][1] for one in ("t1", "t2", "t3", "t6")] == ["1", "–", "2", "5"]
         assert {row[8] for row in (rows["t1"], rows["t2"])} == {"NO_CAPACITY", "HELD"}
         assert all(row[2].removesuffix("s").isdecimal() for name, row in rows.items() if name != "ID")
-        told = full.get("/api/v1/queue")["waiting"]
-        for one in told:
+        reported = full.get("/api/v1/queue")["waiting"]
+        for one in reported:
             place = full.get(f"/api/v1/items/{one['id']}/explain")["queue"]
             assert one["position"] == (None if place is None else place["position"])
 
@@ -196,16 +196,16 @@ class TestQueue:
     def test_a_repeated_change_is_reported_as_such(
         self, service: HttpService, rmcs: Rmcs, what: str, name: str
     ) -> None:
-        def said(*words: str) -> str:
+        def answer(*words: str) -> str:
             done = rmcs("queue", *words, f"--{what}", name)
             assert done.code == 0
             return done.err
 
-        assert said("resume") == f"rmcs: the queue of {what} {name} was not paused\n"
-        assert said("pause") == f"rmcs: the queue of {what} {name} is paused\n"
-        assert said("pause") == f"rmcs: the queue of {what} {name} is paused already\n"
-        assert said("pause", "--reason", "until Monday") == f"rmcs: the queue of {what} {name} is paused\n"
-        assert said("resume") == f"rmcs: the queue of {what} {name} is resumed\n"
+        assert answer("resume") == f"rmcs: the queue of {what} {name} was not paused\n"
+        assert answer("pause") == f"rmcs: the queue of {what} {name} is paused\n"
+        assert answer("pause") == f"rmcs: the queue of {what} {name} is paused already\n"
+        assert answer("pause", "--reason", "until Monday") == f"rmcs: the queue of {what} {name} is paused\n"
+        assert answer("resume") == f"rmcs: the queue of {what} {name} is resumed\n"
 
     @pytest.mark.parametrize(
         ("words", "code"), [([], 2), (["--cluster", "mac", "--owner", "ann"], 2), (["--cluster", "nowhere"], 102)]

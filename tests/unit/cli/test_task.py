@@ -94,11 +94,11 @@ class TestList:
         assert "alpha-1" not in done.out
         assert "--limit" in done.err
 
-    @pytest.mark.parametrize(("words", "said"), [(["--state", "ODD"], "ODD"), (["--since", "soon"], "15m, 12h")])
-    def test_usage_errors(self, two: HttpService, rmcs: Rmcs, words: list[str], said: str) -> None:
+    @pytest.mark.parametrize(("words", "answer"), [(["--state", "ODD"], "ODD"), (["--since", "soon"], "15m, 12h")])
+    def test_usage_errors(self, two: HttpService, rmcs: Rmcs, words: list[str], answer: str) -> None:
         done = rmcs("task", "list", *words)
         assert (done.code, done.out) == (2, "")
-        assert said in done.err
+        assert answer in done.err
 
 
 class TestShow:
@@ -121,8 +121,12 @@ class TestShow:
     ) -> None:
         service.submit("t1")
         until(lambda: state(service, "t1") == "RUNNING")
-        told = {"failure": FailureClass.USER, "error_type": "ValueError", "message": "ValueError: no\x1b[2J\nreally"}
-        service.plane.end(CallResult("t1", 1, "failed", b"not a pickle", traceback=TRACEBACK, **told))  # type: ignore[arg-type]  # they are its fields
+        reported = {
+            "failure": FailureClass.USER,
+            "error_type": "ValueError",
+            "message": "ValueError: no\x1b[2J\nreally",
+        }
+        service.plane.end(CallResult("t1", 1, "failed", b"not a pickle", traceback=TRACEBACK, **reported))  # type: ignore[arg-type]  # they are its fields
         until(lambda: state(service, "t1") == "FAILED")
         service.restart()
         done = rmcs("task", "show", "t1")
@@ -140,9 +144,9 @@ class TestShow:
         first = {"task_id": "t1", "attempt": 2, "traceback": TRACEBACK}
         end = {"completion": {"task_id": "t1", "cluster": "mac"}, "result": first, "origin": None}
         done = {"task_id": "t2", "cluster": None, "message": "t1 failed", "next_step": "look at t1"}
-        told = {"id": "t2", "state": "FAILED", "outcome": {"completion": done, "result": None, "origin": end}}
+        reported = {"id": "t2", "state": "FAILED", "outcome": {"completion": done, "result": None, "origin": end}}
         screen = Console(width=80, color_system=None, file=io.StringIO())
-        screen.print(item_facts(told, 0.0), crop=False)
+        screen.print(item_facts(reported, 0.0), crop=False)
         shown = screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO of above
         facts = [" ".join(line.split()) for line in shown.splitlines()]
         assert facts[2:4] == ["error t1 failed", "what to do look at t1"]
@@ -153,11 +157,11 @@ class TestShow:
         until(lambda: state(service, "t1") == "RUNNING")
         service.plane.end(CallResult("t1", 1, "succeeded", b"pickled"))
         until(lambda: state(service, "t1") == "SUCCEEDED")
-        told = json.loads(rmcs("task", "show", "t1", "-o", "json").out)
-        assert complaints(service, ITEM, told) == []
-        assert told["at"].endswith("Z")
-        assert told["outcome"]["completion"]["state"] == "SUCCEEDED"
-        assert "payload" not in json.dumps(told)
+        reported = json.loads(rmcs("task", "show", "t1", "-o", "json").out)
+        assert complaints(service, ITEM, reported) == []
+        assert reported["at"].endswith("Z")
+        assert reported["outcome"]["completion"]["state"] == "SUCCEEDED"
+        assert "payload" not in json.dumps(reported)
 
 
 class TestSelectors:
@@ -270,9 +274,9 @@ class TestOrders:
         done = rmcs("task", "priority", "beta", "5")
         assert (done.code, done.out, done.err) == (0, "beta-1\n", "rmcs: beta-1 has priority 5 now\n")
         assert rmcs("task", "priority", "beta-1", "5").err == "rmcs: beta-1 has priority 5 already\n"
-        told = json.loads(rmcs("task", "priority", "alpha-2", "-3", "-o", "json").out)
-        assert (told[0]["priority"], told[0]["changed"]) == (-3, True)
-        assert complaints(two, f"{ITEM}/priority", told[0], method="post") == []
+        reported = json.loads(rmcs("task", "priority", "alpha-2", "-3", "-o", "json").out)
+        assert (reported[0]["priority"], reported[0]["changed"]) == (-3, True)
+        assert complaints(two, f"{ITEM}/priority", reported[0], method="post") == []
         end(two, "alpha-1")
         until(lambda: state(two, "beta-1") == "RUNNING")
         assert state(two, "alpha-2") == "QUEUED", "it was there before"
@@ -409,20 +413,20 @@ class TestLogs:
         assert (done.code, done.out) == (code, "one\ntwo ü\n")
 
     def test_waiting_items_show_the_reason(self, two: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
-        say, said = output.notify, threading.Event()
+        say, answer = output.notify, threading.Event()
 
-        def heard(text: str) -> None:
+        def received(text: str) -> None:
             say(text)
             if "alpha-2 is QUEUED: mac" in text:
-                said.set()
+                answer.set()
 
         def go() -> None:
-            said.wait(60)
+            answer.wait(60)
             end(two, "alpha-1")
             until(lambda: state(two, "alpha-2") == "RUNNING")
             end(two, "alpha-2")
 
-        monkeypatch.setattr(output, "notify", heard)
+        monkeypatch.setattr(output, "notify", received)
         later = threading.Thread(target=go)
         later.start()
         done = rmcs("task", "logs", "-f", "alpha-2")
@@ -463,10 +467,10 @@ class TestLogs:
 def test_changes_continue_if_stdout_is_closed(two: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `rmcs task cancel all | head -1`."""
 
-    def nobody(*_: object, **__: object) -> None:
+    def unavailable(*_: object, **__: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "nobody reads")
 
-    monkeypatch.setattr("ray_multicluster_scheduler.cli.service.items.typer.echo", nobody)
+    monkeypatch.setattr("ray_multicluster_scheduler.cli.service.items.typer.echo", unavailable)
     done = rmcs("task", "cancel", "all")
     assert done.code != 0
     assert done.err.count("rmcs: alpha-") == 2

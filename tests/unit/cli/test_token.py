@@ -82,7 +82,7 @@ def test_json_has_the_token_too(service: HttpService, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "output"),
     [
         (["create", "alice", "--role", "root"], 2, "'root' is not one of 'viewer', 'submitter'"),
         (["create", "alice", "--role", "opertor"], 2, "Did you mean 'operator'?"),
@@ -93,11 +93,11 @@ def test_json_has_the_token_too(service: HttpService, capsys: pytest.CaptureFixt
     ],
 )
 def test_usage_errors(
-    service: HttpService, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+    service: HttpService, capsys: pytest.CaptureFixture[str], words: list[str], code: int, output: str
 ) -> None:
     assert main(["token", *words]) == code
     shown = capsys.readouterr().err
-    assert said in shown
+    assert output in shown
     assert "Traceback" not in shown
 
 

@@ -140,7 +140,7 @@ class TestPicture:
         keys: str,
         width: int,
         height: int,
-        trouble: tuple[str, float] | None = None,
+        problem: tuple[str, float] | None = None,
         *,
         later_s: float = 0.0,
         colours: Literal["truecolor"] | None = "truecolor",
@@ -154,7 +154,7 @@ class TestPicture:
             color_system=colours,
             highlight=False,
         )
-        screen.print(TopScreen(pressed(keys), SEEN, NOW + later_s, height, trouble), end="")
+        screen.print(TopScreen(pressed(keys), SEEN, NOW + later_s, height, problem), end="")
         return screen
 
     @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`rmcs top`, whole, in a terminal: what somebody sees who presses keys."""
+"""`rmcs top`, whole, in a terminal: what each key shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rmcs top`: which rows are asked for, and what is said where not all of them are known."""
+"""`rmcs top`: which rows are asked for, and what is reported where not all of them are known."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ class TestWhatIsAskedFor:
         for number in range(2):
             service.submit(f"t{number}")
         until(lambda: len(service.get("/api/v1/items?state=RUNNING")["items"]) == 2)
-        for most, told in ((2, "2+"), (3, "2")):
-            assert fetch(connect(service.address), RowCounts(running=most))["counts"]["running"] == told
+        for most, reported in ((2, "2+"), (3, "2")):
+            assert fetch(connect(service.address), RowCounts(running=most))["counts"]["running"] == reported
 
 
 class TestALongQueue:
@@ -142,9 +142,9 @@ class TestALongQueue:
 
     def test_a_filter_names_the_number_of_searched_rows(self) -> None:
         for known, asked in ((100, 116), (1000, 1000)):
-            said = text_of(TopScreen(pressed("3/t4999"), queue_of(5000, known, asked), NOW, 20))
-            assert f"None of the first {known} rows of 5000 contains 't4999'." in said
-            assert "No row" not in said
+            output = text_of(TopScreen(pressed("3/t4999"), queue_of(5000, known, asked), NOW, 20))
+            assert f"None of the first {known} rows of 5000 contains 't4999'." in output
+            assert "No row" not in output
         assert "1-16 of 100" in text_of(TopScreen(pressed("3/full"), queue_of(5000, 100, 116), NOW, 20))
 
     def test_older_rows_show_their_age(self) -> None:
@@ -153,8 +153,8 @@ class TestALongQueue:
         assert " ago" not in text_of(TopScreen(pressed("1"), seen, NOW, 20)).splitlines()[1]
 
     def test_none_of_them_is_known(self) -> None:
-        said = text_of(TopScreen(pressed("3"), queue_of(5000, 0, 1), NOW, 20))
-        assert "There are 5000, and none was fetched yet." in said
+        output = text_of(TopScreen(pressed("3"), queue_of(5000, 0, 1), NOW, 20))
+        assert "There are 5000, and none was fetched yet." in output
 
 
 def test_while_it_is_paused_no_pane_loses_what_it_had(service: HttpService) -> None:

@@ -13,16 +13,16 @@ from ray_multicluster_scheduler.main import main
 
 def test_a_code_is_explained_without_any_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "NO_CAPACITY"]) == 0
-    said = capsys.readouterr().out
-    assert "freed on one node." in said
-    assert "###" not in said
+    output = capsys.readouterr().out
+    assert "freed on one node." in output
+    assert "###" not in output
 
 
 def test_links_are_shown_as_their_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "STORE", "-o", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["code"] == "STORE"
-    assert "](" not in said["text"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["code"] == "STORE"
+    assert "](" not in output["text"]
 
 
 @pytest.mark.parametrize("code", codes())
@@ -46,9 +46,9 @@ def test_an_unknown_code_is_treated_as_an_id(
     assert main(["explain", "NO_SUCH_CODE"]) == 102
     assert "no program of yours" in capsys.readouterr().err
     assert main(["explain", "NO_CAPACTY"]) == 102
-    said = capsys.readouterr().err
-    assert "There is a code NO_CAPACITY" in said
-    assert "What to do: `rmcs explain NO_CAPACITY`" in said
+    output = capsys.readouterr().err
+    assert "There is a code NO_CAPACITY" in output
+    assert "What to do: `rmcs explain NO_CAPACITY`" in output
     assert main(["explain", "no_capacity"]) == 0
     assert capsys.readouterr().out.strip()
 
@@ -66,9 +66,9 @@ def test_a_configuration_error_has_no_extra_help(capsys: pytest.CaptureFixture[s
 
 def test_another_word_for_a_code_is_answered_with_what_may_be_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "TASK_FAILED"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("TASK_FAILED is no code; USER_ERROR or ")
-    assert "\nUSER_ERROR: " in said
+    output = capsys.readouterr().out
+    assert output.startswith("TASK_FAILED is no code; USER_ERROR or ")
+    assert "\nUSER_ERROR: " in output
 
 
 def test_other_words_are_no_codes_and_lead_to_some() -> None:
@@ -83,6 +83,6 @@ def test_every_state_has_a_section(state: TaskState) -> None:
 
 
 def test_a_job_with_missing_files_gets_help() -> None:
-    said = section_of("JOB_FAILED") or ""
+    output = section_of("JOB_FAILED") or ""
     for word in ("can't open file", "ModuleNotFoundError", "--working-dir .", "working_dir", "pip"):
-        assert word in said
+        assert word in output

@@ -1,4 +1,4 @@
-"""What is said before a person is folded at words; in a pipe each is one line."""
+"""On a terminal sentences are folded at words; in a pipe each is one line."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
 
 
-def check_same_words(told: list[str], one_line_each: str, columns: int) -> None:
-    """What is told there is what a pipe gets, with no word broken."""
-    assert max(map(len, told)) <= columns
-    assert " ".join(told).split() == one_line_each.split()
-    assert len(told) > len(one_line_each.splitlines()), "there was something to fold"
+def check_same_words(reported: list[str], one_line_each: str, columns: int) -> None:
+    """A terminal shows what a pipe gets, with no word broken."""
+    assert max(map(len, reported)) <= columns
+    assert " ".join(reported).split() == one_line_each.split()
+    assert len(reported) > len(one_line_each.splitlines()), "there was something to fold"
 
 
 @pytest.mark.parametrize("columns", [40, 60])
@@ -62,12 +62,12 @@ def test_stderr_has_a_width_of_its_own() -> None:
         command = [sys.executable, "-m", "ray_multicluster_scheduler", "status", "--address", CLOSED_PORT]
         environ = {name: one for name, one in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
         subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=theirs, env=environ, timeout=60, check=False)
-        told = os.read(ours, 65536).decode().splitlines()
+        reported = os.read(ours, 65536).decode().splitlines()
     finally:
         os.close(ours)
         os.close(theirs)
-    assert max(map(len, told)) <= 40
-    assert "does not answer:" in " ".join(map(str.strip, told))
+    assert max(map(len, reported)) <= 40
+    assert "does not answer:" in " ".join(map(str.strip, reported))
 
 
 def test_events(service: HttpService, rmcs: Rmcs) -> None:
@@ -84,11 +84,11 @@ def test_a_plan_has_its_cells_below_their_titles(rmcs: Rmcs, tmp_path: Path) -> 
     path = tmp_path / "clusters.yaml"
     path.write_text(f"clusters:\n  - {{name: mac, dashboard: '{CLOSED_PORT}'}}\n")
     words = ("plan", "--config", str(path), "--require-tag", "gpu")
-    told = [_STYLE.sub("", line).rstrip() for line in shown(*words, columns=60)]
-    check_same_words(told, rmcs(*words).out, 60)
-    titles = next(line for line in told if line.startswith("CLUSTER"))
+    reported = [_STYLE.sub("", line).rstrip() for line in shown(*words, columns=60)]
+    check_same_words(reported, rmcs(*words).out, 60)
+    titles = next(line for line in reported if line.startswith("CLUSTER"))
     why = titles.index("WHY")
-    rows = told[told.index(titles) + 1 :]
+    rows = reported[reported.index(titles) + 1 :]
     assert len(rows) > 2
     assert all(row[why - 1] == " " != row[why] for row in rows)
     assert all(not row[:why].strip() for row in rows[1:])
@@ -96,12 +96,12 @@ def test_a_plan_has_its_cells_below_their_titles(rmcs: Rmcs, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("columns", [60, 80])
 def test_a_code(rmcs: Rmcs, columns: int) -> None:
-    told = shown("explain", "NO_CAPACITY", columns=columns)
-    said = rmcs("explain", "NO_CAPACITY").out
-    check_same_words(told, said, columns)
-    assert said.count("\n") == 1
-    assert min(map(len, told[:-1])) > columns - 15, "the lines of the file are not seen"
-    assert not [line for line in told if line.startswith(" ")]
+    reported = shown("explain", "NO_CAPACITY", columns=columns)
+    output = rmcs("explain", "NO_CAPACITY").out
+    check_same_words(reported, output, columns)
+    assert output.count("\n") == 1
+    assert min(map(len, reported[:-1])) > columns - 15, "the lines of the file are not seen"
+    assert not [line for line in reported if line.startswith(" ")]
 
 
 def test_sentences_that_are_the_answer(service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:

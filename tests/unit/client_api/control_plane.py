@@ -1,4 +1,4 @@
-"""A control plane with a real brain and hands that a test moves; nothing is contacted."""
+"""A control plane with a real machine and an executor that the test controls; no cluster is contacted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fleet(**settings: Any) -> FleetConfig:
 
 
 class ControlPlane:
-    """A Runtime whose one cluster has room for eight; what is placed there starts at once and ends when told."""
+    """A Runtime whose one cluster has room for eight; what is placed there starts at once and ends when asked."""
 
     def __init__(self, *, kept_finished: int = 100, obedient: bool = True, **settings: Any) -> None:
         self.runtime = Runtime(fleet(**settings), "cp1", kept_finished=kept_finished)
@@ -44,7 +44,7 @@ class ControlPlane:
         self.placed: list[Dispatch] = []
         self.runtime.call_and_wait(lambda: self.runtime.manager.connect_executor(self, self.runtime._defect))
 
-    # ---- the machine's hands
+    # ---- the machine's executor
 
     def dispatch(self, orders: list[Dispatch]) -> None:
         for order in orders:

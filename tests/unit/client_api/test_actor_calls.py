@@ -81,8 +81,8 @@ class TestOrder:
         handles = [actor.add.remote(n) for n in range(MAX_UNANSWERED + 10)]
         assert len(plane.sent(MAX_UNANSWERED)) == MAX_UNANSWERED
         assert handles[-1].state is TaskState.QUEUED
-        story = handles[-1].explain()
-        assert (story["calls_before"], story["sentence"]) == (
+        explanation = handles[-1].explain()
+        assert (explanation["calls_before"], explanation["sentence"]) == (
             MAX_UNANSWERED + 9,
             f"waits for its turn; {MAX_UNANSWERED} calls are with the actor",
         )
@@ -261,12 +261,12 @@ class TestAnswers:
 
     async def test_await_and_callbacks(self, plane: ActorPlane) -> None:
         handle = plane.actor().add.remote(1)
-        told = threading.Event()
-        handle.add_done_callback(lambda one: told.set() if one is handle else None)
+        reported = threading.Event()
+        handle.add_done_callback(lambda one: reported.set() if one is handle else None)
         plane.sent(1)
         plane.answer(handle.id, 5)
         assert await handle == 5
-        assert told.wait(60)
+        assert reported.wait(60)
 
     def test_several_values(self, plane: ActorPlane) -> None:
         actor = plane.actor()
@@ -278,7 +278,7 @@ class TestAnswers:
         assert one.explain()["kind"] == "call"
         assert actor.add.options(num_returns=0).remote() is None
 
-    def test_the_actor_is_told_how_many_values_are_waited_for(self, plane: ActorPlane) -> None:
+    def test_the_actor_knows_how_many_values_are_expected(self, plane: ActorPlane) -> None:
         actor = plane.actor()
         for number in (1, 2, 0):
             actor.pair.options(num_returns=number).remote()

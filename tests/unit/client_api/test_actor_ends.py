@@ -1,4 +1,4 @@
-"""How calls of an actor's methods end when somebody cancels them, or their actor or scheduler ends."""
+"""How calls of an actor's methods end when they are cancelled, or their actor or scheduler ends."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class TestTheSchedulerEnds:
         assert all(handle.done() for handle in handles)
 
 
-def test_a_defect_on_the_way_is_told_to_everybody(plane: ActorPlane) -> None:
+def test_a_defect_on_the_way_is_reported_to_all_waiting_callers(plane: ActorPlane) -> None:
     actor = plane.actor()
 
     def fail(cluster: str) -> None:

@@ -24,7 +24,7 @@ from tests.unit.client_api.control_plane import until
 
 
 class Call:
-    """A handle as an actor's method returns it: told on another thread."""
+    """A handle as an actor's method returns it: completed on another thread."""
 
     def __init__(self) -> None:
         self.future: Future[Any] = Future()
@@ -470,7 +470,7 @@ class TestInsideACluster:
     @pytest.mark.parametrize(
         "cause", [RemoteTraceback("of another actor"), type("ActorUnavailableError", (Exception,), {})()]
     )
-    def test_an_error_that_tells_of_no_death(self, make: Callable[[], Actor], cause: BaseException) -> None:
+    def test_an_error_that_proves_no_death(self, make: Callable[[], Actor], cause: BaseException) -> None:
         actor = make()
         pool = ActorPool([actor])
         error = ActorDiedError("somebody died")

@@ -128,16 +128,16 @@ class TestDeathsOfOurActors:
             assert {pool.pop_idle(), pool.pop_idle()} == {first, second}
 
     def test_one_that_is_back_comes_back_once(self) -> None:
-        """Told of on two threads at the same time, it must not be free while it works."""
+        """Reported on two threads at the same time, it must not be free while it works."""
         with ActorPlane() as plane:
             actor = plane.actor(max_restarts=1)
             plane.die(actor)
             until(lambda: (actor._item.state, actor._item.attempt) == (TaskState.RUNNING, 2))
-            told, item = [], actor._item
+            reported, item = [], actor._item
             watch_transitions = item.watch_transitions
 
             class Quick:
-                """It takes a step just when somebody begins to watch."""
+                """It takes a step just as a watcher is added."""
 
                 def __getattr__(self, name: str) -> Any:
                     return getattr(item, name)
@@ -148,8 +148,8 @@ class TestDeathsOfOurActors:
                     watch_transitions(tell)
                     tell(item)
 
-            on_restart_or_end(SimpleNamespace(_item=Quick()), 1, lambda: told.append(1))
-            assert told == [1]
+            on_restart_or_end(SimpleNamespace(_item=Quick()), 1, lambda: reported.append(1))
+            assert reported == [1]
 
     @pytest.mark.parametrize("code", ["RESULT_LOST", "ACTOR_UNAVAILABLE"])
     def test_other_failures_are_no_death(self, code: str) -> None:

@@ -16,7 +16,7 @@ from tests.unit.client_api.control_plane import until
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That something is waited for is told, however short the wait is."""
+    """That something is waited for is reported, however short the wait is."""
     monkeypatch.setattr(shutdown_report, "_FIRST_NOTICE_S", 0.0)
 
 
@@ -55,9 +55,9 @@ def test_what_a_detached_one_does_is_not_waited_for(capsys: pytest.CaptureFixtur
         plane.sent(1)
         end(plane)
         assert (actor.state, handle.state) == (TaskState.RUNNING, TaskState.DISPATCHING)
-    told = capsys.readouterr().err
-    assert f"rmcs: sent to detached actors, so not waited for: {handle.id} (Counter.add) on mac\n" in told
-    assert "waiting for" not in told
+    reported = capsys.readouterr().err
+    assert f"rmcs: sent to detached actors, so not waited for: {handle.id} (Counter.add) on mac\n" in reported
+    assert "waiting for" not in reported
 
 
 def test_but_its_calls_leave_before_the_program_ends() -> None:
@@ -110,11 +110,11 @@ def test_a_detached_one_is_made_before_the_program_ends() -> None:
         assert actor.state is TaskState.RUNNING
 
 
-def test_many_are_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_are_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with ActorPlane() as plane:
         for _ in range(7):
             plane.actor()
         end(plane)
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "and 2 more" in told
+    reported = capsys.readouterr().err
+    assert reported.count("\n") == 1
+    assert "and 2 more" in reported

@@ -286,7 +286,7 @@ class TestDetached:
         assert "mac: " in record.getMessage()
         assert record.levelno == logging.WARNING
 
-    def test_the_look_takes_a_few_seconds_at_most(
+    def test_the_query_takes_a_few_seconds_at_most(
         self, plane: ActorPlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         class Silent:
@@ -313,9 +313,9 @@ class TestDetached:
         with ActorPlane() as plane:
             actor = plane.actor(name="tally", lifetime="detached")
         assert actor.state is TaskState.CANCELLED
-        story = actor.explain()
-        assert story["code"] == "ABANDONED"
-        assert "detached and continues on mac" in story["sentence"]
+        explanation = actor.explain()
+        assert explanation["code"] == "ABANDONED"
+        assert "detached and continues on mac" in explanation["sentence"]
 
 
 class TestLooking:
@@ -331,14 +331,14 @@ class TestLooking:
 
     def test_explain(self, plane: ActorPlane) -> None:
         actor = plane.actor(max_restarts=2, resource_requirements={"GPU": 0, "CPU": 2})
-        story = actor.explain()
-        assert (story["kind"], story["state"], story["cluster"]) == ("actor", "RUNNING", "mac")
-        assert story["actor"]["needs_to_start"] == story["actor"]["holds"] == {"CPU": 2.0}
-        assert story["actor"]["max_restarts"] == 2
+        explanation = actor.explain()
+        assert (explanation["kind"], explanation["state"], explanation["cluster"]) == ("actor", "RUNNING", "mac")
+        assert explanation["actor"]["needs_to_start"] == explanation["actor"]["holds"] == {"CPU": 2.0}
+        assert explanation["actor"]["max_restarts"] == 2
         actor.add.remote(1)
         plane.sent(1)
-        story = actor.explain()
-        assert (story["calls_waiting"], story["calls_unanswered"]) == (0, 1)
+        explanation = actor.explain()
+        assert (explanation["calls_waiting"], explanation["calls_unanswered"]) == (0, 1)
 
     def test_its_room_is_held_and_given_back(self, plane: ActorPlane) -> None:
         actor = plane.actor(resource_requirements={"CPU": 8})
@@ -380,7 +380,7 @@ class TestWaiting:
         finally:
             timer.join()
 
-    def test_but_not_somebody_elses(self) -> None:
+    def test_but_not_those_of_another_user(self) -> None:
         with ActorPlane(slow=True) as plane:
             first = plane.actor(name="tally", ready_timeout=0.5)
             with pytest.raises(TaskTimeoutError, match="not ready"):

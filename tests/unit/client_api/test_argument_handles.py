@@ -162,15 +162,15 @@ class TestWaitedFor:
         plane.finish(handle)
         assert plane.runtime.payload_cache.objects_of("t1") == []
 
-    def test_one_that_is_missing_is_waited_for_and_said(self, plane: ControlPlane) -> None:
+    def test_one_that_is_missing_is_waited_for_and_reported(self, plane: ControlPlane) -> None:
         first = plane.task("t1")
         arguments = prepare_arguments((first, 7), {"again": first}, "f")
         second = TaskHandle(
             plane.runtime.submit(plane.with_payload(task("t2")), arguments),
             plane.runtime,
         )
-        story = second.explain()
-        assert (story["state"], story["sentence"]) == ("PENDING", "waits for its argument t1")
+        explanation = second.explain()
+        assert (explanation["state"], explanation["sentence"]) == ("PENDING", "waits for its argument t1")
         succeed(plane, first, {"a": 1})
         until(lambda: second.state is TaskState.RUNNING)
         assert loaded(plane, second, arguments) == ([{"a": 1}, 7], {"again": {"a": 1}})
@@ -327,9 +327,9 @@ class TestObjects:
             f"<ObjectHandle {kept.id}>",
         )
         kept.cancel()
-        heard = threading.Event()
-        kept.add_done_callback(lambda _: heard.set())
-        assert heard.wait(60)
+        received = threading.Event()
+        kept.add_done_callback(lambda _: received.set())
+        assert received.wait(60)
         with pytest.raises(TaskSubmissionError):
             pickle.dumps(kept)
 
@@ -349,7 +349,7 @@ class TestObjects:
         plane.finish(handle)
         until(lambda: len(plane.runtime.payload_cache) == 0)
 
-    def test_one_value_for_many_tasks_is_on_the_shelf_once(self, plane: ControlPlane) -> None:
+    def test_one_value_for_many_tasks_is_cached_once(self, plane: ControlPlane) -> None:
         kept, same = put(plane, "value"), put(plane, "value")
         handles = [submit(plane, f"t{number}", kept if number % 2 else same) for number in range(6)]
         until(lambda: all(one.state is TaskState.RUNNING for one in handles))

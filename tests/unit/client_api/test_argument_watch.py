@@ -19,7 +19,7 @@ from tests.unit.lifecycle.driver import task
 
 
 class FakeActorHandle:
-    """What the handle of an actor looks like to whoever pickles it."""
+    """What the handle of an actor looks like to code that pickles it."""
 
     def __init__(self, actor_id: str) -> None:
         described = replace(task(actor_id), kind="actor", actor=ActorDescription(actor_id))
@@ -38,13 +38,13 @@ class FakeActorHandle:
         self._item.ended(Outcome(done, None))
 
 
-class Heard:
-    """Watches, and writes down what it is told."""
+class RecordingWatch:
+    """Watches, and writes down what it receives."""
 
     def __init__(self, *args: Any) -> None:
-        self.news: list[Values | ArgumentFailure] = []
-        self.watch = ArgumentWatch(prepare_arguments(args, {}, "f"), self.news.append, self.news.append)
-        self.said = self.watch.waits_for
+        self.changes: list[Values | ArgumentFailure] = []
+        self.watch = ArgumentWatch(prepare_arguments(args, {}, "f"), self.changes.append, self.changes.append)
+        self.waits_for = self.watch.waits_for
         self.watch.begin()
 
 
@@ -59,23 +59,23 @@ def test_actors_are_found_anywhere_and_count_once() -> None:
 
 def test_it_waits_until_the_actor_runs_and_is_pinned_to_its_cluster() -> None:
     actor = FakeActorHandle("a1")
-    heard = Heard(actor)
-    assert heard.said == "waits for its argument actor a1"
+    received = RecordingWatch(actor)
+    assert received.waits_for == "waits for its argument actor a1"
     actor.moved(TaskState.QUEUED, None)
     actor.moved(TaskState.DISPATCHING)
-    assert heard.news == []
+    assert received.changes == []
     actor.moved(TaskState.RUNNING, "linux")
-    assert heard.news == [Values((), "linux")]
+    assert received.changes == [Values((), "linux")]
     assert not actor._item._step_watchers
     actor.moved(TaskState.RETRYING)
     actor.moved(TaskState.RUNNING)
-    assert len(heard.news) == 1
+    assert len(received.changes) == 1
 
 
 def test_one_that_runs_already() -> None:
     actor = FakeActorHandle("a1")
     actor.moved(TaskState.RUNNING)
-    assert Heard(actor, [actor]).news == [Values((), "mac")]
+    assert RecordingWatch(actor, [actor]).changes == [Values((), "mac")]
 
 
 class LateSource(TaskHandle):
@@ -95,36 +95,36 @@ class LateSource(TaskHandle):
 @pytest.mark.parametrize("away", [TaskState.RETRYING, TaskState.QUEUED, TaskState.DISPATCHING])
 def test_one_that_is_being_restarted_is_waited_for_again(away: TaskState) -> None:
     actor, source = FakeActorHandle("a1"), LateSource()
-    heard = Heard(actor, source)
+    received = RecordingWatch(actor, source)
     actor.moved(TaskState.RUNNING, "mac")
     actor.moved(away, None)
     source.succeeds()
-    assert heard.news == []
+    assert received.changes == []
     actor.moved(TaskState.RUNNING, "linux")
-    assert heard.news == [Values((("result-t1", b"value"),), "linux")]
+    assert received.changes == [Values((("result-t1", b"value"),), "linux")]
 
 
 def test_one_out_of_reach_stays_where_it_is() -> None:
     actor, source = FakeActorHandle("a1"), LateSource()
-    heard = Heard(actor, source)
+    received = RecordingWatch(actor, source)
     actor.moved(TaskState.LOST, "mac")
     source.succeeds()
-    assert heard.news == [], "it has not run yet"
+    assert received.changes == [], "it has not run yet"
     actor.moved(TaskState.RUNNING, "mac")
-    assert len(heard.news) == 1
+    assert len(received.changes) == 1
     other = LateSource()
-    heard = Heard(actor, other)
+    received = RecordingWatch(actor, other)
     actor.moved(TaskState.LOST, "mac")
     other.succeeds()
-    assert heard.news == [Values((("result-t1", b"value"),), "mac")]
+    assert received.changes == [Values((("result-t1", b"value"),), "mac")]
 
 
 def test_actors_of_two_clusters_cannot_be_used_together() -> None:
     one, other = FakeActorHandle("a1"), FakeActorHandle("a2")
-    heard = Heard(one, other)
+    received = RecordingWatch(one, other)
     one.moved(TaskState.RUNNING, "mac")
     other.moved(TaskState.RUNNING, "linux")
-    (failure,) = heard.news
+    (failure,) = received.changes
     assert isinstance(failure, ArgumentFailure)
     assert failure.error == "TaskSubmissionError"
     assert "a2 on linux, a1 on mac" in failure.sentence
@@ -135,37 +135,37 @@ def test_a_dead_actor(before: bool) -> None:
     actor = FakeActorHandle("a1")
     if before:
         actor.died()
-    heard = Heard(actor)
+    received = RecordingWatch(actor)
     actor.died()
-    (failure,) = heard.news
+    (failure,) = received.changes
     assert isinstance(failure, ArgumentFailure)
     assert (failure.error, failure.origin) == ("ActorDiedError", None)
     assert "(a1), has ended: it crashed" in failure.sentence
 
 
-def test_nobody_is_told_after_the_stop() -> None:
+def test_nobody_is_notified_after_the_stop() -> None:
     actor = FakeActorHandle("a1")
-    heard = Heard(actor)
-    heard.watch.stop()
-    heard.watch.stop()
+    received = RecordingWatch(actor)
+    received.watch.stop()
+    received.watch.stop()
     actor.moved(TaskState.RUNNING)
     actor.died()
-    assert heard.news == []
+    assert received.changes == []
     assert not actor._item._step_watchers
 
 
 def test_one_that_was_stopped_before_it_began_leaves_nothing_behind() -> None:
     """As when its item is cancelled between being known and being watched."""
     actor, source = FakeActorHandle("a1"), LateSource()
-    news: list[Values | ArgumentFailure] = []
-    watch = ArgumentWatch(prepare_arguments((actor, source), {}, "f"), news.append, news.append)
+    changes: list[Values | ArgumentFailure] = []
+    watch = ArgumentWatch(prepare_arguments((actor, source), {}, "f"), changes.append, changes.append)
     watch.stop()
     watch.begin()
     assert not actor._item._step_watchers
     assert not source._item._watchers
     actor.moved(TaskState.RUNNING)
     source.succeeds()
-    assert news == []
+    assert changes == []
 
 
 def test_on_a_control_plane() -> None:

@@ -84,7 +84,7 @@ def test_wait_of_concurrent_futures() -> None:
     assert [one.cancelled() for one in many] == [False, False, True]
 
 
-def test_an_end_between_the_look_and_the_wait_is_not_lost() -> None:
+def test_an_end_between_the_check_and_the_wait_is_not_lost() -> None:
     """concurrent.futures reads the state, then installs its waiter, both under the future's lock."""
     one = handle()
     with one._condition:

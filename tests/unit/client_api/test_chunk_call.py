@@ -41,7 +41,7 @@ def test_an_error_keeps_its_place_type_and_traceback() -> None:
     assert isinstance(pickling.loads(failure.payload), ZeroDivisionError)
 
 
-def test_an_exception_that_cannot_be_pickled_is_told_as_text() -> None:
+def test_an_exception_that_cannot_be_pickled_is_reported_as_text() -> None:
     def bad(x: int) -> None:
         error = ValueError("text")
         error.lock = threading.Lock()

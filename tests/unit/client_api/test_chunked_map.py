@@ -122,7 +122,7 @@ class TestValues:
             assert list(executor(fleet).map(meet, range(40))) == [True] * 40
 
     @pytest.mark.parametrize("native", [False, True])
-    def test_nobody_looks_while_nothing_happens(self, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_nothing_is_polled_while_nothing_happens(self, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         filled: list[None] = []
         fill = chunked_map.ChunkedMap._fill
 
@@ -253,7 +253,7 @@ class TestErrors:
         fleet.refusal = TaskSubmissionError("The module cannot work on a cluster.")
         assert drain(executor(fleet).map(str, range(5))) == [fleet.refusal]
 
-    def test_a_scheduler_that_takes_nothing_is_told_once(self, fleet: ThreadFleet) -> None:
+    def test_a_scheduler_that_accepts_nothing_is_reported_once(self, fleet: ThreadFleet) -> None:
         fleet.refusal = SchedulerError("The scheduler was shut down.")
         assert drain(executor(fleet).map(str, itertools.count())) == [fleet.refusal]
 

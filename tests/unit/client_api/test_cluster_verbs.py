@@ -92,9 +92,7 @@ class TestDeclareDead:
         assert api.declare_dead("mac", force=True) == ["j1"]
         assert isinstance(handle.exception(10), ClusterLostError)
 
-    def test_one_that_nobody_has_heard_of_lately_is_asked(
-        self, plane: SilentPlane, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_one_without_recent_contact_is_asked(self, plane: SilentPlane, monkeypatch: pytest.MonkeyPatch) -> None:
         async def answers(cluster: str) -> Any:
             return type("Health", (), {"snapshot": object()})
 
@@ -110,7 +108,7 @@ class TestDeclareDead:
         until(lambda: api.list_clusters()[0]["state"] == "CLUSTER_DEAD")
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("given", "output"),
         [
             ({"cluster": "mca"}, "There is no cluster 'mca'"),
             ({"cluster": 5}, "cluster is 5"),
@@ -118,8 +116,8 @@ class TestDeclareDead:
             ({"cluster": "mac", "reason": 5}, "reason is 5"),
         ],
     )
-    def test_what_is_no_cluster(self, given: dict[str, Any], said: str) -> None:
-        with pytest.raises(ConfigurationError, match=said):
+    def test_what_is_no_cluster(self, given: dict[str, Any], output: str) -> None:
+        with pytest.raises(ConfigurationError, match=output):
             api.declare_dead(**given)
 
 
@@ -154,14 +152,14 @@ class TestDrain:
 
     @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain"])
     def test_what_is_no_cluster(self, verb: str) -> None:
-        for wrong, said in (("mca", "There is no cluster 'mca'"), (5, "cluster is 5")):
-            with pytest.raises(ConfigurationError, match=said):
+        for wrong, output in (("mca", "There is no cluster 'mca'"), (5, "cluster is 5")):
+            with pytest.raises(ConfigurationError, match=output):
                 getattr(api, verb)(wrong)
 
 
 @pytest.mark.usefixtures("scheduler")
 class TestHalfACluster:
-    """One of the two ways to it is closed: that is said, and what it has still counts."""
+    """One of the two ways to it is closed: that is reported, and what it has still counts."""
 
     def test_only_its_dashboard_is_silent(self, plane: SilentPlane) -> None:
         plane.post(events.LinkUp("mac", "3.11.9", "2.60.0", "s1"))
@@ -187,7 +185,7 @@ class TestFreeResources:
         first, second = plane.task("t1"), plane.task("t2")
         reported_at = plane.runtime.clock.now()
         report = snapshot("mac", reported_at, {"CPU": 8, "GPU": 1}, source="http").to_dict()
-        report["nodes"][0]["free"] = {"CPU": 5.0, "GPU": 1.0}  # two of ours, one of somebody else
+        report["nodes"][0]["free"] = {"CPU": 5.0, "GPU": 1.0}  # two of ours, one of another user
         plane.finish(first)
         plane.post(events.SnapshotTaken(ResourceSnapshot.from_dict(report)))
         until(lambda: api.cluster_info("mac")["snapshot_at"] == reported_at)
@@ -202,13 +200,13 @@ class TestFreeResources:
 
 
 class TestCommand:
-    def test_drain_tells_what_is_left(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_drain_reports_what_is_left(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
         handle = plane.task("t1")
         assert main(["clusters", "drain", "mac"]) == 0
         assert "): mac takes no new work; t1 is still there" in capsys.readouterr().out
         assert main(["clusters", "drain", "mac", "-o", "json"]) == 0
-        (told,) = json.loads(capsys.readouterr().out)["programs"]
-        assert (told["process"], told["items"]) == (os.getpid(), ["t1"])
+        (reported,) = json.loads(capsys.readouterr().out)["programs"]
+        assert (reported["process"], reported["items"]) == (os.getpid(), ["t1"])
         plane.finish(handle)
         assert main(["clusters", "drain", "mac"]) == 0
         assert "): mac is cordoned already; nothing is there any more" in capsys.readouterr().out
@@ -218,7 +216,7 @@ class TestCommand:
         assert "): mac was not cordoned; nothing is there" in capsys.readouterr().out
         assert plane.task("t2").state is TaskState.RUNNING
 
-    def test_every_program_is_told(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_every_program_is_notified(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
         handle = plane.job("j1")
         plane.fall_silent()
         assert main(["clusters", "declare-dead", "mac", "--reason", "sold"]) == 0
@@ -228,7 +226,7 @@ class TestCommand:
         with pytest.raises(ClusterLostError, match="declared mac dead: sold"):
             handle.result(60)
 
-    def test_a_refusal_is_told_with_what_to_do(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_refusal_says_what_to_do(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
         handle = plane.job("j1")
         assert main(["clusters", "declare-dead", "mac"]) == 1
         error = capsys.readouterr().err
@@ -255,17 +253,17 @@ class TestCommand:
         assert main(["clusters", "declare-dead", "mac"]) == 2
         assert "No program of yours with a scheduler runs now" in capsys.readouterr().err
 
-    def test_a_program_that_does_not_answer_is_named_and_the_others_are_told(
+    def test_a_program_that_does_not_answer_is_named_and_the_others_are_notified(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         items = [f"t{number}" for number in range(12)]
         answers = [(1, {"error": "TimeoutError"}), (2, {"items": items, "program": {"command": "python x.py"}})]
         monkeypatch.setattr(local_programs, "query_all", lambda _: iter(answers))
         assert main(["clusters", "declare-dead", "mac"]) == 1
-        told = capsys.readouterr()
-        assert "process 1: no answer" in told.err
-        assert "process 2 (python x.py): mac is declared dead; t0, t1" in told.out
-        assert "t9 and 2 more were there" in told.out
+        reported = capsys.readouterr()
+        assert "process 1: no answer" in reported.err
+        assert "process 2 (python x.py): mac is declared dead; t0, t1" in reported.out
+        assert "t9 and 2 more were there" in reported.out
 
 
 class TestInsideOfACluster:

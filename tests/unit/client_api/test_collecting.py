@@ -69,7 +69,7 @@ def test_of_several_failures_the_first_in_order_is_raised() -> None:
 
 
 def test_wait_gives_no_more_than_was_asked_for() -> None:
-    """As in Ray: whoever takes the first of the list must not lose the others."""
+    """As in Ray: a caller that takes the first of the list must not lose the others."""
     many = [handle(f"t{number}") for number in range(3)]
     for one in many:
         succeed(one)
@@ -139,7 +139,7 @@ def test_ten_thousand_handles_and_one_sleeper() -> None:
     assert time.thread_time() - before < 1
 
 
-def test_a_time_out_of_many_tells_the_time_that_was_given() -> None:
+def test_a_time_out_of_many_names_the_given_time() -> None:
     with ControlPlane() as plane:
         first, second = plane.task("t1"), plane.task("t2")
         plane.finish(first)

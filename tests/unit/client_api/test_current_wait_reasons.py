@@ -1,4 +1,4 @@
-"""CurrentWaitReasons: why items wait, as of the moment when somebody asks."""
+"""CurrentWaitReasons: why items wait, as of the query."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_the_pause_before_the_next_attempt_is_counted_down() -> None:
     assert CurrentWaitReasons(driver.machine, driver.now).of(record)[0] == "PLACED"
 
 
-def test_what_else_is_said_of_the_pause_stays() -> None:
-    said = "it broke; tried again in 60.0 s (node_grace_s), when no node of the old session can still run it"
-    assert retry.as_of_now(said, 12.34) == said.replace("60.0", "12.3")
+def test_other_facts_of_the_pause_stay() -> None:
+    output = "it broke; tried again in 60.0 s (node_grace_s), when no node of the old session can still run it"
+    assert retry.as_of_now(output, 12.34) == output.replace("60.0", "12.3")
     quoted = "he said '; tried again in 5 s'; tried again in 60.0 s"
     assert retry.as_of_now(quoted, 1.0) == quoted.replace("60.0", "1.0")
     assert retry.as_of_now("lost with its cluster", 3.0) == "lost with its cluster"
@@ -59,13 +59,13 @@ def test_one_that_is_about_to_go_says_what_it_waited_for() -> None:
     assert CurrentWaitReasons(driver.machine, driver.now + 41).of(record) == (record.code, record.sentence)
 
 
-def test_one_that_does_not_wait_says_what_it_was_told() -> None:
+def test_one_that_does_not_wait_reports_the_answer() -> None:
     driver = spaced()
     record = driver.machine.record("first")
     assert CurrentWaitReasons(driver.machine, driver.now).of(record) == ("PLACED", record.sentence)
 
 
-def test_what_has_to_come_first_is_said_and_that_it_is_held() -> None:
+def test_prerequisites_and_a_hold_are_shown() -> None:
     driver = spaced()
     driver.submit(task("last", after=("first",)))
     record = driver.machine.record("last")
@@ -110,7 +110,7 @@ def test_each_cluster_is_looked_at_once_for_all_shapes(monkeypatch: pytest.Monke
     assert tuple(looked_at) == driver.machine.registry.names()
 
 
-def test_a_policy_that_raises_is_heard_of_by_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_raises_is_reported_by_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = spaced()
 
     def why(task_id: str, now: float, views: Views) -> SchedulingDecision | None:

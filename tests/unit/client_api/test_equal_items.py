@@ -87,7 +87,7 @@ class TestContentKey:
         for changed in ({"entrypoint": "ls"}, {"metadata": {"a": "b"}}, {"entrypoint_resources": {"CPU": 1.0}}):
             assert content_key(plain) != content_key(replace(plain, job=replace(plain.job, **changed)))
 
-    def test_handles_among_the_arguments_are_told_apart_and_put_values_by_their_content(
+    def test_handles_among_the_arguments_are_distinguished_and_put_values_by_their_content(
         self, plane: ControlPlane
     ) -> None:
         maker = submission(plane, dedup="content")

@@ -1,4 +1,4 @@
-"""Events find whoever wants them, in their order; who is slow misses some and is told so."""
+"""Events find their subscribers, in their order; who is slow misses some and learns it."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ async def numbers(reader: Any) -> list[int | None]:
     return [one.number for one in (await reader.take(0.01)).events]
 
 
-async def test_everybody_hears_what_they_want_in_its_order() -> None:
-    told: list[LogEntry] = [
+async def test_each_subscriber_gets_its_events_in_order() -> None:
+    reported: list[LogEntry] = [
         step("t1"),
         decided("t1"),
         step("t2", cluster="b"),
         OperationRecord("cluster", "b", 7.0, None, b"{}"),
     ]
     world = hub(10)
-    wishes = {
+    preference = {
         "all": ({}, [11, 12, 13, 14]),
         "ann": ({"owner": "ann"}, [11, 12]),
         "t2": ({"id": ["t2", "t9"]}, [13]),
@@ -55,14 +55,14 @@ async def test_everybody_hears_what_they_want_in_its_order() -> None:
         "state": ({"state": "QUEUED"}, [11, 13]),
         "kind": ({"kind": "job"}, []),
     }
-    readers = {name: world.subscribe(EventFilter.parse(wish), after=0) for name, (wish, _) in wishes.items()}
-    world.publish(14, told)
-    for name, (_, expected) in wishes.items():
+    readers = {name: world.subscribe(EventFilter.parse(wanted), after=0) for name, (wanted, _) in preference.items()}
+    world.publish(14, reported)
+    for name, (_, expected) in preference.items():
         assert await numbers(readers[name]) == expected, name
     assert world.number == 14
 
 
-async def test_nothing_is_told_twice_and_nothing_before_the_reader_goes_on() -> None:
+async def test_nothing_is_sent_twice_and_nothing_before_the_reader_goes_on() -> None:
     world = hub()
     reader = world.subscribe(EventFilter())
     world.publish(1, [step("t1")])
@@ -72,26 +72,26 @@ async def test_nothing_is_told_twice_and_nothing_before_the_reader_goes_on() -> 
     assert await numbers(reader) == [3]
 
 
-async def test_who_is_slow_is_bounded_and_told_what_was_missed() -> None:
+async def test_a_slow_reader_is_bounded_and_learns_what_it_missed() -> None:
     world = hub()
     slow, quick = world.subscribe(EventFilter(), after=0), world.subscribe(EventFilter(), after=0)
-    heard = 0
+    received = 0
     for number in range(1, 2 * MAX_PENDING + 12):
         world.publish(number, [step("t1", number)])
         if number % 1_000 == 0:
-            heard += len((await quick.take(1)).events)
+            received += len((await quick.take(1)).events)
     batch = await slow.take(1)
     assert batch.missed is not None
     first, last = batch.missed
     assert first == 1
     assert [one.number for one in batch.events] == list(range(last + 1, 2 * MAX_PENDING + 12))
     assert MAX_PENDING <= len(batch.events) < MAX_PENDING + 100
-    assert heard == 2 * MAX_PENDING
+    assert received == 2 * MAX_PENDING
     world.publish(5_000, [step("t1")])
     assert (await slow.take(1)).missed is None
 
 
-async def test_what_everybody_has_is_not_kept() -> None:
+async def test_what_all_readers_have_is_not_kept() -> None:
     world = hub()
     readers = [world.subscribe(EventFilter(), after=0) for _ in range(3)]
     for number in range(1, 5_001):
@@ -174,7 +174,7 @@ async def test_a_reader_that_is_cancelled_when_something_comes_does_not_go_on() 
     assert reading.cancelled()
 
 
-async def test_the_end_is_told_to_those_who_wait() -> None:
+async def test_the_end_is_reported_to_waiting_callers() -> None:
     world = hub()
     reader = world.subscribe(EventFilter(), after=0)
     waiting = asyncio.create_task(reader.take())
@@ -188,7 +188,7 @@ async def test_the_end_is_told_to_those_who_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("output", "message"),
     [
         ({"types": "nonsense"}, "types is 'nonsense'"),
         ({"state": "DONE"}, "state is 'DONE'"),
@@ -198,9 +198,9 @@ async def test_the_end_is_told_to_those_who_wait() -> None:
         ({"id": [None]}, "id is"),
     ],
 )
-def test_what_cannot_be_chosen_is_refused(said: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_chosen_is_refused(output: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        EventFilter.parse(said)
+        EventFilter.parse(output)
 
 
 def test_an_event_says_what_happened_in_plain_words() -> None:

@@ -1,4 +1,4 @@
-"""What is told of items and jobs, and what is not."""
+"""What is reported about items and jobs, and what is not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plane() -> Iterator[ControlPlane]:
         yield plane
 
 
-def test_secrets_are_not_told(plane: ControlPlane) -> None:
+def test_secrets_are_not_shown(plane: ControlPlane) -> None:
     handle = plane.job("j1")
     given = {
         "pip": ["numpy"],
@@ -34,9 +34,9 @@ def test_secrets_are_not_told(plane: ControlPlane) -> None:
         },
     }
     plane.runtime.preparation.prepared["j1"] = PreparedAttempt("mac", 1, given)
-    story = handle.explain()
-    assert "s3cret" not in str(story)
-    assert story["runtime_env"] == {
+    history = handle.explain()
+    assert "s3cret" not in str(history)
+    assert history["runtime_env"] == {
         "pip": ["numpy"],
         "env_vars": {
             "TOKEN": explanation.MASKED,
@@ -48,7 +48,7 @@ def test_secrets_are_not_told(plane: ControlPlane) -> None:
     assert given["env_vars"]["TOKEN"] == "s3cret", "what is sent stays as it is"
 
 
-def test_an_environment_without_variables_is_told_as_it_is(plane: ControlPlane) -> None:
+def test_an_environment_without_variables_is_shown_as_it_is(plane: ControlPlane) -> None:
     handle = plane.job("j1")
     assert handle.explain()["runtime_env"] is None
     plane.runtime.preparation.prepared["j1"] = PreparedAttempt("mac", 1, {"pip": ["numpy"]})

@@ -28,21 +28,23 @@ def plane() -> Iterator[ControlPlane]:
 class TestWhatIsSaidOfAnItemThatWaits:
     def test_in_the_queue(self) -> None:
         ahead = [("a", "a higher priority"), ("b", "it came first")]
-        story = wait_explanation(None, (5, ahead), FULL, StartEstimate(1, 2, 3))
-        assert story["unblocked_by"] == "enough is freed on mac"
-        assert story["waits_for"] == []
-        assert story["queue"] == {
+        explanation = wait_explanation(None, (5, ahead), FULL, StartEstimate(1, 2, 3))
+        assert explanation["unblocked_by"] == "enough is freed on mac"
+        assert explanation["waits_for"] == []
+        assert explanation["queue"] == {
             "position": 5,
             "ahead": [{"id": "a", "why": "a higher priority"}, {"id": "b", "why": "it came first"}],
         }
-        assert story["estimate"]["likely_s"] == 2
+        assert explanation["estimate"]["likely_s"] == 2
 
     def test_before_the_queue(self) -> None:
         missing = UnmetPrerequisites("waits for its argument x", {"a": None}, 0.0)
-        story = wait_explanation(missing, None, None, StartEstimate(why="waits"))
-        assert story["waits_for"] == ["a"]
-        assert story["unblocked_by"] == ("its arguments have values and a succeeds and it is 1970-01-01 00:00:00 UTC")
-        assert (story["queue"], story["estimate"]["text"]) == (None, "unknown: waits")
+        explanation = wait_explanation(missing, None, None, StartEstimate(why="waits"))
+        assert explanation["waits_for"] == ["a"]
+        assert explanation["unblocked_by"] == (
+            "its arguments have values and a succeeds and it is 1970-01-01 00:00:00 UTC"
+        )
+        assert (explanation["queue"], explanation["estimate"]["text"]) == (None, "unknown: waits")
 
     def test_one_that_is_held(self) -> None:
         held = StartEstimate(why="is held")
@@ -62,21 +64,21 @@ class TestWhatIsSaidOfAnItemThatWaits:
         }
 
 
-def test_one_that_waits_tells_its_place_who_is_ahead_and_what_would_help(plane: ControlPlane) -> None:
+def test_a_waiting_item_shows_its_position_who_is_ahead_and_what_would_help(plane: ControlPlane) -> None:
     plane.task("t1", cpus=8)
     for name in ("t2", "t3"):
         plane.submit(plane.with_payload(task(name, 8)))
     until(lambda: plane.runtime.record("t3") is not None)
-    story = plane.runtime.explain("t3")
-    assert (story["state"], story["code"], story["cluster"]) == ("QUEUED", "NO_CAPACITY", None)
-    assert story["queue"]["position"] == 2
-    assert [one["id"] for one in story["queue"]["ahead"]] == ["t2"]
-    assert story["queue"]["ahead"][0]["why"]
-    assert story["unblocked_by"] == "enough is freed on one node of mac"
-    assert story["estimate"]["text"].startswith("unknown: ")
-    assert story["decision"]["candidates"][0]["rejections"][0]["code"] == "NO_CAPACITY"
-    assert story["attempts"] == []
-    text = str(story)
+    explanation = plane.runtime.explain("t3")
+    assert (explanation["state"], explanation["code"], explanation["cluster"]) == ("QUEUED", "NO_CAPACITY", None)
+    assert explanation["queue"]["position"] == 2
+    assert [one["id"] for one in explanation["queue"]["ahead"]] == ["t2"]
+    assert explanation["queue"]["ahead"][0]["why"]
+    assert explanation["unblocked_by"] == "enough is freed on one node of mac"
+    assert explanation["estimate"]["text"].startswith("unknown: ")
+    assert explanation["decision"]["candidates"][0]["rejections"][0]["code"] == "NO_CAPACITY"
+    assert explanation["attempts"] == []
+    text = str(explanation)
     assert "t3 (task t3) is QUEUED" in text
     assert "goes on when: enough is freed on one node of mac" in text
     assert "may start: unknown" in text
@@ -107,36 +109,36 @@ def test_the_decision_of_one_that_waits_is_fresh(plane: ControlPlane) -> None:
     plane.finish(first)
 
 
-def test_one_that_was_placed_tells_its_candidates_attempts_and_environment(plane: ControlPlane) -> None:
+def test_a_placed_item_shows_its_candidates_attempts_and_environment(plane: ControlPlane) -> None:
     handle = plane.task("t1", retries=1)
     converted = (("/home/a/x", "/Users/a/x"),)
     plane.runtime.preparation.prepared["t1"] = PreparedAttempt("mac", 1, {"pip": ["numpy"]}, converted=converted)
     plane.fail(handle)
     until(lambda: handle.attempt == 2 and handle.state is TaskState.RUNNING)
-    story = handle.explain()
-    assert [(one["attempt"], one["cluster"], one["ended_as"]) for one in story["attempts"]] == [
+    explanation = handle.explain()
+    assert [(one["attempt"], one["cluster"], one["ended_as"]) for one in explanation["attempts"]] == [
         (1, "mac", "failed"),
         (2, "mac", None),
     ]
-    fences = [one["fence"] for one in story["attempts"]]
+    fences = [one["fence"] for one in explanation["attempts"]]
     assert fences == sorted(set(fences))
-    assert (story["queue"], story["estimate"], story["unblocked_by"]) == (None, None, None)
-    text = str(story)
+    assert (explanation["queue"], explanation["estimate"], explanation["unblocked_by"]) == (None, None, None)
+    text = str(explanation)
     assert "mac      chosen" in text
-    assert {"capacity", "threshold"} <= set(story["decision"]["filters"])
+    assert {"capacity", "threshold"} <= set(explanation["decision"]["filters"])
     assert "Filters applied to each: " in text
     assert "Attempts\n  ATTEMPT  CLUSTER" in text
     assert "live" in text
     assert "path /home/a/x became /Users/a/x" in text
     assert "pip: ['numpy']" in text
-    assert text.count("RETRYING") == 1, "its history is told"
+    assert text.count("RETRYING") == 1, "its history is reported"
     plane.finish(handle, 2)
 
 
 def test_it_is_data_first(plane: ControlPlane) -> None:
-    story = plane.task("t1").explain()
-    assert isinstance(story, dict)
-    assert explanation_text(json.loads(json.dumps(story))) == str(story)
+    explanation = plane.task("t1").explain()
+    assert isinstance(explanation, dict)
+    assert explanation_text(json.loads(json.dumps(explanation))) == str(explanation)
 
 
 def test_what_there_is_little_to_say_about() -> None:

@@ -42,13 +42,13 @@ def gang_of(new: NewGangItem) -> GangDescription:
 
 def submitted(plane: ActorPlane, members: Any, **options: Any) -> TaskHandle:
     new = described(plane, members, **options)
-    item = plane.runtime.submit(new.shelved(plane.runtime.payload_cache), new.arguments)
+    item = plane.runtime.submit(new.put_payloads(plane.runtime.payload_cache), new.arguments)
     return TaskHandle(item, plane.runtime)
 
 
 class TestWhatIsRefused:
     @pytest.mark.parametrize(
-        ("members", "said"),
+        ("members", "output"),
         [
             ([], "no members"),
             ("ab", "not a list of members"),
@@ -64,13 +64,13 @@ class TestWhatIsRefused:
             ([lambda: (yield 1)], "is a generator"),
         ],
     )
-    def test_wrong_members(self, plane: ActorPlane, members: Any, said: str) -> None:
-        with pytest.raises(ConfigurationError, match=said):
+    def test_wrong_members(self, plane: ActorPlane, members: Any, output: str) -> None:
+        with pytest.raises(ConfigurationError, match=output):
             described(plane, members)
         assert len(plane.runtime.payload_cache) == 0
 
     @pytest.mark.parametrize(
-        ("options", "said"),
+        ("options", "output"),
         [
             ({"strategy": "LOOSE"}, "strategy is 'LOOSE'"),
             ({"prio": 3}, "no option 'prio'.*did you mean priority"),
@@ -80,12 +80,12 @@ class TestWhatIsRefused:
             ({"fallback": "never"}, "fallback is 'never'"),
         ],
     )
-    def test_wrong_options(self, plane: ActorPlane, options: dict[str, Any], said: str) -> None:
-        with pytest.raises(ConfigurationError, match=said):
+    def test_wrong_options(self, plane: ActorPlane, options: dict[str, Any], output: str) -> None:
+        with pytest.raises(ConfigurationError, match=output):
             described(plane, [member(len, "x")], **options)
 
     @pytest.mark.parametrize(
-        ("options", "said"),
+        ("options", "output"),
         [
             ({"retries": 1}, "retries"),
             ({"ready_timeout": "x"}, "is 'x'"),
@@ -93,8 +93,8 @@ class TestWhatIsRefused:
             ({"dedup": "content"}, "gang of actors.*keep the handles"),
         ],
     )
-    def test_wrong_options_of_actors(self, plane: ActorPlane, options: dict[str, Any], said: str) -> None:
-        with pytest.raises(ConfigurationError, match=said):
+    def test_wrong_options_of_actors(self, plane: ActorPlane, options: dict[str, Any], output: str) -> None:
+        with pytest.raises(ConfigurationError, match=output):
             described(plane, [Counter], **options)
 
     def test_what_cannot_be_pickled(self, plane: ActorPlane) -> None:
@@ -134,7 +134,7 @@ class TestTheDescription:
     def test_arguments_are_each_ones_own(self, plane: ActorPlane) -> None:
         new = described(plane, [member(len, "/home/me/a"), GangMember(len, (), {"x": "/home/me/b"}, {"CPU": 2})])
         first, second = gang_of(new).members
-        new.shelved(plane.runtime.payload_cache)
+        new.put_payloads(plane.runtime.payload_cache)
         assert pickling.loads(plane.runtime.payload_cache.get(first.arguments_digest)) == (("/home/me/a",), {})
         assert pickling.loads(plane.runtime.payload_cache.get(second.arguments_digest)) == ((), {"x": "/home/me/b"})
         assert new.task.home_paths == ("/home/me/a", "/home/me/b")
@@ -153,7 +153,7 @@ class TestTheDescription:
 
 
 class TestTasks:
-    def test_the_values_come_as_a_list_and_nothing_stays_on_the_shelf(self, plane: ActorPlane) -> None:
+    def test_the_values_come_as_a_list_and_nothing_stays_cached(self, plane: ActorPlane) -> None:
         handle = submitted(plane, [member(len, "ab"), member(len, "abc")])
         until(lambda: handle.state is TaskState.RUNNING)
         payload = joined([pickling.dumps(2), pickling.dumps(3)])
@@ -163,7 +163,7 @@ class TestTasks:
         assert handle.result(60) == [2, 3]
         assert len(plane.runtime.payload_cache) == 0
 
-    def test_an_error_says_whose_it_was(self, plane: ActorPlane) -> None:
+    def test_an_error_names_its_origin(self, plane: ActorPlane) -> None:
         handle = submitted(plane, [member(len, "ab"), member(len, "abc")])
         until(lambda: handle.state is TaskState.RUNNING)
         result = CallResult(
@@ -213,7 +213,7 @@ class TestActors:
     @pytest.fixture
     def pair(self, plane: ActorPlane) -> list[ActorHandle]:
         new = described(plane, [member(Counter, 1), member(Counter, 2)])
-        item = plane.runtime.submit(new.shelved(plane.runtime.payload_cache), new.arguments)
+        item = plane.runtime.submit(new.put_payloads(plane.runtime.payload_cache), new.arguments)
         handles = handles_of(item, plane.runtime, [part.methods for part in new.parts])
         return [ActorHandle.ready(handle, 5) for handle in handles]
 
@@ -241,9 +241,12 @@ class TestActors:
 
     def test_one_of_them_is_explained_by_the_gang(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
         gang = self.gang_id(pair)
-        for story in (pair[1].explain(), plane.runtime.explain(pair[1].id)):
-            assert (story["id"], story["member"]) == (gang, {"id": f"{gang}.1", "index": 1, "name": "Counter"})
-            assert f"{gang}.1 is its member 1, Counter" in str(story)
+        for explanation in (pair[1].explain(), plane.runtime.explain(pair[1].id)):
+            assert (explanation["id"], explanation["member"]) == (
+                gang,
+                {"id": f"{gang}.1", "index": 1, "name": "Counter"},
+            )
+            assert f"{gang}.1 is its member 1, Counter" in str(explanation)
         assert "member" not in plane.runtime.explain(gang)
         for wrong in (f"{gang}.2", f"{gang}.01", f"{gang}.x", "nobody.0"):
             with pytest.raises(UnknownItemError):
@@ -296,7 +299,7 @@ class TestActors:
         with pytest.raises(ActorDiedError, match="was killed"):
             pair[1].add.remote(2).result(60)
 
-    def test_a_death_is_told_of_each(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
+    def test_each_death_is_reported(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
         plane.die(_AsOne(self.gang_id(pair)))  # type: ignore[arg-type]  # it only asks for the id
         for one in pair:
             until(lambda one=one: one.state is TaskState.FAILED)  # type: ignore[misc]

@@ -35,8 +35,8 @@ from tests.unit.lifecycle.driver import job, task
 
 def handle(task_id: str = "t1", kind: type[Handle] = TaskHandle) -> Any:
     item = Item(job(task_id) if kind is JobHandle else task(task_id))
-    nobody = SimpleNamespace(in_forked_child=False)  # no control plane: the test moves the item
-    return kind(item, nobody)
+    unavailable = SimpleNamespace(in_forked_child=False)  # no control plane: the test moves the item
+    return kind(item, unavailable)
 
 
 def succeed(one: Handle, value: object = 42) -> None:
@@ -115,7 +115,7 @@ def test_a_handle_cannot_be_sent_away() -> None:
         for what in (handle(), [handle()], {"a": handle()}):
             with pytest.raises(TaskSubmissionError, match="handle of t1") as caught:
                 dumps(what)
-            assert "pass that" in str(caught.value.next_step)
+            assert "pass it to a task" in str(caught.value.next_step)
 
 
 def test_a_copy_is_the_handle_itself() -> None:
@@ -136,7 +136,7 @@ class TestParts:
             bad.result()
 
     @pytest.mark.parametrize(("value", "says"), [([1], "1 values"), ([1, 2, 3], "3 values"), (5, "a int")])
-    def test_a_wrong_number_of_values_is_told_at_each(self, value: object, says: str) -> None:
+    def test_a_wrong_number_of_values_is_reported_at_each(self, value: object, says: str) -> None:
         parts = PartHandle.split(handle(), 2)
         succeed(parts[0], value)
         for part in parts:
@@ -216,7 +216,7 @@ async def test_many_are_gathered() -> None:
         timer.join()
 
 
-async def test_wait_for_and_the_end_of_whoever_awaits_leave_the_item_alone() -> None:
+async def test_wait_for_and_a_cancelled_caller_leave_the_item_alone() -> None:
     one = handle()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(_awaited(one), 0.01)
@@ -343,14 +343,14 @@ def test_waiting_for_a_change() -> None:
     one._item.moved(Transition("t1", 1, TaskState.QUEUED, 0, 0.0, "QUEUED", "waits"))
     assert done.wait(60)
     thread.join()
-    one._item.wait_for_change(None)  # not missed by whoever comes late
+    one._item.wait_for_change(None)  # not missed by late watchers
     succeed(one)
     one._item.wait_for_change(one._item.transition)  # nor is the end
 
 
-def followed(one: TaskHandle, heard: list[str] | None = None) -> Future[list[str]]:
+def followed(one: TaskHandle, received: list[str] | None = None) -> Future[list[str]]:
     """What it prints until it is over; ``heard`` has what came so far."""
-    pieces: list[str] = [] if heard is None else heard
+    pieces: list[str] = [] if received is None else received
 
     def read() -> list[str]:
         for piece in one.follow_logs():
@@ -375,10 +375,10 @@ class TestFollowingATask:
     def test_over_retries_to_the_end(self) -> None:
         with ControlPlane() as plane:
             one = plane.task("t1", retries=2)
-            heard: list[str] = []
-            following = followed(one, heard)
+            received: list[str] = []
+            following = followed(one, received)
             plane.runtime.output.write("t1", 1, "stdout", "first ")
-            until(lambda: heard)  # whoever comes later is told of the newest attempt only
+            until(lambda: received)  # a later watcher is notified of the newest attempt only
             plane.fail(one)
             until(lambda: (one.attempt, one.state) == (2, TaskState.RUNNING))
             plane.fail(one, 2)  # this one prints nothing

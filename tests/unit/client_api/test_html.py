@@ -69,10 +69,12 @@ def test_a_handle_and_an_explanation_of_a_retry_name_what_it_repeats() -> None:
     assert EVIL in Page(again._repr_html_()).text
     assert f", repeats {EVIL}>" in repr(again)
     assert ", repeats" not in repr(TaskHandle(Item(task("first")), NOBODY))
-    story = Explanation(id="again", state="QUEUED", code="NEW", sentence="waits", repeats=EVIL, repeated_by=["x", "y"])
-    assert {"repeats", EVIL, "repeated by", "x, y"} <= set(Page(story._repr_html_()).text)
-    assert f"repeats: {EVIL}" in str(story)
-    assert "repeated by: x, y" in str(story)
+    explanation = Explanation(
+        id="again", state="QUEUED", code="NEW", sentence="waits", repeats=EVIL, repeated_by=["x", "y"]
+    )
+    assert {"repeats", EVIL, "repeated by", "x, y"} <= set(Page(explanation._repr_html_()).text)
+    assert f"repeats: {EVIL}" in str(explanation)
+    assert "repeated by: x, y" in str(explanation)
 
 
 def test_handles_of_values_and_what_succeeded() -> None:
@@ -100,10 +102,10 @@ def test_an_explanation_shows_its_tables(tmp_path: Path) -> None:
     with HttpService(tmp_path, works=True) as service, UnifiedScheduler(address=service.address) as scheduler:
         one = scheduler.submit_task_async(str.upper, ("a",), name="<b>")
         assert one.result() == "A"
-        story = scheduler.explain(one)
-        cells = shown(story)
+        explanation = scheduler.explain(one)
+        cells = shown(explanation)
         assert {"<b>", "SUCCEEDED", "Clusters", "Attempts", "History", "mac"} <= set(cells)
-        assert "\n" not in repr(story)
+        assert "\n" not in repr(explanation)
 
         rows = scheduler.list_clusters(refresh=True)
         assert shown(rows)[:8] == ["cluster", "state", "why", "items", "nodes", "free", "tags", "Ray"]
@@ -121,11 +123,11 @@ def test_a_plan_shows_its_table(tmp_path: Path) -> None:
 
 
 def test_what_is_short_is_shown_short() -> None:
-    story = Explanation(id=EVIL, state="EXPIRED", code="GONE", sentence=EVIL)
-    assert shown(story) == ["id", EVIL, "state", "EXPIRED", "code", "GONE", "sentence", EVIL]
+    explanation = Explanation(id=EVIL, state="EXPIRED", code="GONE", sentence=EVIL)
+    assert shown(explanation) == ["id", EVIL, "state", "EXPIRED", "code", "GONE", "sentence", EVIL]
 
 
-def test_a_decision_that_waits_says_for_what_and_escapes_all_of_it() -> None:
+def test_a_waiting_decision_shows_its_reason_escaped() -> None:
     rows = (CandidateReport(EVIL, (Rejection(EVIL, EVIL),), ranks={EVIL: 1}, scores={EVIL: 0.5}),)
     waits = SchedulingDecision(EVIL, 1.0, None, EVIL, EVIL, rows, EVIL)
     assert shown(waits)[:7] == ["Decision", "code", EVIL, "sentence", EVIL, "goes on when", EVIL]
@@ -134,7 +136,7 @@ def test_a_decision_that_waits_says_for_what_and_escapes_all_of_it() -> None:
 
 
 def test_a_waiting_one_says_when() -> None:
-    story = Explanation(
+    explanation = Explanation(
         id="t1",
         state="QUEUED",
         code="WAITS",
@@ -144,7 +146,7 @@ def test_a_waiting_one_says_when() -> None:
         estimate={"text": "soon"},
         decision={"candidates": [], "cluster": None},
     )
-    assert shown(story)[-6:] == ["goes on when", "room", "position in the queue", "3", "may start", "soon"]
+    assert shown(explanation)[-6:] == ["goes on when", "room", "position in the queue", "3", "may start", "soon"]
 
 
 ROW = {

@@ -58,7 +58,7 @@ def proxy(bound: Bound) -> ActorProxy:
 
 
 def test_a_handle_among_the_arguments_is_left_to_ray(bound: Bound) -> None:
-    """Whoever calls does not wait for it; and it is an argument of its own, or Ray would not fill it in."""
+    """The caller does not wait for it; and it is an argument of its own, or Ray would not fill it in."""
     first, second = Ref(), Ref()
     actor = proxy(bound)
     actor.add.remote(1, NativeTaskHandle(first, "f", ITEM), more=NativeTaskHandle(second, "g", ITEM), plain=[2])
@@ -97,7 +97,7 @@ def test_children_are_ended_too() -> None:
 
 
 class Lingering:
-    """An actor that still answers a few calls after it was told to end, as Ray's may."""
+    """An actor that still answers a few calls after it was asked to end, as Ray's may."""
 
     _actor_id = SimpleNamespace(hex=lambda: "a1")
 

@@ -102,7 +102,7 @@ class TestRouting:
         ],
     )
     def test_handles_have_the_same_face(self, outside: type, native: type) -> None:
-        inner = {"part", "actors", "digest", "modules"}  # how the embedded control plane keeps its values
+        inner = {"part", "actors", "digest", "modules", "handles"}  # how the embedded control plane keeps its values
         public = {name for name in dir(outside) if not name.startswith("_")} - inner
         set_by_init = {"id"} if native is NativeJobHandle else set()
         assert public - set(dir(native)) <= set_by_init
@@ -322,7 +322,7 @@ class TestJobs:
             native.list_jobs()
 
 
-def test_what_cannot_be_loaded_inside_says_so_when_it_is_used() -> None:
+def test_what_cannot_be_loaded_inside_raises_when_it_is_used() -> None:
     local_fleet = placeholder_class("LocalFleet", ImportError("No module named 'psutil'"))
     with pytest.raises(SchedulerError, match="LocalFleet cannot be used inside a cluster: No module named 'psutil'"):
         local_fleet("a", num_cpus=2)

@@ -77,7 +77,7 @@ def test_what_is_refused(options: dict[str, Any], sentence: str) -> None:
     assert caught.value.next_step
 
 
-def test_labels_and_what_says_nothing_are_taken() -> None:
+def test_labels_and_options_without_effect_are_accepted() -> None:
     quiet = {"tags": ["x"], "owner": "me", "priority": 3, "fallback": "wait", "run_timeout": None, "require_tags": ()}
     assert task_options({"CPU": 1}, {**quiet, "name": "shown", "num_returns": 2}, "mac") == {
         "num_cpus": 1.0,
@@ -135,7 +135,7 @@ def test_nor_by_context() -> None:
 
 
 def sentence_for(check: Any, option: str) -> str:
-    """What is said about this option when it is given; empty if it is taken."""
+    """What is reported about this option when it is given; empty if it is taken."""
     try:
         check(option)
     except ConfigurationError as error:

@@ -11,7 +11,7 @@ from tests.unit.client_api.control_plane import until
 
 
 class Slow:
-    """Numbers; before the third one it waits to be told."""
+    """Numbers; before the third one it waits to be asked."""
 
     def __init__(self) -> None:
         self.given, self.go_on = 0, threading.Event()
@@ -25,14 +25,14 @@ class Slow:
 
 
 def test_after_a_part_was_taken_it_stops_after_the_row_on_its_way() -> None:
-    source, told = Slow(), queue.SimpleQueue[None]()
-    reader = InputReader(iter(source), lambda: told.put(None))
+    source, reported = Slow(), queue.SimpleQueue[None]()
+    reader = InputReader(iter(source), lambda: reported.put(None))
     reader.want(10)
     until(lambda: len(reader) == 2)
     assert reader.take(10) == [0, 1]
     source.go_on.set()
     for _ in range(3):  # of the first row, of the first one after that, and that it reads no further
-        told.get(timeout=60)
+        reported.get(timeout=60)
     assert (len(reader), source.given) == (1, 3)
     reader.want(3)
     until(lambda: len(reader) == 3)
@@ -42,13 +42,13 @@ def test_after_a_part_was_taken_it_stops_after_the_row_on_its_way() -> None:
 
 
 def test_it_reads_as_far_as_it_was_asked_to_and_says_so() -> None:
-    source, told = Slow(), queue.SimpleQueue[None]()
+    source, reported = Slow(), queue.SimpleQueue[None]()
     source.go_on.set()
-    reader = InputReader(iter(source), lambda: told.put(None))
+    reader = InputReader(iter(source), lambda: reported.put(None))
     for taken in (range(5), range(5, 10)):
         reader.want(5)
         for _ in range(2):  # the first row, and that all are there
-            told.get(timeout=60)
+            reported.get(timeout=60)
         assert source.given == taken.stop
         assert reader.take(5) == list(taken)
     reader.want(1000)

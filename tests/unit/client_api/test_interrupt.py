@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def silent_port() -> Iterator[str]:
-    """Somebody listens and never answers: what is submitted waits."""
+    """A listener that never answers: submissions wait."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
@@ -168,7 +168,7 @@ def test_a_program_that_ends_waits_for_its_work_also_if_it_holds_no_scheduler(tm
 
 
 def test_at_its_end_a_program_still_has_thread_pools() -> None:
-    """Whoever is imported first: work that is drained then needs them."""
+    """Imported first: work that is drained then needs them."""
     program = """
         from ray_multicluster_scheduler.app.client_api import program
         from concurrent.futures import ThreadPoolExecutor

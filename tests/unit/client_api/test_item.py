@@ -1,4 +1,4 @@
-"""Promises and items: ended once, told to whoever watches, waited for by any thread."""
+"""Promises and items: ended once, reported to watchers, waited for by any thread."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def test_a_promise_ends_once() -> None:
     assert (promise.state, promise.cluster, promise.attempt, promise.done()) == (TaskState.SUCCEEDED, "mac", 1, True)
 
 
-def test_watchers_are_told_once_and_latecomers_at_once() -> None:
-    promise, heard = Promise("p"), []
-    promise.watch(heard.append)
-    promise.watch(heard.append)
+def test_watchers_are_called_once_and_latecomers_at_once() -> None:
+    promise, received = Promise("p"), []
+    promise.watch(received.append)
+    promise.watch(received.append)
     dropped: list[Promise] = []
     promise.watch(dropped.append)
     promise.unwatch(dropped.append)
     promise.ended(over())
-    assert heard == [promise, promise]
-    promise.watch(heard.append)
-    assert len(heard) == 3
+    assert received == [promise, promise]
+    promise.watch(received.append)
+    assert len(received) == 3
     assert not dropped
 
 
@@ -63,13 +63,13 @@ def test_a_chain_of_promises_needs_no_deep_stack() -> None:
     assert chain[-1].done()
 
 
-def test_a_lock_is_not_held_while_watchers_are_told() -> None:
+def test_no_lock_is_held_while_watchers_are_called() -> None:
     promise = Promise("p")
     seen: list[Any] = []
 
-    def look(told: Promise) -> None:
-        told.watch(lambda _: seen.append("nested"))
-        seen.append(told.wait(0))
+    def look(reported: Promise) -> None:
+        reported.watch(lambda _: seen.append("nested"))
+        seen.append(reported.wait(0))
 
     promise.watch(look)
     promise.ended(over())
@@ -126,23 +126,23 @@ class TestSteps:
         item.ended(over())
         assert item.state is TaskState.SUCCEEDED
 
-    def test_every_step_and_the_end_are_told_until_unwatched(self) -> None:
-        item, heard = Item(task("t1")), []
-        item.watch_transitions(lambda one: heard.append(one.state))
-        tell = heard.append
+    def test_every_step_and_the_end_are_reported_until_unwatched(self) -> None:
+        item, received = Item(task("t1")), []
+        item.watch_transitions(lambda one: received.append(one.state))
+        tell = received.append
         item.watch_transitions(tell)
         item.unwatch_transitions(tell)
         item.moved(step(TaskState.QUEUED))
         item.moved(step(TaskState.RUNNING, 2))
         item.ended(over())
-        assert heard == [TaskState.QUEUED, TaskState.RUNNING, TaskState.SUCCEEDED]
+        assert received == [TaskState.QUEUED, TaskState.RUNNING, TaskState.SUCCEEDED]
 
     @pytest.mark.parametrize("how", ["step", "end"])
     def test_waiting_until_it_is_accepted(self, how: str) -> None:
         item = Item(task("t1"))
         assert not item.wait_accepted(0.01)
-        news = (item.moved, step(TaskState.PENDING)) if how == "step" else (item.ended, over())
-        threading.Timer(0.02, news[0], [news[1]]).start()
+        changes = (item.moved, step(TaskState.PENDING)) if how == "step" else (item.ended, over())
+        threading.Timer(0.02, changes[0], [changes[1]]).start()
         assert item.wait_accepted(10)
         assert not item._step_watchers
 

@@ -1,4 +1,4 @@
-"""Following the output of jobs: over attempts, to the end, and without a trace of whoever stops reading."""
+"""Following the output of jobs: over attempts, to the end, and without a trace of readers that stop."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_following_over_attempts_until_the_job_is_over(plane: ControlPlane, monk
         rest = pool.submit(list, pieces)
         plane.finish(handle, 2)
         assert rest.result(60) == []
-    assert list(handle.follow_logs()) == ["c"], "what is over is told again, from the newest attempt"
+    assert list(handle.follow_logs()) == ["c"], "what is over is reported again, from the newest attempt"
     assert dashboard.open == dashboard.closed == 3
 
 
@@ -95,7 +95,7 @@ def test_following_a_job_that_ends_without_being_placed(plane: ControlPlane) -> 
         assert following.result(60) == []
 
 
-def test_whoever_stops_reading_leaves_nothing_open(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_stops_leaves_nothing_open(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     dashboard = use(plane, Dashboard(j1_cp1_1=["a", "…"]), monkeypatch)
     for piece in plane.job("j1").follow_logs():
         assert piece == "a"

@@ -1,4 +1,4 @@
-"""keep="cluster": the value stays where it was made, until somebody asks for it or nobody can."""
+"""keep="cluster": the value stays where it was made, until it is requested or nobody can request it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_it_is_fetched_each_time_that_it_is_asked_for(plane: Plane) -> None:
     assert not plane.link.let_go_of
 
 
-def test_it_is_let_go_when_nobody_can_ask_for_it(plane: Plane) -> None:
+def test_it_is_released_when_nobody_can_ask_for_it(plane: Plane) -> None:
     handle = plane.kept("t1", 1)
     del handle
     gc.collect()
@@ -133,7 +133,7 @@ def test_many_that_need_it_at_once_get_it_once(plane: Plane, monkeypatch: pytest
     ]
     assert source.result(60) == [1, 2]
     until(lambda: len(plane.placed) == 1 + len(takers))
-    assert len(fetched) <= 2, "one for all takers, and one for whoever asked before it was here"
+    assert len(fetched) <= 2, "one for all takers, and one for a caller that asked before it was here"
     assert source.result(60) == [1, 2]
 
 
@@ -152,7 +152,7 @@ def test_it_is_for_tasks() -> None:
         replace(job("j"), keep="cluster")
 
 
-def test_one_that_is_lost_fails_whoever_needs_it(plane: Plane) -> None:
+def test_one_that_is_lost_fails_its_dependents(plane: Plane) -> None:
     source = plane.kept("t1", 1)
     plane.link.values.clear()
     taker = TaskHandle(

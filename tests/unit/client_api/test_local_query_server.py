@@ -88,7 +88,7 @@ class TestTheSocket:
         with ControlPlane():
             assert stat.S_IMODE((home / "run").stat().st_mode) == 0o700
 
-    def test_without_it_the_scheduler_works_and_says_so_once(
+    def test_without_it_the_scheduler_works_and_reports_it_once(
         self, home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(local_queries, "_logged_problems", set())
@@ -146,13 +146,11 @@ class TestQuestions:
         assert answer == b""
         assert ask(plane, {"list": True})["items"] == []
 
-    def test_who_says_nothing_is_left_alone_after_a_while(
-        self, plane: ActorPlane, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_silent_peer_is_not_asked_after_a_while(self, plane: ActorPlane, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(local_queries, "TIMEOUT_S", 0.05)
         assert raw(plane, b"no end of line") == b""
 
-    def test_the_end_does_not_wait_for_who_says_nothing(self, home: Path) -> None:
+    def test_the_end_does_not_wait_for_silent_peers(self, home: Path) -> None:
         with ControlPlane() as plane:
             silent = socket.socket(socket.AF_UNIX)
             silent.connect(str(plane.runtime.questions.path))

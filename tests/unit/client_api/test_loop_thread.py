@@ -78,7 +78,7 @@ def test_values_and_errors_come_back(loop: LoopThread) -> None:
     assert loop.call_and_wait(threading.current_thread).name == "rmcs-control-plane"
 
 
-def test_the_end_answers_everybody_who_waits(loop: LoopThread) -> None:
+def test_the_end_answers_all_waiting_callers(loop: LoopThread) -> None:
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(loop.run, asyncio.sleep(1000)) for _ in range(8)]
         until(lambda: len(loop._pending) == 8)
@@ -98,9 +98,7 @@ def test_after_the_end(loop: LoopThread) -> None:
     loop.spawn(asyncio.sleep(0))
 
 
-def test_what_nobody_waits_for_is_done_and_its_failure_is_said(
-    loop: LoopThread, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_background_work_is_done_and_its_failure_is_logged(loop: LoopThread, caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> None:
         raise ValueError("oops")
 

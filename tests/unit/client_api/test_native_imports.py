@@ -65,9 +65,9 @@ def test_every_name_can_be_imported_inside(interpreter: str) -> None:
     code = (
         f"from ray_multicluster_scheduler import {', '.join(EVERYWHERE)}\nprint(UnifiedScheduler.__name__, TaskHandle)"
     )
-    told = run(interpreter, code, inside=True)
-    assert told.split()[0] == "NativeScheduler"
-    assert "NativeTaskHandle" in told
+    reported = run(interpreter, code, inside=True)
+    assert reported.split()[0] == "NativeScheduler"
+    assert "NativeTaskHandle" in reported
 
 
 @pytest.mark.parametrize("interpreter", INTERPRETERS)
@@ -94,7 +94,7 @@ VERBS = [getattr(api, name) for name in LIGHT_OUTSIDE]
 
 @pytest.mark.parametrize("verb", VERBS, ids=LIGHT_OUTSIDE)
 def test_a_captured_verb_is_pickled_by_a_name_that_a_worker_can_load(verb: object) -> None:
-    """A function of ``__main__`` goes by value, the verbs that it mentions by name."""
+    """A function of ``__main__`` is pickled by value, the verbs that it mentions by name."""
     assert pickle.loads(cloudpickle.dumps(verb)) is verb
     assert b"embedded" not in cloudpickle.dumps(verb)
 
@@ -121,7 +121,7 @@ def test_a_program_is_outside() -> None:
 
 
 @pytest.mark.parametrize("variables", [INSIDE, {"RMCS_INSIDE": "mac"}], ids=["a job", "any worker of an agent's job"])
-def test_what_says_that_we_are_inside(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_shows_that_we_are_inside(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert inside()

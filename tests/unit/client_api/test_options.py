@@ -61,7 +61,7 @@ def test_defaults_come_from_the_settings_and_the_owner_is_who_runs_the_program()
     assert made["retry_on"] is None
 
 
-def test_what_the_caller_says_wins_and_none_means_not_said() -> None:
+def test_what_the_caller_gives_wins_and_none_means_not_given() -> None:
     made = fields(settings=Settings(retries=2), retries=0, priority=None, owner="team", queue_timeout=5)
     assert (made["retries"], made["priority"], made["owner"], made["queue_timeout"]) == (0, 0, "team", 5.0)
 

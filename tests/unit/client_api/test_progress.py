@@ -1,4 +1,4 @@
-"""Progress bars: seen where somebody looks, on stderr only; what is waited for does not wait for them."""
+"""Progress bars: on a terminal or in a notebook, on stderr only; they delay nothing."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class FakeTqdm:
 
     made: list[FakeTqdm]
 
-    def __init__(self, **said: Any) -> None:
-        self.said, self.n, self.closed = said, 0, False
+    def __init__(self, **output: Any) -> None:
+        self.options, self.n, self.closed = output, 0, False
         self.postfix: dict[str, int] = {}
         self.made.append(self)
 
@@ -105,7 +105,7 @@ def test_tqdm_is_used_where_it_is(bars: list[FakeTqdm]) -> None:
     with pytest.raises(ValueError, match="bad"):
         get([one, bad, one], progress=True)
     (bar,) = bars
-    assert (bar.said["total"], bar.said["file"], bar.n, bar.postfix, bar.closed) == (
+    assert (bar.options["total"], bar.options["file"], bar.n, bar.postfix, bar.closed) == (
         2,
         sys.stderr,
         2,
@@ -120,7 +120,7 @@ def test_wait_counts_to_what_was_asked_for(bars: list[FakeTqdm]) -> None:
         succeed(one)
     assert wait(many, num_returns=2, progress=True) == (many[:2], many[2:])
     (bar,) = bars
-    assert (bar.said["total"], bar.n) == (2, 2)
+    assert (bar.options["total"], bar.n) == (2, 2)
     assert many[3]._item._watchers is None or many[3]._item._watchers == []
 
 
@@ -128,7 +128,7 @@ def test_parts_of_one_item_are_one(bars: list[FakeTqdm]) -> None:
     parts = PartHandle.split(handle(), 2)
     succeed(parts[0], (1, 2))
     assert get(parts, progress=True) == [1, 2]
-    assert bars[0].said["total"] == 1
+    assert bars[0].options["total"] == 1
 
 
 def test_a_bar_ends_with_its_wait(bars: list[FakeTqdm]) -> None:
@@ -147,7 +147,7 @@ def test_it_is_off_unless_asked_for(wanted: bool | None, bars: list[FakeTqdm]) -
     assert bars == []
 
 
-def test_it_is_off_where_nobody_looks(bars: list[FakeTqdm], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_off_without_a_terminal(bars: list[FakeTqdm], monkeypatch: pytest.MonkeyPatch) -> None:
     one = handle()
     succeed(one)
     monkeypatch.setattr(progress, "in_notebook", lambda: False)
@@ -208,7 +208,7 @@ def test_a_map_counts_its_calls(bars: list[FakeTqdm], tmp_path: Path) -> None:
         assert list(values) == [0.25]
         closed = pool.map(str, range(10), progress=True)
         closed.close()
-    assert (bars[0].said["total"], bars[0].n, bars[0].postfix, bars[0].closed) == (4, 4, {"failed": 1}, True)
+    assert (bars[0].options["total"], bars[0].n, bars[0].postfix, bars[0].closed) == (4, 4, {"failed": 1}, True)
     assert bars[1].closed
 
 

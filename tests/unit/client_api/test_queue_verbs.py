@@ -51,7 +51,7 @@ def waiting(plane: ControlPlane, task_id: str, **values: Any) -> TaskHandle:
 
 
 def settle(plane: ControlPlane) -> None:
-    """Let the control plane handle what it was told."""
+    """Let the control plane handle what it received."""
     for _ in range(5):
         plane.runtime.call_and_wait(lambda: None)
 
@@ -174,7 +174,7 @@ class TestQueues:
         scheduler.resume_queue(owner="ada")
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("given", "output"),
         [
             ({"cluster": 5}, "cluster is 5"),
             ({"cluster": ""}, "cluster is ''"),
@@ -182,8 +182,8 @@ class TestQueues:
             ({"cluster": "mac", "reason": 5}, "reason is 5"),
         ],
     )
-    def test_what_are_no_words(self, scheduler: UnifiedScheduler, given: dict[str, Any], said: str) -> None:
-        with pytest.raises(ConfigurationError, match=said):
+    def test_what_are_no_words(self, scheduler: UnifiedScheduler, given: dict[str, Any], output: str) -> None:
+        with pytest.raises(ConfigurationError, match=output):
             scheduler.pause_queue(**given)
 
     @pytest.mark.parametrize("verb", ["pause_queue", "resume_queue"])
@@ -219,15 +219,13 @@ class TestLimits:
         api.set_owner_limits("ada", max_priority=4)
         scheduler.submit_task_async(len, ("x",), owner="ada", priority=4)
 
-    def test_a_brain_that_hears_nothing_any_more_holds_nobody_up(
-        self, plane: ActorPlane, scheduler: UnifiedScheduler
-    ) -> None:
+    def test_a_failed_machine_blocks_no_caller(self, plane: ActorPlane, scheduler: UnifiedScheduler) -> None:
         plane.runtime.call_and_wait(lambda: plane.runtime.manager.fail(ZeroDivisionError("ours")))
         scheduler.set_owner_limits("ada", weight=2)
         assert scheduler.owner_limits("ada")["weight"] == 1
 
     @pytest.mark.parametrize(
-        ("owner", "limits", "said"),
+        ("owner", "limits", "output"),
         [
             ("", {}, "owner is ''"),
             (5, {}, "owner is 5"),
@@ -240,9 +238,9 @@ class TestLimits:
         ],
     )
     def test_what_are_no_limits(
-        self, scheduler: UnifiedScheduler, owner: Any, limits: dict[str, Any], said: str
+        self, scheduler: UnifiedScheduler, owner: Any, limits: dict[str, Any], output: str
     ) -> None:
-        with pytest.raises(ConfigurationError, match=said):
+        with pytest.raises(ConfigurationError, match=output):
             scheduler.set_owner_limits(owner, **limits)
 
 

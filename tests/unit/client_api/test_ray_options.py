@@ -1,4 +1,4 @@
-"""Options of @remote: Ray's and ours, told in our own words, or refused with what to do instead."""
+"""Options of @remote: Ray's and ours, described in our own words, or refused with what to do instead."""
 
 from __future__ import annotations
 

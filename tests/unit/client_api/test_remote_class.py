@@ -31,7 +31,7 @@ class TestOptions:
             "name": "n",
         }
 
-    def test_what_says_nothing_may_be_said(self) -> None:
+    def test_options_without_effect_are_accepted(self) -> None:
         given = {
             "max_task_retries": 0,
             "namespace": None,
@@ -104,7 +104,7 @@ class TestAsAClass:
 
 
 class TestTravel:
-    def test_a_local_one_goes_by_value(self) -> None:
+    def test_a_local_function_is_pickled_by_value(self) -> None:
         @RemoteClass
         class Local:
             def clone(self) -> Any:
@@ -116,7 +116,7 @@ class TestTravel:
         assert back.cls().clone().cls is back.cls
         assert view.shipped is view.cls
 
-    def test_one_of_a_module_goes_by_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_of_a_module_is_pickled_by_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "users_actors.py").write_text(
             "from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass\n\n"
             "@RemoteClass\nclass Tally:\n    def add(self):\n        return 1\n"

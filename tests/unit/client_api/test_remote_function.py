@@ -190,7 +190,7 @@ class TestCalling:
         )._item.task
         assert (described.requirements, described.tags, described.retries) == ({"CPU": 1.0}, (), 2)
 
-    def test_what_cannot_be_a_task_is_said_at_the_call(self, scheduler: UnifiedScheduler) -> None:
+    def test_what_cannot_be_a_task_is_refused_at_the_call(self, scheduler: UnifiedScheduler) -> None:
         def generator() -> Iterator[int]:
             yield 1
 

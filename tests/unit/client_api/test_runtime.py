@@ -96,25 +96,25 @@ class TestAtOnce:
             with pytest.raises(TaskCancelledError, match=handle.id):
                 handle.result(60)
 
-    def test_a_new_item_can_be_explained_however_many_wait_to_be_heard(self, plane: ControlPlane) -> None:
+    def test_a_new_item_can_be_explained_however_many_events_are_unhandled(self, plane: ControlPlane) -> None:
         handles = [plane.submit(task(f"t{number}")) for number in range(2000)]
         assert handles[-1].explain()["id"] == "t1999"
 
     def test_callbacks_get_the_handle_and_one_that_raises_is_shown_and_stops_no_other(
         self, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        heard: list[object] = []
+        received: list[object] = []
         shown: list[type[BaseException] | None] = []
         monkeypatch.setattr(threading, "excepthook", lambda report: shown.append(report.exc_type))
         handle = plane.task("t1")
         handle.add_done_callback(lambda _: 1 / 0)
-        handle.add_done_callback(heard.append)
-        assert not heard
+        handle.add_done_callback(received.append)
+        assert not received
         plane.finish(handle)
-        until(lambda: heard == [handle])
+        until(lambda: received == [handle])
         assert shown == [ZeroDivisionError]
-        handle.add_done_callback(heard.append)
-        until(lambda: heard == [handle, handle])
+        handle.add_done_callback(received.append)
+        until(lambda: received == [handle, handle])
 
 
 class TestTheEnd:
@@ -152,8 +152,12 @@ class TestTheEnd:
             "hello",
         )
         assert list(handle.follow_logs()) == ["hello"]
-        story = handle.explain()
-        assert (story["state"], story["cluster"], story["history"][-1]["state"]) == ("SUCCEEDED", "mac", "SUCCEEDED")
+        explanation = handle.explain()
+        assert (explanation["state"], explanation["cluster"], explanation["history"][-1]["state"]) == (
+            "SUCCEEDED",
+            "mac",
+            "SUCCEEDED",
+        )
         handle.cancel()
         left.cancel()
         assert left.explain()["code"] == "ABANDONED"
@@ -171,7 +175,7 @@ class TestTheEnd:
             list(handle.follow_logs())
         assert (waiting.logs(), list(waiting.follow_logs())) == ("", [])
 
-    def test_whoever_waits_for_the_loop_is_answered(self) -> None:
+    def test_a_caller_that_waits_for_the_loop_is_answered(self) -> None:
         plane = ControlPlane()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(plane.runtime.run, asyncio.sleep(1000))
@@ -217,7 +221,7 @@ class TestADefect:
         monkeypatch.setattr(plane.runtime.machine, "handle", fail)
         return plane
 
-    def test_everybody_is_told_and_nothing_more_is_taken(self, broken: ControlPlane) -> None:
+    def test_all_are_notified_and_nothing_more_is_accepted(self, broken: ControlPlane) -> None:
         running, single = broken.task("t1"), broken.job("j1")
         broken.post(events.LinkDown("mac", "x"))
         for handle in (running, single):
@@ -227,7 +231,7 @@ class TestADefect:
         with pytest.raises(SchedulerError, match="has a defect and stopped.*oops"):
             broken.submit(task("t2"))
 
-    def test_what_the_brain_never_heard_of_is_answered_too(self, broken: ControlPlane) -> None:
+    def test_what_the_machine_does_not_know_is_answered_too(self, broken: ControlPlane) -> None:
         def both() -> object:
             broken.post(events.LinkDown("mac", "x"))
             return broken.submit(job("j1"))

@@ -1,4 +1,4 @@
-"""How a program's work ends with the program: waited for or stopped, and told item by item."""
+"""How a program's work ends with the program: waited for or stopped, and reported item by item."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.lifecycle.driver import job
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That something is waited for is told, however short the wait is."""
+    """That something is waited for is reported, however short the wait is."""
     monkeypatch.setattr(shutdown_report, "_FIRST_NOTICE_S", 0.0)
 
 
@@ -76,7 +76,7 @@ def test_draining_waits_also_for_what_is_submitted_meanwhile(capsys: pytest.Capt
         (events.QueuePaused("owner", "ada", "lunch"), "OWNER_PAUSED: the queue of ada is paused: lunch"),
     ],
 )
-def test_what_is_kept_from_starting_says_why(
+def test_what_cannot_start_shows_its_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], keep: events.Event, why: str
 ) -> None:
     _interrupt_waits(monkeypatch, 1)
@@ -105,9 +105,9 @@ def test_ctrl_c_while_draining_cancels(monkeypatch: pytest.MonkeyPatch, capsys: 
         until(lambda: waiting.state is TaskState.QUEUED)
         shutdown_report.drain(plane.runtime)
         assert (running.state, waiting.state) == (TaskState.CANCELLED, TaskState.CANCELLED)
-    told = capsys.readouterr().err
-    assert "rmcs: j1 was RUNNING on mac: CANCELLED" in told
-    assert "rmcs: j2 was QUEUED: CANCELLED" in told
+    reported = capsys.readouterr().err
+    assert "rmcs: j1 was RUNNING on mac: CANCELLED" in reported
+    assert "rmcs: j2 was QUEUED: CANCELLED" in reported
 
 
 def test_a_second_ctrl_c_forces(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +142,7 @@ def test_what_a_shutdown_cancelled_was_not_interrupted(monkeypatch: pytest.Monke
         assert "the program that submitted it was interrupted" in str(second.exception(0))
 
 
-def test_many_items_are_told_of_in_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_items_are_reported_in_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with ControlPlane() as plane:
         handles = [plane.submit(job(f"j{number}", cpus=8)) for number in range(50)]
         until(lambda: all(handle._item.accepted for handle in handles))
@@ -154,7 +154,7 @@ def test_many_items_are_told_of_in_few_lines(capsys: pytest.CaptureFixture[str])
 
 
 def _interrupt_waits(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """As if somebody pressed Ctrl+C in each of the first waits."""
+    """As if Ctrl+C was pressed in each of the first waits."""
     wait, left = shutdown_report.wait_for, [True] * times
 
     def interrupted(items: list[Item], enough: int, timeout: float) -> object:

@@ -131,7 +131,7 @@ def captures_a_lock() -> Callable[[], bool]:
         ({"retries": -1}, ConfigurationError, "retries is -1", "0 or more"),
     ],
 )
-def test_what_is_wrong_is_said_at_once_and_nothing_stays_on_the_shelf(
+def test_errors_are_raised_at_once_and_nothing_stays_cached(
     arguments: dict[str, Any], kind: type[SchedulerError], says: str, next_step: str
 ) -> None:
     submission, payload_cache = make()

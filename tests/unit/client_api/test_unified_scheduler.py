@@ -35,7 +35,7 @@ def scheduler() -> Iterator[UnifiedScheduler]:
 
 @pytest.fixture
 def silent_port() -> Iterator[str]:
-    """Somebody listens and never answers: what is submitted waits."""
+    """A listener that never answers: submissions wait."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
@@ -97,7 +97,7 @@ class TestAgainAfterShutdown:
 
 
 class TestTheEnd:
-    def test_what_waits_is_cancelled_and_told(
+    def test_what_waits_is_cancelled_and_reported(
         self, waiting: UnifiedScheduler, capsys: pytest.CaptureFixture[str]
     ) -> None:
         handle = waiting.submit_job_async("ls")

@@ -112,10 +112,10 @@ def test_any_question_counts(scheduler: UnifiedScheduler) -> None:
     assert job.id in unread_failures
     assert scheduler.get_job_status(job.id) == "FAILED"
     assert job.id not in unread_failures
-    heard = []
+    received = []
     handle = failed_task(scheduler)
-    handle.add_done_callback(heard.append)
-    until(lambda: heard)
+    handle.add_done_callback(received.append)
+    until(lambda: received)
     assert handle.id not in unread_failures
 
 
@@ -207,8 +207,8 @@ def test_the_program_says_how_many_and_which(end: str, code: int) -> None:
     )
     first, *ids = done.stdout.split()
     assert done.returncode == code, done.stderr
-    told = [line for line in done.stderr.splitlines() if line.startswith("rmcs: ")]
-    assert "4 items failed" in told[0]
-    assert [line.split(":")[1].strip() for line in told[1:]] == ids
-    assert all("print failed: ConfigurationError" in line for line in told[1:])
+    reported = [line for line in done.stderr.splitlines() if line.startswith("rmcs: ")]
+    assert "4 items failed" in reported[0]
+    assert [line.split(":")[1].strip() for line in reported[1:]] == ids
+    assert all("print failed: ConfigurationError" in line for line in reported[1:])
     assert first not in done.stderr

@@ -96,7 +96,7 @@ def test_files_that_did_not_change_are_read_once(project: Path, monkeypatch: pyt
     assert read[3:] == ["one.py"]
 
 
-def test_odd_files_are_no_reason_to_fail(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_files_are_no_reason_to_fail(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(project, {"p_x/__init__.py": "import b_x", "p_x/nested.py": "(" * 5000, "b_x.py": ""})
     (project / "p_x" / "binary.py").write_bytes(b"\0\xff")
     (project / "p_x" / "broken.py").symlink_to("nowhere.py")
@@ -115,7 +115,7 @@ def test_a_huge_package_is_not_read_to_its_end(project: Path, monkeypatch: pytes
     assert len(found) == 5
 
 
-def test_each_place_is_named_once_and_said_once(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_place_is_reported_once(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(project, {"package_x/__init__.py": "", "package_x/deep/code.py": ""})
     with caplog.at_level(logging.INFO, "ray_multicluster_scheduler"):
         assert modules_to_ship(["package_x.deep", "package_x.deep.code"]) == [project / "package_x"]
@@ -147,7 +147,7 @@ def test_a_double_of_the_standard_library_is_refused(project: Path, caplog: pyte
 
 
 def test_two_packages_of_one_name(project: Path) -> None:
-    """The second replaces the first: what is left of the first goes by value, the second by name."""
+    """The second replaces the first: what is left of the first is pickled by value, the second by name."""
     write(project, {"one/twin_x/__init__.py": "def f(): return 1", "two/twin_x/__init__.py": "def f(): return 2"})
     sys.path.insert(0, str(project / "one"))
     first = importlib.import_module("twin_x").f

@@ -179,7 +179,7 @@ def test_a_search_path_that_names_a_folder_twice(project: Path) -> None:
     assert user_module_paths("twice_x") == (project / "twice_x",)
 
 
-def test_what_cannot_be_shipped_is_told_once(
+def test_what_cannot_be_shipped_is_reported_once(
     project: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(project, {"plug-in.py": ""})
@@ -194,7 +194,7 @@ def test_what_cannot_be_shipped_is_told_once(
         assert caplog.text.count(f"the user's module {name} comes from {project / source}") == 1
 
 
-def test_odd_things_among_the_loaded_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusual_objects_among_the_loaded_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     odd: dict[str, object] = {"none_x": None, "number_x": 3, "made_x": types.ModuleType("made_x")}
     strange = odd["strange_x"] = types.ModuleType("strange_x")
     monkeypatch.setattr(strange, "__path__", 7, raising=False)

@@ -23,7 +23,7 @@ def snapshot(at: float) -> ResourceSnapshot:
     return ResourceSnapshot("a", at, nodes, "agent")
 
 
-def test_register_tells_a_new_cluster_from_a_changed_one() -> None:
+def test_register_distinguishes_a_new_cluster_from_a_changed_one() -> None:
     manager, registry = fleet()
     assert manager.register(ClusterMetadata("b", dashboard="http://b:1"))
     assert not manager.register(ClusterMetadata("b", dashboard="http://b:2"))

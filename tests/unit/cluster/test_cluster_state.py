@@ -17,8 +17,8 @@ def make(settings: dict[str, Any] | None = None, **values: Any) -> ClusterState:
     return ClusterState(ClusterMetadata("c", dashboard="http://c:8265", **values), Settings(**(settings or {})))
 
 
-def heard(at: float = 10.0, cpus: float = 8, source: str = "agent", **values: Any) -> ClusterState:
-    """A linked cluster of one node, heard of at this time."""
+def linked(at: float = 10.0, cpus: float = 8, source: str = "agent", **values: Any) -> ClusterState:
+    """A linked cluster of one node, with a snapshot of this time."""
     state = make(**values)
     state.link_up("3.11.9", "2.60.0", at)
     state.record_snapshot(snapshot("c", at, cpus, source=source), at)
@@ -26,15 +26,15 @@ def heard(at: float = 10.0, cpus: float = 8, source: str = "agent", **values: An
 
 
 def code(state: ClusterState, now: float) -> str | None:
-    trouble = state.problem(now)
-    return None if trouble is None else trouble.code
+    problem = state.problem(now)
+    return None if problem is None else problem.code
 
 
 # ---- work of ours there
 
 
 def test_a_place_is_taken_and_given_back() -> None:
-    state = heard()
+    state = linked()
     state.assign(task("t", cpus=3), 11.0)
     view = state.view(11.0)
     assert (view.free["CPU"], view.in_flight) == (5, 1)
@@ -43,7 +43,7 @@ def test_a_place_is_taken_and_given_back() -> None:
 
 
 def test_what_is_sent_although_nothing_is_free_waits_for_a_node() -> None:
-    state = heard(cpus=2, autoscaling=True, max_node={"CPU": 8.0})
+    state = linked(cpus=2, autoscaling=True, max_node={"CPU": 8.0})
     state.assign(task("t", cpus=6), 11.0, short=True)
     assert state.ledger.waits_for_node("t")
     assert state.view(11.0).new_node == NewNode({"CPU": 8.0}, {"CPU": 6.0})
@@ -51,7 +51,7 @@ def test_what_is_sent_although_nothing_is_free_waits_for_a_node() -> None:
 
 
 def test_a_place_passes_from_one_that_ends_to_one_that_was_sent_ahead() -> None:
-    state = heard()
+    state = linked()
     state.assign(task("ended", cpus=8), 11.0)
     state.slots.add_prefetched(task("begun", cpus=8), 11.0)
     state.hand_over("ended", task("begun", cpus=8), 12.0)
@@ -60,7 +60,7 @@ def test_a_place_passes_from_one_that_ends_to_one_that_was_sent_ahead() -> None:
 
 
 def test_where_there_is_no_place_to_pass_on_it_gets_its_own() -> None:
-    state = heard()
+    state = linked()
     state.slots.add_prefetched(task("begun", cpus=2), 11.0)
     state.hand_over("stranger", task("begun", cpus=2), 12.0)
     assert state.ledger.reservations["begun"].parts == {"n1": {"CPU": 2.0}}
@@ -68,7 +68,7 @@ def test_where_there_is_no_place_to_pass_on_it_gets_its_own() -> None:
 
 
 def test_an_actor_that_is_ready_holds_what_it_asked_for() -> None:
-    state = heard()
+    state = linked()
     light, heavy = actor("light", placement={"CPU": 1.0}), actor("heavy", cpus=2)
     for one in (light, heavy):
         state.assign(one, 11.0)
@@ -82,17 +82,17 @@ def test_an_actor_that_is_ready_holds_what_it_asked_for() -> None:
 
 
 def test_before_the_first_answer_it_is_unknown_with_a_request_on_its_way() -> None:
-    trouble = make().problem(0.0)
-    assert trouble is not None
-    assert (trouble.code, trouble.being_asked, trouble.hopeless) == ("CLUSTER_UNKNOWN", True, False)
+    problem = make().problem(0.0)
+    assert problem is not None
+    assert (problem.code, problem.being_asked, problem.permanent) == ("CLUSTER_UNKNOWN", True, False)
 
 
 def test_a_wrong_entry_is_hopeless() -> None:
     state = make()
     state.record_snapshot_failure("wrong token", permanent=True, now=5.0)
-    trouble = state.problem(6.0)
-    assert trouble is not None
-    assert (trouble.code, trouble.sentence, trouble.hopeless, trouble.at) == (
+    problem = state.problem(6.0)
+    assert problem is not None
+    assert (problem.code, problem.sentence, problem.permanent, problem.at) == (
         "CLUSTER_MISCONFIGURED",
         "wrong token",
         True,
@@ -103,10 +103,10 @@ def test_a_wrong_entry_is_hopeless() -> None:
 def test_one_that_never_answered_is_unreachable_with_the_time_of_the_next_request() -> None:
     state = make({"breaker_failures": 2})
     state.record_snapshot_failure("refused.", permanent=False, now=5.0)
-    trouble = state.problem(6.0)
-    assert trouble is not None
-    assert (trouble.code, trouble.hopeless) == ("CLUSTER_UNREACHABLE", True)
-    assert trouble.sentence == "it has not answered since it was added: refused."
+    problem = state.problem(6.0)
+    assert problem is not None
+    assert (problem.code, problem.permanent) == ("CLUSTER_UNREACHABLE", True)
+    assert problem.sentence == "it has not answered since it was added: refused."
     state.record_snapshot_failure("refused.", permanent=False, now=10.0)
     again = state.problem(20.0)
     assert again is not None
@@ -118,12 +118,12 @@ def test_one_that_never_answered_is_unreachable_with_the_time_of_the_next_reques
 
 
 def test_an_open_breaker_reports_when_it_is_probed() -> None:
-    state = heard()
+    state = linked()
     for _ in range(5):
         state.breaker.record_failure(20.0)
-    trouble = state.problem(30.0)
-    assert trouble is not None
-    assert (trouble.code, trouble.sentence) == ("BREAKER_OPEN", "it failed 5 times in a row and is tried again in 50 s")
+    problem = state.problem(30.0)
+    assert problem is not None
+    assert (problem.code, problem.sentence) == ("BREAKER_OPEN", "it failed 5 times in a row and is tried again in 50 s")
     probed = state.problem(80.0)
     assert probed is not None
     assert probed.code == "BREAKER_HALF_OPEN"
@@ -131,22 +131,22 @@ def test_an_open_breaker_reports_when_it_is_probed() -> None:
 
 
 def test_an_open_breaker_reports_the_last_failure_and_counts_down() -> None:
-    state = heard(source="http")
+    state = linked(source="http")
     state.link_closed()
     for at in (20.0, 25.0, 30.0, 35.0):
         state.record_snapshot_failure("it gave no answer within 10 s", permanent=False, now=at)
     state.record_snapshot_failure("connection refused", permanent=False, now=40.0)
     for now, left in ((41.0, 59), (70.0, 30)):
-        trouble = state.view(now).problem
-        assert trouble is not None
-        assert trouble.sentence == (
+        problem = state.view(now).problem
+        assert problem is not None
+        assert problem.sentence == (
             f"it failed 5 times in a row and is tried again in {left} s; "
             "the last time, the snapshot request failed: connection refused"
         )
 
 
 def test_a_silent_link_is_reported_before_missing_answers() -> None:
-    state = heard()
+    state = linked()
     state.link_down(20.0)
     for at in (21.0, 26.0, 31.0, 36.0, 41.0):
         state.record_snapshot_failure("connection refused", permanent=False, now=at)
@@ -170,17 +170,17 @@ def test_the_state_of_nodes_is_current_only_while_the_cluster_answers() -> None:
     state.record_snapshot(snapshot("c", 10.0, 8, source="http"), 10.0)
     assert state.nodes_are_current(25.0)
     assert not state.nodes_are_current(26.0)
-    state = heard()
+    state = linked()
     assert state.nodes_are_current(1000.0), "its link tells of every change"
     state.declare_dead("", 1000.0)
     assert not state.nodes_are_current(1000.0)
-    state = heard()
+    state = linked()
     state.link_down(1000.0)
     assert not state.nodes_are_current(1000.0)
 
 
 def test_an_answer_after_silence_counts_for_the_breaker() -> None:
-    state = heard(source="http")
+    state = linked(source="http")
     state.link_closed()
     for at in (20.0, 25.0):
         state.record_snapshot_failure("timed out", permanent=False, now=at)
@@ -190,9 +190,9 @@ def test_an_answer_after_silence_counts_for_the_breaker() -> None:
     assert (state.silent_since, code(state, 30.0)) == (None, None)
 
 
-def test_how_often_people_look_does_not_open_the_breaker() -> None:
+def test_frequent_queries_do_not_open_the_breaker() -> None:
     """Each look asks, and none counts. Of the scheduler's own requests one counts in each ``snapshot_interval_s``."""
-    state = heard(source="http")
+    state = linked(source="http")
     state.link_closed()
     for look in range(100):
         at = 20.0 + look / 10
@@ -207,7 +207,7 @@ def test_how_often_people_look_does_not_open_the_breaker() -> None:
 
 
 def test_a_probe_that_fails_counts_however_soon_it_comes() -> None:
-    state = heard(source="http", settings={"breaker_failures": 1, "breaker_recovery_s": 1, "snapshot_interval_s": 5})
+    state = linked(source="http", settings={"breaker_failures": 1, "breaker_recovery_s": 1, "snapshot_interval_s": 5})
     state.link_closed()
     for at in (20.0, 21.5, 23.0):
         state.record_snapshot_failure("timed out", permanent=False, now=at)
@@ -215,7 +215,7 @@ def test_a_probe_that_fails_counts_however_soon_it_comes() -> None:
 
 
 def test_a_silent_link_is_suspect_and_then_lost() -> None:
-    state = heard()
+    state = linked()
     state.link_down(20.0)
     just_now = state.problem(20.2)
     assert just_now is not None
@@ -228,17 +228,17 @@ def test_a_silent_link_is_suspect_and_then_lost() -> None:
 
 
 def test_a_snapshot_becomes_stale_without_a_link() -> None:
-    state = heard()
-    assert code(state, 1000.0) is None  # the link would have told of a change
+    state = linked()
+    assert code(state, 1000.0) is None  # the link would have reported a change
     state.link_closed()
     assert code(state, 25.0) is None
-    trouble = state.problem(26.0)
-    assert trouble is not None
-    assert (trouble.code, trouble.sentence) == (
+    problem = state.problem(26.0)
+    assert problem is not None
+    assert (problem.code, problem.sentence) == (
         "STALE_SNAPSHOT",
         "its last snapshot is 16 s old; a request is under way",
     )
-    assert trouble.being_asked
+    assert problem.being_asked
     state.record_snapshot_failure("timed out", permanent=False, now=27.0)
     failed = state.problem(28.0)
     assert failed is not None
@@ -246,12 +246,12 @@ def test_a_snapshot_becomes_stale_without_a_link() -> None:
 
 
 def test_a_silent_head_is_a_problem_until_the_next_snapshot() -> None:
-    state = heard()
+    state = linked()
     state.head_silent_since = 20.0
-    trouble = state.problem(36.0)
-    assert trouble is not None
-    assert (trouble.code, trouble.hopeless) == ("HEAD_SILENT", False)
-    assert trouble.sentence == "its link is up, but its head (GCS) has not answered for 16 s"
+    problem = state.problem(36.0)
+    assert problem is not None
+    assert (problem.code, problem.permanent) == ("HEAD_SILENT", False)
+    assert problem.sentence == "its link is up, but its head (GCS) has not answered for 16 s"
     assert "17 s" in str(state.view(37.0).problem), "the view grows old with it"
     state.link_down(40.0)
     assert code(state, 41.0) == "CLUSTER_SUSPECT", "that is graver"
@@ -262,7 +262,7 @@ def test_a_silent_head_is_a_problem_until_the_next_snapshot() -> None:
 
 
 def test_a_head_is_not_silent_for_an_agent_that_is_gone() -> None:
-    state = heard()
+    state = linked()
     state.head_silent_since = 20.0
     state.link_closed()
     assert state.head_silent_since is None
@@ -284,26 +284,26 @@ def test_a_snapshot_from_before_the_link_is_no_update_of_it() -> None:
 
 @pytest.mark.parametrize("permanent", [True, False])
 def test_a_link_that_cannot_be_made_is_tried_again(permanent: bool) -> None:
-    state = heard()
+    state = linked()
     state.record_link_failure("no way back", permanent=permanent, now=20.0)
-    trouble = state.link_problem(50.0)
-    assert trouble is not None
-    assert (trouble.code, trouble.hopeless) == ("LINK_FAILED", permanent)
+    problem = state.link_problem(50.0)
+    assert problem is not None
+    assert (problem.code, problem.permanent) == ("LINK_FAILED", permanent)
     again = "" if permanent else ". It is tried again in 30 s."
-    assert trouble.sentence == f"no link for tasks could be made: no way back{again}"
+    assert problem.sentence == f"no link for tasks could be made: no way back{again}"
     assert state.link_problem(80.0) is None
-    assert heard().link_problem(50.0) is None
+    assert linked().link_problem(50.0) is None
 
 
 def test_a_silent_dashboard_is_remembered_since_it_was_first_silent() -> None:
-    state = heard()
+    state = linked()
     assert state.job_problem() is None
     assert state.record_dashboard_failure("refused", 20.0) == 20.0
     assert state.record_dashboard_failure("timed out", 50.0) == 20.0
-    trouble = state.job_problem()
-    assert trouble is not None
-    assert (trouble.code, trouble.at, trouble.hopeless) == ("DASHBOARD_SILENT", 20.0, False)
-    assert state.view(60.0).job_problem == trouble
+    problem = state.job_problem()
+    assert problem is not None
+    assert (problem.code, problem.at, problem.permanent) == ("DASHBOARD_SILENT", 20.0, False)
+    assert state.view(60.0).job_problem == problem
     state.record_snapshot(snapshot("c", 60.0, 8), 60.0)
     assert state.job_problem() is not None  # the agent says nothing of the dashboard
     state.record_snapshot(snapshot("c", 61.0, 8, source="http"), 61.0)
@@ -314,7 +314,7 @@ def test_a_silent_dashboard_is_remembered_since_it_was_first_silent() -> None:
 
 
 def test_a_changed_entry_forgets_old_troubles_and_a_new_address_all_it_knew() -> None:
-    state = heard()
+    state = linked()
     state.record_snapshot_failure("timed out", permanent=True, now=20.0)
     state.record_link_failure("no", permanent=True, now=20.0)
     state.record_dashboard_failure("refused", 20.0)
@@ -332,15 +332,15 @@ def test_a_changed_entry_forgets_old_troubles_and_a_new_address_all_it_knew() ->
 
 
 def test_a_view_is_kept_until_something_changes_or_its_time_is_over() -> None:
-    told: list[str] = []
-    state = ClusterState(ClusterMetadata("c", dashboard="http://c:8265"), Settings(), told.append)
+    reported: list[str] = []
+    state = ClusterState(ClusterMetadata("c", dashboard="http://c:8265"), Settings(), reported.append)
     state.link_up("3.11.9", "2.60.0", 10.0)
     state.record_snapshot(snapshot("c", 10.0, 8), 10.0)
     first = state.view(11.0)
     assert state.view(12.0) is first
-    told.clear()
+    reported.clear()
     state.assign(task("t"), 13.0)
-    assert told == ["c"]
+    assert reported == ["c"]
     second = state.view(13.0)
     assert second is not first
     third = state.view(13.0, 50.0)
@@ -351,7 +351,7 @@ def test_a_view_is_kept_until_something_changes_or_its_time_is_over() -> None:
 
 
 def test_what_is_kept_for_one_is_not_free_for_the_others() -> None:
-    state = heard()
+    state = linked()
     state.wide_reservation = WideItemReservation("wide", {"n1": {"CPU": 6.0}}, 0.0, None)
     view = state.view(11.0)
     assert (view.free["CPU"], view.reserved_for) == (2, "wide")

@@ -67,7 +67,7 @@ def test_work_that_ended_but_still_shows_is_not_taken_for_others() -> None:
     ledger.release("t", 14)
     ledger.observe(seen(15, "http", n1=6))  # shows the moment before the end
     assert free(ledger) == {"n1": 8}
-    ledger.observe(seen(21, "http", n1=6))  # too long ago for that: somebody else
+    ledger.observe(seen(21, "http", n1=6))  # too long ago for that: another user
     assert free(ledger) == {"n1": 6}
 
 

@@ -21,11 +21,11 @@ LAZY = ("total", "free", "most_free", "use")
 
 def shown(view: ClusterView) -> dict[str, Any]:
     """All that it says but when, and the seconds in its sentences."""
-    said: dict[str, Any] = {one.name: getattr(view, one.name) for one in fields(ClusterView)}
+    output: dict[str, Any] = {one.name: getattr(view, one.name) for one in fields(ClusterView)}
     for name in ("at", "cache", "stable_cache", "without_reservation"):
-        del said[name]
-    said |= {name: getattr(view, name) for name in LAZY}
-    return {name: value.code if isinstance(value, ClusterProblem) else value for name, value in said.items()}
+        del output[name]
+    output |= {name: getattr(view, name) for name in LAZY}
+    return {name: value.code if isinstance(value, ClusterProblem) else value for name, value in output.items()}
 
 
 class Walk:
@@ -49,10 +49,10 @@ class Walk:
         )
 
     def step(self) -> str:
-        deeds = [name for name in dir(self) if name.startswith("do_")]
-        deed = self.chance.choice(deeds)
-        getattr(self, deed)()
-        return deed
+        actions = [name for name in dir(self) if name.startswith("do_")]
+        action = self.chance.choice(actions)
+        getattr(self, action)()
+        return action
 
     # what may happen
 
@@ -147,5 +147,5 @@ def test_a_kept_view_is_what_a_fresh_one_would_be(seed: int) -> None:
         kept, fresh = walk.state.view(walk.now, next_at), walk.state.fresh_view(walk.now, next_at)
         assert shown(kept) == shown(fresh), done[-5:]
         for item in (task("x", 1.0), job("y", 2.0)):
-            said = [walk.engine.first_rejection(item, view, retry=False) for view in (kept, fresh)]
-            assert [one and one.code for one in said[:1]] == [one and one.code for one in said[1:]], done[-5:]
+            output = [walk.engine.first_rejection(item, view, retry=False) for view in (kept, fresh)]
+            assert [one and one.code for one in output[:1]] == [one and one.code for one in output[1:]], done[-5:]

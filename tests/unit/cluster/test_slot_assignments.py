@@ -49,14 +49,14 @@ def test_what_was_sent_ahead_waits_in_the_order_in_which_it_was_sent() -> None:
 
 
 def test_every_change_is_reported() -> None:
-    told: list[int] = []
-    places = SlotAssignments(lambda: told.append(1))
+    reported: list[int] = []
+    places = SlotAssignments(lambda: reported.append(1))
     places.assign(actor("a"))
     places.actor_ready("a")
     places.release("a")
     places.add_prefetched(task("t"), 5.0)
     places.remove_prefetched("t")
-    assert len(told) == 5
+    assert len(reported) == 5
 
 
 def test_whether_something_less_urgent_was_sent_ahead() -> None:

@@ -128,9 +128,9 @@ def test_what_changes_by_time_alone_is_seen_in_time() -> None:
     views, registry = fleet("a")
     registry.state("a").record_snapshot(snapshot("a", 10.0, 4, source="http"), 10.0)
     assert views.view("a", 11.0).problem is None
-    trouble = views.view("a", 40.0).problem
-    assert trouble is not None
-    assert trouble.code == "STALE_SNAPSHOT"
+    problem = views.view("a", 40.0).problem
+    assert problem is not None
+    assert problem.code == "STALE_SNAPSHOT"
 
 
 def test_what_the_fleet_has_is_summed_up_until_a_cluster_has_other_nodes() -> None:

@@ -91,7 +91,7 @@ class TrueCluster:
         self.ledger.release(name, self.now)
 
     def others_use(self, node: str, cpus: float) -> None:
-        """Somebody else comes or goes, as far as there is room."""
+        """Another user comes or goes, as far as there is room."""
         self.others[node] = min(cpus, TOTAL[node] - self._ours(node))
         self._remember()
 

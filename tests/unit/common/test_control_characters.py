@@ -1,4 +1,4 @@
-"""Nobody's text begins a line of ours, or moves somebody's cursor."""
+"""Text of users begins no line of ours, and moves no cursor."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_log_has_a_line_for_each_record(as_json: bool) -> None:
     lines = text.splitlines()
     if as_json:
         assert len(lines) == 2
-        assert json.loads(lines[0])["id"] == FORGED, "it is what it was for whoever reads it"
+        assert json.loads(lines[0])["id"] == FORGED, "it is what it was for its reader"
     else:
         assert len([one for one in lines if one.startswith("20")]) == 2
         assert all(one.startswith("  ") for one in lines[2:])
@@ -77,10 +77,17 @@ def test_its_name_may_be_a_command_of_several_lines() -> None:
 def test_commands_print_it_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
     console().print(plain_table(("NAME",), [[FORGED]]))
     notify(f"{FORGED}")
-    story = {"id": "t", "kind": "task", "name": FORGED, "state": "FAILED", "code": "X", "sentence": f"a\n{FORGED}"}
-    print(explanation_text(story))
-    said = capsys.readouterr().out
-    assert not set("\x1b\x00\x9b\u202e") & set(said)
-    assert "action=revoke\\x1b[2J" in said
-    text = explanation_text(story)
+    explanation = {
+        "id": "t",
+        "kind": "task",
+        "name": FORGED,
+        "state": "FAILED",
+        "code": "X",
+        "sentence": f"a\n{FORGED}",
+    }
+    print(explanation_text(explanation))
+    output = capsys.readouterr().out
+    assert not set("\x1b\x00\x9b\u202e") & set(output)
+    assert "action=revoke\\x1b[2J" in output
+    text = explanation_text(explanation)
     assert [one[:2] for one in text.splitlines()] == ["t ", "  ", "  ", "  "]

@@ -100,7 +100,7 @@ def test_messages_of_one_frame_keep_their_order() -> None:
     assert [kind for kind in order if kind != "big"] == ["m0", "m1", "m2", "m3", "m4"]
 
 
-def test_pending_bytes_tell_how_much_waits() -> None:
+def test_pending_bytes_count_what_waits() -> None:
     writer = FrameWriter()
     assert writer.pending_bytes == 0
     writer.put(Message("x", {}, (b"x" * 1_000_000,)))

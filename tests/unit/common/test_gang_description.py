@@ -58,7 +58,7 @@ def test_all_payloads_are_named_once_for_each_member() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "output"),
     [
         ({"members": ()}, "no members"),
         ({"members": members(*[1] * (MOST_MEMBERS + 1))}, f"at most {MOST_MEMBERS}"),
@@ -66,8 +66,8 @@ def test_all_payloads_are_named_once_for_each_member() -> None:
         ({"ready_timeout": 0}, "ready_timeout is 0"),
     ],
 )
-def test_what_is_refused(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_what_is_refused(values: dict[str, Any], output: str) -> None:
+    with pytest.raises(ConfigurationError, match=output):
         GangDescription(**{"members": members(1), **values})
 
 

@@ -1,4 +1,4 @@
-"""Paths under somebody's home directory follow an item to its cluster."""
+"""Paths under a user's home directory are converted for the item's cluster."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_a_shipped_copy_hides_the_clusters_own(project: Path) -> None:
     assert str(own / "wrap_x" / "__init__.py") in text
 
 
-def test_a_shipped_copy_beside_no_other(project: Path) -> None:
+def test_a_shipped_copy_without_another(project: Path) -> None:
     place(project, SHIPPED.replace("py_modules_files", "working_dir_files"), {"alone_x.py": "raise ImportError('x')"})
     text = explained("alone_x")
     assert "working_dir of its runtime_env" in text

@@ -1,4 +1,4 @@
-"""The secrets of an item are covered in whatever is said of it, also where they come in pieces."""
+"""The secrets of an item are covered in whatever is reported of it, also where they come in pieces."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_those_of_a_job() -> None:
 
 
 def test_item_secrets_of_each_part() -> None:
-    said = f"Running entrypoint for job j-1: {COMMAND}\nfailing-entry-qqq was wrong"
-    shown = mask_values(said, item_secrets(a_job()))
+    output = f"Running entrypoint for job j-1: {COMMAND}\nfailing-entry-qqq was wrong"
+    shown = mask_values(output, item_secrets(a_job()))
     assert shown == (
         f'Running entrypoint for job j-1: sh -c "exit 3" --password={MASKED} --token={MASKED}\n{MASKED} was wrong'
     )
@@ -49,12 +49,12 @@ async def _pieces(text: str, size: int) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 16, 40, 1000])
 async def test_in_pieces(size: int) -> None:
-    said = f"a fail {COMMAND}\nfailing-entry-qq failing-entry-qqq end fail"
+    output = f"a fail {COMMAND}\nfailing-entry-qq failing-entry-qqq end fail"
     secrets = item_secrets(a_job())
-    told = [one async for one in mask_stream(_pieces(said, size), secrets)]
-    assert "".join(told) == mask_values(said, secrets)
-    assert "failing-entry-qqq" not in "".join(told)
-    assert all(told)
+    reported = [one async for one in mask_stream(_pieces(output, size), secrets)]
+    assert "".join(reported) == mask_values(output, secrets)
+    assert "failing-entry-qqq" not in "".join(reported)
+    assert all(reported)
 
 
 async def test_one_of_many_that_is_cut_in_two() -> None:
@@ -64,5 +64,5 @@ async def test_one_of_many_that_is_cut_in_two() -> None:
         yield "a line of an ordinary log\n" * 600 + secrets[5][:30]
         yield secrets[5][30:] + " end"
 
-    told = "".join([one async for one in mask_stream(pieces(), secrets)])
-    assert told.endswith(f"log\n{MASKED} end")
+    reported = "".join([one async for one in mask_stream(pieces(), secrets)])
+    assert reported.endswith(f"log\n{MASKED} end")

@@ -99,7 +99,7 @@ def own(value: object) -> set[str]:
         "lambda: m.plain(1)",
     ],
 )
-def test_what_goes_by_name_names_its_module(mine: types.ModuleType, expression: str) -> None:
+def test_what_is_pickled_by_name_names_its_module(mine: types.ModuleType, expression: str) -> None:
     import functools
 
     value = eval(expression, {"m": mine, "functools": functools, "__name__": "__main__"})
@@ -107,7 +107,7 @@ def test_what_goes_by_name_names_its_module(mine: types.ModuleType, expression: 
 
 
 @pytest.mark.parametrize("expression", ["m.outer(3)", "m.square", "((1, 'text', [2.5]), {'a': None})", "m.CONSTANT"])
-def test_what_goes_by_value_needs_no_module(mine: types.ModuleType, expression: str) -> None:
+def test_what_is_pickled_by_value_needs_no_module(mine: types.ModuleType, expression: str) -> None:
     assert own(eval(expression, {"m": mine})) == set()
 
 
@@ -155,7 +155,7 @@ def test_a_subclass_of_something_plain_is_not_plain(mine: types.ModuleType) -> N
         ("f = lambda: __import__('far')", {"far"}),
     ],
 )
-def test_what_goes_by_value_names_what_it_imports_when_it_runs(body: str, names: set[str]) -> None:
+def test_what_is_pickled_by_value_names_what_it_imports_when_it_runs(body: str, names: set[str]) -> None:
     space: dict[str, Any] = {"__name__": "__main__", "__package__": "users_package.deep"}
     exec(body, space)
     assert own(space["f"]) == names
@@ -171,7 +171,7 @@ def test_the_standard_library_is_named_too() -> None:
     assert {"math", "collections", "json"} <= modules
 
 
-def test_main_goes_by_value(tmp_path: Path) -> None:
+def test_main_is_pickled_by_value(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
@@ -199,7 +199,7 @@ def test_round_trip_of_a_closure_and_of_data() -> None:
 
 
 def test_a_pickle_that_a_cluster_wrote_loads_here() -> None:
-    """Ray's copy of cloudpickle goes by another name, which nobody has here."""
+    """Ray's copy of cloudpickle has another name, which nobody has here."""
     here = cloudpickle.dumps(lambda x: x + 1, protocol=2)  # text opcodes, so that names can be exchanged
     there = here.replace(b"ccloudpickle", b"cray.cloudpickle")
     assert b"ray.cloudpickle" in there

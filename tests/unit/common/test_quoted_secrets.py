@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.redaction import MASKED, mask_text, secre
 
 
 @pytest.mark.parametrize(
-    ("line", "shown", "told"),
+    ("line", "shown", "reported"),
     [
         ("""t.py '--conf={"password": "abc"}'""", """t.py '--conf={"password": "•••"}'""", ["abc"]),
         ("""C='{"a":1,"api_key":"abc"}' t.py""", """C='{"a":1,"api_key":"•••"}' t.py""", ["abc"]),
@@ -32,10 +32,10 @@ from ray_multicluster_scheduler.common.redaction import MASKED, mask_text, secre
         ("""{"passwords": ["cut", """, """{"passwords": •••""", ["cut"]),
     ],
 )
-def test_what_is_below_a_name_that_looks_secret(line: str, shown: str, told: list[str]) -> None:
+def test_what_is_below_a_name_that_looks_secret(line: str, shown: str, reported: list[str]) -> None:
     assert mask_text(line) == mask_text(shown) == shown
     assert text_has_secrets(line)
-    assert secrets_in_text(line) == told
+    assert secrets_in_text(line) == reported
 
 
 @pytest.mark.parametrize(

@@ -153,8 +153,8 @@ def test_long_lines_cost_little() -> None:
 
 
 def test_numbers_under_a_name_that_looks_secret() -> None:
-    said = {"TOKEN": 123, "pin": {"secret": [1.5, None, True]}, "n": 5}
-    assert mask_data(said) == {"TOKEN": MASKED, "pin": {"secret": [MASKED, None, True]}, "n": 5}
+    output = {"TOKEN": 123, "pin": {"secret": [1.5, None, True]}, "n": 5}
+    assert mask_data(output) == {"TOKEN": MASKED, "pin": {"secret": [MASKED, None, True]}, "n": 5}
     assert data_has_secrets({"TOKEN": 123})
 
 

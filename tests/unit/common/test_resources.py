@@ -47,8 +47,8 @@ def test_what_is_no_amount(given: object) -> None:
 
 
 def test_to_say_that_no_cpu_is_needed_is_to_say_something() -> None:
-    for said in ({"CPU": 0}, {"num_cpus": 1}, {"Num_CPUs": 0, "GPU": 1}):
-        assert mentions_cpu(said)
+    for output in ({"CPU": 0}, {"num_cpus": 1}, {"Num_CPUs": 0, "GPU": 1}):
+        assert mentions_cpu(output)
     for silent in (None, {}, {"GPU": 1}, {"cpus": 1}):
         assert not mentions_cpu(silent)
 

@@ -15,7 +15,7 @@ def found(**entries: dict[str, Any]) -> list[ConfigWarning]:
     return config_warnings([ClusterConfig.model_validate({"name": name, **entry}) for name, entry in entries.items()])
 
 
-def test_nothing_to_doubt() -> None:
+def test_no_warnings() -> None:
     assert found(a={"dashboard": "http://h:1", "head_address": "h:2"}, b={"dashboard": "http://h:3"}) == []
 
 
@@ -34,7 +34,7 @@ def test_one_address_under_two_names(one: dict[str, Any], other: dict[str, Any])
     assert "a and c are one cluster" in warning.sentence
 
 
-def test_paths_of_one_host_are_told_apart() -> None:
+def test_paths_of_one_host_are_distinguished() -> None:
     assert found(a={"dashboard": "http://h:1/a"}, b={"dashboard": "http://h:1/A"}) == []
 
 

@@ -17,7 +17,7 @@ TESTS = Path(__file__).resolve().parents[2]
 # ruff: noqa: E501
 SETTINGS = {
     "resource_threshold": "unit/lifecycle/test_scheduling_pass.py::test_thirty_tasks_of_two_cpus_on_sixteen_and_eight_cores_in_one_pass",
-    "threshold_on": "unit/policy/test_filters.py::test_what_the_threshold_looks_at",
+    "threshold_on": "unit/policy/test_filters.py::test_what_the_threshold_counts",
     "submission_interval_s": "unit/lifecycle/test_scheduling_pass.py::test_the_submission_interval_wakes_the_queue_by_itself",
     "submission_interval_kinds": "unit/lifecycle/test_scheduling_pass.py::test_the_interval_holds_for_the_kinds_that_are_named",
     "execution_mode": "unit/lifecycle/test_scheduling_pass.py::test_serial_mode_runs_one_item_per_cluster_in_order",
@@ -41,9 +41,9 @@ SETTINGS = {
     "ageing_s": "unit/lifecycle/test_fair_share.py::test_ageing_lets_an_old_item_pass_a_more_urgent_one",
     "order": "unit/lifecycle/test_fair_share.py::test_with_order_fifo_owners_do_not_count",
     "owners": "unit/lifecycle/test_fair_share.py::test_weights_divide_what_there_is",
-    "combine": "unit/policy/test_policy_engine.py::test_weighted_adds_up_and_chain_looks_at_one_after_the_other",
-    "weights": "unit/policy/test_policy_engine.py::test_weighted_adds_up_and_chain_looks_at_one_after_the_other",
-    "near_equal_scores": "unit/policy/test_near_equal_scores.py::test_the_setting_near_equal_scores_tells_how_near",
+    "combine": "unit/policy/test_policy_engine.py::test_weighted_adds_up_and_chain_compares_one_after_the_other",
+    "weights": "unit/policy/test_policy_engine.py::test_weighted_adds_up_and_chain_compares_one_after_the_other",
+    "near_equal_scores": "unit/policy/test_near_equal_scores.py::test_the_setting_near_equal_scores_sets_how_near",
     "policies": "unit/policy/test_user_policies.py::test_an_object_that_is_a_policy_stands_for_itself",
     "agent_listen": "support/mac_cluster.py::line_to_mac",
     "agent_advertise": "support/mac_cluster.py::line_to_mac",

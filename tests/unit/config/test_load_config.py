@@ -1,4 +1,4 @@
-"""Where the configuration is found, and what is said when it is wrong."""
+"""Where the configuration is found, and what is reported when it is wrong."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_wrong_files_get_a_sentence(text: str, words: list[str], tmp_path: Path)
 
 
 @pytest.mark.parametrize("text", ["", "flavour: 1\n", "clusters: [{}]", "clusters: [1]", "settings: {flavour: 1}"])
-def test_what_to_do_next_names_what_everybody_has(text: str, tmp_path: Path) -> None:
+def test_the_next_step_names_what_all_have(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load(text, tmp_path)
     assert caught.value.next_step == "correct it; `rmcs explain CONFIGURATION` names every key"
@@ -255,7 +255,7 @@ def test_wrong_variable_is_named_instead_of_a_key(tmp_path: Path) -> None:
     assert "environment variable RMCS_RETRY_BACKOFF, basis: unknown key" in message
 
 
-def test_several_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_several_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     message = complaint("clusters: [{name: a, head_address: h, weight: -1}]", tmp_path)
     assert "head_address" in message
     assert "weight" in message

@@ -1,4 +1,4 @@
-"""What is wrong with a file is told line by line, each with its number, and nothing in it can forge a line."""
+"""What is wrong with a file is reported line by line, each with its number, and nothing in it can forge a line."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_each_mistake_has_its_own_line_in_their_order(tmp_path: Path) -> None:
         ("clusters:\n  - name: no\n    dashboard: http://h:1\n", "got False; quote it"),
     ],
 )
-def test_one_mistake_stands_beside_the_name_of_the_file(text: str, words: str, tmp_path: Path) -> None:
+def test_one_mistake_is_printed_after_the_name_of_the_file(text: str, words: str, tmp_path: Path) -> None:
     assert words in refused(text, tmp_path)
 
 
@@ -126,7 +126,7 @@ def test_what_an_alias_or_a_merge_brings_is_looked_for_where_it_stands() -> None
     assert [lines.line_of(path) for path in (("a", "y"), ("b", "x"), ("b", "y"), ("c", "x"))] == [3, 2, 6, 2]
 
 
-def test_the_nearest_line_is_told_of_what_is_not_there() -> None:
+def test_the_nearest_line_is_reported_for_what_is_missing() -> None:
     _, lines = parse_with_lines("a:\n- b\n- {c: 1}\n", "it")
     assert lines.line_of(("a", 1, "d", 4)) == 3
     assert lines.line_of(("z",)) is None
@@ -147,20 +147,20 @@ def test_clusters_of_a_variable_have_lines_too() -> None:
         load_config(None, {"RMCS_CLUSTERS": "[{name: a, dashboard: 'http://h:1'},\n {dashboard: 'http://h:2'}]"})
 
 
-def test_what_a_variable_says_has_no_line_of_the_file(tmp_path: Path) -> None:
+def test_the_value_of_a_variable_has_no_line_of_the_file(tmp_path: Path) -> None:
     message = refused(f"settings: {{retries: 1}}\nclusters:\n{GOOD}", tmp_path, RMCS_RETRIES="many")
     assert message.startswith("FILE: environment variable RMCS_RETRIES: ")
 
 
 @pytest.mark.parametrize("name", [r"a\nb", r"a\rb", r"\e[31mred", r"a\u202eb", r"a\0b", "a b", "ä", "", "x" * 64])
-def test_a_name_with_odd_characters_is_shown_spelt_out(name: str, tmp_path: Path) -> None:
+def test_a_name_with_control_characters_is_shown_spelt_out(name: str, tmp_path: Path) -> None:
     message = refused(f'clusters:\n  - name: "{name}"\n    dashboard: http://h:1\n', tmp_path)
     assert message.isprintable()
     assert "is not a valid name of a cluster: begin with a letter or a digit, then use letters, digits" in message
     assert "line 2" in message
 
 
-def test_an_odd_key_is_spelt_out_as_well(tmp_path: Path) -> None:
+def test_a_key_with_control_characters_is_spelt_out_as_well(tmp_path: Path) -> None:
     message = refused(f'clusters:\n{GOOD}    "x\\n  line 9": 1\n"\\e[2J": 2\n', tmp_path)
     assert message.isprintable()
     message = refused(f'clusters:\n{GOOD}    "x\\n  line 9": 1\n', tmp_path)

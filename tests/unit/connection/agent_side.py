@@ -15,14 +15,14 @@ class AgentSide:
 
     server: WorkerServer
     line: AgentEndpoint
-    heard: list[Message] = field(default_factory=list)
+    received: list[Message] = field(default_factory=list)
     lines: list[tuple[tuple[str, int], bool]] = field(default_factory=list)
     """Lines of actors that opened and ended."""
     left_s: float = 30.0
     """What the agent's own lease has left."""
 
     def of(self, kind: str) -> list[Message]:
-        return [message for message in self.heard if message.kind == kind]
+        return [message for message in self.received if message.kind == kind]
 
     def text(self) -> str:
         return "".join(text for message in self.of("output") for _, text in message.head["parts"])
@@ -36,8 +36,8 @@ class AgentSide:
 
 
 async def agent_side() -> AgentSide:
-    heard: list[Message] = []
+    received: list[Message] = []
     lines: list[tuple[tuple[str, int], bool]] = []
-    server = WorkerServer(heard.append, lambda: side.left_s, lambda actor, is_open: lines.append((actor, is_open)))
-    side = AgentSide(server, await server.start("127.0.0.1", 30.0), heard, lines)
+    server = WorkerServer(received.append, lambda: side.left_s, lambda actor, is_open: lines.append((actor, is_open)))
+    side = AgentSide(server, await server.start("127.0.0.1", 30.0), received, lines)
     return side

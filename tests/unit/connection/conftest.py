@@ -10,7 +10,7 @@ import pytest
 
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import AgentListener
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
-from tests.support.links import FakeClock, Heard
+from tests.support.links import FakeClock, RecordingListener
 from tests.support.scripted_agent import ScriptedAgent
 
 
@@ -21,7 +21,7 @@ class Plane:
     port: AgentListener
     number: int
     clock: FakeClock
-    heard: Heard = field(default_factory=Heard)
+    received: RecordingListener = field(default_factory=RecordingListener)
     job_over: str | None = None
     made: list[AgentLink] = field(default_factory=list)
     agents: list[ScriptedAgent] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Plane:
             return self.job_over
 
         times: dict[str, Any] = {"heartbeat_s": 5.0, "lease_s": 45.0, "lost_after_s": 60.0, **values}
-        link = AgentLink("a", "agent-1", self.heard, self.clock, death_reason=death_reason or ask, **times)
+        link = AgentLink("a", "agent-1", self.received, self.clock, death_reason=death_reason or ask, **times)
         self.made.append(link)
         return link
 
@@ -41,7 +41,7 @@ class Plane:
         agent = await ScriptedAgent.joined(self.number, self.port.expect("a", "agent-1", link)[0])
         self.agents.append(agent)
         await link.joined
-        await self.heard.until("link_up")
+        await self.received.until("link_up")
         return link, agent
 
 

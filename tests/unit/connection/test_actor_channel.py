@@ -60,8 +60,8 @@ async def test_output_is_sent_before_the_result_and_in_order(agent: AgentSide) -
 
 
 async def test_without_a_connection_output_goes_with_the_result() -> None:
-    nobody = AgentEndpoint("127.0.0.1", 1, "s", 30.0)
-    channel = ActorChannel(nobody, *A1, detached=True)
+    unavailable = AgentEndpoint("127.0.0.1", 1, "s", 30.0)
+    channel = ActorChannel(unavailable, *A1, detached=True)
     running = channel.begin_actor("n1")  # a detached one needs no lease
     channel.write(running, "stdout", "hello")
     assert channel.flush(running) == [("stdout", "hello")]

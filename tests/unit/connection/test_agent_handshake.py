@@ -54,7 +54,7 @@ async def test_the_right_token_opens_the_door_and_both_sides_know_each_other(pla
     assert link.connected
     assert (link.info.cluster, link.info.ray_version, link.info.session_id) == ("a", "2.60.0", "session_1")
     assert (agent.welcome["lease_s"], agent.welcome["heartbeat_s"]) == (45.0, 7.0)
-    assert [event[0] for event in plane.heard.events] == ["link_up"]
+    assert [event[0] for event in plane.received.events] == ["link_up"]
 
 
 async def test_a_wrong_token_is_turned_away_with_a_sentence_and_spoils_nothing(plane: Plane) -> None:
@@ -154,7 +154,7 @@ async def test_the_secret_opens_the_door_again_long_after_the_token(plane: Plane
     token, _ = plane.port.expect("a", "agent-1", plane.link())
     secret = str((await dial_and_close(join(plane, token)))["secret"])
     plane.clock.time += 10 * TOKEN_LIFETIME_S
-    assert "secret" not in await dial_and_close(join(plane, token), secret), "it is told once"
+    assert "secret" not in await dial_and_close(join(plane, token), secret), "it is reported once"
 
 
 async def test_a_wrong_secret_and_the_token_as_secret_are_refused(plane: Plane) -> None:
@@ -267,10 +267,10 @@ async def test_an_agent_reports_another_protocol(banner: bytes) -> None:
 
 
 async def test_an_agent_tries_every_address(plane: Plane) -> None:
-    nobody = await serve(lambda reader, writer: asyncio.sleep(0))
-    closed_port = port_of(nobody)
-    nobody.close()
-    await nobody.wait_closed()
+    unavailable = await serve(lambda reader, writer: asyncio.sleep(0))
+    closed_port = port_of(unavailable)
+    unavailable.close()
+    await unavailable.wait_closed()
     token, _ = plane.port.expect("a", "agent-1", plane.link())
     addresses = [("127.0.0.1", closed_port), ("127.0.0.1", plane.number)]
     assert "secret" in await dial_and_close(Join("a", "agent-1", addresses, token))
@@ -336,12 +336,12 @@ async def test_the_lease_of_a_new_connection_counts_from_hello(plane: Plane) -> 
 async def test_an_agent_with_an_ended_link_is_rejected_with_the_reason(plane: Plane) -> None:
     link, agent = await plane.pair()
     await agent.cut()
-    await plane.heard.until("link_down")
+    await plane.received.until("link_down")
     await link.close("it is over")
-    seen = len(plane.heard.events)
+    seen = len(plane.received.events)
     with pytest.raises(Rejected, match="has ended"):
         await agent.dial()
-    assert len(plane.heard.events) == seen, "after link_closed nothing comes any more"
+    assert len(plane.received.events) == seen, "after link_closed nothing comes any more"
     assert not link.connected
 
 

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from tests.support.eventually import eventually
-from tests.support.links import FakeClock, Heard, call
+from tests.support.links import FakeClock, RecordingListener, call
 from tests.unit.connection.conftest import Plane
 
 T1, T2, T3 = ("t1", 1), ("t2", 1), ("t3", 1)
@@ -27,10 +27,10 @@ async def test_a_call_is_accepted_started_and_finished_in_this_order(plane: Plan
     agent.accept(T1)
     agent.start(T1, at=12.5, node="n7")
     agent.finish(T1, payload=b"forty-two")
-    await plane.heard.until("finished")
-    assert plane.heard.story("t1") == ["accepted", "started", "finished"]
-    assert plane.heard.of("started") == [("started", "t1", 1, 12.5, "n7")]
-    result = plane.heard.result("t1")
+    await plane.received.until("finished")
+    assert plane.received.kinds_of("t1") == ["accepted", "started", "finished"]
+    assert plane.received.of("started") == [("started", "t1", 1, 12.5, "n7")]
+    result = plane.received.result("t1")
     assert (result.status, result.payload, result.failure) == ("succeeded", b"forty-two", None)
     assert (await agent.until(m.ACK)).head["keys"] == [["t1", 1]]
 
@@ -71,7 +71,7 @@ async def test_repeated_events_are_reported_once_and_still_acknowledged(plane: P
     agent.start(T1)
     agent.accept(T1)
     await link.health(60)
-    assert plane.heard.story("t1") == ["accepted", "started", "finished"]
+    assert plane.received.kinds_of("t1") == ["accepted", "started", "finished"]
     assert all(message.head["keys"] == [["t1", 1]] for message in agent.of(m.ACK))
 
 
@@ -82,13 +82,13 @@ async def test_a_short_call_may_report_its_start_with_its_end(plane: Plane) -> N
     agent.finish(T1, at=3.0, node="n2", parts=parts, dropped=10)
     agent.start(T2, at=4.0, node="n3")
     agent.finish(T2, at=4.0, node="n3")
-    await plane.heard.until("finished", 2)
-    assert plane.heard.story("t1") == ["output", "output", "dropped", "finished"]
-    assert plane.heard.of("dropped") == [("dropped", "t1", 1, 10)]
-    assert plane.heard.story("t2") == ["started", "finished"]
-    ends = {event[1]: (event[3].started_at, event[3].node_id) for event in plane.heard.of("finished")}
-    assert ends == {"t1": (3.0, "n2"), "t2": (None, None)}  # each start is told once
-    texts = [(event[3], event[4]) for event in plane.heard.of("output")]
+    await plane.received.until("finished", 2)
+    assert plane.received.kinds_of("t1") == ["output", "output", "dropped", "finished"]
+    assert plane.received.of("dropped") == [("dropped", "t1", 1, 10)]
+    assert plane.received.kinds_of("t2") == ["started", "finished"]
+    ends = {event[1]: (event[3].started_at, event[3].node_id) for event in plane.received.of("finished")}
+    assert ends == {"t1": (3.0, "n2"), "t2": (None, None)}  # each start is reported once
+    texts = [(event[3], event[4]) for event in plane.received.of("output")]
     assert texts[:2] == [("stdout", "hello\n"), ("stderr", "oh\n")]
 
 
@@ -96,8 +96,8 @@ async def test_output_comes_as_it_is_printed(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1")])
     agent.say(m.OUTPUT, {"id": "t1", "attempt": 1, "parts": [["stdout", "a"], ["stdout", "b"]]})
-    await plane.heard.until("output", 2)
-    assert [event[4] for event in plane.heard.of("output")] == ["a", "b"]
+    await plane.received.until("output", 2)
+    assert [event[4] for event in plane.received.of("output")] == ["a", "b"]
 
 
 async def test_a_failure_keeps_its_class_text_and_traceback(plane: Plane) -> None:
@@ -112,8 +112,8 @@ async def test_a_failure_keeps_its_class_text_and_traceback(plane: Plane) -> Non
         message="bad",
         traceback="Traceback …",
     )
-    await plane.heard.until("finished")
-    result = plane.heard.result("t1")
+    await plane.received.until("finished")
+    result = plane.received.result("t1")
     assert (result.status, result.failure, result.error_type) == ("failed", FailureClass.USER, "ValueError")
     assert (result.message, result.traceback, result.payload) == ("bad", "Traceback …", b"pickled error")
 
@@ -122,9 +122,9 @@ async def test_a_batch_of_results_is_one_message_and_one_acknowledgement(plane: 
     link, agent = await plane.pair()
     link.submit([call(f"t{number}") for number in range(100)])
     agent.finish(*((f"t{number}", 1) for number in range(100)))
-    await plane.heard.until("finished", 100)
+    await plane.received.until("finished", 100)
     await agent.until(m.ACK)
-    assert [result.task_id for result in plane.heard.results()] == [f"t{number}" for number in range(100)]
+    assert [result.task_id for result in plane.received.results()] == [f"t{number}" for number in range(100)]
     assert len(agent.of(m.ACK)) == 1
 
 
@@ -196,20 +196,20 @@ async def test_cancel_sends_a_request_and_the_result_ends_the_call(plane: Plane)
     link, agent = await plane.pair()
     link.submit([call("t1")])
     agent.accept(T1)
-    await plane.heard.until("accepted")
+    await plane.received.until("accepted")
     link.cancel("t1", 1, force=True)
     assert (await agent.until(m.CANCEL)).head == {"id": "t1", "attempt": 1, "force": True}
-    assert plane.heard.results() == []
+    assert plane.received.results() == []
     agent.finish(T1, payload=b"", status="cancelled")
-    await plane.heard.until("finished")
-    assert plane.heard.result("t1").status == "cancelled"
+    await plane.received.until("finished")
+    assert plane.received.result("t1").status == "cancelled"
 
 
 async def test_cancel_of_unknown_or_finished_calls_is_ignored(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1")])
     agent.finish(T1)
-    await plane.heard.until("finished")
+    await plane.received.until("finished")
     link.cancel("t1", 1, force=False)
     link.cancel("never", 1, force=False)
     await link.health(60)
@@ -223,10 +223,10 @@ async def test_a_cancel_that_overtakes_its_large_call_is_repeated(plane: Plane) 
     link.cancel("large", 1, force=True)
     await agent.until(m.CALLS)
     agent.accept(("large", 1))
-    await plane.heard.until("accepted")
+    await plane.received.until("accepted")
     await link.health(60)
-    position = agent.heard.index(agent.of(m.CALLS)[0])
-    after = [message.head for message in agent.heard[position:] if message.kind == m.CANCEL]
+    position = agent.received.index(agent.of(m.CALLS)[0])
+    after = [message.head for message in agent.received[position:] if message.kind == m.CANCEL]
     assert after == [{"id": "large", "attempt": 1, "force": True}]
 
 
@@ -266,7 +266,7 @@ async def test_a_silent_agent_is_a_sentence_in_time(plane: Plane) -> None:
 async def test_a_snapshot_is_requested_and_reported_to_the_listener(plane: Plane) -> None:
     link, agent = await plane.pair()
     agent.snapshot(cpus=1.0)
-    await plane.heard.until("snapshot")
+    await plane.received.until("snapshot")
     asking = asyncio.create_task(link.snapshot(60))
     await agent.until(m.PROBE)
     plane.clock.time = 2000.0
@@ -275,13 +275,13 @@ async def test_a_snapshot_is_requested_and_reported_to_the_listener(plane: Plane
     assert snapshot.total() == {"CPU": 8.0}
     assert (snapshot.cluster, snapshot.source, snapshot.taken_at) == ("a", "agent", 2000.0)
     assert (snapshot.session_id, snapshot.ray_version, snapshot.arch) == ("session_1", "2.60.0", "x86_64")
-    assert plane.heard.of("snapshot")[-1][1] == snapshot
+    assert plane.received.of("snapshot")[-1][1] == snapshot
 
 
 async def test_a_silent_head_is_reported(plane: Plane) -> None:
     _, agent = await plane.pair()
     agent.say(m.HEAD, {"silent_s": 16.5})
-    assert await plane.heard.until("head_silent") == [("head_silent", plane.heard.events[0][1].cluster, 16.5)]
+    assert await plane.received.until("head_silent") == [("head_silent", plane.received.events[0][1].cluster, 16.5)]
 
 
 async def test_pings_go_both_ways(plane: Plane) -> None:
@@ -303,12 +303,12 @@ async def test_a_message_that_cannot_be_read_breaks_the_connection_and_loses_no_
     link.submit([call("t1"), call("t2")])
     agent.finish(T1)
     agent.finish(T2, status="failed", failure="of a kind nobody knows")
-    ((_, _, sentence),) = await plane.heard.until("link_down")
+    ((_, _, sentence),) = await plane.received.until("link_down")
     assert "'finished'" in sentence
-    assert [result.task_id for result in plane.heard.results()] == ["t1"]
+    assert [result.task_id for result in plane.received.results()] == ["t1"]
     plane.job_over = "it failed"
-    await plane.heard.until("finished", 2)
-    assert plane.heard.result("t2").failure is FailureClass.CLUSTER
+    await plane.received.until("finished", 2)
+    assert plane.received.result("t2").failure is FailureClass.CLUSTER
 
 
 async def test_idle_time_counts_from_the_last_use(plane: Plane) -> None:
@@ -317,7 +317,7 @@ async def test_idle_time_counts_from_the_last_use(plane: Plane) -> None:
     await asyncio.sleep(0.05)
     assert link.idle_s == 0.0
     agent.finish(T1)
-    await plane.heard.until("finished")
+    await plane.received.until("finished")
     first = link.idle_s
     await asyncio.sleep(0.05)
     assert 0 <= first < link.idle_s
@@ -327,7 +327,9 @@ async def test_before_the_agent_joined_there_is_no_info() -> None:
     async def never() -> None:
         return None
 
-    link = AgentLink("a", "x", Heard(), FakeClock(), heartbeat_s=5, lease_s=45, lost_after_s=60, death_reason=never)
+    link = AgentLink(
+        "a", "x", RecordingListener(), FakeClock(), heartbeat_s=5, lease_s=45, lost_after_s=60, death_reason=never
+    )
     with pytest.raises(ClusterConnectionError, match="has not joined"):
         _ = link.info
     await link.close("over")
@@ -338,11 +340,11 @@ async def test_a_call_that_cannot_be_encoded_is_refused_and_harms_no_other(plane
     wrong = call("wrong", runtime_env={"worker_process_setup_hook": print})
     link.submit([call("t1"), wrong, call("t2")])
     await eventually(lambda: agent.calls() == [T1, T2])
-    result = plane.heard.result("wrong")
+    result = plane.received.result("wrong")
     assert (result.status, result.failure, result.code) == ("failed", FailureClass.PERMANENT, "NOT_SENDABLE")
     assert "runtime_env must be plain data" in result.message
     agent.finish(T1, T2)
-    await plane.heard.until("finished", 3)
+    await plane.received.until("finished", 3)
     assert link.idle_s > 0, "nothing is owed"
     assert unknown_functions(agent.of(m.CALLS)) == []
 
@@ -352,8 +354,8 @@ async def test_a_call_that_is_too_large_to_be_sent_is_refused(plane: Plane, monk
     monkeypatch.setattr(frames, "MAX_MESSAGE_BYTES", 1000)
     link.submit([call("large", arguments=b"x" * 2000), call("t1")])
     await eventually(lambda: agent.calls() == [T1])
-    assert plane.heard.result("large").code == "NOT_SENDABLE"
-    assert "2" in plane.heard.result("large").message
+    assert plane.received.result("large").code == "NOT_SENDABLE"
+    assert "2" in plane.received.result("large").message
 
 
 async def test_a_function_that_the_agent_has_dropped_is_sent_again_with_the_call(plane: Plane) -> None:
@@ -370,8 +372,8 @@ async def test_a_function_that_the_agent_has_dropped_is_sent_again_with_the_call
     assert again.blobs[again.head["calls"][0]["fn_blob"]] == b"f"
     assert again.head["calls"][1]["fn_blob"] is None
     agent.finish(T1, T2, T3)
-    await plane.heard.until("finished", 3)
-    assert plane.heard.story("t2") == ["finished"]
+    await plane.received.until("finished", 3)
+    assert plane.received.kinds_of("t2") == ["finished"]
 
 
 async def test_an_error_of_the_listener_ends_the_connection_and_pending_calls_are_watched(
@@ -384,20 +386,20 @@ async def test_an_error_of_the_listener_ends_the_connection_and_pending_calls_ar
         raise AttributeError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr(plane.heard, "started", broken)
+        patch.setattr(plane.received, "started", broken)
         agent.start(T1)
-        await plane.heard.until("link_down")
+        await plane.received.until("link_down")
     plane.job_over = "it failed"
-    await plane.heard.until("finished")
+    await plane.received.until("finished")
 
 
 async def test_observed_use_is_part_of_the_snapshot(plane: Plane) -> None:
     _, agent = await plane.pair()
     agent.say(m.SNAPSHOT, {"nodes": [], "observed": {"cpu": 0.5, "memory": 0.25}})
     agent.snapshot()
-    await plane.heard.until("snapshot", 2)
-    told = [event[1].observed for event in plane.heard.of("snapshot")]
-    assert told == [{"cpu": 0.5, "memory": 0.25}, None]
+    await plane.received.until("snapshot", 2)
+    reported = [event[1].observed for event in plane.received.of("snapshot")]
+    assert reported == [{"cpu": 0.5, "memory": 0.25}, None]
 
 
 async def test_output_of_a_finished_call_is_not_reported(plane: Plane) -> None:
@@ -405,6 +407,6 @@ async def test_output_of_a_finished_call_is_not_reported(plane: Plane) -> None:
     link.submit([call("t1")])
     agent.finish(T1)
     agent.say(m.OUTPUT, {"id": "t1", "attempt": 1, "parts": [["stdout", "late"]]})
-    await plane.heard.until("finished")
+    await plane.received.until("finished")
     await link.health(60)
-    assert plane.heard.of("output") == []
+    assert plane.received.of("output") == []

@@ -26,12 +26,12 @@ async def test_when_the_agents_job_has_ended_all_calls_are_finished_and_the_link
     link.submit([call("t1"), call("t2"), call("t3")])
     link.cancel("t3", 1, force=False)
     agent.accept(T1)
-    await plane.heard.until("accepted")
+    await plane.received.until("accepted")
     plane.job_over = "exit code 137"
     await agent.cut()
-    await plane.heard.until("link_closed")
+    await plane.received.until("link_closed")
     for task_id in ("t1", "t2"):
-        result = plane.heard.result(task_id)
+        result = plane.received.result(task_id)
         assert (result.status, result.failure, result.error_type) == (
             "failed",
             FailureClass.CLUSTER,
@@ -39,8 +39,8 @@ async def test_when_the_agents_job_has_ended_all_calls_are_finished_and_the_link
         )
         assert "exit code 137" in result.message
         assert result.code == "CLUSTER_LOST"
-    assert plane.heard.result("t3").status == "cancelled", "what was to be cancelled is over, as asked"
-    assert plane.heard.kinds()[-1] == "link_closed"
+    assert plane.received.result("t3").status == "cancelled", "what was to be cancelled is over, as asked"
+    assert plane.received.kinds()[-1] == "link_closed"
     assert link.ended.is_set()
 
 
@@ -49,9 +49,9 @@ async def test_a_silent_agent_is_dead_when_its_lease_has_expired(plane: Plane) -
     link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.6)
     link.submit([call("t1")])
     await agent.cut()
-    await plane.heard.until("link_closed")
+    await plane.received.until("link_closed")
     assert time.monotonic() - began >= 0.6
-    result = plane.heard.result("t1")
+    result = plane.received.result("t1")
     assert result.failure is FailureClass.CLUSTER
     assert "for 0.6 s" in result.message
     assert "after 0.2 s" in result.message
@@ -60,7 +60,7 @@ async def test_a_silent_agent_is_dead_when_its_lease_has_expired(plane: Plane) -
 async def test_missed_heartbeats_break_the_connection(plane: Plane) -> None:
     link, agent = await plane.pair(heartbeat_s=0.1)
     agent.mute = True
-    ((_, cluster, sentence),) = await plane.heard.until("link_down")
+    ((_, cluster, sentence),) = await plane.received.until("link_down")
     assert cluster == "a"
     assert "the agent sent nothing for" in sentence
     assert not link.connected
@@ -69,7 +69,7 @@ async def test_missed_heartbeats_break_the_connection(plane: Plane) -> None:
 async def test_an_agent_that_answers_is_not_given_up(plane: Plane) -> None:
     link, _ = await plane.pair(heartbeat_s=1.0)
     await asyncio.sleep(4.0)
-    assert plane.heard.kinds() == ["link_up"]
+    assert plane.received.kinds() == ["link_up"]
     assert link.connected
 
 
@@ -81,24 +81,24 @@ async def test_the_lease_counts_from_the_last_message_that_the_agent_may_have_re
     agent.say(m.PING, {"t": 1.0})
     await agent.until(m.PONG)
     await agent.cut()
-    await plane.heard.until("link_closed")
+    await plane.received.until("link_closed")
     assert 2.0 <= time.monotonic() - asked < 30
 
 
 async def test_the_agents_job_is_ended_before_its_calls_are_declared_dead(plane: Plane) -> None:
-    story: list[str] = []
+    explanation: list[str] = []
 
     async def stop_agent() -> None:
-        story.append(f"ending, {len(plane.heard.results())} answered")
+        explanation.append(f"ending, {len(plane.received.results())} answered")
         await asyncio.sleep(0.1)
-        story.append(f"ended, {len(plane.heard.results())} answered")
+        explanation.append(f"ended, {len(plane.received.results())} answered")
 
     link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, stop_agent=stop_agent)
     link.submit([call("t1")])
     await agent.cut()
-    await plane.heard.until("link_closed")
-    assert story == ["ending, 0 answered", "ended, 0 answered"]
-    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
+    await plane.received.until("link_closed")
+    assert explanation == ["ending, 0 answered", "ended, 0 answered"]
+    assert plane.received.result("t1").failure is FailureClass.CLUSTER
 
 
 async def test_an_agent_that_returns_while_its_job_is_being_ended_stays_outside(plane: Plane) -> None:
@@ -115,7 +115,7 @@ async def test_an_agent_that_returns_while_its_job_is_being_ended_stays_outside(
         await agent.dial()
     assert not link.connected
     go_on.set()
-    await plane.heard.until("link_closed")
+    await plane.received.until("link_closed")
 
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])
@@ -132,11 +132,11 @@ async def test_a_job_that_cannot_be_ended_does_not_keep_its_calls_waiting(
     link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, stop_agent=stop_agent)
     link.submit([call("t1")])
     await agent.cut()
-    await plane.heard.until("link_closed")
-    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
+    await plane.received.until("link_closed")
+    assert plane.received.result("t1").failure is FailureClass.CLUSTER
 
 
-async def test_one_look_that_finds_no_job_is_not_enough(plane: Plane) -> None:
+async def test_one_poll_that_finds_no_job_is_not_enough(plane: Plane) -> None:
     """A head that is just coming up may know of no jobs for a moment."""
     answers = ["it knows nothing of it", None, "it knows nothing of it", None, None]
 
@@ -149,7 +149,7 @@ async def test_one_look_that_finds_no_job_is_not_enough(plane: Plane) -> None:
     await eventually(lambda: not answers)
     await asyncio.sleep(0.1)
     assert not link.ended.is_set()
-    assert plane.heard.results() == []
+    assert plane.received.results() == []
 
 
 async def test_a_connection_that_is_given_up_delivers_nothing_more(plane: Plane) -> None:
@@ -159,7 +159,7 @@ async def test_a_connection_that_is_given_up_delivers_nothing_more(plane: Plane)
     assert agent._reading is not None
     agent._reading.cancel()  # it reads nothing, so that our buffers fill
     link.submit([call("t1", arguments=b"x" * (64 * CHUNK_BYTES))])
-    await plane.heard.until("link_down")
+    await plane.received.until("link_down")
     assert agent._connection is not None
     received = 0
     with contextlib.suppress(ConnectionResetError):
@@ -172,14 +172,14 @@ async def test_a_short_return_renews_the_lease(plane: Plane) -> None:
     """Down, back for a moment, down again: the second silence counts from the second break."""
     _, agent = await plane.pair(heartbeat_s=0.5, lease_s=0.5, lost_after_s=4.0)
     await agent.cut()
-    await plane.heard.until("link_down")
+    await plane.received.until("link_down")
     await asyncio.sleep(1.0)
     returning = time.monotonic()
     await agent.dial()
-    await plane.heard.until("link_up", 2)
+    await plane.received.until("link_up", 2)
     await agent.cut()
-    await plane.heard.until("link_down", 2)
-    await plane.heard.until("link_closed")
+    await plane.received.until("link_down", 2)
+    await plane.received.until("link_closed")
     assert time.monotonic() - returning >= 4.0
 
 
@@ -187,14 +187,14 @@ async def test_an_agent_that_returns_in_time_is_not_declared_dead(plane: Plane) 
     link, agent = await plane.pair(heartbeat_s=1.0, lease_s=0.3, lost_after_s=3.0)
     link.submit([call("t1")])
     await agent.cut()
-    await plane.heard.until("link_down")
+    await plane.received.until("link_down")
     await agent.dial()
-    await plane.heard.until("link_up", 2)
+    await plane.received.until("link_up", 2)
     await asyncio.sleep(3.5)
     assert not link.ended.is_set()
     agent.finish(T1)
-    await plane.heard.until("finished")
-    assert plane.heard.result("t1").status == "succeeded"
+    await plane.received.until("finished")
+    assert plane.received.result("t1").status == "succeeded"
 
 
 async def test_a_dashboard_that_fails_in_a_new_way_does_not_stop_the_watch(plane: Plane) -> None:
@@ -208,9 +208,9 @@ async def test_a_dashboard_that_fails_in_a_new_way_does_not_stop_the_watch(plane
     link, agent = await plane.pair(death_reason=broken, heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3)
     link.submit([call("t1")])
     await agent.cut()
-    await plane.heard.until("link_closed")
+    await plane.received.until("link_closed")
     assert asked > 1
-    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
+    assert plane.received.result("t1").failure is FailureClass.CLUSTER
 
 
 async def test_close_sends_close_and_finishes_all_calls(plane: Plane) -> None:
@@ -221,10 +221,10 @@ async def test_close_sends_close_and_finishes_all_calls(plane: Plane) -> None:
     assert (await agent.until(m.CLOSE)).head == {"sentence": "the control plane ends"}
     await agent.close()
     await closing
-    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
-    assert "the control plane ends" in plane.heard.result("t1").message
-    assert plane.heard.result("t2").status == "cancelled"
-    assert plane.heard.kinds()[-1] == "link_closed"
+    assert plane.received.result("t1").failure is FailureClass.CLUSTER
+    assert "the control plane ends" in plane.received.result("t1").message
+    assert plane.received.result("t2").status == "cancelled"
+    assert plane.received.kinds()[-1] == "link_closed"
 
 
 async def test_an_answer_that_comes_while_closing_still_counts(plane: Plane) -> None:
@@ -233,10 +233,10 @@ async def test_an_answer_that_comes_while_closing_still_counts(plane: Plane) -> 
     closing = asyncio.create_task(link.close("bye"))
     await agent.until(m.CLOSE)
     agent.finish(T1)
-    await plane.heard.until("finished")
+    await plane.received.until("finished")
     await agent.close()
     await closing
-    assert plane.heard.result("t1").status == "succeeded"
+    assert plane.received.result("t1").status == "succeeded"
 
 
 async def test_close_is_idempotent_and_does_not_wait_for_ever(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,18 +245,18 @@ async def test_close_is_idempotent_and_does_not_wait_for_ever(plane: Plane, monk
     link.submit([call("t1")])
     await asyncio.gather(link.close("one"), link.close("two"))
     await link.close("three")
-    assert len(plane.heard.of("link_closed")) == 1
-    assert len(plane.heard.results()) == 1
+    assert len(plane.received.of("link_closed")) == 1
+    assert len(plane.received.results()) == 1
 
 
 async def test_a_call_given_to_a_closed_link_is_answered_at_once(plane: Plane) -> None:
     link, agent = await plane.pair()
     await agent.cut()
-    await plane.heard.until("link_down")
+    await plane.received.until("link_down")
     await link.close("bye")
     link.submit([call("t1")])
     link.cancel("t1", 1, force=False)
-    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
+    assert plane.received.result("t1").failure is FailureClass.CLUSTER
 
 
 async def test_no_event_is_reported_after_the_end(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,14 +264,14 @@ async def test_no_event_is_reported_after_the_end(plane: Plane, monkeypatch: pyt
     link, agent = await plane.pair()
     link.submit([call("t1")])
     await link.close("bye")
-    seen = list(plane.heard.events)
+    seen = list(plane.received.events)
     agent.accept(T1)
     agent.start(T1)
     agent.finish(T1)
     agent.snapshot()
     agent.say(m.OUTPUT, {"id": "t1", "attempt": 1, "parts": [["stdout", "late"]]})
     await asyncio.sleep(0.1)
-    assert plane.heard.events == seen
+    assert plane.received.events == seen
 
 
 @pytest.mark.usefixtures("leak_check")
@@ -293,7 +293,7 @@ async def test_an_absence_is_announced_and_confirmed_by_the_agent(plane: Plane) 
     assert not parking.done()
     agent.say(m.AWAY, {})
     assert await asyncio.wait_for(parking, 60)
-    assert plane.heard.kinds() == ["link_up"], "nobody is told anything"
+    assert plane.received.kinds() == ["link_up"], "nothing is reported"
 
 
 async def test_an_unconfirmed_absence_times_out(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,19 +306,19 @@ async def test_an_announced_absence_extends_the_lease(plane: Plane) -> None:
     began = time.monotonic()
     link = plane.link(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, inherited=True, away_s=0.6)
     link.adopt("t1", 1)
-    await plane.heard.until("link_closed")
+    await plane.received.until("link_closed")
     assert time.monotonic() - began >= 0.9
-    assert "for 0.9 s" in plane.heard.result("t1").message
-    assert "after 0.8 s" in plane.heard.result("t1").message
+    assert "for 0.9 s" in plane.received.result("t1").message
+    assert "after 0.8 s" in plane.received.result("t1").message
 
 
 async def test_an_agent_has_returned_only_after_its_first_ping(plane: Plane) -> None:
-    """The welcome was lost on its way: the agent goes on for as long as it was told before."""
+    """The welcome was lost on its way: the agent goes on for as long as it was granted before."""
     began = time.monotonic()
     link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, inherited=True, away_s=0.6)
     link.adopt("t1", 1)
     await agent.cut()
-    await plane.heard.until("link_closed")
+    await plane.received.until("link_closed")
     assert time.monotonic() - began >= 0.9
     assert not link.lease_renewed.is_set()
 
@@ -328,7 +328,7 @@ async def test_an_absence_is_announced_again_after_a_reconnect(plane: Plane) -> 
     announcing = asyncio.create_task(link.announce_absence(600.0))
     await agent.until(m.AWAY)
     await agent.cut()
-    agent.heard.clear()
+    agent.received.clear()
     await agent.dial()
     assert (await agent.until(m.AWAY)).head == {"seconds": 600.0}
     agent.say(m.AWAY, {})
@@ -341,5 +341,5 @@ async def test_once_it_is_back_its_lease_is_as_short_as_any(plane: Plane) -> Non
     agent.say(m.PING, {"t": 1.0})
     await link.lease_renewed.wait()
     await agent.cut()
-    await asyncio.wait_for(plane.heard.until("link_closed"), 60)
-    assert "for 0.3 s" in plane.heard.result("t1").message
+    await asyncio.wait_for(plane.received.until("link_closed"), 60)
+    assert "for 0.3 s" in plane.received.result("t1").message

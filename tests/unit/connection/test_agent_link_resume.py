@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
@@ -15,18 +17,18 @@ T1, T2, T3 = ("t1", 1), ("t2", 1), ("t3", 1)
 
 async def come_back(plane: Plane, link: AgentLink, agent: ScriptedAgent) -> list[list[object]]:
     """After a cut: dial again; returns the keys of RESUME."""
-    agent.heard.clear()
-    ups = len(plane.heard.of("link_up"))
+    agent.received.clear()
+    ups = len(plane.received.of("link_up"))
     await agent.dial()
-    await plane.heard.until("link_up", ups + 1)
+    await plane.received.until("link_up", ups + 1)
     keys: list[list[object]] = (await agent.until(m.RESUME)).head["keys"]
     return keys
 
 
 async def cut(plane: Plane, link: AgentLink, agent: ScriptedAgent) -> None:
-    downs = len(plane.heard.of("link_down"))
+    downs = len(plane.received.of("link_down"))
     await agent.cut()
-    await plane.heard.until("link_down", downs + 1)
+    await plane.received.until("link_down", downs + 1)
     assert not link.connected
 
 
@@ -41,19 +43,19 @@ async def test_unanswered_calls_are_listed_and_nothing_is_answered_meanwhile(pla
     link.submit([call("t1"), call("t2"), call("t3")])
     agent.accept(T1, T2, T3)
     agent.finish(T1)
-    await plane.heard.until("finished")
+    await plane.received.until("finished")
     await cut(plane, link, agent)
-    assert [event[0] for event in plane.heard.events][-1] == "link_down"
-    assert "'a'" in plane.heard.of("link_down")[0][2]
+    assert [event[0] for event in plane.received.events][-1] == "link_down"
+    assert "'a'" in plane.received.of("link_down")[0][2]
     assert await come_back(plane, link, agent) == [["t2", 1], ["t3", 1]]
-    assert len(plane.heard.results()) == 1
+    assert len(plane.received.results()) == 1
 
 
 async def test_calls_that_never_arrived_are_sent_again_once(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1"), call("t2")])
     agent.accept(T1)
-    await plane.heard.until("accepted")
+    await plane.received.until("accepted")
     await cut(plane, link, agent)
     link.submit([call("t3", function=b"other")])
     assert await come_back(plane, link, agent) == [["t1", 1], ["t2", 1], ["t3", 1]]
@@ -65,8 +67,8 @@ async def test_calls_that_never_arrived_are_sent_again_once(plane: Plane) -> Non
     bench = [message.blobs[head["fn_blob"]] for head in message.head["calls"]]
     assert bench == [b"fn", b"other"], "a new connection knows no function"
     agent.finish(T1, T2, T3)
-    await plane.heard.until("finished", 3)
-    assert sorted(result.task_id for result in plane.heard.results()) == ["t1", "t2", "t3"]
+    await plane.received.until("finished", 3)
+    assert sorted(result.task_id for result in plane.received.results()) == ["t1", "t2", "t3"]
 
 
 async def test_a_call_that_was_cancelled_before_it_arrived_is_answered_cancelled(plane: Plane) -> None:
@@ -74,12 +76,12 @@ async def test_a_call_that_was_cancelled_before_it_arrived_is_answered_cancelled
     await cut(plane, link, agent)
     link.submit([call("t1")])
     link.cancel("t1", 1, force=False)
-    assert plane.heard.results() == [], "it may have arrived: only the agent knows"
+    assert plane.received.results() == [], "it may have arrived: only the agent knows"
     assert await come_back(plane, link, agent) == [["t1", 1]]
     assert (await agent.until(m.CANCEL)).head == {"id": "t1", "attempt": 1, "force": False}
     agent.say(m.UNKNOWN, {"keys": [["t1", 1]]})
-    await plane.heard.until("finished")
-    assert plane.heard.result("t1").status == "cancelled"
+    await plane.received.until("finished")
+    assert plane.received.result("t1").status == "cancelled"
     await link.health(5)
     assert agent.calls() == []
 
@@ -88,7 +90,7 @@ async def test_a_cancel_during_the_cut_reaches_a_call_that_had_arrived(plane: Pl
     link, agent = await plane.pair()
     link.submit([call("t1"), call("t2")])
     agent.accept(T1, T2)
-    await plane.heard.until("accepted", 2)
+    await plane.received.until("accepted", 2)
     await cut(plane, link, agent)
     link.cancel("t1", 1, force=True)
     await come_back(plane, link, agent)
@@ -96,8 +98,8 @@ async def test_a_cancel_during_the_cut_reaches_a_call_that_had_arrived(plane: Pl
     agent.accept(T1, T2)
     agent.finish(T1, payload=b"", status="cancelled")
     agent.finish(T2)
-    await plane.heard.until("finished", 2)
-    assert (plane.heard.result("t1").status, plane.heard.result("t2").status) == ("cancelled", "succeeded")
+    await plane.received.until("finished", 2)
+    assert (plane.received.result("t1").status, plane.received.result("t2").status) == ("cancelled", "succeeded")
 
 
 async def test_a_result_that_comes_again_after_the_reconnect_settles_once(plane: Plane) -> None:
@@ -105,24 +107,24 @@ async def test_a_result_that_comes_again_after_the_reconnect_settles_once(plane:
     link, agent = await plane.pair()
     link.submit([call("t1")])
     agent.finish(T1)
-    await plane.heard.until("finished")
+    await plane.received.until("finished")
     await cut(plane, link, agent)
     assert await come_back(plane, link, agent) == []
     agent.finish(T1)
     assert (await agent.until(m.ACK)).head["keys"] == [["t1", 1]]
-    assert len(plane.heard.results()) == 1
+    assert len(plane.received.results()) == 1
 
 
 async def test_an_accepted_call_that_the_agent_does_not_know_any_more_is_lost_not_run_again(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1")])
     agent.accept(T1)
-    await plane.heard.until("accepted")
+    await plane.received.until("accepted")
     await cut(plane, link, agent)
     await come_back(plane, link, agent)
     agent.say(m.UNKNOWN, {"keys": [["t1", 1]]})
-    await plane.heard.until("finished")
-    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
+    await plane.received.until("finished")
+    assert plane.received.result("t1").failure is FailureClass.CLUSTER
     assert agent.calls() == []
 
 
@@ -135,9 +137,9 @@ async def test_an_agent_may_dial_again_before_we_noticed_the_break(plane: Plane)
     assert await come_back(plane, link, agent) == [["t1", 1]]  # nobody listens to the old connection any more
     agent.accept(T1)
     agent.finish(T1)
-    await plane.heard.until("finished")
-    assert plane.heard.story("t1") == ["accepted", "finished"]
-    assert plane.heard.of("link_down") == []
+    await plane.received.until("finished")
+    assert plane.received.kinds_of("t1") == ["accepted", "finished"]
+    assert plane.received.of("link_down") == []
     assert link.connected
     assert old is not None
     await old  # the old connection was hung up by the link
@@ -155,8 +157,8 @@ async def test_a_link_survives_many_cuts(plane: Plane) -> None:
         agent.say(m.UNKNOWN, {"keys": unknown})
         await eventually(lambda keys=keys: len(agent.calls()) == len(keys))
     agent.finish(*((f"t{number}", 1) for number in range(5)))
-    await plane.heard.until("finished", 5)
-    assert all(plane.heard.story(f"t{number}").count("finished") == 1 for number in range(5))
+    await plane.received.until("finished", 5)
+    assert all(plane.received.kinds_of(f"t{number}").count("finished") == 1 for number in range(5))
 
 
 async def test_a_call_that_cannot_be_encoded_is_refused_when_the_agent_is_back_and_the_link_goes_on(
@@ -167,11 +169,11 @@ async def test_a_call_that_cannot_be_encoded_is_refused_when_the_agent_is_back_a
     link.submit([call("wrong", runtime_env={"hook": print}), call("t1")])
     keys = await come_back(plane, link, agent)
     agent.say(m.UNKNOWN, {"keys": keys})
-    await plane.heard.until("finished")
-    assert plane.heard.result("wrong").code == "NOT_SENDABLE"
+    await plane.received.until("finished")
+    assert plane.received.result("wrong").code == "NOT_SENDABLE"
     await eventually(lambda: agent.calls() == [T1])
     assert await link.health(5) < 5
-    assert len(plane.heard.of("link_down")) == 1
+    assert len(plane.received.of("link_down")) == 1
 
 
 async def test_a_start_that_is_repeated_after_a_reconnect_is_reported_once(plane: Plane) -> None:
@@ -179,14 +181,14 @@ async def test_a_start_that_is_repeated_after_a_reconnect_is_reported_once(plane
     link.submit([call("t1"), call("t2")])
     agent.accept(T1, T2)
     agent.start(T1)
-    await plane.heard.until("started")
+    await plane.received.until("started")
     await cut(plane, link, agent)
     await come_back(plane, link, agent)
     agent.accept(T1, T2)
     agent.start(T1, T2)
-    await plane.heard.until("started", 2)
-    assert plane.heard.story("t1") == ["accepted", "started"]
-    assert plane.heard.story("t2") == ["accepted", "started"]
+    await plane.received.until("started", 2)
+    assert plane.received.kinds_of("t1") == ["accepted", "started"]
+    assert plane.received.kinds_of("t2") == ["accepted", "started"]
 
 
 # ---- calls that the process before ours has sent
@@ -199,9 +201,9 @@ async def test_a_call_of_the_previous_process_is_requested_and_its_result_report
     agent.accept(T1)
     agent.start(T1)
     agent.finish(T1)
-    await plane.heard.until("finished")
-    assert [result.task_id for result in plane.heard.results()] == ["t1"]
-    assert plane.heard.of("accepted") == plane.heard.of("started") == []  # that was known
+    await plane.received.until("finished")
+    assert [result.task_id for result in plane.received.results()] == ["t1"]
+    assert plane.received.of("accepted") == plane.received.of("started") == []  # that was known
     assert agent.calls() == []
 
 
@@ -210,8 +212,8 @@ async def test_a_call_of_the_process_before_that_the_agent_does_not_know_is_lost
     link.adopt(*T1)
     await agent.until(m.RESUME)
     agent.say(m.UNKNOWN, {"keys": [["t1", 1]]})
-    await plane.heard.until("finished")
-    (result,) = plane.heard.results()
+    await plane.received.until("finished")
+    (result,) = plane.received.results()
     assert (result.status, result.failure) == ("failed", FailureClass.CLUSTER)
     assert agent.calls() == []
 
@@ -226,10 +228,10 @@ async def test_a_call_of_the_previous_process_is_requested_after_the_reconnect(p
 
 
 async def test_a_call_of_the_previous_process_is_lost_with_an_ended_link(plane: Plane) -> None:
-    link, _ = await plane.pair()
-    await link.close("enough")
+    link, agent = await plane.pair()
+    await asyncio.gather(link.close("enough"), agent.close_when_asked())
     link.adopt(*T1)
-    (result,) = plane.heard.results()
+    (result,) = plane.received.results()
     assert (result.task_id, result.failure) == ("t1", FailureClass.CLUSTER)
 
 
@@ -237,30 +239,30 @@ async def test_a_call_of_the_previous_process_is_lost_with_an_ended_link(plane: 
 
 
 async def test_an_answer_is_acknowledged_only_when_it_is_kept(plane: Plane) -> None:
-    plane.heard.slow = True
+    plane.received.slow = True
     link, agent = await plane.pair()
     link.submit([call("t1"), call("t2")])
     agent.accept(T1, T2)
     agent.finish(T1)
-    await plane.heard.until("finished")
+    await plane.received.until("finished")
     await link.health(5)
     assert agent.of(m.ACK) == []
-    plane.heard.keep()
+    plane.received.keep()
     assert (await agent.until(m.ACK)).head["keys"] == [["t1", 1]]
 
 
 async def test_a_result_that_is_repeated_before_it_is_durable_is_reported_once(plane: Plane) -> None:
-    plane.heard.slow = True
+    plane.received.slow = True
     link, agent = await plane.pair()
     link.submit([call("t1")])
     agent.accept(T1)
     agent.finish(T1)
-    await plane.heard.until("finished")
+    await plane.received.until("finished")
     await cut(plane, link, agent)
     assert await come_back(plane, link, agent) == []
     agent.finish(T1)
-    await eventually(lambda: len(plane.heard.kept_later) == 2)
+    await eventually(lambda: len(plane.received.kept_later) == 2)
     assert agent.of(m.ACK) == []
-    plane.heard.keep()
+    plane.received.keep()
     await agent.until(m.ACK)
-    assert len(plane.heard.results()) == 1
+    assert len(plane.received.results()) == 1

@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection imp
 KEY = ("t1", 1)
 
 
-class Desk:
+class FakeGateway:
     """A reporter, the connection it has or has not, and what went out."""
 
     def __init__(self) -> None:
@@ -45,45 +45,45 @@ class Desk:
 
 
 def test_start_and_output_during_a_disconnect_are_sent_after_it_in_order() -> None:
-    desk = Desk()
-    desk.print("before ")
-    desk.backlog = None
-    desk.reporter.started(KEY, desk.report, 5.0, "n1")
-    desk.print("during ")
-    desk.backlog = 0
-    desk.print("after ")
-    assert desk.text() == "before ", "what was kept goes first"
-    desk.reporter.resend([(KEY, desk.report)])
-    desk.print("later")
-    assert (m.STARTED, {"calls": [["t1", 1, 5.0, "n1"]]}) in desk.sent
-    assert desk.text() == "before during after later"
-    assert (desk.report.chunks, desk.report.dropped) == (4, 0)
+    service = FakeGateway()
+    service.print("before ")
+    service.backlog = None
+    service.reporter.started(KEY, service.report, 5.0, "n1")
+    service.print("during ")
+    service.backlog = 0
+    service.print("after ")
+    assert service.text() == "before ", "what was kept goes first"
+    service.reporter.resend([(KEY, service.report)])
+    service.print("later")
+    assert (m.STARTED, {"calls": [["t1", 1, 5.0, "n1"]]}) in service.sent
+    assert service.text() == "before during after later"
+    assert (service.report.chunks, service.report.dropped) == (4, 0)
 
 
 def test_kept_output_is_bounded_and_the_rest_is_counted() -> None:
-    desk = Desk()
-    desk.backlog = None
-    desk.print("x" * (MAX_UNSENT_CHARS - 1))
-    desk.print("yy")
-    desk.print("z")
-    assert desk.report.dropped == 2
-    desk.backlog = 0
-    desk.reporter.flush(KEY, desk.report)
-    assert desk.text() == "x" * (MAX_UNSENT_CHARS - 1) + "z"
+    service = FakeGateway()
+    service.backlog = None
+    service.print("x" * (MAX_UNSENT_CHARS - 1))
+    service.print("yy")
+    service.print("z")
+    assert service.report.dropped == 2
+    service.backlog = 0
+    service.reporter.flush(KEY, service.report)
+    assert service.text() == "x" * (MAX_UNSENT_CHARS - 1) + "z"
 
 
 def test_a_full_outbox_takes_no_output_until_it_drained() -> None:
-    desk = Desk()
-    desk.backlog = BACKLOG_HIGH + 1
+    service = FakeGateway()
+    service.backlog = BACKLOG_HIGH + 1
     for _ in range(1000):
-        desk.print("x" * 1000)
-    assert desk.sent == []
-    assert desk.report.dropped == 1_000_000 - MAX_UNSENT_CHARS
-    desk.reporter.drained()
-    assert desk.sent == []
-    desk.backlog = 0
-    desk.reporter.drained()
-    assert len(desk.text()) == MAX_UNSENT_CHARS
+        service.print("x" * 1000)
+    assert service.sent == []
+    assert service.report.dropped == 1_000_000 - MAX_UNSENT_CHARS
+    service.reporter.drained()
+    assert service.sent == []
+    service.backlog = 0
+    service.reporter.drained()
+    assert len(service.text()) == MAX_UNSENT_CHARS
 
 
 @pytest.mark.parametrize("character", ["a", "\n", "é", "\U0001f600"])

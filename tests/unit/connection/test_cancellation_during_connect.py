@@ -30,12 +30,12 @@ async def listening(plane: Plane) -> AsyncIterator[Listening]:
     one.door.close()
 
 
-def when_it_stands(opens: Opens, deed: Callable[[], object]) -> Opens:
-    """As ``opens``; once it is done, and before anybody else does anything, ``deed`` is done."""
+def when_it_stands(opens: Opens, action: Callable[[], object]) -> Opens:
+    """As ``opens``; once it is done, and before anybody else does anything, ``action`` is done."""
 
     async def opening(*given: Any, **named: Any) -> Any:
         opened = await opens(*given, **named)
-        asyncio.get_running_loop().call_soon(deed)
+        asyncio.get_running_loop().call_soon(action)
         return opened
 
     return opening

@@ -73,7 +73,7 @@ def test_ways_that_are_closed_are_remembered_until_the_configuration_changes() -
     assert "10.0.0.1:4000" in third.why
     assert third.why.endswith(" (no answer). No route."), "sentences"
     assert choices.choose(both) == third
-    assert choices.choose(config(**BOTH, weight=2)).carrier == "agent", "somebody may have mended it"
+    assert choices.choose(config(**BOTH, weight=2)).carrier == "agent", "it may have been fixed"
 
 
 def test_a_way_that_was_found_closed_is_tried_again_after_some_minutes() -> None:
@@ -96,9 +96,9 @@ def test_a_way_that_was_found_closed_is_tried_again_after_some_minutes() -> None
 def test_after_all_carriers_failed_the_next_try_begins_with_the_first_and_lists_all_problems() -> None:
     choices, one = CarrierSelector(FakeClock()), config(dashboard="http://h:8265")
     assert choices.choose_after(one, "agent", CANNOT).carrier == "dial_in"
-    with pytest.raises(LinkProblem, match=r"cannot dial back to .*\. No route\.") as told:
+    with pytest.raises(LinkProblem, match=r"cannot dial back to .*\. No route\.") as reported:
         choices.choose_after(one, "dial_in", UNREACHABLE)
-    assert told.value.code == "AGENT_UNREACHABLE"
+    assert reported.value.code == "AGENT_UNREACHABLE"
     assert choices.choose(one).carrier == "agent"
 
 
@@ -114,9 +114,9 @@ def test_a_way_that_was_only_tried_because_others_are_closed_is_not_kept_if_it_f
 
 @pytest.mark.parametrize("carrier", ["agent", "dial_in", "ray_client"])
 def test_a_configured_carrier_has_no_alternative(carrier: Any) -> None:
-    with pytest.raises(LinkProblem) as told:
+    with pytest.raises(LinkProblem) as reported:
         CarrierSelector(FakeClock()).choose_after(config(**BOTH, carrier=carrier), carrier, CANNOT)
-    assert told.value is CANNOT
+    assert reported.value is CANNOT
 
 
 def test_other_problems_are_no_reason_to_go_another_way() -> None:

@@ -25,7 +25,7 @@ def _fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def reached_by_ray_client() -> tuple[Fleet, CarrierChoice]:
-    """A cluster to which all other ways are closed, and how it is told."""
+    """A cluster to which all other ways are closed, and how it is reported."""
     fleet, _ = fleet_with_two_carriers()
     await fall_back_to_ray_client(fleet)
     choice = fleet.pool.carrier("a")
@@ -50,7 +50,7 @@ async def test_the_next_process_reports_the_same_carrier_and_reason() -> None:
     (scripted,) = fleet.dashboard.agents
     scripted.join.addresses[:] = [("127.0.0.1", port)]
     await scripted.dial()
-    await after.heard.until("link_up")
+    await after.received.until("link_up")
     assert after.pool.carrier("a") == choice
     await close_fleet(after)
 
@@ -59,8 +59,8 @@ async def test_an_agent_without_a_recorded_reason_reports_its_carrier() -> None:
     fleet, _ = await reached_by_ray_client()
     (known,) = fleet.agents.values()
     after, _ = await next_process(fleet, replace(known, why=""))
-    told = after.pool.carrier("a")
-    assert told == CarrierChoice("ray_client", "its agent came this way before the restart")
+    reported = after.pool.carrier("a")
+    assert reported == CarrierChoice("ray_client", "its agent came this way before the restart")
     await close_fleet(after)
 
 
@@ -81,12 +81,12 @@ async def test_records_of_a_removed_cluster_are_dropped() -> None:
     config = fleet.pool._clusters["a"]
     fleet.pool.update({"a": config, "b": config.model_copy(update={"name": "b"})})
     assert (fleet.pool.carrier("a"), fleet.pool.other_control_planes("a")) == (choice, ("other",))
-    await asyncio.gather(fleet.pool.close_link("a", "it goes"), fleet.hang_up_when_told())
+    await asyncio.gather(fleet.pool.close_link("a", "it goes"), fleet.hang_up_when_asked())
     fleet.pool.update({})
     assert fleet.pool.other_control_planes("a") == ()
     fleet.pool.update({"a": config})
-    told = fleet.pool.carrier("a")
-    assert told is not None
-    assert told.carrier == "agent", "a cluster of that name is another one"
+    reported = fleet.pool.carrier("a")
+    assert reported is not None
+    assert reported.carrier == "agent", "a cluster of that name is another one"
     assert fleet.pool._selector._last == {}
     await close_fleet(fleet)

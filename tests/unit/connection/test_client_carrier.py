@@ -91,7 +91,7 @@ def test_only_the_nodes_own_report_proves_a_death() -> None:
     killed = "The actor is dead because it was killed by `ray.kill`."
     assert known_death(RuntimeError(died + worker)) == worker.rstrip(".")
     assert known_death(RuntimeError(died + node)) is None
-    assert known_death(RuntimeError(died + killed)) is None, "that is said when the order is given"
+    assert known_death(RuntimeError(died + killed)) is None, "that is reported when the order is given"
     assert known_death(worker) == worker.rstrip("."), "the cause that the cluster keeps is judged alike"
     assert known_death(node) is None
     assert known_death("") is None
@@ -139,21 +139,21 @@ async def test_a_gateway_without_a_connection_ends_after_half_a_minute(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("say('failed', code='HEAD_WRONG_TOKEN', sentence='it asks for a token')", False),
         ("say('phase', phase='start the gateway', makes=True); sys.exit(3)", True),
     ],
 )
 async def test_leaving_a_gateway_to_its_lease_is_logged_only_if_it_may_exist(
-    bench: CarrierBench, plane: Plane, caplog: pytest.LogCaptureFixture, text: str, told: bool
+    bench: CarrierBench, plane: Plane, caplog: pytest.LogCaptureFixture, text: str, reported: bool
 ) -> None:
     caplog.set_level("INFO")
     bench.uses(connector_python=bench.interpreter("python", text))
     with pytest.raises(LinkProblem):
         await bench.carrier.launch(plane.link(), invitation(plane))
     await bench.carrier.stop("a", "agent-1")
-    assert ("could not be stopped; its lease ends it" in caplog.text) is told
+    assert ("could not be stopped; its lease ends it" in caplog.text) is reported
 
 
 async def test_the_error_for_a_program_that_is_not_python_explains_connector_python(
@@ -169,8 +169,8 @@ async def test_the_error_for_a_program_that_is_not_python_explains_connector_pyt
 async def test_the_error_for_a_late_gateway_has_the_phase_of_its_connector(
     bench: CarrierBench, plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_carrier, "JOIN_TIMEOUT_S", 6.0)
+    monkeypatch.setattr(client_carrier, "JOIN_TIMEOUT_S", 2.5)
     text = "say('phase', phase='connect to the head'); time.sleep(1000)"
     bench.uses(connector_python=bench.interpreter("python", text))
-    with pytest.raises(LinkProblem, match="did not join within 6 s: its connector was to connect to the head"):
+    with pytest.raises(LinkProblem, match="did not join within 2.5 s: its connector was to connect to the head"):
         await bench.carrier.launch(plane.link(), invitation(plane))

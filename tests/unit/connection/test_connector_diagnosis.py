@@ -1,4 +1,4 @@
-"""What is wrong with a head's address is told before Ray is asked, and in sentences after."""
+"""What is wrong with a head's address is reported before Ray is asked, and in sentences after."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def test_a_mismatch_names_both_versions_and_the_setting() -> None:
     problem = from_connecting("h:10001", RuntimeError(MISMATCH), ("2.60.0", "3.11.7"))
     assert problem.code == "RAY_MISMATCH"
     assert "the cluster runs Ray 2.52.0 on Python 3.12.4, the connector Ray 2.60.0 on Python 3.11.7" in problem.sentence
-    told = from_connector("a", "/usr/bin/python3", problem.code, problem.sentence)
-    assert told.permanent
-    assert "connector_python" in str(told.next_step)
+    reported = from_connector("a", "/usr/bin/python3", problem.code, problem.sentence)
+    assert reported.permanent
+    assert "connector_python" in str(reported.next_step)
 
 
 DISCONNECTED = """Request can't be sent because the Ray client has already been disconnected due to an error. \
@@ -107,9 +107,9 @@ def test_a_grpc_error_is_reported_with_its_status_and_details(status: str, detai
 
 
 def test_very_long_details_are_cut() -> None:
-    said = summary_line(ConnectionError(DISCONNECTED.format(status="UNKNOWN", details="trace " * 1000)))
-    assert "UNKNOWN: trace" in said
-    assert len(said) <= 400
+    output = summary_line(ConnectionError(DISCONNECTED.format(status="UNKNOWN", details="trace " * 1000)))
+    assert "UNKNOWN: trace" in output
+    assert len(output) <= 400
 
 
 @pytest.mark.parametrize(

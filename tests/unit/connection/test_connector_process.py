@@ -93,14 +93,14 @@ async def test_a_connector_with_heartbeats_is_kept(tmp_path: Path, monkeypatch: 
 async def test_a_connector_that_never_gets_ready_is_killed_and_its_phase_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector_process, "CREATE_TIMEOUT_S", 6.0)
+    monkeypatch.setattr(connector_process, "CREATE_TIMEOUT_S", 2.5)
     script = Script(tmp_path, "say('phase', phase='connect to h:10001'); time.sleep(1000)")
     kept = ConnectorProcess(MAKE, FIND, script.command)
     failure = await kept.wait_ended()
     assert failure == connector_process.ConnectorFailure(
-        "HEAD_UNREACHABLE", "the connector took more than 6 s to connect to h:10001"
+        "HEAD_UNREACHABLE", "the connector took more than 2.5 s to connect to h:10001"
     )
-    assert script.starts() == ["make"], "whoever started it decides what comes next"
+    assert script.starts() == ["make"], "its creator decides what comes next"
 
 
 async def test_a_program_without_output_is_killed_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,17 +120,17 @@ async def test_a_real_connector_speaks_before_it_does_anything_that_may_take_lon
     with socket.create_server(("127.0.0.1", 0)) as silent:
         order = replace(FIND, head=f"127.0.0.1:{silent.getsockname()[1]}")
         kept = ConnectorProcess(order, order, lambda: Command([sys.executable, "-u", str(boot)], dict(os.environ)))
-        await eventually(lambda: kept.phase.startswith("look whether") or kept.phase == "import ray")
+        await eventually(lambda: kept.phase.startswith("check whether") or kept.phase == "import ray")
         await kept.stop()
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [("sys.exit(3)", True), ("say('phase', phase='connect to h:10001'); sys.exit(3)", False)],
 )
-async def test_a_program_that_ends_without_output_may_not_be_python(tmp_path: Path, text: str, told: bool) -> None:
+async def test_a_program_that_ends_without_output_may_not_be_python(tmp_path: Path, text: str, reported: bool) -> None:
     failure = await ConnectorProcess(MAKE, FIND, Script(tmp_path, text).command).wait_ended()
-    assert ("connector_python" in failure.next_step) is told
+    assert ("connector_python" in failure.next_step) is reported
 
 
 @pytest.mark.parametrize(

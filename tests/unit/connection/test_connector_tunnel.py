@@ -114,7 +114,7 @@ def test_a_pull_that_waits_is_woken_when_the_connection_closes() -> None:
     tunnel.theirs.close()
 
 
-def test_a_pull_without_news_comes_back_empty() -> None:
+def test_a_poll_without_changes_comes_back_empty() -> None:
     tunnel = ActorTunnel("one")
     assert tunnel.pull(100, 0.01) == b""
     tunnel.theirs.send(b"abcdef")

@@ -176,7 +176,7 @@ async def test_an_agent_whose_submission_was_slow_is_found_again(dashboard: Dash
 @pytest.mark.parametrize(
     "theirs", [None, {}, {**OURS, "rmcs_attempt": "2"}, {**OURS, "rmcs_task": "x"}, {**OURS, "rmcs_control_plane": "x"}]
 )
-async def test_somebody_elses_job_is_not_adopted(
+async def test_a_job_of_another_control_plane_is_not_adopted(
     theirs: dict[str, str] | None, dashboard: Dashboard, client: DashboardClient
 ) -> None:
     dashboard.jobs["j1"] = {"submission_id": "j1", "metadata": theirs, "status": "RUNNING"}

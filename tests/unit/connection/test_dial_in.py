@@ -102,7 +102,7 @@ async def test_a_client_without_the_key_is_rejected_by_tls(listening: Listening)
     silent = [await asyncio.open_connection(LOOPBACK, listening.number) for _ in range(20)]
     reader, writer = await asyncio.open_connection(LOOPBACK, listening.number, ssl=client_context(OTHER))
     with suppress(OSError):
-        assert await asyncio.wait_for(reader.read(), 60) == b"", "it is hung up on, whichever way that is told"
+        assert await asyncio.wait_for(reader.read(), 60) == b"", "it is hung up on, whichever way that is reported"
     writer.close()
     listening.dialled()
     connection = await listening.joins()
@@ -125,8 +125,8 @@ async def test_an_agent_knows_its_control_plane_by_the_key_and_the_other_way_rou
 async def test_the_agents_join_data_alone_admits_no_client_and_no_server(
     listening: Listening,
 ) -> None:
-    told = certificate_of(PEM)  # and the token, which is in the environment of the agent's job
-    as_agent = await asyncio.start_server(lambda *_: None, LOOPBACK, 0, ssl=server_context(OTHER, told))
+    reported = certificate_of(PEM)  # and the token, which is in the environment of the agent's job
+    as_agent = await asyncio.start_server(lambda *_: None, LOOPBACK, 0, ssl=server_context(OTHER, reported))
     number = as_agent.sockets[0].getsockname()[1]
     dialer = listening.dialled((LOOPBACK, number))
     await until(lambda: "does not have the key of our agent" in dialer.problem)
@@ -244,9 +244,9 @@ async def test_a_handshake_that_is_broken_off_closes_its_connection(listening: L
 
 async def test_a_port_that_is_taken(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listen, "PORT_TAKEN_TIMEOUT_S", 0.1)
-    with pytest.raises(CannotListen, match=f"TAKEN {LOOPBACK}:{listening.number}") as told:
+    with pytest.raises(CannotListen, match=f"TAKEN {LOOPBACK}:{listening.number}") as reported:
         await DialInServer(certificate_of(PEM)).open(LOOPBACK, listening.number)
-    problem = from_agent_log("a", "python", "", "FAILED", f"{m.LISTEN_FAILED} {told.value}")
+    problem = from_agent_log("a", "python", "", "FAILED", f"{m.LISTEN_FAILED} {reported.value}")
     assert (problem.code, problem.permanent) == ("AGENT_CANNOT_LISTEN", False)
     assert f"cannot listen at {LOOPBACK}:{listening.number} (" in problem.message
 
@@ -262,9 +262,9 @@ async def test_a_port_that_is_taken_for_a_moment_is_waited_for() -> None:
 
 
 async def test_a_forbidden_port_is_not_retried() -> None:
-    with pytest.raises(CannotListen, match=r"192\.0\.2\.1:0 \(Cannot assign") as told:  # an address of no machine
+    with pytest.raises(CannotListen, match=r"192\.0\.2\.1:0 \(Cannot assign") as reported:  # an address of no machine
         await asyncio.wait_for(DialInServer(certificate_of(PEM)).open("192.0.2.1", 0), 60)
-    assert from_agent_log("a", "python", "", "FAILED", f"{m.LISTEN_FAILED} {told.value}").permanent
+    assert from_agent_log("a", "python", "", "FAILED", f"{m.LISTEN_FAILED} {reported.value}").permanent
 
 
 @pytest.mark.parametrize("place", ["127.0.0.2", LOOPBACK])
@@ -302,5 +302,5 @@ async def test_a_machine_without_loopback_is_no_reason_not_to_listen(
         number = await door.open("10.1.2.3", 0)
     finally:
         door.close()
-    said = capsys.readouterr().out
-    assert f"not at 127.0.0.1:{number} (Cannot assign requested address)" in said
+    output = capsys.readouterr().out
+    assert f"not at 127.0.0.1:{number} (Cannot assign requested address)" in output

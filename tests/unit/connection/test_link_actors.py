@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ async def test_methods_are_answered_but_neither_accepted_nor_started(plane: Plan
     link.submit([actor()])
     agent.accept(A1)
     agent.start(A1)
-    await plane.heard.until("started")
+    await plane.received.until("started")
     link.submit([method(0), method(1)])
     message = await agent.until(m.CALLS, 2)
     first = message.head["calls"][0]
@@ -66,12 +67,12 @@ async def test_methods_are_answered_but_neither_accepted_nor_started(plane: Plan
     agent.accept(key(0), key(1))
     agent.finish(key(0), payload=b"v", at=1.0, node="n1", took=0.5, parts=[["stdout", "hello"]])
     agent.finish(key(1), payload=b"", status="failed", failure="crash", code="ACTOR_DIED", error_type="ActorDiedError")
-    await plane.heard.until("finished", 2)
-    assert plane.heard.story("m0") == plane.heard.story("m1") == ["finished"]
-    result = plane.heard.result("m0")
+    await plane.received.until("finished", 2)
+    assert plane.received.kinds_of("m0") == plane.received.kinds_of("m1") == ["finished"]
+    result = plane.received.result("m0")
     assert (result.actor_id, result.payload, result.took) == ("a1", b"v", 0.5)
-    assert plane.heard.of("output") == [("output", "a1", 2, "stdout", "hello")]
-    assert (plane.heard.result("m1").actor_id, plane.heard.result("m1").error_type) == ("a1", "ActorDiedError")
+    assert plane.received.of("output") == [("output", "a1", 2, "stdout", "hello")]
+    assert (plane.received.result("m1").actor_id, plane.received.result("m1").error_type) == ("a1", "ActorDiedError")
 
 
 async def test_a_method_waits_for_the_making_of_its_actor_to_arrive(plane: Plane) -> None:
@@ -89,16 +90,16 @@ async def test_methods_of_an_actor_that_cannot_be_sent_are_answered_over_there(p
     link, agent = await plane.pair()
     link.submit([call("a1", 2, actor=NewActor("n"), runtime_env={"hook": print}), method(0)])
     await eventually(lambda: agent.calls() == [key(0)])
-    assert plane.heard.result("a1").code == "NOT_SENDABLE"
+    assert plane.received.result("a1").code == "NOT_SENDABLE"
 
 
 async def test_a_lost_link_reports_the_actor_of_each_method_call(plane: Plane) -> None:
-    link, _ = await plane.pair()
+    link, agent = await plane.pair()
     link.submit([actor(), method(0)])
-    await link.close("over")
-    result = plane.heard.result("m0")
+    await asyncio.gather(link.close("over"), agent.close_when_asked())
+    result = plane.received.result("m0")
     assert (result.actor_id, result.failure, result.code) == ("a1", FailureClass.CLUSTER, "CLUSTER_LOST")
-    assert plane.heard.result("a1").actor_id is None
+    assert plane.received.result("a1").actor_id is None
 
 
 async def test_a_method_that_cannot_be_sent_keeps_its_number_and_is_answered_over_there(
@@ -111,16 +112,16 @@ async def test_a_method_that_cannot_be_sent_keeps_its_number_and_is_answered_ove
     (refused,) = [entry for entry in agent.entries() if entry["id"] == "m1"]
     assert refused["method"] == ["a1", 2, "f", 1]
     assert "cannot be sent" in refused["refused"]
-    assert plane.heard.results() == [], "it is answered by the agent, as any other"
+    assert plane.received.results() == [], "it is answered by the agent, as any other"
 
 
 async def test_a_method_that_was_cancelled_before_it_arrived_keeps_its_number(plane: Plane) -> None:
     link, agent = await plane.pair()
     await agent.cut()
-    await plane.heard.until("link_down")
+    await plane.received.until("link_down")
     link.submit([method(0), method(1)])
     link.cancel("m0", 1, force=False)
-    agent.heard.clear()
+    agent.received.clear()
     await agent.dial()
     await agent.until(m.RESUME)
     agent.say(m.UNKNOWN, {"keys": [["m0", 1], ["m1", 1]]})
@@ -129,17 +130,17 @@ async def test_a_method_that_was_cancelled_before_it_arrived_keeps_its_number(pl
     assert (skipped["method"], skipped["cancelled"]) == (["a1", 2, "f", 0], True)
     assert "args_blob" not in skipped
     agent.finish(key(0), payload=b"", status="cancelled")
-    await plane.heard.until("finished")
-    assert (plane.heard.result("m0").status, plane.heard.result("m0").actor_id) == ("cancelled", "a1")
+    await plane.received.until("finished")
+    assert (plane.received.result("m0").status, plane.received.result("m0").actor_id) == ("cancelled", "a1")
 
 
 async def test_output_after_the_end_of_an_actor_is_not_reported(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([actor()])
     agent.accept(A1)
-    await plane.heard.until("accepted")
+    await plane.received.until("accepted")
     link.submit([method(0)])
     agent.finish(A1, payload=b"")
     agent.finish(key(0), parts=[["stdout", "late"]])
-    await plane.heard.until("finished", 2)
-    assert plane.heard.of("output") == []
+    await plane.received.until("finished", 2)
+    assert plane.received.of("output") == []

@@ -48,7 +48,7 @@ async def test_the_life_travels_with_the_call_unless_it_is_0(plane: Plane) -> No
 async def test_the_life_travels_with_a_number_that_is_not_called(plane: Plane) -> None:
     link, agent = await plane.pair()
     await agent.cut()
-    await plane.heard.until("link_down")
+    await plane.received.until("link_down")
     link.submit([call("call-1", method=MethodCall("a1", 2, "f", 0, life=3))])
     link.cancel(*C1, force=False)
     await agent.dial()
@@ -69,11 +69,11 @@ async def test_an_adopted_method_call_is_requested_and_finished_for_its_actor(pl
     agent.accept(C1)
     agent.start(C1)
     agent.finish(C1, payload=b"v", method=True, at=1.0, node="n1", parts=[["stdout", "hello"]])
-    await plane.heard.until("finished")
-    result = plane.heard.result("call-1")
+    await plane.received.until("finished")
+    result = plane.received.result("call-1")
     assert (result.actor_id, result.payload, result.started_at) == ("a1", b"v", None)
-    assert plane.heard.story("call-1") == ["finished"]
-    assert plane.heard.of("output") == [("output", "g1", 2, "stdout", "hello")]
+    assert plane.received.kinds_of("call-1") == ["finished"]
+    assert plane.received.of("output") == [("output", "g1", 2, "stdout", "hello")]
     await eventually(lambda: acknowledged(agent) == ["call-1"])
 
 
@@ -82,8 +82,8 @@ async def test_a_named_call_that_the_agent_does_not_know_is_lost_in_words_of_its
     link.adopt_method("call-1", ACTOR, ACTOR)
     await agent.until(m.RESUME)
     agent.say(m.UNKNOWN, {"keys": [list(C1)]})
-    await plane.heard.until("finished")
-    result = plane.heard.result("call-1")
+    await plane.received.until("finished")
+    result = plane.received.result("call-1")
     assert (result.status, result.failure, result.actor_id) == ("failed", FailureClass.CLUSTER, "a1")
     assert "on its way when the service was restarted" in result.message
     assert agent.calls() == []
@@ -101,21 +101,21 @@ async def test_calls_adopted_before_the_reconnect_are_requested_after_it(plane: 
     assert asked_for(agent) == [{"keys": [list(ACTOR)]}, {"keys": [list(C1), list(C2)], "before": True}]
     assert (await agent.until(m.CANCEL)).head == {"id": "call-2", "attempt": 1, "force": False}
     agent.finish(C1, method=True)
-    await plane.heard.until("finished")
+    await plane.received.until("finished")
     await agent.cut()
-    await plane.heard.until("link_down")
-    agent.heard.clear()
+    await plane.received.until("link_down")
+    agent.received.clear()
     await agent.dial()
     await agent.until(m.RESUME, 2)
     assert asked_for(agent)[1] == {"keys": [list(C2)], "before": True}
 
 
 async def test_a_call_adopted_by_an_ended_link_is_lost(plane: Plane) -> None:
-    link, _ = await plane.pair(inherited=True)
-    await link.close("enough")
+    link, agent = await plane.pair(inherited=True)
+    await asyncio.gather(link.close("enough"), agent.close_when_asked())
     link.adopt_method("call-1", ACTOR, ACTOR)
-    assert plane.heard.result("call-1").actor_id == "a1"
-    assert plane.heard.result("call-1").failure is FailureClass.CLUSTER
+    assert plane.received.result("call-1").actor_id == "a1"
+    assert plane.received.result("call-1").failure is FailureClass.CLUSTER
 
 
 # ---- answers that come first
@@ -127,27 +127,27 @@ async def test_an_answer_waits_unacknowledged_until_its_call_is_named(plane: Pla
     agent.finish(C1, C2, payload=b"v", method=True, parts=[["stdout", "hello"]])
     agent.finish(("t1", 1))
     await eventually(lambda: acknowledged(agent) == ["t1"])  # what is no method's is not kept
-    assert plane.heard.results() == []
+    assert plane.received.results() == []
     assert link.idle_s == 0.0
     link.adopt_method("call-1", ACTOR, ACTOR)
-    (result,) = plane.heard.results()
+    (result,) = plane.received.results()
     assert (result.task_id, result.actor_id, result.payload) == ("call-1", "a1", b"v")
-    assert plane.heard.of("output") == [("output", "a1", 2, "stdout", "hello")]
+    assert plane.received.of("output") == [("output", "a1", 2, "stdout", "hello")]
     await eventually(lambda: acknowledged(agent) == ["t1", "call-1"])
     assert [one for one in asked_for(agent) if list(C1) in one["keys"]] == []
 
 
 async def test_a_claimed_answer_is_acknowledged_only_when_it_is_kept(plane: Plane) -> None:
-    plane.heard.slow = True
+    plane.received.slow = True
     link, agent = await plane.pair(inherited=True)
     agent.finish(C1, method=True)
     await eventually(lambda: link.idle_s == 0.0)
     link.adopt_method("call-1", ACTOR, ACTOR)
-    assert len(plane.heard.results()) == 1
+    assert len(plane.received.results()) == 1
     await asyncio.sleep(2 * m.LAZY_S)
     await link.health(60)
     assert acknowledged(agent) == []
-    plane.heard.keep()
+    plane.received.keep()
     await eventually(lambda: acknowledged(agent) == ["call-1"])
 
 
@@ -165,7 +165,7 @@ async def test_the_oldest_answer_is_acknowledged_when_there_are_too_many(
     agent.finish(C1, C2, C3, method=True)
     await eventually(lambda: acknowledged(agent) == ["call-1"])
     link.adopt_method("call-3", ACTOR, ACTOR)
-    assert [result.task_id for result in plane.heard.results()] == ["call-3"]
+    assert [result.task_id for result in plane.received.results()] == ["call-3"]
     link.adopt_method("call-1", ACTOR, ACTOR)
     await eventually(lambda: {"keys": [list(C1)], "before": True} in asked_for(agent))
 
@@ -179,22 +179,22 @@ async def test_an_orphan_that_was_too_large_to_keep_is_requested_again(
     await eventually(lambda: link.idle_s == 0.0)
     link.adopt_method("call-1", ACTOR, ACTOR)
     await eventually(lambda: {"keys": [list(C1)], "again": True} in asked_for(agent))
-    assert (plane.heard.results(), acknowledged(agent)) == ([], [])
+    assert (plane.received.results(), acknowledged(agent)) == ([], [])
     agent.accept(C1)
     agent.finish(C1, payload=b"x" * 101, method=True)
     await eventually(lambda: acknowledged(agent) == ["call-1"])
-    assert plane.heard.result("call-1").payload == b"x" * 101
+    assert plane.received.result("call-1").payload == b"x" * 101
 
 
 async def test_orphans_that_are_not_adopted_are_acknowledged_after_a_timeout(plane: Plane) -> None:
-    link, agent = await plane.pair(inherited=True, orphan_ttl_s=3.0)
+    link, agent = await plane.pair(inherited=True, orphan_ttl_s=1.0)
     agent.finish(C1, C2, method=True)
     await eventually(lambda: link.idle_s == 0.0)
     assert acknowledged(agent) == []
     await eventually(lambda: acknowledged(agent) == ["call-1", "call-2"])
     agent.finish(C3, method=True)
     await eventually(lambda: acknowledged(agent)[2:] == ["call-3"])  # from then on none is kept
-    assert plane.heard.results() == []
+    assert plane.received.results() == []
 
 
 async def test_a_parked_link_acknowledges_nothing(plane: Plane) -> None:
@@ -211,7 +211,7 @@ async def test_a_parked_link_acknowledges_nothing(plane: Plane) -> None:
 
 async def test_a_result_is_acknowledged_when_its_caller_has_it(plane: Plane) -> None:
     link, agent = await plane.pair()
-    plane.heard.hears_later = True
+    plane.received.acknowledges_later = True
     link.submit([call("call-1", method=MethodCall("a1", 2, "f", 0)), call("t1")])
     await eventually(lambda: len(agent.calls()) == 2)
     agent.accept(C1, ("t1", 1))
@@ -225,8 +225,8 @@ async def test_a_result_is_acknowledged_when_its_caller_has_it(plane: Plane) -> 
     agent.finish(("t1", 1), payload=b"w")
     await eventually(lambda: acknowledged(agent).count("t1") == 2)
     assert "call-1" not in acknowledged(agent), "it comes again, and is still not heard"
-    assert plane.heard.story("call-1") == ["finished"], "it is told once"
-    plane.heard.unheard.pop("call-1")()
+    assert plane.received.kinds_of("call-1") == ["finished"], "it is reported once"
+    plane.received.unacknowledged.pop("call-1")()
     await eventually(lambda: "call-1" in acknowledged(agent))
 
 
@@ -238,15 +238,15 @@ async def test_an_older_agent_is_let_in_again_and_has_no_part_in_calls_of_this_p
 ) -> None:
     link, agent = await plane.pair(inherited=True)
     await agent.cut()
-    await plane.heard.until("link_down")
+    await plane.received.until("link_down")
     monkeypatch.setattr("ray_multicluster_scheduler.scheduler.connection.gateway.link.connection.PROTOCOL_VERSION", 2)
     link.submit([call("t1"), call("call-2", method=MethodCall("a1", 2, "f", 0, life=2))])
     await agent.dial()
     await agent.until(m.RESUME)
     agent.say(m.UNKNOWN, {"keys": [["t1", 1], list(C2)]})
     await eventually(lambda: ("t1", 1) in agent.calls())
-    await plane.heard.until("finished")
-    result = plane.heard.result("call-2")
+    await plane.received.until("finished")
+    result = plane.received.result("call-2")
     assert (result.code, result.actor_id, result.failure) == ("OLDER_AGENT", "a1", FailureClass.PERMANENT)
     assert "protocol 2" in result.message
     assert link.info.protocol == 2

@@ -56,7 +56,7 @@ async def test_an_object_that_the_agent_dropped_is_sent_again_once(plane: Plane)
     link.submit([call("t1", objects=[BIG])])
     await agent.until(m.CALLS)
     agent.accept(("t1", 1))
-    await plane.heard.until("accepted")
+    await plane.received.until("accepted")
     link.submit([call("t2", objects=[BIG]), call("t3", objects=[BIG])])
     await eventually(lambda: len(agent.calls()) == 3)
     agent.say(m.UNKNOWN, {"keys": [["t2", 1], ["t3", 1]]})
@@ -78,7 +78,7 @@ async def test_a_call_that_waits_for_a_lost_object_carries_it(plane: Plane) -> N
     await eventually(lambda: len(agent.calls()) == 2)
     assert agent.calls()[-1] == ("t2", 1)
     assert agent.entries()[-1]["objects"][0][1] is not None
-    assert plane.heard.result("t1").status == "cancelled"
+    assert plane.received.result("t1").status == "cancelled"
 
 
 async def test_after_a_cut_the_object_is_sent_once_more(plane: Plane) -> None:
@@ -86,8 +86,8 @@ async def test_after_a_cut_the_object_is_sent_once_more(plane: Plane) -> None:
     link.submit([call("t1", objects=[BIG]), call("t2", objects=[BIG])])
     await agent.until(m.CALLS)
     await agent.cut()
-    await plane.heard.until("link_down")
-    agent.heard.clear()
+    await plane.received.until("link_down")
+    agent.received.clear()
     await agent.dial()
     await agent.until(m.RESUME)
     agent.say(m.UNKNOWN, {"keys": [["t1", 1], ["t2", 1]]})

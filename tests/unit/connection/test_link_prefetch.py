@@ -14,8 +14,8 @@ T1, T2 = ("t1", 1), ("t2", 1)
 
 async def resumed(plane: Plane, agent: ScriptedAgent) -> None:
     await agent.cut()
-    await plane.heard.until("link_down")
-    agent.heard.clear()
+    await plane.received.until("link_down")
+    agent.received.clear()
     await agent.dial()
     await agent.until(m.RESUME)
 
@@ -28,25 +28,25 @@ async def test_a_move_is_reported_before_the_results(plane: Plane) -> None:
     agent.move(T1, T2)
     agent.finish(T1, at=1.0, node="n1", took=0.25)
     agent.finish(T2)
-    await plane.heard.until("finished", 2)
-    kinds = [event for event in plane.heard.kinds() if event in ("moved", "finished")]
+    await plane.received.until("finished", 2)
+    kinds = [event for event in plane.received.kinds() if event in ("moved", "finished")]
     assert kinds == ["moved", "finished", "finished"]
-    assert plane.heard.of("moved") == [("moved", T1, T2)]
-    assert (plane.heard.result("t1").took, plane.heard.result("t2").took) == (0.25, None)
+    assert plane.received.of("moved") == [("moved", T1, T2)]
+    assert (plane.received.result("t1").took, plane.received.result("t2").took) == (0.25, None)
 
 
 async def test_a_repeated_move_is_reported_once_and_none_after_the_result(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1"), call("t2", ahead="overlap")])
     agent.move(T1, T2)
-    await plane.heard.until("moved")
+    await plane.received.until("moved")
     await resumed(plane, agent)
     agent.move(T1, T2)
     agent.finish(T1)
     agent.move(T1, T2)
     await agent.until(m.ACK)
     await link.health(5)
-    assert plane.heard.of("moved") == [("moved", T1, T2)]
+    assert plane.received.of("moved") == [("moved", T1, T2)]
 
 
 async def test_start_and_recall_are_sent_once_and_only_for_pending_calls(plane: Plane) -> None:
@@ -54,7 +54,7 @@ async def test_start_and_recall_are_sent_once_and_only_for_pending_calls(plane: 
     link.submit([call("t1", ahead="queue"), call("t2", ahead="queue")])
     await agent.until(m.CALLS)
     agent.accept(T1, T2)
-    await plane.heard.until("accepted", 2)
+    await plane.received.until("accepted", 2)
     for _ in range(2):
         link.start("t1", 1)
         link.recall("t2", 1)
@@ -64,8 +64,8 @@ async def test_start_and_recall_are_sent_once_and_only_for_pending_calls(plane: 
     assert [message.head["keys"] for message in agent.of(m.START)] == [[["t1", 1]]]
     assert [message.head["keys"] for message in agent.of(m.RECALL)] == [[["t2", 1]]]
     agent.finish(T2, payload=b"", status="cancelled", code="RECALLED")
-    await plane.heard.until("finished")
-    result = plane.heard.result("t2")
+    await plane.received.until("finished")
+    result = plane.received.result("t2")
     assert (result.status, result.code, result.failure) == ("cancelled", "RECALLED", None)
 
 
@@ -76,11 +76,11 @@ async def test_a_request_that_overtakes_its_large_call_is_repeated(plane: Plane)
     link.start("t1", 1)
     link.recall("t2", 1)
     await agent.until(m.CALLS, 2)
-    position = len(agent.heard)
+    position = len(agent.received)
     agent.accept(T1, T2)
-    await plane.heard.until("accepted", 2)
+    await plane.received.until("accepted", 2)
     await link.health(5)
-    after = [(message.kind, message.head["keys"]) for message in agent.heard[position:] if "keys" in message.head]
+    after = [(message.kind, message.head["keys"]) for message in agent.received[position:] if "keys" in message.head]
     assert after == [(m.START, [["t1", 1]]), (m.RECALL, [["t2", 1]])]
 
 
@@ -88,12 +88,12 @@ async def test_after_a_reconnect_both_requests_are_repeated(plane: Plane) -> Non
     link, agent = await plane.pair()
     link.submit([call("t1", ahead="queue"), call("t2", ahead="queue")])
     agent.accept(T1, T2)
-    await plane.heard.until("accepted", 2)
+    await plane.received.until("accepted", 2)
     await agent.cut()
-    await plane.heard.until("link_down")
+    await plane.received.until("link_down")
     link.start("t1", 1)
     link.recall("t2", 1)
-    agent.heard.clear()
+    agent.received.clear()
     await agent.dial()
     await agent.until(m.RECALL)
     assert agent.of(m.START)[0].head["keys"] == [["t1", 1]]
@@ -103,13 +103,13 @@ async def test_after_a_reconnect_both_requests_are_repeated(plane: Plane) -> Non
 async def test_a_recalled_call_that_never_arrived_is_answered_and_not_sent(plane: Plane) -> None:
     link, agent = await plane.pair()
     await agent.cut()
-    await plane.heard.until("link_down")
+    await plane.received.until("link_down")
     link.submit([call("t1", ahead="queue"), call("t2", ahead="queue")])
     link.recall("t1", 1)
-    assert plane.heard.results() == [], "it may have arrived: only the agent knows"
-    agent.heard.clear()
+    assert plane.received.results() == [], "it may have arrived: only the agent knows"
+    agent.received.clear()
     await agent.dial()
     await agent.until(m.RESUME)
     agent.say(m.UNKNOWN, {"keys": [["t1", 1], ["t2", 1]]})
     await eventually(lambda: agent.calls() == [T2])
-    assert plane.heard.result("t1").code == "RECALLED"
+    assert plane.received.result("t1").code == "RECALLED"

@@ -70,7 +70,7 @@ def test_a_problem_can_be_sent_to_another_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "output"),
     [
         (
             "failed with exit code 4:\nTraceback:\n  CancelledError\nRMCS-AGENT-CANNOT-DIAL h:1: the lease is over",
@@ -81,5 +81,5 @@ def test_a_problem_can_be_sent_to_another_process() -> None:
         ("failed, logs:\n" + "\n".join("abcdefgh"), "failed, logs: | d | e | f | g | h"),
     ],
 )
-def test_the_end_of_an_agent_is_one_sentence(message: str, said: str) -> None:
-    assert agent_end_reason(message) == said
+def test_the_end_of_an_agent_is_one_sentence(message: str, output: str) -> None:
+    assert agent_end_reason(message) == output

@@ -35,13 +35,13 @@ async def ran(fleet: Fleet, **head: object) -> ScriptedAgent:
     await agent.until(m.CALLS)
     agent.accept(KEY)
     agent.finish(KEY, payload=dumps(1), **head)
-    await fleet.heard.until("finished")
+    await fleet.received.until("finished")
     return agent
 
 
 async def test_an_agent_that_has_nothing_to_do_is_ended_and_forgotten(fleet: Fleet) -> None:
     agent = await ran(fleet)
-    await asyncio.gather(fleet.pool.park(), fleet.hang_up_when_told())
+    await asyncio.gather(fleet.pool.park(), fleet.hang_up_when_asked())
     assert "not needed" in agent.of(m.CLOSE)[0].head["sentence"]
     assert fleet.agents == {}
     assert fleet.dashboard.stopped == [], "it ends by itself"
@@ -52,7 +52,7 @@ async def runs(fleet: Fleet) -> None:
 
 
 async def is_not_written(fleet: Fleet) -> None:
-    fleet.heard.slow = True
+    fleet.received.slow = True
     await ran(fleet)
 
 
@@ -60,18 +60,18 @@ async def keeps_a_value(fleet: Fleet) -> None:
     await ran(fleet, kept=9)
 
 
-async def is_not_heard(fleet: Fleet) -> None:
+async def is_not_received(fleet: Fleet) -> None:
     """The answer to a call of a method, which nobody has but the agent."""
-    fleet.heard.hears_later = True
+    fleet.received.acknowledges_later = True
     (await fleet.pool.link("a")).submit([call("t", method=MethodCall("a1", 1, "f", 0))])
     (agent,) = fleet.dashboard.agents
     await agent.until(m.CALLS)
     agent.accept(KEY)
     agent.finish(KEY, method=True)
-    await fleet.heard.until("finished")
+    await fleet.received.until("finished")
 
 
-@pytest.mark.parametrize("what", [runs, is_not_written, is_not_heard, keeps_a_value])
+@pytest.mark.parametrize("what", [runs, is_not_written, is_not_received, keeps_a_value])
 async def test_an_agent_with_something_for_the_next_process_goes_on(
     fleet: Fleet, what: Callable[[Fleet], Awaitable[None]]
 ) -> None:
@@ -90,7 +90,7 @@ async def test_an_inherited_agent_may_have_orphans_and_is_not_unused(fleet: Flee
     await after.pool.restore_agents(fleet.agents.values(), None)
     await agent.cut()
     await agent.dial()
-    await after.heard.until("link_up")
+    await after.received.until("link_up")
     await asyncio.wait_for(after.pool.park(), 60)
     assert agent.of(m.CLOSE) == []
     assert len(after.agents) == 1
@@ -117,20 +117,20 @@ async def test_an_agent_with_an_announced_absence_is_not_stopped(fleet: Fleet) -
     assert agent.of(m.CLOSE) == []
 
 
-@pytest.mark.parametrize(("away_s", "told"), [(600.0, m.AWAY), (0.0, m.CLOSE)])
+@pytest.mark.parametrize(("away_s", "reported"), [(600.0, m.AWAY), (0.0, m.CLOSE)])
 async def test_an_announced_absence_closes_the_port_and_keeps_connections(
-    fleet: Fleet, away_s: float, told: str
+    fleet: Fleet, away_s: float, reported: str
 ) -> None:
     """One that has heard it and is let in again takes us for back, and its lease for as short as any."""
     agent = await ran(fleet)
     parking = asyncio.create_task(fleet.pool.park(away_s))
-    await agent.until(told)
+    await agent.until(reported)
     ((host, port),) = agent.join.addresses
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(host, port)
     agent.say(m.PING, {"t": 7.0})
     await eventually(lambda: any(one.head == {"t": 7.0} for one in agent.of(m.PONG)))
     agent.say(m.AWAY, {})
-    if told == m.CLOSE:
+    if reported == m.CLOSE:
         await agent.close()
     assert await parking == (["a"] if away_s else [])

@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection imp
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
 from tests.support.eventually import eventually
-from tests.support.links import FakeClock, Heard, call
+from tests.support.links import FakeClock, RecordingListener, call
 from tests.support.scripted_agent import ScriptedAgent
 
 
@@ -88,7 +88,7 @@ class Fleet:
 
     def __init__(self, before: Fleet | None = None, settings: Settings | None = None, **cluster: Any) -> None:
         """``before``: the process whose clusters and agents it takes over."""
-        self.dashboard, self.heard = before.dashboard if before else Dashboard(), Heard()
+        self.dashboard, self.received = before.dashboard if before else Dashboard(), RecordingListener()
         self.agents: dict[str, AgentRecord] = dict(before.agents) if before else {}
         self.identity: bytes | None = before.identity if before else None
         config = ClusterConfig(
@@ -98,7 +98,7 @@ class Fleet:
             {"a": config},
             settings or Settings(heartbeat_s=0.5),  # three of these without a word end a connection
             cast("Any", self),
-            self.heard,
+            self.received,
             FakeClock(),
             "cp1",
             cast("Any", self),
@@ -119,7 +119,7 @@ class Fleet:
         self.identity = pem
 
     async def die(self) -> None:
-        """As a process does that is killed: its ports and connections are gone, and nobody was told."""
+        """As a process does that is killed: its ports and connections are gone, and nobody was notified."""
         for port in self.pool._ports.values():
             await port.close()
         for link in self.pool._links.values():
@@ -135,7 +135,7 @@ class Fleet:
     async def ship(self, *given: object) -> str:
         return "gcs://own.zip"
 
-    async def hang_up_when_told(self) -> None:
+    async def hang_up_when_asked(self) -> None:
         """An agent obeys CLOSE."""
         for agent in self.dashboard.agents:
             await agent.until(m.CLOSE)
@@ -165,7 +165,7 @@ async def test_many_callers_share_one_agent(fleet: Fleet) -> None:
     assert fleet.pool.existing_link("a") is first
     assert fleet.pool.links() == [first]
     assert len(fleet.dashboard.submitted) == 1
-    assert fleet.heard.kinds() == ["link_up"]
+    assert fleet.received.kinds() == ["link_up"]
 
 
 async def test_that_an_agent_is_being_started_is_known_and_since_when(fleet: Fleet) -> None:
@@ -255,9 +255,15 @@ async def test_a_failed_and_frozen_dashboard_is_reported_instead_of_a_late_agent
 
 async def test_a_refused_job_is_reported_as_an_agent_that_cannot_be_started(fleet: Fleet) -> None:
     fleet.dashboard.refuses = TaskSubmissionError("Ray refuses the job.", next_step="ask Ray")
-    with pytest.raises(LinkProblem, match="agent of cluster 'a' cannot be started there: Ray refuses the job") as told:
+    with pytest.raises(
+        LinkProblem, match="agent of cluster 'a' cannot be started there: Ray refuses the job"
+    ) as reported:
         await fleet.pool.link("a")
-    assert (told.value.code, told.value.permanent, told.value.next_step) == ("AGENT_FAILED", False, "ask Ray")
+    assert (reported.value.code, reported.value.permanent, reported.value.next_step) == (
+        "AGENT_FAILED",
+        False,
+        "ask Ray",
+    )
 
 
 async def test_an_agent_that_does_not_come_is_stopped(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,9 +289,9 @@ async def test_a_cluster_that_was_restarted_ends_the_link_and_gets_a_new_agent(f
     link.submit([call("t1")])
     fleet.dashboard.jobs.clear()
     await fleet.dashboard.agents[0].cut()
-    await fleet.heard.until("link_closed")
-    assert "was restarted" in fleet.heard.result("t1").message
-    assert fleet.heard.result("t1").code == "CLUSTER_RESTARTED"
+    await fleet.received.until("link_closed")
+    assert "was restarted" in fleet.received.result("t1").message
+    assert fleet.received.result("t1").code == "CLUSTER_RESTARTED"
     assert fleet.pool.existing_link("a") is None
     assert await fleet.pool.link("a") is not link
 
@@ -294,11 +300,11 @@ async def test_without_an_answer_only_the_lease_decides(fleet: Fleet) -> None:
     await fleet.pool.link("a")
     fleet.dashboard.down = True
     await fleet.dashboard.agents[0].cut()
-    await fleet.heard.until("link_down")
+    await fleet.received.until("link_down")
     await asyncio.sleep(0.2)
-    assert fleet.heard.of("link_closed") == []
+    assert fleet.received.of("link_closed") == []
     await fleet.dashboard.agents[0].dial()
-    await fleet.heard.until("link_up", 2)
+    await fleet.received.until("link_up", 2)
 
 
 async def test_a_new_link_starts_only_after_the_closed_one_has_ended(fleet: Fleet) -> None:
@@ -312,7 +318,7 @@ async def test_a_new_link_starts_only_after_the_closed_one_has_ended(fleet: Flee
     await fleet.dashboard.agents[0].close()
     await closing
     assert await next_one is not link
-    kinds = [kind for kind in fleet.heard.kinds() if kind != "link_down"]
+    kinds = [kind for kind in fleet.received.kinds() if kind != "link_down"]
     assert kinds == ["link_up", "link_closed", "link_up"]
 
 
@@ -328,7 +334,7 @@ async def test_close_while_an_agent_starts_leaves_no_job(fleet: Fleet) -> None:
 async def test_close_stops_the_job_of_an_agent_that_is_not_connected(fleet: Fleet) -> None:
     link = await fleet.pool.link("a")
     await fleet.dashboard.agents[0].cut()
-    await fleet.heard.until("link_down")
+    await fleet.received.until("link_down")
     await fleet.pool.close()
     assert fleet.dashboard.stopped == [link.agent]
 
@@ -337,12 +343,12 @@ async def test_close_stops_the_job_of_an_agent_that_is_not_connected(fleet: Flee
 async def test_close_ends_agents_and_port(fleet: Fleet) -> None:
     link = await fleet.pool.link("a")
     link.submit([call("t1")])
-    obeying = asyncio.create_task(fleet.hang_up_when_told())
+    obeying = asyncio.create_task(fleet.hang_up_when_asked())
     await fleet.pool.close("the program ends")
     await obeying
-    assert "the program ends" in fleet.heard.result("t1").message
-    assert fleet.heard.kinds()[-1] == "link_closed"
-    assert fleet.dashboard.stopped == [], "it hung up when told, so it ends by itself"
+    assert "the program ends" in fleet.received.result("t1").message
+    assert fleet.received.kinds()[-1] == "link_closed"
+    assert fleet.dashboard.stopped == [], "it hung up when asked, so it ends by itself"
 
 
 async def test_another_control_planes_agent_is_noticed(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
@@ -361,9 +367,9 @@ async def test_names_of_other_control_planes_are_shortened_and_escaped(fleet: Fl
         metadata = {"rmcs_agent": "a"} if name is None else {"rmcs_agent": "a", "rmcs_control_plane": name}
         fleet.dashboard.jobs[f"x{at}"] = {"status": "RUNNING", "metadata": metadata}
     await fleet.pool.link("a")
-    told = fleet.pool.other_control_planes("a")
-    assert told[:3] == ("a\\nb", "n" * 64, "z00")
-    assert len(told) == 10
+    reported = fleet.pool.other_control_planes("a")
+    assert reported[:3] == ("a\\nb", "n" * 64, "z00")
+    assert len(reported) == 10
 
 
 # ---- agents of the process before
@@ -377,7 +383,7 @@ async def fleet_killed_with_work(settings: Settings | None = None) -> Fleet:
     (agent,) = before.dashboard.agents
     agent.accept(("t1", 1))
     agent.start(("t1", 1))
-    await before.heard.until("started")
+    await before.received.until("started")
     await before.die()
     await agent.cut()
     return before
@@ -390,7 +396,7 @@ async def test_an_agent_is_recorded_from_before_its_first_call_until_its_end(fle
     assert remembered == AgentRecord.from_dict(remembered.to_dict())
     assert (remembered.agent, remembered.cluster) == (agent.join.agent, "a")
     assert [remembered.host, remembered.port] == list(agent.join.addresses[0])
-    await asyncio.gather(fleet.pool.close_link("a", "enough"), fleet.hang_up_when_told())
+    await asyncio.gather(fleet.pool.close_link("a", "enough"), fleet.hang_up_when_asked())
     await eventually(lambda: not fleet.agents)
     assert not link.connected
 
@@ -403,18 +409,18 @@ async def test_the_next_process_takes_the_agent_back_with_all_it_has() -> None:
     link.adopt("t1", 1)
     link.submit([call("t2")])
     (agent,) = fleet.dashboard.agents
-    agent.heard.clear()
+    agent.received.clear()
     await agent.dial()
-    await fleet.heard.until("link_up")
+    await fleet.received.until("link_up")
     assert (await agent.until(m.RESUME)).head["keys"] == [["t1", 1], ["t2", 1]]
     agent.say(m.UNKNOWN, {"keys": [["t2", 1]]})
     await eventually(agent.calls)
     assert agent.calls() == [("t2", 1)]
     agent.finish(("t1", 1), ("t2", 1))
-    await fleet.heard.until("finished", 2)
-    assert sorted(result.task_id for result in fleet.heard.results()) == ["t1", "t2"]
+    await fleet.received.until("finished", 2)
+    assert sorted(result.task_id for result in fleet.received.results()) == ["t1", "t2"]
     assert len(fleet.dashboard.submitted) == 1
-    await asyncio.gather(fleet.pool.close(), fleet.hang_up_when_told())
+    await asyncio.gather(fleet.pool.close(), fleet.hang_up_when_asked())
     assert fleet.agents == {}
 
 
@@ -442,7 +448,7 @@ async def test_an_agent_that_was_just_being_started_is_not_waited_for_and_its_ca
     await eventually(agent.calls)
     assert remembered.agent in fleet.dashboard.stopped
     assert agent.join.agent != remembered.agent
-    await asyncio.gather(fleet.pool.close(), fleet.hang_up_when_told())
+    await asyncio.gather(fleet.pool.close(), fleet.hang_up_when_asked())
 
 
 async def test_an_agent_that_ended_meanwhile_is_known_to_be_dead_and_the_next_one_has_another_name() -> None:
@@ -453,8 +459,8 @@ async def test_an_agent_that_ended_meanwhile_is_known_to_be_dead_and_the_next_on
     link = fleet.pool.existing_link("a")
     assert link is not None
     link.adopt("t1", 1)
-    await fleet.heard.until("finished")
-    (result,) = fleet.heard.results()
+    await fleet.received.until("finished")
+    (result,) = fleet.received.results()
     assert (result.task_id, result.failure) == ("t1", FailureClass.CLUSTER)
     await eventually(lambda: not fleet.agents)
     assert (await fleet.pool.link("a")).connected
@@ -480,8 +486,8 @@ async def test_an_agent_with_a_taken_port_is_given_up_when_its_lease_expires(
     link = fleet.pool.existing_link("a")
     assert link is not None
     link.adopt("t1", 1)
-    await fleet.heard.until("finished")
-    assert fleet.heard.results()[0].code == "CLUSTER_LOST"
+    await fleet.received.until("finished")
+    assert fleet.received.results()[0].code == "CLUSTER_LOST"
     server.close()
     await server.wait_closed()
     await fleet.pool.close()
@@ -498,9 +504,9 @@ async def test_an_agent_that_was_given_a_longer_lease_is_waited_for_that_much_lo
     link = fleet.pool.existing_link("a")
     assert link is not None
     link.adopt("t1", 1)
-    await fleet.heard.until("finished")
+    await fleet.received.until("finished")
     assert asyncio.get_running_loop().time() - began > 1.2, "what it runs may have been alive"
-    assert "after 1.2 s" in fleet.heard.results()[0].message
+    assert "after 1.2 s" in fleet.received.results()[0].message
     await fleet.pool.close()
 
 
@@ -515,8 +521,8 @@ async def test_a_shorter_or_unrecorded_lease_changes_nothing(given: float) -> No
     link = fleet.pool.existing_link("a")
     assert link is not None
     link.adopt("t1", 1)
-    await fleet.heard.until("finished")
-    assert "after 0.2 s" in fleet.heard.results()[0].message
+    await fleet.received.until("finished")
+    assert "after 0.2 s" in fleet.received.results()[0].message
     await fleet.pool.close()
 
 
@@ -536,7 +542,7 @@ def test_of_two_agents_of_one_cluster_the_newer_one_is_taken_for_it() -> None:
 
 
 async def left_for_ten_minutes() -> tuple[Fleet, ScriptedAgent]:
-    """A process that stopped after it told its agent so, which it wrote down first."""
+    """A process that stopped after it announced that to its agent, which it wrote down first."""
     before = Fleet()
     await before.pool.link("a")
     (agent,) = before.dashboard.agents
@@ -561,11 +567,11 @@ async def test_an_absence_is_recorded_before_it_is_announced_until_agents_return
     third = Fleet(second)
     await third.pool.restore_agents(second.agents.values(), None)
     await agent.dial()
-    await third.heard.until("link_up")
+    await third.received.until("link_up")
     assert [one.away_s for one in third.agents.values()] == [600.0], "it may not know yet that it was let in"
     agent.say(m.PING, {"t": 1.0})
     await eventually(lambda: [one.away_s for one in third.agents.values()] == [0.0])
-    await asyncio.gather(third.pool.close(), third.hang_up_when_told())
+    await asyncio.gather(third.pool.close(), third.hang_up_when_asked())
     assert third.agents == {}
 
 
@@ -574,8 +580,8 @@ async def test_an_agent_that_reconnects_during_the_stop_does_not_undo_the_record
     fleet = Fleet(before)
     await fleet.pool.restore_agents(before.agents.values(), None)
     await agent.dial()
-    await fleet.heard.until("link_up")
-    agent.heard.clear()
+    await fleet.received.until("link_up")
+    agent.received.clear()
     parking = asyncio.create_task(fleet.pool.park(300.0))
     agent.say(m.PING, {"t": 1.0})
     await agent.until(m.AWAY)
@@ -598,4 +604,4 @@ async def test_an_absence_that_cannot_be_recorded_is_not_announced(
         assert await asyncio.wait_for(fleet.pool.park(600.0), 60) == []
     assert "not announced" in caplog.text
     (agent,) = fleet.dashboard.agents
-    assert not [one for one in agent.heard if one.kind == m.AWAY]
+    assert not [one for one in agent.received if one.kind == m.AWAY]

@@ -68,7 +68,7 @@ class ScriptedClientCarrier:
         self.ended.append(agent)
 
     async def stop_dialing(self) -> None:
-        self.messages_when_dialing_stopped = [one.kind for agent in self.dashboard.agents for one in agent.heard]
+        self.messages_when_dialing_stopped = [one.kind for agent in self.dashboard.agents for one in agent.received]
 
     async def release(self, agent: str) -> None:
         self.released.append(agent)
@@ -164,16 +164,16 @@ async def test_a_token_of_an_agent_that_is_dialled_opens_no_port_of_ours_and_the
     fleet.dashboard.joins = False
     starting = asyncio.create_task(fleet.pool.link("a"))
     await eventually(lambda: fleet.dashboard.submitted)
-    told = fleet.dashboard.agent_of(fleet.dashboard.submitted[0]).join
-    assert told.listen is not None
-    stranger = ScriptedAgent(replace(told, addresses=[("127.0.0.1", number)]))
+    reported = fleet.dashboard.agent_of(fleet.dashboard.submitted[0]).join
+    assert reported.listen is not None
+    stranger = ScriptedAgent(replace(reported, addresses=[("127.0.0.1", number)]))
     with pytest.raises(CannotDial, match="this agent is not expected"):
         await stranger.dial(patience_s=3)
     assert list(fleet.pool._ports) == [("127.0.0.1", 0)], "no other port is open either"
-    door = DialInServer(str(told.listen["certificate"]))
+    door = DialInServer(str(reported.listen["certificate"]))
     place = m.listens_line("127.0.0.1", await door.open("127.0.0.1", 0), door.fingerprint)
     fleet.dashboard.log = place
-    agent = ScriptedAgent(replace(told, addresses=[("its control plane", 0)], opener=door.next))
+    agent = ScriptedAgent(replace(reported, addresses=[("its control plane", 0)], opener=door.next))
     await agent.dial()
     fleet.dashboard.agents.append(agent)
     fleet.dashboard.joins = True
@@ -185,7 +185,7 @@ async def test_a_token_of_an_agent_that_is_dialled_opens_no_port_of_ours_and_the
     await after.pool.restore_agents(fleet.agents.values(), None)
     assert after.pool._ports == {}
     await agent.dial()
-    await after.heard.until("link_up")
+    await after.received.until("link_up")
     door.close()
     await close_fleet(after)
 
@@ -222,8 +222,8 @@ async def test_a_gateway_of_another_session_means_a_restart_and_is_released() ->
     link.submit([call("t1")])
     client.over = CLUSTER_RESTARTED
     await fleet.dashboard.agents[0].cut()
-    await fleet.heard.until("link_closed")
-    assert fleet.heard.result("t1").code == "CLUSTER_RESTARTED"
+    await fleet.received.until("link_closed")
+    assert fleet.received.result("t1").code == "CLUSTER_RESTARTED"
     await eventually(lambda: client.released == [link.agent])
     assert fleet.agents == {}
     await close_fleet(fleet)
@@ -249,8 +249,8 @@ async def test_a_cluster_at_a_new_address_that_does_not_know_the_agent_is_no_pro
     link = after.pool.existing_link("a")
     assert link is not None
     link.adopt("t1", 1)
-    await after.heard.until("finished")
-    assert after.heard.result("t1").code == code
+    await after.received.until("finished")
+    assert after.received.result("t1").code == code
     await after.pool.close()
 
 
@@ -265,7 +265,7 @@ async def test_the_next_process_takes_it_back_by_the_same_carrier_at_a_port_of_i
     assert (known.agent, known.session) == (link.agent, "session_1")
     scripted.join.addresses[:] = [("127.0.0.1", port)]  # as its connector would
     await scripted.dial()
-    await after.heard.until("link_up")
+    await after.received.until("link_up")
     await close_fleet(after)
 
 

@@ -38,20 +38,20 @@ class Store:
 
 
 class PollerBench:
-    """A sweep, and what it told whom."""
+    """A poller, and what it reported."""
 
     def __init__(self) -> None:
         self.store = Store()
         self.watched: list[str] = []
-        self.told: list[tuple[str, bytes | None, str]] = []
-        self.sweep = ResultPoller(self.store, lambda ref, told: self.watched.append(ref))
+        self.reported: list[tuple[str, bytes | None, str]] = []
+        self.sweep = ResultPoller(self.store, lambda ref, reported: self.watched.append(ref))
 
     def add(self, *refs: str) -> None:
         for ref in refs:
             self.sweep.add(ref, self.record_result(ref))
 
     def record_result(self, ref: str) -> OnResult:
-        return lambda value, error: self.told.append((ref, value, "" if error is None else str(error)))
+        return lambda value, error: self.reported.append((ref, value, "" if error is None else str(error)))
 
 
 @pytest.fixture
@@ -63,11 +63,11 @@ def test_ready_results_are_fetched_together_and_called_back_in_order(bench: Poll
     bench.add("a", "b", "c")
     bench.store.values |= {"c": b"3", "a": b"1"}
     bench.sweep.poll()
-    assert bench.told == [("a", b"1", ""), ("c", b"3", "")]
+    assert bench.reported == [("a", b"1", ""), ("c", b"3", "")]
     assert (bench.store.gets, len(bench.sweep)) == (1, 1)
     bench.store.values["b"] = b"2"
     bench.sweep.poll()
-    assert bench.told[2:] == [("b", b"2", "")]
+    assert bench.reported[2:] == [("b", b"2", "")]
     assert len(bench.sweep) == 0
 
 
@@ -75,7 +75,7 @@ def test_an_error_result_does_not_affect_others(bench: PollerBench) -> None:
     bench.add("a", "b", "c")
     bench.store.values |= {"a": b"1", "b": RuntimeError("its worker died"), "c": b"3"}
     bench.sweep.poll()
-    assert bench.told == [("a", b"1", ""), ("b", None, "its worker died"), ("c", b"3", "")]
+    assert bench.reported == [("a", b"1", ""), ("b", None, "its worker died"), ("c", b"3", "")]
 
 
 def test_a_long_call_is_watched_alone_and_does_not_block_others(bench: PollerBench) -> None:
@@ -85,20 +85,20 @@ def test_a_long_call_is_watched_alone_and_does_not_block_others(bench: PollerBen
         bench.sweep.poll()
     assert "long" in bench.watched
     bench.sweep.poll()
-    assert bench.told == [(f"r{WINDOW - 1}", b"last", "")]
+    assert bench.reported == [(f"r{WINDOW - 1}", b"last", "")]
 
 
 def test_a_callback_may_add_another_call(bench: PollerBench) -> None:
-    def told(value: bytes | None, error: BaseException | None) -> None:
-        bench.told.append(("a", value, ""))
+    def reported(value: bytes | None, error: BaseException | None) -> None:
+        bench.reported.append(("a", value, ""))
         bench.add("b")
 
-    bench.sweep.add("a", told)
+    bench.sweep.add("a", reported)
     bench.store.values |= {"a": b"1", "b": b"2"}
     bench.sweep.poll()
     assert len(bench.sweep) == 1
     bench.sweep.poll()
-    assert bench.told == [("a", b"1", ""), ("b", b"2", "")]
+    assert bench.reported == [("a", b"1", ""), ("b", b"2", "")]
 
 
 def test_an_error_in_one_callback_does_not_affect_others(
@@ -111,7 +111,7 @@ def test_an_error_in_one_callback_does_not_affect_others(
     bench.add("b")
     bench.store.values |= {"a": b"1", "b": b"2"}
     bench.sweep.poll()
-    assert bench.told == [("b", b"2", "")]
+    assert bench.reported == [("b", b"2", "")]
     assert "a defect of ours" in capsys.readouterr().err
 
 
@@ -120,7 +120,7 @@ def test_calls_are_watched_alone_when_polling_fails(bench: PollerBench, capsys: 
     bench.store.down = True
     bench.sweep.poll()
     assert bench.watched == ["a", "b"]
-    assert (bench.told, len(bench.sweep)) == ([], 0)
+    assert (bench.reported, len(bench.sweep)) == ([], 0)
     assert "Ray is gone" in capsys.readouterr().out
     bench.sweep.poll()  # nothing left to look for
 
@@ -131,4 +131,4 @@ def test_older_calls_are_polled_first(bench: PollerBench) -> None:
     bench.add("c")
     bench.store.values |= {"a": b"1", "b": b"2", "c": b"3"}
     bench.sweep.poll()
-    assert [ref for ref, _, _ in bench.told] == ["a", "b", "c"]
+    assert [ref for ref, _, _ in bench.reported] == ["a", "b", "c"]

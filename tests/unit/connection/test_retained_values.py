@@ -28,7 +28,7 @@ class Line:
         return self.which
 
 
-class Shelf:
+class FakePayloadCache:
     """References are their own values; each is read when a test says so."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Shelf:
 
 
 async def test_few_values_are_read_at_a_time_and_a_hanging_read_does_not_block_others() -> None:
-    payload_cache = Shelf()
+    payload_cache = FakePayloadCache()
     payload_cache.values.fetch([K1, K2, K3])
     await asyncio.sleep(0)
     assert [ref for ref, _ in payload_cache.reads] == [b"one", b"two"]
@@ -62,7 +62,7 @@ async def test_few_values_are_read_at_a_time_and_a_hanging_read_does_not_block_o
 
 
 async def test_none_is_read_while_much_waits_to_be_sent() -> None:
-    payload_cache = Shelf()
+    payload_cache = FakePayloadCache()
     payload_cache.line.waiting = BACKLOG_HIGH
     payload_cache.values.fetch([K1])
     await asyncio.sleep(0)
@@ -74,7 +74,7 @@ async def test_none_is_read_while_much_waits_to_be_sent() -> None:
 
 
 async def test_a_value_read_for_a_broken_connection_is_not_sent() -> None:
-    payload_cache = Shelf()
+    payload_cache = FakePayloadCache()
     payload_cache.values.fetch([K1, K2, K3])
     await asyncio.sleep(0)
     payload_cache.line.which = "second"
@@ -88,7 +88,7 @@ async def test_a_value_read_for_a_broken_connection_is_not_sent() -> None:
 
 
 async def test_a_missing_or_unreadable_value_is_reported_as_such() -> None:
-    payload_cache = Shelf()
+    payload_cache = FakePayloadCache()
     payload_cache.values.fetch([("other", 1), K1])
     for _ in range(10):
         await asyncio.sleep(0)
@@ -104,7 +104,7 @@ async def test_a_missing_or_unreadable_value_is_reported_as_such() -> None:
 
 
 async def test_a_released_value_is_deleted() -> None:
-    payload_cache = Shelf()
+    payload_cache = FakePayloadCache()
     payload_cache.values.release([K1, K2, K3, ("other", 1)])
     assert payload_cache.line.sent == [(m.RELEASED, {"keys": [K1, K2, K3, ("other", 1)]}, [])]
     payload_cache.values.resume()

@@ -73,7 +73,7 @@ async def test_a_short_call_is_not_reported_and_its_output_goes_with_its_result(
     assert rest == [("stdout", "a b\n"), ("stderr", "oh\n"), ("stdout", "c\n")]
     assert running.chunks == 0
     await asyncio.sleep(2.5)
-    assert agent.heard == []
+    assert agent.received == []
 
 
 async def test_a_call_that_takes_longer_is_reported_as_started_once(agent: AgentSide) -> None:
@@ -209,7 +209,7 @@ async def test_a_process_without_the_secret_is_not_admitted_and_starts_no_call(a
     channel = WorkerChannel(agent.line._replace(secret="guess", lease_s=0.3))
     with pytest.raises(NoLease, match=f"127.0.0.1:{agent.line.port} granted nothing for 0.3 s"):
         await begin(channel, "t1", 1, "n1")
-    assert agent.heard == []
+    assert agent.received == []
     assert agent.server._workers == set()
     await eventually(lambda: channel._socket is None)
 
@@ -270,7 +270,7 @@ async def test_a_stranger_is_hung_up_on(agent: AgentSide, first: tuple[str, dict
     with contextlib.suppress(ConnectionResetError):
         assert await asyncio.wait_for(reader.read(100), 60) == b""
     writer.close()
-    assert agent.heard == []
+    assert agent.received == []
 
 
 async def test_the_agents_grant_renews_the_lease(agent: AgentSide) -> None:
@@ -312,12 +312,12 @@ async def test_report_now_sends_the_start_before_the_call_begins(agent: AgentSid
     for number, name in enumerate(("t1", "t2"), start=1):
         running = await begin(channel, name, 1, "n1", report_now=True)
         assert running.reported
-        await eventually(lambda number=number: len(agent.heard) == number)
+        await eventually(lambda number=number: len(agent.received) == number)
         await finished(channel, running)
         await eventually(lambda: channel._socket is None)
-    assert [(one.kind, one.head["id"]) for one in agent.heard] == [("started", "t1"), ("started", "t2")]
+    assert [(one.kind, one.head["id"]) for one in agent.received] == [("started", "t1"), ("started", "t2")]
     await finished(channel, await begin(channel, "t3", 1, "n1"))
-    assert len(agent.heard) == 2  # a short one says it with its result
+    assert len(agent.received) == 2  # a short one says it with its result
 
 
 async def test_a_call_does_not_begin_on_the_last_moments_of_a_lease(agent: AgentSide) -> None:

@@ -1,6 +1,6 @@
 """CrashingFleet: a fake fleet whose control plane dies now and then and goes on from what it had made durable.
 
-Clusters live on meanwhile: what ended there is told again when somebody asks, and what was on its way is lost.
+Clusters live on meanwhile: what ended there is reported again on request, and what was on its way is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CrashingFleet(FakeFleet):
     settings: Settings = field(default_factory=Settings)
     rows: dict[str, ItemRow] = field(default_factory=dict)
     people: tuple[tuple[ClusterRow, ...], tuple[OwnerRow, ...]] = ((), ())
-    unheard: dict[Key, events.AttemptFinished] = field(default_factory=dict)
+    unacknowledged: dict[Key, events.AttemptFinished] = field(default_factory=dict)
     moves: dict[Key, events.PlaceMoved] = field(default_factory=dict)
     dies_at_next: bool = False
     """When it has made durable what the next event brings, and done nothing of it."""
@@ -33,12 +33,12 @@ class CrashingFleet(FakeFleet):
 
     def feed(self, event: events.Event) -> None:
         if isinstance(event, events.AttemptFinished):
-            self.unheard.pop((event.task_id, event.attempt), None)
+            self.unacknowledged.pop((event.task_id, event.attempt), None)
         super().feed(event)
 
     def post(self, event: events.Event, *, delay: float | None = None) -> None:
         if isinstance(event, events.AttemptFinished):
-            self.unheard[event.task_id, event.attempt] = event
+            self.unacknowledged[event.task_id, event.attempt] = event
         if isinstance(event, events.PlaceMoved):
             self.moves[event.begun] = event
         super().post(event, delay=delay)
@@ -74,7 +74,7 @@ class CrashingFleet(FakeFleet):
 
     def _tell_again(self, key: Key, *, begun: bool) -> bool:
         """What the cluster knows of an attempt; False if it never heard of one that may be sent again."""
-        one, end = self.live.get(key), self.unheard.get(key)
+        one, end = self.live.get(key), self.unacknowledged.get(key)
         if key in self.moves:
             super().post(self.moves[key], delay=0)
         if one is not None:
@@ -100,7 +100,7 @@ class CrashingFleet(FakeFleet):
         self.timers, self.mail, self.asked, self.waiting = {}, [], [], set()
         for task_id, row in self.rows.items():
             if row.state.terminal and not self.ends[task_id]:
-                self.ends[task_id] += 1  # whoever asks for it is told
+                self.ends[task_id] += 1  # a caller that asks gets it
         restored = events.Restored(tuple(self.rows.values()), *self.people, before.next_fence)
         self.feed(restored)
         for metadata in self.machine.registry.list():

@@ -83,7 +83,7 @@ class Driver:
         self.log += self.last
         return self.last
 
-    def said(self, kind: type[T], *, ever: bool = False) -> list[T]:
+    def issued(self, kind: type[T], *, ever: bool = False) -> list[T]:
         """Instructions of one kind in the last call, or ever."""
         return [one for one in (self.log if ever else self.last) if isinstance(one, kind)]
 
@@ -160,19 +160,19 @@ class Driver:
 
     def sent_to(self, *, ever: bool = True) -> dict[str, str]:
         """Item to cluster, of what was dispatched."""
-        return {one.task_id: one.cluster for one in self.said(Dispatch, ever=ever)}
+        return {one.task_id: one.cluster for one in self.issued(Dispatch, ever=ever)}
 
     def asked(self) -> list[str]:
         """Clusters that were asked for a snapshot in the last call."""
-        return [one.cluster for one in self.said(RefreshSnapshot)]
+        return [one.cluster for one in self.issued(RefreshSnapshot)]
 
     def checked(self) -> list[str]:
         """Clusters whose dashboards were to be checked in the last call."""
-        return [one.cluster for one in self.said(CheckDashboard)]
+        return [one.cluster for one in self.issued(CheckDashboard)]
 
     def end(self, task_id: str) -> Complete:
         """The one Complete of an item."""
-        ends = [one for one in self.said(Complete, ever=True) if one.task_id == task_id]
+        ends = [one for one in self.issued(Complete, ever=True) if one.task_id == task_id]
         assert len(ends) == 1, ends
         return ends[0]
 

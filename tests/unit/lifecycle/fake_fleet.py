@@ -180,7 +180,7 @@ class FakeFleet:
         return ResourceSnapshot(cluster, self.now, nodes, source, "s1")
 
     def _judge_who_waits(self) -> None:
-        """Whoever waits is looked at afresh, by all clusters: nobody may wait who could go."""
+        """Each waiting item is evaluated afresh, by all clusters: nobody may wait who could go."""
         core = self.machine._state
         for group in core.queue.groups():
             why = self.machine.explain_wait(group.head().task_id, self.now)
@@ -287,7 +287,7 @@ class FakeFleet:
                 self.post(events.LinkFailed(cluster, "NO", "no way"), delay=0)
 
     def declare_dead(self, cluster: str) -> None:
-        """Nothing runs there any more, and somebody says so; what was on its way from there may still arrive."""
+        """Nothing runs there any more, and an operator declares it; what was on its way from there may still arrive."""
         state = self.machine.registry.find(cluster)
         if state is None:
             return

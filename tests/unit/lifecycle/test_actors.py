@@ -43,7 +43,7 @@ def test_what_it_asks_for_is_held_for_as_long_as_it_lives() -> None:
     driver.submit(task("t"))
     assert driver.state("t") is TaskState.QUEUED
     driver.cancel("x")
-    assert [(one.task_id, one.force) for one in driver.said(CancelAttempt)] == [("x", False)]
+    assert [(one.task_id, one.force) for one in driver.issued(CancelAttempt)] == [("x", False)]
     driver.stopped("x")
     assert driver.state("x") is TaskState.CANCELLED
     assert driver.state("t") is TaskState.DISPATCHING
@@ -90,7 +90,7 @@ def test_it_is_restarted_max_restarts_times_on_its_own_cluster() -> None:
     driver.fire("retry:x", after=2)
     assert driver.state("x") is TaskState.QUEUED  # not on b, which has room
     driver.send(events.ClusterChanged("a", cluster("a"), cordoned=False))
-    assert driver.said(Dispatch)[0].cluster == "a"
+    assert driver.issued(Dispatch)[0].cluster == "a"
     assert driver.attempt("x") == 2
     driver.start("x", "n1")
     driver.fail("x", "crash", "ActorDiedError")
@@ -103,7 +103,7 @@ def test_restart_elsewhere_moves_it() -> None:
     driver.fail("x", "cluster", "ClusterLostError")
     driver.send(events.ClusterChanged("a", cluster("a"), cordoned=True))
     driver.fire("retry:x", after=2)
-    assert driver.said(Dispatch)[0].cluster == "b"
+    assert driver.issued(Dispatch)[0].cluster == "b"
 
 
 def test_max_restarts_minus_one_has_no_end() -> None:
@@ -135,7 +135,7 @@ def test_not_ready_in_time_ends_it() -> None:
     driver.submit(actor("x", ready_timeout=30))
     driver.accept("x")
     driver.fire("start:x:1", after=30)
-    assert driver.said(CancelAttempt)[0].force
+    assert driver.issued(CancelAttempt)[0].force
     driver.stopped("x")
     assert driver.end("x").error == "TaskTimeoutError"
     assert "ready_timeout of 30 s" in driver.end("x").message

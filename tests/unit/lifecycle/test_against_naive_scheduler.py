@@ -142,7 +142,7 @@ class Walk:
     def item(self, task_id: str) -> TaskDescription:
         chance = self.chance
         cpus = chance.choice([0, 0.5, 1, 1, 2, 3])
-        wishes: dict[str, Any] = {
+        preference: dict[str, Any] = {
             "owner": chance.choice(["", "ann"]),
             "priority": chance.choice([0, 0, 0, 5]),
             "tags": chance.choice([(), (), ("x",), ("y", "z")]),
@@ -155,13 +155,13 @@ class Walk:
         }
         match chance.randrange(6):
             case 0:
-                return job(task_id, cpus, **wishes)
+                return job(task_id, cpus, **preference)
             case 1:
-                return actor(task_id, cpus, **wishes)
+                return actor(task_id, cpus, **preference)
             case 2:
                 extra = chance.choice([{"GPU": 1.0}, {"disk": 1.0}, {"memory": 6 * GIB}])
-                return task(task_id, requirements={"CPU": 1.0, **extra}, **wishes)
-        return task(task_id, cpus, **wishes)
+                return task(task_id, requirements={"CPU": 1.0, **extra}, **preference)
+        return task(task_id, cpus, **preference)
 
     def live(self) -> list[str]:
         states = (TaskState.DISPATCHING, TaskState.RUNNING)
@@ -244,7 +244,7 @@ class Walk:
         self.feed(events.OwnerLimitsChanged(owner, self.limits.get(owner)))
 
     def touch(self) -> None:
-        """Somebody holds, releases, cancels or re-prioritises one that is not over."""
+        """An operator holds, releases, cancels or re-prioritises an unfinished item."""
         records = [one for one in self.driver.machine.records() if not one.state.terminal]
         if not records:
             return

@@ -19,7 +19,7 @@ def test_it_waits_with_a_reason_and_goes_when_its_arguments_are_there() -> None:
     assert record.sentence == "waits for its argument task-1"
     driver.send(events.ArgumentsReady("t"))
     assert record.state is TaskState.DISPATCHING
-    driver.send(events.ArgumentsReady("t"))  # late or repeated news
+    driver.send(events.ArgumentsReady("t"))  # late or repeated events
     driver.send(events.ArgumentsFailed("t", "too late"))
     assert record.state is TaskState.DISPATCHING
 

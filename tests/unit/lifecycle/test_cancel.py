@@ -41,7 +41,7 @@ def test_while_it_waits() -> None:
     assert_cancelled(driver)
     assert driver.machine.queue_depths() == {}
     driver.snapshot("a", 4)
-    assert driver.said(Dispatch, ever=True) == []
+    assert driver.issued(Dispatch, ever=True) == []
     assert driver.machine.timers == frozenset()
 
 
@@ -58,7 +58,7 @@ def test_while_it_backs_off() -> None:
 def test_while_an_attempt_may_be_alive_it_ends_when_that_is_known_dead(state: str, answer: str) -> None:
     driver = placed(state)
     driver.cancel("t")
-    assert driver.said(CancelAttempt) == [CancelAttempt("t", 1, "a", False)]
+    assert driver.issued(CancelAttempt) == [CancelAttempt("t", 1, "a", False)]
     assert driver.state("t") == state
     assert driver.machine.record("t").code == "CANCEL_REQUESTED"
     driver.fail("t") if answer == "failed" else driver.stopped("t")
@@ -86,7 +86,7 @@ def test_repeated_cancel_changes_nothing_unless_it_is_forced() -> None:
     driver.cancel("t")
     assert driver.last == []
     driver.cancel("t", force=True)
-    assert driver.said(CancelAttempt) == [CancelAttempt("t", 1, "a", True)]
+    assert driver.issued(CancelAttempt) == [CancelAttempt("t", 1, "a", True)]
     driver.cancel("t", force=True)
     assert driver.last == []
     driver.stopped("t")

@@ -28,7 +28,7 @@ def test_a_cordon_calls_back_what_was_sent_ahead_and_lets_the_rest_run() -> None
     driver.submit(work("running"))
     driver.submit(work("ahead"))
     driver.send(events.CordonChanged("a", cordoned=True))
-    assert [one.task_id for one in driver.said(RecallAttempt)] == ["ahead"]
+    assert [one.task_id for one in driver.issued(RecallAttempt)] == ["ahead"]
     driver.stopped("ahead")
     assert driver.machine.record("ahead").code == "CORDONED"
     view = driver.machine.view("a", driver.now)

@@ -22,12 +22,12 @@ def test_a_linked_dashboard_is_checked_every_health_check_interval_s_while_somet
     driver = ready(8, health_check_interval_s=12)
     assert driver.machine.timers == frozenset()  # nothing to do: nobody is asked
     driver.submit(task("t"))
-    assert SetTimer("refresh:a", driver.now + 12) in driver.said(SetTimer)
+    assert SetTimer("refresh:a", driver.now + 12) in driver.issued(SetTimer)
     driver.fire("refresh:a", after=12)
     assert driver.checked() == ["a"]
     assert driver.asked() == []
     driver.dashboard("a")
-    assert SetTimer("refresh:a", driver.now + 12) in driver.said(SetTimer)
+    assert SetTimer("refresh:a", driver.now + 12) in driver.issued(SetTimer)
     driver.succeed("t")
     assert driver.machine.timers == frozenset()
 

@@ -23,7 +23,7 @@ def declare(driver: Driver, reason: str = "") -> None:
 
 
 def cancelled(driver: Driver) -> list[tuple[str, int, str, bool]]:
-    return [(one.task_id, one.attempt, one.cluster, one.force) for one in driver.said(CancelAttempt)]
+    return [(one.task_id, one.attempt, one.cluster, one.force) for one in driver.issued(CancelAttempt)]
 
 
 @pytest.mark.parametrize("lost", [True, False])
@@ -117,7 +117,7 @@ def test_what_was_sent_ahead_inherits_no_place_there() -> None:
     assert driver.machine.view("a", driver.now).prefetched == 1
     declare(driver)
     view = driver.machine.view("a", driver.now)
-    assert (view.prefetched, view.in_flight, driver.said(StartAttempt)) == (0, 0, [])
+    assert (view.prefetched, view.in_flight, driver.issued(StartAttempt)) == (0, 0, [])
     assert driver.state("next") is TaskState.RETRYING
 
 

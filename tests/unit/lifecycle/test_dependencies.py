@@ -103,7 +103,7 @@ class TestAfter:
             assert record.code == "WAITS_FOR_ARGUMENTS"
             assert record.sentence == "waits for its argument b; waits for a to succeed"
         driver.send(events.ArgumentsReady("t", pinned="a"))
-        driver.send(events.ArgumentsReady("t"))  # repeated news
+        driver.send(events.ArgumentsReady("t"))  # repeated events
         assert driver.machine.record("t").code == "WAITS_FOR_DEPENDENCIES"
         run(driver, "a")
         assert (driver.state("t"), driver.state("u")) == (TaskState.DISPATCHING, TaskState.PENDING)
@@ -161,10 +161,10 @@ class TestAfter:
         for number in range(25):
             driver.submit(task(f"t{number}", after=("a",)))
         driver.start("a")
-        said = driver.machine.handle(events.AttemptFinished("a", 1, "failed"), driver.now)
-        ends = [one.task_id for one in said if isinstance(one, Complete)]
+        output = driver.machine.handle(events.AttemptFinished("a", 1, "failed"), driver.now)
+        ends = [one.task_id for one in output if isinstance(one, Complete)]
         assert ends == ["a", *(f"t{number}" for number in range(10))]
-        assert isinstance(said[-1], Continue)
+        assert isinstance(output[-1], Continue)
         driver.send(events.Continued())
         assert not driver.machine.has_unfinished()
 
@@ -176,7 +176,7 @@ class TestAfter:
         for name in ("t", "u", "v"):
             driver.submit(task(name, after=("a", "b")))
         driver.start("a")
-        driver.machine.handle(events.AttemptFinished("a", 1, "succeeded"), driver.now)  # only t is told
+        driver.machine.handle(events.AttemptFinished("a", 1, "succeeded"), driver.now)  # only t is reported
         driver.machine.handle(events.CancelRequested("v", "not needed"), driver.now)
         driver.machine.handle(events.CancelRequested("u", "not needed"), driver.now)
         driver.send(events.Continued())
@@ -291,7 +291,7 @@ class TestStartAfter:
         driver = ready(4)
         driver.submit(task("t", start_after=driver.now + 60))
         driver.cancel("t")
-        assert driver.said(ClearTimer) == [ClearTimer("begin:t")]
+        assert driver.issued(ClearTimer) == [ClearTimer("begin:t")]
         driver.send(events.TimerFired("begin:t"))
         assert driver.state("t") is TaskState.CANCELLED
 

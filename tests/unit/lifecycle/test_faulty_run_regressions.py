@@ -20,7 +20,7 @@ from tests.unit.lifecycle.driver import Driver, actor, cluster, ready, task
 
 
 def test_an_item_that_waits_for_one_silent_cluster_names_it() -> None:
-    """It was told PREFERRED_ONLY, which is true of a cluster that it never asked for."""
+    """Its reason was PREFERRED_ONLY, which is true of a cluster that it never asked for."""
     driver = Driver(cluster("a"), cluster("c"))
     driver.link_up("a", 8)
     driver.submit(task("t0"))
@@ -31,7 +31,7 @@ def test_an_item_that_waits_for_one_silent_cluster_names_it() -> None:
 
 
 def test_dependents_of_an_item_that_ends_in_the_pass_are_notified_at_once() -> None:
-    """It was told at the next event, which may never come."""
+    """It was reported at the next event, which may never come."""
     driver = Driver(cluster("a"))
     driver.submit(task("t1"))
     driver.submit(task("t2", after=("t1",)))
@@ -134,7 +134,7 @@ def test_room_is_kept_for_a_wide_item_also_where_small_ones_use_up_a_rule(rule: 
 
 
 def test_one_that_is_released_goes_before_its_like_and_may_use_room_that_is_kept_from_them() -> None:
-    """It was told what those wait for, and not looked at."""
+    """Its reason named what those wait for; it was not evaluated."""
     driver = ready(8, reserve_after_s=5)
     for number in range(4):
         driver.submit(task(f"runs{number}", 2))
@@ -151,7 +151,7 @@ def test_one_that_is_released_goes_before_its_like_and_may_use_room_that_is_kept
 
 
 def test_one_small_item_is_enough_to_keep_room_for_one_that_needs_the_whole_node() -> None:
-    """Its end would have made room, had others not joined it: whether two ran when somebody looked was chance."""
+    """Its end would have made room, had others not joined it: whether two ran at the check was chance."""
     driver = ready(8, reserve_after_s=5)
     driver.submit(task("small1", 1))
     driver.submit(task("wide", 8, submitted_at=driver.now))
@@ -186,7 +186,7 @@ def test_an_actor_that_is_ready_is_so_too_when_its_cluster_is_configured_again()
 
 
 def test_room_is_kept_for_the_more_urgent_of_two() -> None:
-    """Whoever came first had it kept until it started, which small ones more urgent than it prevented for ever."""
+    """The first arrival had it reserved until it started, which small ones more urgent than it prevented for ever."""
     driver = ready(8, reserve_after_s=5)
     for number in range(4):
         driver.submit(task(f"runs{number}", 2))
@@ -228,12 +228,15 @@ def test_what_is_learnt_to_be_short_may_use_kept_room_at_once() -> None:
 
 
 def test_a_shorter_expected_time_counts_as_a_change() -> None:
-    times, told = RunTimes(), []
+    times, reported = RunTimes(), []
     for took in (1.0, 9.0, *[1.0] * 8, 2.0, 1.0):
         times.observe("code", took)
-        told.append(times.changed)
+        reported.append(times.changed)
         times.changed = False
-    assert [number for number, news in enumerate(told, start=1) if news] == [2, 10]  # twice seen; 9 s are long ago
+    assert [number for number, changes in enumerate(reported, start=1) if changes] == [
+        2,
+        10,
+    ]  # twice seen; 9 s are long ago
 
 
 @pytest.mark.parametrize("how", ["cancelled", "held", "placed"])

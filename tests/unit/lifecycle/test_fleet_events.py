@@ -17,7 +17,7 @@ def test_a_silent_link_makes_the_cluster_suspect_and_keeps_what_runs() -> None:
     driver.start("running")
     driver.send(events.LinkDown("a", "3 heartbeats missed"))
     assert driver.state("running") is TaskState.RUNNING
-    assert SetTimer("lost:a", driver.now + 60) in driver.said(SetTimer)
+    assert SetTimer("lost:a", driver.now + 60) in driver.issued(SetTimer)
     driver.submit(task("new"))
     assert driver.machine.record("new").code == "CLUSTER_SUSPECT"
     driver.link_up("a", 2)
@@ -129,7 +129,7 @@ def test_one_question_at_a_time_and_at_the_interval() -> None:
     assert driver.asked() == []
     assert driver.machine.timers == {"keep"}  # that of those who wait
     driver.snapshot("a", 1)
-    assert SetTimer("refresh:a", driver.now + 5) in driver.said(SetTimer)
+    assert SetTimer("refresh:a", driver.now + 5) in driver.issued(SetTimer)
 
 
 def test_a_linked_cluster_is_not_polled() -> None:
@@ -209,7 +209,7 @@ def test_a_failed_probe_opens_it_again() -> None:
     driver.fire("refresh:a", after=60)
     driver.no_answer("a")
     assert driver.machine.record("new").code == "BREAKER_OPEN"
-    assert SetTimer("refresh:a", driver.now + 60) in driver.said(SetTimer)
+    assert SetTimer("refresh:a", driver.now + 60) in driver.issued(SetTimer)
 
 
 def test_one_probe_per_recovery_period_however_often_people_look() -> None:
@@ -269,8 +269,8 @@ def restarted(driver: Driver, name: str) -> None:
     )
 
 
-def test_a_cluster_that_tells_of_its_restart_is_back() -> None:
-    """One restart is one failure, however many were there, and at however many moments that is told."""
+def test_a_cluster_that_reports_its_restart_is_back() -> None:
+    """One restart is one failure, however many were there, and at however many moments that is reported."""
     driver = ready(8)
     names = [f"t{number}" for number in range(8)]
     for name in names:
@@ -540,7 +540,7 @@ def test_repeated_events_change_nothing() -> None:
     driver.succeed("t")
     assert driver.send(events.AttemptFinished("t", 1, "succeeded")) == []
     assert driver.send(events.AttemptFinished("t", 1, "failed")) == []
-    assert [one.transition.number for one in driver.said(Persist, ever=True)] == list(range(1, 6))
+    assert [one.transition.number for one in driver.issued(Persist, ever=True)] == list(range(1, 6))
 
 
 def test_how_often_a_cluster_is_asked_is_set_by_snapshot_interval_s() -> None:
@@ -548,7 +548,7 @@ def test_how_often_a_cluster_is_asked_is_set_by_snapshot_interval_s() -> None:
     driver.submit(task("t", 4))
     driver.snapshot("a", 4)
     driver.submit(task("waits", 4))
-    assert SetTimer("refresh:a", driver.now + 2) in driver.said(SetTimer, ever=True)
+    assert SetTimer("refresh:a", driver.now + 2) in driver.issued(SetTimer, ever=True)
 
 
 def test_a_recalled_attempt_does_not_count_for_the_breaker() -> None:
@@ -569,7 +569,7 @@ def test_a_refusal_with_its_own_advice_gets_no_second_one() -> None:
     driver.submit(task("t1"))
     why = str(ConfigurationError("The folder is not there.", next_step="correct the path"))
     driver.send(events.DispatchRefused("t1", 1, FailureClass.PERMANENT, "BAD_ENV", why))
-    (done,) = driver.said(Complete)
+    (done,) = driver.issued(Complete)
     assert done.message.endswith(": The folder is not there.")
     assert done.next_step == "correct the path"
 
@@ -595,7 +595,7 @@ def test_a_lost_job_that_may_be_repeated_moves_and_its_old_attempt_is_ended() ->
     driver.no_answer("a")
     driver.now += 61
     driver.no_answer("a")
-    assert [(one.task_id, one.attempt, one.cluster, one.force) for one in driver.said(CancelAttempt)] == [
+    assert [(one.task_id, one.attempt, one.cluster, one.force) for one in driver.issued(CancelAttempt)] == [
         ("j", 1, "a", True)
     ]
     assert driver.states("j")[-2:] == ["LOST", "RETRYING"]

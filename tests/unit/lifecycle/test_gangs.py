@@ -25,7 +25,7 @@ def two_nodes(**settings: object) -> Driver:
 def test_it_is_one_item_that_takes_of_each_node_what_its_members_do() -> None:
     driver = two_nodes()
     driver.submit(gang("g", 3, 3))
-    assert [(one.task_id, one.attempt, one.ahead) for one in driver.said(Dispatch)] == [("g", 1, "")]
+    assert [(one.task_id, one.attempt, one.ahead) for one in driver.issued(Dispatch)] == [("g", 1, "")]
     assert free(driver) == {"n1": 1.0, "n2": 1.0}
     driver.succeed("g")
     assert free(driver) == {"n1": 4.0, "n2": 4.0}
@@ -98,7 +98,7 @@ def test_one_that_does_not_start_in_time_is_called_back_and_waits_again() -> Non
     driver.submit(gang("g", 3, 3))
     driver.accept("g")
     driver.fire("starts", after=60)
-    assert [one.task_id for one in driver.said(CancelAttempt)] == ["g"]
+    assert [one.task_id for one in driver.issued(CancelAttempt)] == ["g"]
     driver.stopped("g")
     assert driver.attempt("g") == 2, "no budget is used"
 
@@ -121,7 +121,7 @@ def test_it_is_cancelled_as_one() -> None:
     driver.submit(gang("g", 3, 3))
     driver.start("g", "n1 n2")
     driver.cancel("g")
-    assert [one.task_id for one in driver.said(CancelAttempt)] == ["g"]
+    assert [one.task_id for one in driver.issued(CancelAttempt)] == ["g"]
     driver.stopped("g")
     assert driver.state("g") is TaskState.CANCELLED
 

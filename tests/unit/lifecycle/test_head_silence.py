@@ -1,4 +1,4 @@
-"""A cluster whose agent answers and whose head does not: nothing new goes there, and everybody is told why."""
+"""A cluster whose agent answers and whose head does not: nothing new goes there, and everybody learns why."""
 
 from __future__ import annotations
 

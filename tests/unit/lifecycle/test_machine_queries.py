@@ -44,7 +44,7 @@ def test_views_for_people_are_of_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "now"),
+    ("output", "now"),
     [
         ("it broke; tried again in 10.0 s", "it broke; tried again in 4.0 s"),
         ("gone; tried again in 60.0 s (node_grace_s), when …", "gone; tried again in 4.0 s (node_grace_s), when …"),
@@ -52,8 +52,8 @@ def test_views_for_people_are_of_now() -> None:
         ("it broke", "it broke"),
     ],
 )
-def test_the_sentence_of_a_back_off_with_the_remaining_time(said: str, now: str) -> None:
-    assert retry.as_of_now(said, 4.0) == now
+def test_the_sentence_of_a_back_off_with_the_remaining_time(output: str, now: str) -> None:
+    assert retry.as_of_now(output, 4.0) == now
 
 
 def test_a_time_too_short_to_display_is_a_moment() -> None:

@@ -63,7 +63,7 @@ def test_it_may_start_on_another_node_than_expected() -> None:
     driver = cloud()
     driver.submit(task("t", cpus=8))
     driver.accept("t")
-    driver.start("t", "n9")  # told before any snapshot showed that node
+    driver.start("t", "n9")  # reported before any snapshot showed that node
     assert held(driver) == {"t": ["n9"]}
     driver.submit(task("next", cpus=8))
     assert held(driver) == {"t": ["n9"], "next": [NEW_NODE]}
@@ -117,12 +117,12 @@ def test_not_even_to_spare_free_gpus() -> None:
     assert driver.sent_to() == {"t": "gpus"}
 
 
-@pytest.mark.parametrize("wish", [{"preferred_cluster": "cloud"}, {"tags": ("big",)}])
-def test_unless_the_item_asks_for_it(wish: dict[str, Any]) -> None:
+@pytest.mark.parametrize("wanted", [{"preferred_cluster": "cloud"}, {"tags": ("big",)}])
+def test_unless_the_item_asks_for_it(wanted: dict[str, Any]) -> None:
     driver = Driver(cluster("cloud", autoscaling=True, tags=("big",)), cluster("here"))
     driver.link_up("cloud", HEAD)
     driver.link_up("here", 2)
-    driver.submit(task("t", **wish))
+    driver.submit(task("t", **wanted))
     assert driver.sent_to() == {"t": "cloud"}
 
 
@@ -158,7 +158,7 @@ def test_an_unknown_cluster_is_not_full() -> None:
 
 
 def test_what_waits_for_a_node_gets_the_room_that_is_freed_before_anybody_else() -> None:
-    """Ray starts it there: whoever else was sent to that room would wait behind it."""
+    """Ray starts it there: anything else that was sent to that room would wait behind it."""
     driver = cloud(4, max_node={"CPU": 4.0})
     driver.submit(task("running", cpus=4))
     driver.start("running", "n2")
@@ -178,10 +178,10 @@ def test_it_may_take_long_to_start_and_is_called_back_only_then() -> None:
     driver.submit(task("t", cpus=8))
     driver.accept("t")
     driver.fire("starts", after=NEW_NODE_GRACE_S)
-    assert driver.said(CancelAttempt) == [CancelAttempt("t", 1, "cloud", False)]
+    assert driver.issued(CancelAttempt) == [CancelAttempt("t", 1, "cloud", False)]
     assert driver.machine.record("t").sentence == "cloud added no node for it within 600 s, and it was called back"
     driver.stopped("t")
-    assert [order.attempt for order in driver.said(Dispatch)] == [2]  # it asks again
+    assert [order.attempt for order in driver.issued(Dispatch)] == [2]  # it asks again
     assert held(driver) == {"t": [NEW_NODE]}
 
 
@@ -194,9 +194,9 @@ def test_those_that_have_a_node_keep_the_short_grace(first: str) -> None:
         driver.accept(name)
     assert held(driver)["there"] == [NEW_NODE]
     driver.fire("starts", after=60)
-    assert [one.task_id for one in driver.said(CancelAttempt)] == ["here"]
+    assert [one.task_id for one in driver.issued(CancelAttempt)] == ["here"]
     driver.fire("starts", after=NEW_NODE_GRACE_S - 60)
-    assert [one.task_id for one in driver.said(CancelAttempt)] == ["there"]
+    assert [one.task_id for one in driver.issued(CancelAttempt)] == ["there"]
 
 
 def test_an_actor_holds_what_it_asked_for_where_it_began() -> None:
@@ -277,21 +277,21 @@ def test_the_row_of_one_that_was_booked_elsewhere_is_written_once() -> None:
     driver.accept("t")
     driver.now += 100
     driver.snapshot("cloud", HEAD, 8)
-    assert driver.said(Remember) == [Remember("t")]
+    assert driver.issued(Remember) == [Remember("t")]
     driver.now += 1
     driver.snapshot("cloud", HEAD, 8)
-    assert driver.said(Remember) == []
+    assert driver.issued(Remember) == []
 
 
 def test_one_for_a_node_that_is_there_is_late_before_one_that_waits_for_a_new_node() -> None:
-    """There is one timer for both: it must ring for whoever is late first, not for whoever came first."""
+    """There is one timer for both: it must ring for the earliest deadline, not for the first arrival."""
     driver = cloud(4, settings={"start_grace_s": 20})
     driver.submit(task("large", cpus=8))
     driver.accept("large")
     driver.now += 1
     driver.submit(task("small", cpus=4))
     driver.accept("small")
-    due = [one.at for one in driver.said(SetTimer, ever=True) if one.key == "starts"]
+    due = [one.at for one in driver.issued(SetTimer, ever=True) if one.key == "starts"]
     assert due == [driver.now - 1 + NEW_NODE_GRACE_S, driver.now + 20]
 
 

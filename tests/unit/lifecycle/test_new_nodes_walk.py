@@ -111,8 +111,8 @@ def test_whatever_happens_all_runs_in_the_end_and_nothing_is_left(walk: list[tup
         getattr(cloud, name)(*arguments)
         cloud.judge()
     for _ in range(cloud.submitted + 1):  # all goes well from here on
-        for deed in (cloud.grow, cloud.tell, cloud.start, cloud.tell):
-            deed()
+        for action in (cloud.grow, cloud.tell, cloud.start, cloud.tell):
+            action()
             cloud.judge()
         for _ in range(len(cloud.runs)):
             cloud.end(0)

@@ -32,7 +32,7 @@ def dies(driver: Driver, code: str, name: str = "t") -> float:
         events.AttemptFinished(name, attempt, "failed", FailureClass.CLUSTER, "ClusterLostError", code, sentence)
     )
     assert driver.state(name) is TaskState.RETRYING
-    (timer,) = [one for one in driver.said(SetTimer) if one.key == f"retry:{name}"]
+    (timer,) = [one for one in driver.issued(SetTimer) if one.key == f"retry:{name}"]
     return timer.at - driver.now
 
 

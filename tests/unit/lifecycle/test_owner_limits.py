@@ -55,7 +55,7 @@ class TestRaising:
         durable = [isinstance(one, Persist | Remember | RememberFleet) for one in driver.last]
         assert driver.last[0] == RememberFleet()
         assert durable == sorted(durable, reverse=True)
-        assert len(driver.said(Dispatch)) == 3
+        assert len(driver.issued(Dispatch)) == 3
 
     def test_a_limit_of_gpus(self) -> None:
         driver = ready({"CPU": 8.0, "GPU": 4.0}, owners={"x": {"max_gpus": 1}})
@@ -101,7 +101,7 @@ class TestLowering:
         four_of(driver)
         assert codes(driver, "x3") == ["NO_CAPACITY"]
         limit(driver, "x", max_running=1)
-        assert (driver.said(CancelAttempt), driver.said(RecallAttempt)) == ([], [])
+        assert (driver.issued(CancelAttempt), driver.issued(RecallAttempt)) == ([], [])
         assert codes(driver, "x3") == ["OWNER_LIMIT"]
         driver.succeed("x0")
         driver.succeed("x1")
@@ -119,9 +119,9 @@ class TestLowering:
     def test_what_only_waits_over_there_comes_back(self) -> None:
         driver = prefetched_of_two_owners()
         limit(driver, "x", max_running=2)
-        assert driver.said(RecallAttempt) == [], "as many as it may have"
+        assert driver.issued(RecallAttempt) == [], "as many as it may have"
         limit(driver, "x", max_running=1)
-        assert [one.task_id for one in driver.said(RecallAttempt)] == ["ours"]
+        assert [one.task_id for one in driver.issued(RecallAttempt)] == ["ours"]
         driver.stopped("ours")
         assert (driver.state("runs"), driver.state("ours")) == (TaskState.DISPATCHING, TaskState.QUEUED)
         driver.succeed("runs")

@@ -29,7 +29,7 @@ def test_of_an_owner_whose_queue_is_paused() -> None:
 
 
 def test_it_leaves_what_owners_have_had_as_it_was() -> None:
-    """A plan for somebody who was never here leaves no account, and one for others moves nobody in the line."""
+    """A plan for an unknown owner leaves no account, and one for others moves nobody in the line."""
     asked, quiet = (Driver(cluster("a"), owners={"ann": {"max_running": 3}}) for _ in range(2))
     for driver in (asked, quiet):
         driver.link_up("a", 4)

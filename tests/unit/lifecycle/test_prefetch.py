@@ -40,11 +40,11 @@ def knowing(*sizes: float, took: float = SHORT_S, **settings: Any) -> Driver:
 
 
 def ahead(driver: Driver, *, ever: bool = False) -> list[str]:
-    return [one.task_id for one in driver.said(Dispatch, ever=ever) if one.ahead]
+    return [one.task_id for one in driver.issued(Dispatch, ever=ever) if one.ahead]
 
 
 def taken_back(driver: Driver) -> list[str]:
-    return [one.task_id for one in driver.said(RecallAttempt, ever=True)]
+    return [one.task_id for one in driver.issued(RecallAttempt, ever=True)]
 
 
 def test_as_much_is_sent_as_keeps_the_places_busy_for_prefetch_ms() -> None:
@@ -144,7 +144,7 @@ def test_an_attempt_too_late_for_the_slot_gets_a_start_instruction() -> None:
     driver.submit(work("t1"))
     driver.submit(work("t2"))
     driver.succeed("t0", SHORT_S)
-    assert [one.task_id for one in driver.said(StartAttempt)] == ["t1"]
+    assert [one.task_id for one in driver.issued(StartAttempt)] == ["t1"]
     assert set(driver.machine.registry.state("a").ledger.reservations) == {"t1"}
     # Meanwhile the gateway gave it another one's place: that one frees its own when it ends.
     driver.send(events.PlaceMoved(("t0", 1), ("t1", 1)))
@@ -176,11 +176,11 @@ def test_while_room_is_left_that_is_not_ours_none_waits_in_ray() -> None:
     driver = knowing(10, resource_threshold=0.05)
     driver.submit(work("t0"))
     driver.submit(work("t1"))
-    assert [one.ahead for one in driver.said(Dispatch)] == ["queue"]
+    assert [one.ahead for one in driver.issued(Dispatch)] == ["queue"]
     full = knowing(1)
     full.submit(work("t0"))
     full.submit(work("t1"))
-    assert [one.ahead for one in full.said(Dispatch)] == ["overlap"]
+    assert [one.ahead for one in full.issued(Dispatch)] == ["overlap"]
 
 
 def test_the_cluster_with_the_most_room_ahead_gets_it() -> None:
@@ -188,7 +188,7 @@ def test_the_cluster_with_the_most_room_ahead_gets_it() -> None:
     for number in range(3):
         driver.submit(work(f"t{number}"))
     driver.submit(work("t3"))
-    assert [one.cluster for one in driver.said(Dispatch)] == ["b"]
+    assert [one.cluster for one in driver.issued(Dispatch)] == ["b"]
 
 
 def test_max_in_flight_counts_what_was_sent_ahead() -> None:
@@ -396,14 +396,14 @@ def test_a_recall_in_vain_does_not_switch_off_the_limits() -> None:
     driver.start("t1", "n1")  # Ray had it already and ran it
     assert driver.machine.record("t1").ending is None
     driver.fire("run:t1:1", after=5)
-    assert [(one.task_id, one.force) for one in driver.said(CancelAttempt)] == [("t1", True)]
+    assert [(one.task_id, one.force) for one in driver.issued(CancelAttempt)] == [("t1", True)]
     other = knowing(1)
     other.submit(work("t0"))
     other.submit(work("t1"))
     other.accept("t1")
     other.fire("ahead:a", after=1.0)
     other.fire("starts", after=60)
-    assert [one.task_id for one in other.said(CancelAttempt)] == ["t1"]
+    assert [one.task_id for one in other.issued(CancelAttempt)] == ["t1"]
 
 
 def test_one_that_ray_has_started_before_its_turn_is_left_alone() -> None:
@@ -411,7 +411,7 @@ def test_one_that_ray_has_started_before_its_turn_is_left_alone() -> None:
     driver.submit(work("t0"))
     driver.submit(work("early"))
     driver.accept("early")
-    driver.start("early", "n1")  # somebody else left a CPU to Ray
+    driver.start("early", "n1")  # another user left a CPU to Ray
     driver.fire("ahead:a", after=1.0)
     assert taken_back(driver) == []
     assert "ahead:a" not in driver.machine.timers  # it would fire at once, again and again

@@ -14,7 +14,7 @@ from tests.unit.lifecycle.driver import Driver, job, prefetched_of_two_owners, r
 from tests.unit.lifecycle.test_prefetch import knowing, work
 
 
-def told(driver: Driver, task_id: str) -> tuple[Any, str, str]:
+def row_of(driver: Driver, task_id: str) -> tuple[Any, str, str]:
     record = driver.machine.record(task_id)
     return record.state, record.code, record.sentence
 
@@ -25,7 +25,7 @@ def test_a_held_item_waits_outside_the_queue() -> None:
     driver.submit(task("first"))
     driver.submit(task("second"))
     driver.send(events.HoldRequested("first", "until the data is there"))
-    assert told(driver, "first") == (TaskState.QUEUED, "HELD", "is held: until the data is there")
+    assert row_of(driver, "first") == (TaskState.QUEUED, "HELD", "is held: until the data is there")
     why = driver.machine.explain_wait("first", driver.now)
     assert why is not None
     assert (why.code, why.unblocked_by) == ("HELD", "an operator releases it")
@@ -50,7 +50,7 @@ def test_repeated_hold_and_release_and_unknown_ids_change_nothing() -> None:
         assert driver.send(event) == []
     driver.send(events.HoldRequested("t"))
     assert driver.send(events.HoldRequested("t", "again")) == []
-    assert told(driver, "t") == (TaskState.QUEUED, "HELD", "is held")
+    assert row_of(driver, "t") == (TaskState.QUEUED, "HELD", "is held")
     driver.cancel("t")
     assert driver.state("t") is TaskState.CANCELLED
     assert driver.send(events.ReleaseRequested("t")) == []
@@ -64,7 +64,7 @@ def test_one_that_runs_is_held_when_it_would_be_queued_again() -> None:
     assert driver.state("t") is TaskState.RUNNING
     driver.fail("t")
     driver.fire("retry:t")
-    assert told(driver, "t")[1] == "HELD"
+    assert row_of(driver, "t")[1] == "HELD"
     driver.send(events.ReleaseRequested("t"))
     assert driver.state("t") is TaskState.DISPATCHING
 
@@ -127,7 +127,7 @@ def test_a_paused_owner_starts_nothing() -> None:
     driver.submit(task("x0", owner="x"))
     driver.submit(task("y0", owner="y"))
     assert list(driver.sent_to()) == ["y0"]
-    assert told(driver, "x0")[1:] == ("OWNER_PAUSED", "the queue of x is paused: over budget")
+    assert row_of(driver, "x0")[1:] == ("OWNER_PAUSED", "the queue of x is paused: over budget")
     driver.send(events.QueueResumed("owner", "x"))
     assert driver.sent_to(ever=False) == {"x0": "a"}
 
@@ -141,7 +141,7 @@ def test_those_that_waited_for_something_else_when_their_owner_was_paused_wait_f
     assert driver.machine.record("x0").code == "NO_CAPACITY"
     driver.send(events.QueuePaused("owner", "x", "over budget"))
     paused = (TaskState.QUEUED, "OWNER_PAUSED", "the queue of x is paused: over budget")
-    assert [told(driver, name) for name in ("x0", "x1", "x2")] == [paused] * 3
+    assert [row_of(driver, name) for name in ("x0", "x1", "x2")] == [paused] * 3
     assert [step.code for step in driver.machine.record("x0").history][-2:] == ["NO_CAPACITY", "OWNER_PAUSED"]
     assert driver.machine.record("y0").code == "NO_CAPACITY"
     decision = driver.machine.record("x1").decision
@@ -168,7 +168,7 @@ def test_a_paused_owner_causes_no_recalls() -> None:
     driver.submit(work("ahead"))
     assert driver.machine.view("a", driver.now).prefetched == 1
     driver.submit(task("urgent2", owner="x", priority=5))
-    assert driver.said(RecallAttempt) == []
+    assert driver.issued(RecallAttempt) == []
 
 
 @pytest.mark.parametrize("priority", [10**400, -(10**400)])
@@ -221,4 +221,4 @@ def test_a_pause_takes_back_only_what_that_owner_sent_ahead() -> None:
     driver = prefetched_of_two_owners()
     assert set(driver.machine.registry.state("a").slots.prefetched) == {"theirs", "ours"}
     driver.send(events.QueuePaused("owner", "x"))
-    assert [one.task_id for one in driver.said(RecallAttempt)] == ["ours"]
+    assert [one.task_id for one in driver.issued(RecallAttempt)] == ["ours"]

@@ -104,7 +104,7 @@ def test_room_is_not_kept_in_vain_where_others_took_some_for_good() -> None:
     driver.fire("keep", after=300)
     driver.succeed("s0")
     driver.now += 5
-    node = NodeSnapshot("n1", {"CPU": 8.0}, {"CPU": 0.0})  # somebody else took what was freed
+    node = NodeSnapshot("n1", {"CPU": 8.0}, {"CPU": 0.0})  # another user took what was freed
     driver.send(events.SnapshotTaken(ResourceSnapshot("a", driver.now, (node,), "agent", session_id="s1")))
     driver.succeed("s1")
     assert driver.submit(task("late", submitted_at=driver.now)).state is TaskState.DISPATCHING
@@ -152,9 +152,9 @@ def test_what_was_sent_ahead_of_an_owner_who_is_paused_is_taken_back() -> None:
     driver = ready(1)
     short_work(driver, 2, owner="o")
     driver.send(events.QueuePaused("owner", "o"))
-    assert [one.task_id for one in driver.said(RecallAttempt)] == ["t1"]
+    assert [one.task_id for one in driver.issued(RecallAttempt)] == ["t1"]
     driver.succeed("t0")
-    assert driver.said(StartAttempt) == []
+    assert driver.issued(StartAttempt) == []
 
 
 def test_nothing_is_sent_ahead_where_tasks_are_spaced_out() -> None:
@@ -177,7 +177,7 @@ def test_one_whose_priority_was_lowered_makes_way_for_a_more_urgent_one() -> Non
     driver.send(events.QueueResumed("owner", "o"))
     assert driver.machine.record("q").code == "SENT_AHEAD"
     driver.submit(task("u", function_digest="slow", priority=5))
-    assert [one.task_id for one in driver.said(RecallAttempt)] == ["q"]
+    assert [one.task_id for one in driver.issued(RecallAttempt)] == ["q"]
 
 
 def test_parts_of_gpus_add_up() -> None:

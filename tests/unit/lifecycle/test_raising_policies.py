@@ -45,7 +45,7 @@ def driver_with(policy: Any, **settings: Any) -> Driver:
     return driver
 
 
-def test_one_that_looks_at_the_kind_only() -> None:
+def test_one_that_reads_the_kind_only() -> None:
     driver = driver_with(OfAKind())
     for name in ("t1", "t2"):  # the second time nothing of the first is remembered as an answer
         driver.submit(task(name))
@@ -81,7 +81,7 @@ def test_a_filter_may_not_be_named_like_a_built_in_one() -> None:
 
 
 class Moody:
-    """Raises once it is told to."""
+    """Raises once it is asked to."""
 
     name = "moody"
     angry = False
@@ -92,7 +92,7 @@ class Moody:
         return None
 
 
-def test_a_table_that_is_read_later_tells_of_it_in_its_rows() -> None:
+def test_a_table_that_is_read_later_shows_it_in_its_rows() -> None:
     moody = Moody()
     driver = driver_with(moody)
     record = driver.submit(task("t"))
@@ -120,7 +120,7 @@ def test_one_that_is_asked_who_may_be_sent_ahead() -> None:
 
 
 class MoodyScore:
-    """Gives what it is told to give, or raises."""
+    """Gives what it is asked to give, or raises."""
 
     name = "mood"
 

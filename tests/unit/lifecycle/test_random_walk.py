@@ -20,7 +20,7 @@ SEEDS = range(72)
 
 OWNERS = ["", "", "ann", "bob"]
 
-DEEDS = [
+ACTIONS = [
     *3 * ["submit"],
     *2 * ["answer"],
     *5 * ["step"],
@@ -53,13 +53,13 @@ SHORT = [
 ]
 """The same where there is much short work."""
 
-STYLES = [DEEDS, CALM, SHORT]
+STYLES = [ACTIONS, CALM, SHORT]
 
 
-def some_item(chance: Random, number: int, deeds: list[str]) -> TaskDescription:
-    kind: Any = "task" if deeds is SHORT else chance.choice(["task", "task", "task", "task", "job", "actor"])
-    clusters = [None, None, "a", "b"] if deeds is not SHORT else [None, "a"]
-    sizes = {1: [1.0, 2.0, 3.0, 8.0], 2: [8.0, 8.0, 8.0, 1.0]}.get(STYLES.index(deeds), [0.5, 1.0, 3.0, 8.0, 8.0])
+def some_item(chance: Random, number: int, actions: list[str]) -> TaskDescription:
+    kind: Any = "task" if actions is SHORT else chance.choice(["task", "task", "task", "task", "job", "actor"])
+    clusters = [None, None, "a", "b"] if actions is not SHORT else [None, "a"]
+    sizes = {1: [1.0, 2.0, 3.0, 8.0], 2: [8.0, 8.0, 8.0, 1.0]}.get(STYLES.index(actions), [0.5, 1.0, 3.0, 8.0, 8.0])
     return TaskDescription(
         id=f"t{number}",
         kind=kind,
@@ -152,13 +152,13 @@ def walk(seed: int) -> FakeFleet:
     return fleet
 
 
-def fault_or_fact(fleet: FakeFleet, chance: Random, number: int, deeds: list[str]) -> None:
+def fault_or_fact(fleet: FakeFleet, chance: Random, number: int, actions: list[str]) -> None:
     """One thing happens."""
     name = chance.choice(["a", "b", "c"])
     one = chance.choice(list(fleet.live.values())) if fleet.live else None
-    match chance.choice(deeds):
+    match chance.choice(actions):
         case "submit":
-            fleet.submit(some_item(chance, number, deeds), chance.choice(["", "", "", "waits for an argument"]))
+            fleet.submit(some_item(chance, number, actions), chance.choice(["", "", "", "waits for an argument"]))
         case "arguments" if fleet.incomplete:
             pinned = chance.choice([None, None, "a"])
             fleet.arguments(chance.choice(fleet.incomplete), well=chance.random() < 0.8, pinned=pinned)
@@ -190,7 +190,7 @@ def fault_or_fact(fleet: FakeFleet, chance: Random, number: int, deeds: list[str
             fleet.feed(some_order(chance, chance.choice(list(fleet.tasks)), name))
         case "old" if fleet.old_mail:
             late = chance.choice(fleet.old_mail)
-            # Old news of links would be a lie about now, not a late truth; of attempts and snapshots it is harmless.
+            # Old events of links would be a lie about now, not a late truth; of attempts and snapshots it is harmless.
             if isinstance(late, events.Started | events.AttemptFinished | events.DispatchAccepted | events.PlaceMoved):
                 fleet.feed(late)
         case _:

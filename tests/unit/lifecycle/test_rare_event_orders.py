@@ -24,7 +24,7 @@ def test_a_start_that_is_reported_with_the_end_is_recorded() -> None:
 
 def test_a_lost_cluster_is_reported_once() -> None:
     driver = with_lost_job(refreshes=14)
-    lost = [one for one in driver.said(Publish, ever=True) if one.transition.state is TaskState.LOST]
+    lost = [one for one in driver.issued(Publish, ever=True) if one.transition.state is TaskState.LOST]
     assert len(lost) == 1
 
 
@@ -69,7 +69,7 @@ def test_who_is_placed_or_over_does_not_wait_for_anything() -> None:
     assert driver.machine.explain_wait("t", driver.now) is None
 
 
-def test_the_machine_tells_places_in_the_queue_and_its_filters() -> None:
+def test_the_machine_reports_queue_positions_and_its_filters() -> None:
     driver = ready(1)
     for name in ("runs", "first", "second"):
         driver.submit(task(name))
@@ -127,7 +127,7 @@ class TestSentAhead:
         gone = ResourceSnapshot("a", driver.now, (NodeSnapshot("n9", {"CPU": 1.0}, {"CPU": 0.0}),), "agent")
         driver.send(events.SnapshotTaken(gone))
         driver.submit(work("t1"))
-        assert driver.said(Dispatch) == []
+        assert driver.issued(Dispatch) == []
         assert driver.state("t1") is TaskState.QUEUED
 
     def test_not_to_a_cluster_that_was_removed(self) -> None:

@@ -16,7 +16,7 @@ def test_a_cluster_with_a_wrong_entry_is_asked_again_after_the_breakers_time() -
     driver.snapshot("b", 8, source="http")
     driver.submit(task("waits", cpus=8))
     assert driver.machine.record("waits").code == "NO_CAPACITY"
-    assert SetTimer("refresh:a", driver.now + 70) in driver.said(SetTimer, ever=True)
+    assert SetTimer("refresh:a", driver.now + 70) in driver.issued(SetTimer, ever=True)
     driver.fire("refresh:a", after=70)
     assert driver.asked() == ["a"]
 

@@ -31,7 +31,7 @@ def ready(*sizes: float, **settings: Any) -> Driver:
 
 
 def reborn(driver: Driver, after: float = 1.0, clusters: Any = None, **settings: Any) -> Driver:
-    """The next process, told of the rows of the last one."""
+    """The next process, restored from the rows of the last one."""
     known = driver.machine.registry.list() if clusters is None else clusters
     successor = Driver(*known)
     successor.machine = SchedulerMachine(Settings(**{**FREE, **settings}), known)
@@ -43,7 +43,7 @@ def reborn(driver: Driver, after: float = 1.0, clusters: Any = None, **settings:
 
 
 def timer(driver: Driver, key: str) -> float | None:
-    return next((one.at for one in reversed(driver.said(SetTimer, ever=True)) if one.key == key), None)
+    return next((one.at for one in reversed(driver.issued(SetTimer, ever=True)) if one.key == key), None)
 
 
 class TestWhatWaits:
@@ -58,10 +58,10 @@ class TestWhatWaits:
         after = reborn(driver)
         assert timer(after, timers.queue_key("first")) == (first.queued_at or 0) + 30
         after.link_up("a", 1)
-        assert [one.task_id for one in after.said(Dispatch, ever=True)] == ["runs"], "there is no more room than before"
+        assert [one.task_id for one in after.issued(Dispatch, ever=True)] == ["runs"], "no more slots than before"
         for ended, begun in [("runs", "urgent"), ("urgent", "first"), ("first", "second")]:
             after.succeed(ended)
-            assert [one.task_id for one in after.said(Dispatch)] == [begun]
+            assert [one.task_id for one in after.issued(Dispatch)] == [begun]
 
     @pytest.mark.parametrize(
         ("sentence", "permanent", "code"),
@@ -71,7 +71,7 @@ class TestWhatWaits:
         self, sentence: str, permanent: bool, code: str
     ) -> None:
         """After a power cut the service may be back before they are, or be started with a wrong token. What comes then
-        is told at once that nobody is there."""
+        is answered at once that no cluster is there."""
         driver = ready(1, 1)
         for number in range(3):
             driver.submit(task(f"t{number}"))
@@ -100,7 +100,7 @@ class TestWhatWaits:
         driver.submit(task("runs"))
         driver.submit(task("t"))
         driver.send(events.HoldRequested("t", "not yet"))
-        assert driver.said(Remember) == [Remember("t")]
+        assert driver.issued(Remember) == [Remember("t")]
         after = reborn(driver)
         after.link_up("a", 4)
         assert after.state("t") is TaskState.QUEUED
@@ -161,23 +161,23 @@ class TestAttempts:
     def test_one_that_was_sent_is_sent_again_as_the_same(self) -> None:
         driver = ready(2)
         driver.submit(task("t"))
-        (sent,) = driver.said(Dispatch, ever=True)
+        (sent,) = driver.issued(Dispatch, ever=True)
         after = reborn(driver)
-        (again,) = after.said(Dispatch)
+        (again,) = after.issued(Dispatch)
         assert (again.attempt, again.fence, again.cluster) == (sent.attempt, sent.fence, sent.cluster)
         assert again.again
         assert not sent.again
         after.link_up("a", 2)
         after.submit(task("next"))
-        assert [one.fence for one in after.said(Dispatch)] == [sent.fence + 1]
+        assert [one.fence for one in after.issued(Dispatch)] == [sent.fence + 1]
 
     def test_one_that_ran_is_asked_for(self) -> None:
         driver = ready(2)
         driver.submit(task("t", run_timeout=100.0))
         driver.start("t")
         after = reborn(driver)
-        assert after.said(AdoptAttempt) == [AdoptAttempt("t", 1, 1, "a")]
-        assert after.said(Dispatch) == []
+        assert after.issued(AdoptAttempt) == [AdoptAttempt("t", 1, 1, "a")]
+        assert after.issued(Dispatch) == []
         assert timer(after, timers.run_key("t", 1)) == driver.now + 100
         after.succeed("t")
         assert after.end("t").state is TaskState.SUCCEEDED
@@ -209,7 +209,7 @@ class TestAttempts:
         driver.start("t")
         driver.send(events.CancelRequested("t", "enough", force))
         after = reborn(driver)
-        assert after.said(CancelAttempt) == [CancelAttempt("t", 1, "a", force)]
+        assert after.issued(CancelAttempt) == [CancelAttempt("t", 1, "a", force)]
         after.send(events.AttemptFinished("t", 1, "cancelled"))
         assert after.end("t").state is TaskState.CANCELLED
 
@@ -217,7 +217,7 @@ class TestAttempts:
         driver = ready(2)
         driver.submit(task("t"))
         after = reborn(driver, clusters=[cluster("b")])
-        assert [one.cluster for one in after.said(Dispatch)] == ["a"]
+        assert [one.cluster for one in after.issued(Dispatch)] == ["a"]
         after.succeed("t")
         assert after.end("t").state is TaskState.SUCCEEDED
 
@@ -237,13 +237,13 @@ class TestAttempts:
         driver.submit(work("t1"))
         assert ahead(driver) == ["t1"]
         after = reborn(driver)
-        assert [(one.task_id, one.ahead) for one in after.said(Dispatch)] == [("t0", ""), ("t1", "queue")]
+        assert [(one.task_id, one.ahead) for one in after.issued(Dispatch)] == [("t0", ""), ("t1", "queue")]
         assert timer(after, timers.ahead_key("a")) is not None
         view = after.machine.view("a", after.now)
         assert (view.in_flight, view.prefetched) == (1, 1)
         driver.send(events.ClusterChanged("a", cluster("a"), cordoned=True))
-        (recall,) = driver.said(RecallAttempt)
-        assert reborn(driver).said(RecallAttempt) == [recall]
+        (recall,) = driver.issued(RecallAttempt)
+        assert reborn(driver).issued(RecallAttempt) == [recall]
 
     def test_who_takes_over_a_place_is_remembered(self) -> None:
         driver = knowing(1)
@@ -252,10 +252,10 @@ class TestAttempts:
         driver.submit(work("t2"))
         driver.accept("t1")
         driver.send(events.PlaceMoved(("t0", 1), ("t1", 1)))
-        assert driver.said(Remember) == [Remember("t0"), Remember("t1")]
+        assert driver.issued(Remember) == [Remember("t0"), Remember("t1")]
         driver.succeed("t0", 0.01)
         driver.succeed("t1", 0.01)  # t2 came too late to be given its place over there
-        assert driver.said(Remember) == [Remember("t2")]
+        assert driver.issued(Remember) == [Remember("t2")]
         row = driver.machine.row("t2")
         assert (row.place, row.parts) == ("held", {"n1": {"CPU": 1.0}})
 
@@ -326,7 +326,7 @@ class TestRules:
         driver.submit(task("t"))
         driver.succeed("t")
         after = reborn(driver)
-        assert after.said(Complete) == []
+        assert after.issued(Complete) == []
         assert not after.machine.has_unfinished()
         assert after.machine.record("t").finished_at == driver.now
 

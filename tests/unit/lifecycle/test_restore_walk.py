@@ -56,7 +56,7 @@ def test_a_machine_made_from_the_rows_has_the_same_rows(seed: int) -> None:
     before = {record.task.id: fleet.machine.row(record.task.id) for record in fleet.machine.records()}
     assert {name: lasting(row) for name, row in before.items()} == {
         name: lasting(row) for name, row in fleet.rows.items()
-    }, "something changed, and nobody was told to remember it"
+    }, "something changed, and nobody was asked to remember it"
     after = SchedulerMachine(fleet.settings, fleet.machine.registry.list())
     rows = (fleet.machine.cluster_rows(), fleet.machine.owner_rows())
     after.handle(events.Restored(tuple(before.values()), *rows), fleet.now)

@@ -38,7 +38,7 @@ class TestPlaces:
         after = reborn(driver)
         after.link_up("a")
         after.succeed("t0", 0.01)
-        assert after.said(StartAttempt) == []
+        assert after.issued(StartAttempt) == []
         places = after.machine.registry.state("a").slots
         assert (list(places.held), list(places.prefetched)) == (["t1"], ["t2"])
 
@@ -47,10 +47,10 @@ class TestPlaces:
         driver.submit(work("t0"))
         driver.submit(work("t1"))
         driver.succeed("t0", 0.01)
-        assert driver.said(StartAttempt) == [StartAttempt("t1", 1, "a")]
+        assert driver.issued(StartAttempt) == [StartAttempt("t1", 1, "a")]
         after = reborn(driver)
-        assert [(one.task_id, one.ahead) for one in after.said(Dispatch)] == [("t1", "")]
-        assert after.said(StartAttempt) == [StartAttempt("t1", 1, "a")]
+        assert [(one.task_id, one.ahead) for one in after.issued(Dispatch)] == [("t1", "")]
+        assert after.issued(StartAttempt) == [StartAttempt("t1", 1, "a")]
 
     def test_a_node_that_appears_changes_the_row_of_what_waited_for_it(self) -> None:
         grows = cluster("a", autoscaling=True, max_node={"CPU": 8.0})
@@ -61,7 +61,7 @@ class TestPlaces:
         driver.submit(job("j", 8))
         driver.start("j")
         driver.send(of_two(driver.now + 5, 8.0), after=5)
-        assert driver.said(Remember) == [Remember("j")]
+        assert driver.issued(Remember) == [Remember("j")]
         assert list(driver.machine.row("j").parts) == ["n2"]
         after = reborn(driver)
         after.link_up("a")
@@ -88,19 +88,19 @@ class TestGivenUp:
         driver.start("j")
         driver.send(events.DashboardChecked("a", "silent"))
         driver.send(events.DashboardChecked("a", "silent"), after=61)
-        assert driver.said(CancelAttempt, ever=True) == [CancelAttempt("j", 1, "a", force=True)]
+        assert driver.issued(CancelAttempt, ever=True) == [CancelAttempt("j", 1, "a", force=True)]
         after = reborn(driver)
-        assert after.said(CancelAttempt) == [CancelAttempt("j", 1, "a", force=True)]
+        assert after.issued(CancelAttempt) == [CancelAttempt("j", 1, "a", force=True)]
         after.send(events.AttemptFinished("j", 1, "cancelled"))
-        assert after.said(Remember) == [Remember("j")]
-        assert reborn(after).said(CancelAttempt) == []
+        assert after.issued(Remember) == [Remember("j")]
+        assert reborn(after).issued(CancelAttempt) == []
 
     def test_a_detached_actor_that_was_not_ready_is_ended_too(self) -> None:
         driver = ready(4, 4)
         driver.submit(actor("x", 1, lifetime="detached", public_name="svc", preferred_cluster="a"))
         driver.accept("x")
         driver.send(events.ClusterDeclaredDead("a"))
-        assert driver.said(CancelAttempt) == [CancelAttempt("x", 1, "a", force=True)]
+        assert driver.issued(CancelAttempt) == [CancelAttempt("x", 1, "a", force=True)]
 
     def test_a_late_end_of_an_attempt_that_was_not_abandoned_is_ignored(self) -> None:
         driver = ready(4)
@@ -117,7 +117,7 @@ class TestTheRest:
             driver.submit(task(name))
         driver.submit(task("z", after=("x", "y")))
         driver.succeed("x")
-        assert driver.said(Remember) == [Remember("z")]
+        assert driver.issued(Remember) == [Remember("z")]
         driver.machine.forget("x")
         after = reborn(driver)
         after.succeed("y")
@@ -132,7 +132,7 @@ class TestTheRest:
         after.send(events.Restored((), next_fence=fence))
         after.link_up("a", 1)
         after.submit(task("t"))
-        assert [one.fence for one in after.said(Dispatch)] == [fence]
+        assert [one.fence for one in after.issued(Dispatch)] == [fence]
 
     def test_no_item_joins_a_restored_one_that_is_being_cancelled(self) -> None:
         driver = ready(2)
@@ -162,12 +162,12 @@ class TestTheRest:
         assert driver.send(event)[0] == RememberFleet()
 
     def test_so_is_that_a_dead_cluster_lives(self) -> None:
-        for news in (events.LinkUp("a", "3.11.9", "2.60.0", "s1"), events.SnapshotTaken(snapshot("a", 1003.0, 2))):
+        for changes in (events.LinkUp("a", "3.11.9", "2.60.0", "s1"), events.SnapshotTaken(snapshot("a", 1003.0, 2))):
             driver = ready(2)
             driver.send(events.LinkDown("a", "silent"))
             driver.send(events.ClusterDeclaredDead("a"), after=1)
-            assert RememberFleet() in driver.send(news, after=2)
-            assert RememberFleet() not in driver.send(news)
+            assert RememberFleet() in driver.send(changes, after=2)
+            assert RememberFleet() not in driver.send(changes)
 
     def test_an_entry_that_changes_leaves_a_cordon_alone(self) -> None:
         driver = ready(2)

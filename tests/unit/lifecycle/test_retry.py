@@ -49,7 +49,7 @@ def test_each_class_uses_its_own_budget(failure: str) -> None:
         ("permanent", "TaskSubmissionError"),
     ],
 )
-def test_the_error_tells_whose_fault_it_was(failure: str, error: str | None) -> None:
+def test_the_error_names_the_origin_of_the_fault(failure: str, error: str | None) -> None:
     driver = ready(4)
     driver.submit(task("t", **NOTHING))
     driver.fail("t", failure)
@@ -156,8 +156,8 @@ def test_the_timer_is_set_to_the_back_off() -> None:
     driver.submit(task("t", retries=5))
     for expected in (10, 20, 40, 60):
         driver.fail("t")
-        assert SetTimer("retry:t", driver.now + expected) in driver.said(SetTimer)
-        assert driver.said(Complete) == []
+        assert SetTimer("retry:t", driver.now + expected) in driver.issued(SetTimer)
+        assert driver.issued(Complete) == []
         driver.fire("retry:t", after=expected)
 
 

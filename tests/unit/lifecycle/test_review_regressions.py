@@ -173,9 +173,9 @@ def test_a_snapshot_at_the_very_edge_of_its_time_gets_stale() -> None:
     driver.now += 30
     assert driver.machine.view("a", driver.now).problem is None
     driver.now += 0.5
-    trouble = driver.machine.view("a", driver.now).problem
-    assert trouble is not None
-    assert trouble.code == "STALE_SNAPSHOT"
+    problem = driver.machine.view("a", driver.now).problem
+    assert problem is not None
+    assert problem.code == "STALE_SNAPSHOT"
 
 
 WHERE = """

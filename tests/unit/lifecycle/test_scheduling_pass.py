@@ -205,12 +205,12 @@ def test_only_a_new_reason_is_published() -> None:
     driver = ready(1)
     driver.submit(task("running"))
     driver.submit(task("waiting"))
-    told = len(driver.machine.record("waiting").history)
+    reported = len(driver.machine.record("waiting").history)
     driver.snapshot("a", 1)
     driver.snapshot("a", 1)
-    assert len(driver.machine.record("waiting").history) == told
+    assert len(driver.machine.record("waiting").history) == reported
     driver.send(events.LinkDown("a", "silent"))
-    step = driver.said(Persist)[-1].transition
+    step = driver.issued(Persist)[-1].transition
     assert (step.task_id, step.state, step.code) == ("waiting", TaskState.QUEUED, "CLUSTER_SUSPECT")
     assert driver.machine.record("waiting").code == "CLUSTER_SUSPECT"
 
@@ -295,7 +295,7 @@ def test_the_interval_neither_holds_for_other_kinds_nor_for_retries() -> None:
     driver.submit(task("t"))
     driver.fail("j1")
     driver.fire("retry:j1")
-    assert [one.task_id for one in driver.said(Dispatch, ever=True)] == ["j1", "t", "j1"]
+    assert [one.task_id for one in driver.issued(Dispatch, ever=True)] == ["j1", "t", "j1"]
 
 
 @pytest.mark.parametrize("kind", ["task", "actor"])

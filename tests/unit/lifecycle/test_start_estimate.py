@@ -80,11 +80,11 @@ class TestTheArithmetic:
     def test_why_what_ends_does_not_help(self) -> None:
         nodes = [NodeCapacity({}, ends_in(10))]
         above = [ClusterCapacity(nodes, {"CPU": -5.0})]
-        said = estimate_from_capacity(1, CPU, None, above).why
-        assert said == "the attempts of known run time do not bring use down to the threshold"
-        assert estimate_from_capacity(7, CPU, None, above).why == said, "whoever is ahead of it"
-        said = estimate_from_capacity(1, {"CPU": 2.0}, None, above).why
-        assert said == "the attempts of known run time do not free enough for it", "not without a threshold either"
+        output = estimate_from_capacity(1, CPU, None, above).why
+        assert output == "the attempts of known run time do not bring use down to the threshold"
+        assert estimate_from_capacity(7, CPU, None, above).why == output, "the items ahead of it"
+        output = estimate_from_capacity(1, {"CPU": 2.0}, None, above).why
+        assert output == "the attempts of known run time do not free enough for it", "not without a threshold either"
 
     def test_it_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(start_estimate, "MAX_SLOTS_PER_NODE", 3)
@@ -94,9 +94,9 @@ class TestTheArithmetic:
 
     def test_the_reason_of_an_unknown_estimate_is_given(self) -> None:
         def unknown(*case: object) -> str:
-            told = one_cluster(*case)  # type: ignore[arg-type]  # cases of several types
-            assert (told.low, told.likely, told.high) == (None, None, None)
-            return told.text
+            reported = one_cluster(*case)  # type: ignore[arg-type]  # cases of several types
+            assert (reported.low, reported.likely, reported.high) == (None, None, None)
+            return reported.text
 
         assert unknown(1, CPU, None, []) == "unknown: the run time of what it waits for is unknown"
         assert "is unknown" in unknown(1, CPU, None, [NodeCapacity({}, (RunningItem(CPU, None),))])
@@ -120,7 +120,7 @@ class TestTheArithmetic:
         assert remaining_time(seen, 600) == RunTime(0, 300, 600), "and never about 0 s for ever"
 
     @pytest.mark.parametrize(
-        ("told", "text"),
+        ("reported", "text"),
         [
             (StartEstimate(5, 12, 30), "in about 12 s (between 5 and 30 s)"),
             (StartEstimate(0.5, 90, 180), "in about 90 s (between 0.5 s and 3 min)"),
@@ -130,13 +130,13 @@ class TestTheArithmetic:
             (StartEstimate(why="it is held"), "unknown: it is held"),
         ],
     )
-    def test_in_words(self, told: StartEstimate, text: str) -> None:
-        assert told.text == text
-        assert told.to_dict() == {
+    def test_in_words(self, reported: StartEstimate, text: str) -> None:
+        assert reported.text == text
+        assert reported.to_dict() == {
             "text": text,
-            "earliest_s": told.low,
-            "likely_s": told.likely,
-            "latest_s": told.high,
+            "earliest_s": reported.low,
+            "likely_s": reported.likely,
+            "latest_s": reported.high,
         }
 
     def test_units(self) -> None:

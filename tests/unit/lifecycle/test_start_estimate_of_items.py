@@ -88,7 +88,7 @@ def test_above_the_threshold_each_end_lets_one_start_as_is_then_seen() -> None:
     waiting = [f"q{number}" for number in range(8)]
     for name in waiting:
         driver.submit(task(name, function_digest="f"))
-    told, asked_at = [outlook(driver, name, at).likely for at, name in enumerate(waiting, start=1)], driver.now
+    reported, asked_at = [outlook(driver, name, at).likely for at, name in enumerate(waiting, start=1)], driver.now
     started: dict[str, float] = {}
     for name in [f"r{number}" for number in range(6)] + waiting[:2]:
         driver.now = max(driver.now, started.get(name, begun + 10 * int(name[1:])) + 100)
@@ -97,7 +97,7 @@ def test_above_the_threshold_each_end_lets_one_start_as_is_then_seen() -> None:
             if one not in started and driver.state(one) is TaskState.DISPATCHING:
                 driver.start(one)
                 started[one] = driver.now
-    assert told == [started[name] - asked_at for name in waiting] == [40, 50, 60, 70, 80, 90, 140, 150]
+    assert reported == [started[name] - asked_at for name in waiting] == [40, 50, 60, 70, 80, 90, 140, 150]
 
 
 def taken_by_others(driver: Driver, cpus: float, others: float, **values: object) -> None:
@@ -130,8 +130,8 @@ def test_those_ahead_of_it_may_bring_a_cluster_above_its_threshold() -> None:
         driver.now += 10
     driver.submit(task("t", cpus=2.5, function_digest="f"))
     assert driver.machine.record("t").code == "NO_CAPACITY"
-    told = [outlook(driver, "t", position).likely for position in (1, 2, 3, 4)]
-    assert told == [80, 80, 90, 180], "with three of them 75 % are in use, and what is free is kept free"
+    reported = [outlook(driver, "t", position).likely for position in (1, 2, 3, 4)]
+    assert reported == [80, 80, 90, 180], "with three of them 75 % are in use, and what is free is kept free"
 
 
 @pytest.mark.parametrize("basis", ["observed", "max"])

@@ -22,7 +22,7 @@ def cold(*names: str, cpus: float = 2, **settings: object) -> Driver:
 
 
 def recalled(driver: Driver) -> list[str]:
-    return [one.task_id for one in driver.said(RecallAttempt, ever=True)]
+    return [one.task_id for one in driver.issued(RecallAttempt, ever=True)]
 
 
 def four_on_two() -> tuple[Driver, list[str]]:

@@ -33,7 +33,7 @@ def test_a_submission_after_idle_asks_every_cluster_and_waits_for_the_answer() -
 def test_the_whole_life_of_a_task() -> None:
     driver = ready(4)
     record = driver.submit(task("t"))
-    assert driver.said(Dispatch) == [Dispatch("t", 1, 1, "a")]
+    assert driver.issued(Dispatch) == [Dispatch("t", 1, 1, "a")]
     assert driver.state("t") is TaskState.DISPATCHING
     driver.accept("t")
     assert driver.states("t")[-1] == "DISPATCHING"
@@ -57,13 +57,13 @@ def test_every_transition_is_persisted_and_published_and_persisted_first() -> No
     driver = ready(4)
     driver.submit(task("t"))
     assert driver.persisted_first()
-    assert [one.transition for one in driver.said(Persist)] == [one.transition for one in driver.said(Publish)]
-    placed = driver.said(Persist)[-1]
+    assert [one.transition for one in driver.issued(Persist)] == [one.transition for one in driver.issued(Publish)]
+    placed = driver.issued(Persist)[-1]
     assert placed.decision is not None
     assert placed.decision.cluster == "a"
     driver.succeed("t")
     assert driver.persisted_first()
-    persisted = [one.transition for one in driver.said(Persist, ever=True)]
+    persisted = [one.transition for one in driver.issued(Persist, ever=True)]
     assert persisted == driver.machine.record("t").history
 
 
@@ -73,9 +73,9 @@ def test_fences_grow_over_all_items_and_attempts() -> None:
     driver.submit(task("t2"))
     driver.fail("t1")
     driver.fire("retry:t1")
-    fences = [one.fence for one in driver.said(Dispatch, ever=True)]
+    fences = [one.fence for one in driver.issued(Dispatch, ever=True)]
     assert fences == [1, 2, 3]
-    assert [one.attempt for one in driver.said(Dispatch, ever=True)] == [1, 1, 2]
+    assert [one.attempt for one in driver.issued(Dispatch, ever=True)] == [1, 1, 2]
 
 
 def test_the_same_id_again_changes_nothing() -> None:
@@ -204,4 +204,4 @@ def test_a_job_goes_the_same_way_without_a_link() -> None:
     driver.succeed("j")
     assert driver.state("j") is TaskState.SUCCEEDED
     assert driver.machine.timers == frozenset()
-    assert len(driver.said(RefreshSnapshot, ever=True)) == 1
+    assert len(driver.issued(RefreshSnapshot, ever=True)) == 1

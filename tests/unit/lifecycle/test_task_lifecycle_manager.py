@@ -29,7 +29,7 @@ from tests.unit.lifecycle.driver import FREE, cluster, snapshot, task
 
 
 class Journal(MemoryTransitionLog):
-    """Log, hands and audience in one, so that the order between them can be seen."""
+    """Log, executor and subscribers in one, so that the order between them can be seen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ async def test_a_thread_that_submits_many_items_pauses_briefly_and_never_blocks(
     manager.stop_timers()
 
 
-async def test_an_attempt_reaches_the_hands_before_its_end_is_asked_for() -> None:
+async def test_an_attempt_reaches_the_runner_before_its_end_is_requested() -> None:
     manager, journal, _ = make()
     manager.post(events.Submitted(task("t1")))
     manager.post(events.CancelRequested("t1", "by the test"))

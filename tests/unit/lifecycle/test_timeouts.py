@@ -13,9 +13,9 @@ def test_a_run_timeout_ends_the_attempt_and_then_the_item() -> None:
     driver.submit(task("t", run_timeout=30, retries=5))
     assert not any(key.startswith("run:") for key in driver.machine.timers)
     driver.start("t")
-    assert SetTimer("run:t:1", driver.now + 30) in driver.said(SetTimer)
+    assert SetTimer("run:t:1", driver.now + 30) in driver.issued(SetTimer)
     driver.fire("run:t:1", after=30)
-    assert driver.said(CancelAttempt) == [CancelAttempt("t", 1, "a", True)]
+    assert driver.issued(CancelAttempt) == [CancelAttempt("t", 1, "a", True)]
     assert driver.state("t") is TaskState.RUNNING
     driver.stopped("t")
     end = driver.end("t")
@@ -39,7 +39,7 @@ def test_each_attempt_has_the_whole_run_timeout() -> None:
     driver.fail("t")
     driver.fire("retry:t", after=100)
     driver.start("t")
-    assert SetTimer("run:t:2", driver.now + 30) in driver.said(SetTimer)
+    assert SetTimer("run:t:2", driver.now + 30) in driver.issued(SetTimer)
 
 
 def test_a_success_that_was_on_its_way_counts() -> None:
@@ -71,7 +71,7 @@ def test_a_queue_timeout_ends_with_placement_and_restarts_with_a_retry() -> None
     driver.fail("t")
     driver.submit(task("other"))
     driver.fire("retry:t", after=50)
-    assert SetTimer("queue:t", driver.now + 20) in driver.said(SetTimer)
+    assert SetTimer("queue:t", driver.now + 20) in driver.issued(SetTimer)
 
 
 def test_what_does_not_start_in_time_is_called_back_and_placed_again() -> None:
@@ -79,11 +79,11 @@ def test_what_does_not_start_in_time_is_called_back_and_placed_again() -> None:
     driver.submit(task("t"))
     driver.accept("t")
     driver.fire("starts", after=60)
-    assert driver.said(CancelAttempt) == [CancelAttempt("t", 1, "a", False)]
+    assert driver.issued(CancelAttempt) == [CancelAttempt("t", 1, "a", False)]
     assert driver.state("t") is TaskState.DISPATCHING
     driver.send(events.ClusterChanged("a", cluster("a"), cordoned=True))
     driver.stopped("t")
-    assert driver.said(Dispatch) == [Dispatch("t", 2, 2, "b")]
+    assert driver.issued(Dispatch) == [Dispatch("t", 2, 2, "b")]
     assert driver.states("t")[-3:] == ["DISPATCHING", "QUEUED", "DISPATCHING"]
     assert any(step.code == "NOT_STARTED" for step in driver.machine.record("t").history)
 
@@ -117,7 +117,7 @@ def test_one_that_had_to_be_killed_when_it_was_called_back_may_have_begun() -> N
     driver.submit(task("t", retries=0, crash_retries=0, lost_retries=0))
     driver.accept("t")
     driver.fire("starts", after=60)
-    assert [order.force for order in driver.said(CancelAttempt)] == [False]  # what waits in Ray gives way to a word
+    assert [order.force for order in driver.issued(CancelAttempt)] == [False]  # what waits in Ray gives way to a word
     driver.send(events.AttemptFinished("t", 1, "cancelled", code="KILLED"))
     assert driver.end("t").error == "WorkerCrashedError"
 
@@ -131,7 +131,7 @@ def test_the_grace_ends_with_the_start_whatever_came_first() -> None:
     driver.start("t2")
     driver.accept("t2")
     driver.fire("starts", after=60)
-    assert not driver.said(CancelAttempt, ever=True)
+    assert not driver.issued(CancelAttempt, ever=True)
     assert "starts" not in driver.machine.timers
 
 
@@ -142,9 +142,9 @@ def test_each_has_its_own_grace_and_one_timer_serves_all() -> None:
         driver.accept(name)
     driver.start("t2")
     driver.fire("starts", after=40)  # 60 s after t1 was accepted
-    assert [order.task_id for order in driver.said(CancelAttempt, ever=True)] == ["t1"]
+    assert [order.task_id for order in driver.issued(CancelAttempt, ever=True)] == ["t1"]
     driver.fire("starts", after=20)  # t2 has started, so the next one is t3
-    assert [order.task_id for order in driver.said(CancelAttempt, ever=True)] == ["t1", "t3"]
+    assert [order.task_id for order in driver.issued(CancelAttempt, ever=True)] == ["t1", "t3"]
 
 
 def test_no_grace_is_left_when_all_is_done() -> None:
@@ -164,9 +164,9 @@ def test_jobs_and_what_was_not_accepted_have_no_grace() -> None:
     assert not any(key.startswith("start") for key in driver.machine.timers)
 
 
-def test_odd_ids_do_not_confuse_timers() -> None:
+def test_unusual_ids_do_not_confuse_timers() -> None:
     driver = ready(4)
     driver.submit(task("run:7:x", run_timeout=5))
     driver.start("run:7:x")
     driver.fire("run:run:7:x:1", after=5)
-    assert [one.task_id for one in driver.said(CancelAttempt)] == ["run:7:x"]
+    assert [one.task_id for one in driver.issued(CancelAttempt)] == ["run:7:x"]

@@ -203,7 +203,7 @@ def test_what_was_sent_ahead_is_taken_back_and_no_more_is_sent() -> None:
         driver.submit(task(f"t{number}", function_digest="f", submitted_at=driver.now))
     driver.submit(task("widest", cpus=2, submitted_at=driver.now))
     wait_for_the_pin(driver)
-    assert {one.task_id for one in driver.said(RecallAttempt)} == {"t2", "t3"}
+    assert {one.task_id for one in driver.issued(RecallAttempt)} == {"t2", "t3"}
     driver.submit(task("t4", function_digest="f", submitted_at=driver.now))
     assert driver.state("t4") is TaskState.QUEUED
 

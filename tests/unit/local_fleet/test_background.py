@@ -116,7 +116,7 @@ def test_a_fleet_under_another_home_is_named(rmcs: Rmcs, fake_python: Path, tmp_
 def test_json_output(rmcs: Rmcs) -> None:
     """Data on stdout, messages on stderr."""
 
-    def told(form: str, *words: str) -> Any:
+    def reported(form: str, *words: str) -> Any:
         done = subprocess.run(
             rmcs.command(*words, "-o", form), env=rmcs.env, capture_output=True, text=True, timeout=120
         )
@@ -124,12 +124,12 @@ def test_json_output(rmcs: Rmcs) -> None:
         assert all(line.startswith("rmcs: ") for line in done.stderr.splitlines())
         return json.loads(done.stdout) if form == "json" else yaml.safe_load(done.stdout)
 
-    up = told("json", "up", "--clusters", "1")
+    up = reported("json", "up", "--clusters", "1")
     assert [one["name"] for one in up["clusters"]] == ["linux"]
-    assert up == told("yaml", "up") == told("yaml", "status") == told("json", "status")
-    assert told("json", "down") == {"stopped": True}
-    assert told("yaml", "down") == {"stopped": False}
-    assert told("yaml", "status") == {"up": False, "config": None, "clusters": []}
+    assert up == reported("yaml", "up") == reported("yaml", "status") == reported("json", "status")
+    assert reported("json", "down") == {"stopped": True}
+    assert reported("yaml", "down") == {"stopped": False}
+    assert reported("yaml", "status") == {"up": False, "config": None, "clusters": []}
 
 
 def test_a_paused_cluster_shows_as_paused_and_one_that_died_as_down(rmcs: Rmcs) -> None:
@@ -196,12 +196,12 @@ def test_a_cluster_without_supervisor_is_lost(rmcs: Rmcs) -> None:
 def test_invalid_or_aborted_requests_do_not_end_the_fleet(rmcs: Rmcs) -> None:
     rmcs("up", "--clusters", "1")
     root = json.loads((rmcs.home / "fleet" / "fleet.json").read_text())["root"]
-    for said in (b"", b"{\n", b'{"start": 3}\n', b'{"start": ["nobody"]}\n'):
+    for output in (b"", b"{\n", b'{"start": 3}\n', b'{"start": ["nobody"]}\n'):
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(f"{root}/control.sock")
-            line.sendall(said)
+            line.sendall(output)
             line.shutdown(socket.SHUT_WR)
-            if said:
+            if output:
                 assert json.loads(line.makefile().readline())["event"] == "failed"
     psutil.Process(min(_pids(rmcs.json()))).kill()
     _until(rmcs, linux="down")
@@ -262,10 +262,10 @@ def test_up_interrupted_during_start_removes_all_processes(rmcs: Rmcs, base: Pat
     while "starting; Ray's own ports" not in process.stderr.readline():
         pass
     os.killpg(process.pid, how)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode != 0
     if how is signal.SIGINT:
-        assert "rmcs: the clusters that had started are stopped again: nothing is left" in said
+        assert "rmcs: the clusters that had started are stopped again: nothing is left" in output
     assert _left([], base) == []
     deadline = time.monotonic() + 60
     while rmcs.json()["up"] and time.monotonic() < deadline:

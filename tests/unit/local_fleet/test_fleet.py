@@ -261,13 +261,13 @@ class TestStart:
         self, fake_python: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("FAKE_RAY_FAIL_ONCE", str(tmp_path / "failed"))
-        said: list[str] = []
+        output: list[str] = []
         with LocalFleet(
-            LocalCluster("a"), ray_python=fake_python, progress=lambda name, text: said.append(f"{name}: {text}")
+            LocalCluster("a"), ray_python=fake_python, progress=lambda name, text: output.append(f"{name}: {text}")
         ) as fleet:
             assert fleet.state("a") == "up"
-        assert any("attempt 1 failed" in text for text in said)
-        first, second = (text for text in said if "starting; Ray's own ports" in text)
+        assert any("attempt 1 failed" in text for text in output)
+        first, second = (text for text in output if "starting; Ray's own ports" in text)
         assert first.split(",")[0] != second.split(",")[0], "new ports each time"
 
     def test_a_cluster_that_never_starts_reports_its_log_and_is_removed(

@@ -43,7 +43,7 @@ class Server(socketserver.ThreadingTCPServer):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of ours, where whatever is said is said again."""
+    """Of ours, where whatever is reported is repeated."""
     with Server(("127.0.0.1", 0), Echo) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

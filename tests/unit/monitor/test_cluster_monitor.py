@@ -50,10 +50,10 @@ class World:
     awaited: float | None = None
 
     def __init__(self, dashboard: Cluster | None, link: Cluster | None = None) -> None:
-        self.heard: list[Event] = []
+        self.received: list[Event] = []
         self._dashboard, self._link = dashboard, link
         plane: Any = self
-        self.monitor = ClusterMonitor(plane, plane, SystemClock(), self.heard.append)
+        self.monitor = ClusterMonitor(plane, plane, SystemClock(), self.received.append)
         self.health = HealthChecker(self.monitor, lambda: ["a"])
 
     def existing_link(self, _: str) -> Cluster | None:
@@ -80,7 +80,7 @@ REFUSED = ClusterConnectionError("connection refused.", cluster="a")
 async def test_a_dashboard_that_answers() -> None:
     world = World(Dashboard(), Cluster())
     await world.monitor.check_dashboard("a")
-    assert world.heard == [DashboardChecked("a", None)]
+    assert world.received == [DashboardChecked("a", None)]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def test_a_dashboard_that_answers() -> None:
 async def test_a_silent_dashboard_is_reported_although_the_link_is_up(problem: Exception, sentence: str) -> None:
     world = World(Dashboard(problem), Cluster())
     await world.monitor.check_dashboard("a")
-    (answer,) = world.heard
+    (answer,) = world.received
     assert isinstance(answer, DashboardChecked)
     assert answer.sentence is not None
     assert answer.sentence.startswith(sentence)
@@ -106,7 +106,7 @@ async def test_snapshots_come_from_the_agent_where_there_is_one(link: Cluster | 
     health = await world.health.check("a")
     assert health.snapshot is not None
     assert health.snapshot.source == source
-    assert world.heard == [SnapshotTaken(health.snapshot)]
+    assert world.received == [SnapshotTaken(health.snapshot)]
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ async def test_snapshots_come_from_the_agent_where_there_is_one(link: Cluster | 
         (ValueError("odd"), "DEFECT", False),
     ],
 )
-async def test_a_failed_look_is_an_answer_too(problem: Exception, code: str, permanent: bool) -> None:
+async def test_a_failed_check_is_an_answer_too(problem: Exception, code: str, permanent: bool) -> None:
     world = World(Dashboard(problem))
     (health,) = await world.health.check_all()
-    (answer,) = world.heard
+    (answer,) = world.received
     assert isinstance(answer, SnapshotFailed)
     assert (answer.code, answer.permanent) == (code, permanent)
     assert (health.snapshot, health.sentence) == (None, answer.sentence)
@@ -145,15 +145,15 @@ async def test_without_a_dashboard_a_link_that_is_down_is_no_failure_of_the_clus
     assert answer.awaited is could_not_be_asked
 
 
-async def test_those_who_look_in_the_same_moment_are_one_question() -> None:
+async def test_concurrent_queries_are_one_request() -> None:
     """Its answer is not the one that the scheduler has requested."""
     world = World(Dashboard(REFUSED))
     answers = await asyncio.gather(*(world.health.check("a") for _ in range(5)))
-    assert len(world.heard) == 1
+    assert len(world.received) == 1
     assert {one.sentence for one in answers} == {"connection refused."}
-    assert [one.requested for one in world.heard if isinstance(one, SnapshotFailed)] == [False]
+    assert [one.requested for one in world.received if isinstance(one, SnapshotFailed)] == [False]
     await world.health.check("a")
-    assert len(world.heard) == 2, "who asks later asks anew"
+    assert len(world.received) == 2, "who asks later asks anew"
 
 
 async def test_cancelling_one_caller_does_not_cancel_the_others() -> None:
@@ -162,7 +162,7 @@ async def test_cancelling_one_caller_does_not_cancel_the_others() -> None:
     await asyncio.sleep(0)
     impatient.cancel()
     assert (await patient).snapshot is not None
-    assert len(world.heard) == 1
+    assert len(world.received) == 1
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ async def test_cancelling_one_caller_does_not_cancel_the_others() -> None:
     [(Dashboard(), None, 1), (None, None, 0), (None, Cluster(connected=False), 0), (None, Cluster(), 1)],
     ids=["a dashboard", "nobody", "a link that is down", "a link"],
 )
-async def test_a_look_starts_nothing(dashboard: Cluster | None, link: Cluster | None, asked: int) -> None:
+async def test_a_query_starts_nothing(dashboard: Cluster | None, link: Cluster | None, asked: int) -> None:
     world = World(dashboard, link)
     assert len(await world.health.check_all_queryable()) == asked
-    assert len(world.heard) == asked
+    assert len(world.received) == asked

@@ -37,18 +37,18 @@ def test_a_healthy_idle_cluster_takes_everything() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(reasons.HEALTH_CODES - {"LINK_FAILED"}))
-@pytest.mark.parametrize("hopeless", [NEVER, LATER])
-def test_trouble_with_the_cluster_keeps_everything_away(code: str, hopeless: bool) -> None:
-    cluster = view(problem=ClusterProblem(code, "it is ill", hopeless))
+@pytest.mark.parametrize("permanent", [NEVER, LATER])
+def test_trouble_with_the_cluster_keeps_everything_away(code: str, permanent: bool) -> None:
+    cluster = view(problem=ClusterProblem(code, "it is ill", permanent))
     for item in (task("t"), job("j")):
-        assert verdicts(item, cluster) == [Rejection(code, "it is ill", hopeless)]
+        assert verdicts(item, cluster) == [Rejection(code, "it is ill", permanent)]
 
 
-@pytest.mark.parametrize("hopeless", [NEVER, LATER])
-def test_a_link_that_cannot_be_made_stops_tasks_and_actors_only(hopeless: bool) -> None:
-    cluster = view(link_problem=ClusterProblem("LINK_FAILED", "no way", hopeless))
-    assert codes(task("t"), cluster) == [("LINK_FAILED", hopeless)]
-    assert codes(actor("a"), cluster) == [("LINK_FAILED", hopeless)]
+@pytest.mark.parametrize("permanent", [NEVER, LATER])
+def test_a_link_that_cannot_be_made_stops_tasks_and_actors_only(permanent: bool) -> None:
+    cluster = view(link_problem=ClusterProblem("LINK_FAILED", "no way", permanent))
+    assert codes(task("t"), cluster) == [("LINK_FAILED", permanent)]
+    assert codes(actor("a"), cluster) == [("LINK_FAILED", permanent)]
     assert codes(job("j"), cluster) == []
 
 
@@ -265,7 +265,7 @@ def test_the_sentence_contains_the_amounts() -> None:
         ("max", {"cpu": 0.1}, True),
     ],
 )
-def test_what_the_threshold_looks_at(basis: str, observed: dict[str, float] | None, taken: bool) -> None:
+def test_what_the_threshold_counts(basis: str, observed: dict[str, float] | None, taken: bool) -> None:
     cluster = at_use(0.5, observed=observed)
     assert (codes(job("j"), cluster, threshold_on=basis) == []) is taken
 

@@ -78,7 +78,7 @@ class TestNearEqualScores:
         assert turns(engine(), task("t"), views, 4) == ["a", "b", "a", "b"]
 
     @pytest.mark.parametrize(("share", "expected"), [(0.05, "abab"), (0.0, "bbbb")])
-    def test_the_setting_near_equal_scores_tells_how_near(self, share: float, expected: str) -> None:
+    def test_the_setting_near_equal_scores_sets_how_near(self, share: float, expected: str) -> None:
         views = [with_memory("a", 8), with_memory("b", 9)]
         assert turns(engine(near_equal_scores=share), task("t"), views, 4) == list(expected)
 
@@ -156,7 +156,7 @@ class TestItemsThatHoldNoResources:
 
 
 class TestExplanations:
-    def test_the_decision_tells_that_clusters_took_turns_and_what_counted_as_load(self) -> None:
+    def test_the_decision_shows_that_clusters_took_turns_and_what_counted_as_load(self) -> None:
         decision = engine().schedule(job("j"), [view("a", undeclared=1), view("b", undeclared=1)], 0.0)
         assert "in turn with b" in decision.sentence
         assert "1 item that declares no resources counted as load" in decision.sentence
@@ -173,7 +173,7 @@ class TestExplanations:
         assert Counter({row.cluster: row.undeclared for row in decision.candidates}) == Counter(a=3, b=0)
         assert SchedulingDecision.from_dict(decision.to_dict()) == decision
 
-    def test_it_is_not_told_where_no_score_counts_them(self) -> None:
+    def test_it_is_not_shown_where_no_score_counts_them(self) -> None:
         decision = engine(weights={"resident": 1}).schedule(job("j"), [view("a", undeclared=3)], 0.0)
         assert "counted" not in decision.sentence
         assert decision.candidates[0] == CandidateReport(

@@ -137,7 +137,7 @@ def own(*scores: Constant) -> PolicyCatalog:
     return catalog
 
 
-def test_weighted_adds_up_and_chain_looks_at_one_after_the_other() -> None:
+def test_weighted_adds_up_and_chain_compares_one_after_the_other() -> None:
     catalog = own(Constant("first", a=0.5, b=0.6), Constant("second", a=0.9, b=0.1))
     fleet = (view("a"), view("b"))
     weights = {"first": 1, "second": 1}
@@ -187,21 +187,23 @@ def test_a_decision_has_a_reason_and_survives_json() -> None:
 
 
 def test_a_decision_compares_to_the_other_clusters() -> None:
-    def said(*fleet: ClusterView) -> str:
+    def output(*fleet: ClusterView) -> str:
         return engine().schedule(task("t"), fleet, 0.0).sentence.partition("; ")[2]
 
     closed = [view(f"c{number}", in_flight=9, max_in_flight=9) for number in range(5)]
     full = "9 items of ours are there; max_in_flight is 9"
-    assert said(view("a")) == ""
-    assert said(view("a"), view("b")) == "chosen among 2 clusters that fit"
-    assert said(view("a"), *closed, view("b")) == "chosen among 2 clusters that fit"
-    assert said(view("a"), *closed) == f"the only one with room (c0: {full}; c1: {full}; c2: {full}; and 2 more)"
+    assert output(view("a")) == ""
+    assert output(view("a"), view("b")) == "chosen among 2 clusters that fit"
+    assert output(view("a"), *closed, view("b")) == "chosen among 2 clusters that fit"
+    assert output(view("a"), *closed) == f"the only one with room (c0: {full}; c1: {full}; c2: {full}; and 2 more)"
     busy = view("busy", node({"CPU": 8.0}, {"CPU": 0.0}))
-    assert said(view("a"), busy).startswith("the only one with room (busy: ")
-    assert said(view("a"), replace(busy, cordoned=True)).startswith("the only one that fits (busy: it is cordoned")
-    assert said(view("a"), view("shut", cordoned=True), busy).startswith("the only one with room (shut: it is cordoned")
+    assert output(view("a"), busy).startswith("the only one with room (busy: ")
+    assert output(view("a"), replace(busy, cordoned=True)).startswith("the only one that fits (busy: it is cordoned")
+    assert output(view("a"), view("shut", cordoned=True), busy).startswith(
+        "the only one with room (shut: it is cordoned"
+    )
     small = view("small", node({"CPU": 0.5}), cordoned=True)
-    assert said(view("a"), small) == (
+    assert output(view("a"), small) == (
         "the only one that fits (small: it asks for 1 CPU, more than one node can ever have "
         "(the most on any node: 0.5 CPU))"
     )
@@ -257,10 +259,10 @@ def test_the_reason_is_that_of_the_nearest_cluster() -> None:
 def test_reasons_are_joined_by_one_sign() -> None:
     silent = ClusterProblem("BREAKER_OPEN", "it is not tried again for 44 s (2 times in a row).")
     fleet = [view("a", problem=silent), view("b", problem=silent)]
-    said = engine().schedule(task("t"), fleet, 0.0).sentence
-    assert "in a row); b: it is not tried" in said
-    said = engine().schedule(task("t"), [*fleet, view("c")], 0.0).sentence
-    assert said.endswith("(2 times in a row); b: it is not tried again for 44 s (2 times in a row))")
+    output = engine().schedule(task("t"), fleet, 0.0).sentence
+    assert "in a row); b: it is not tried" in output
+    output = engine().schedule(task("t"), [*fleet, view("c")], 0.0).sentence
+    assert output.endswith("(2 times in a row); b: it is not tried again for 44 s (2 times in a row))")
 
 
 def test_a_long_reason_is_cut() -> None:
@@ -275,7 +277,7 @@ def test_a_retry_does_not_wait_for_the_interval() -> None:
     assert brain.schedule(job("j"), [cluster], 0.0, retry=True).cluster == "c"
 
 
-DOWN = ClusterProblem("CLUSTER_UNREACHABLE", "down", hopeless=True)
+DOWN = ClusterProblem("CLUSTER_UNREACHABLE", "down", permanent=True)
 AWAY = ClusterProblem("STALE_SNAPSHOT", "away")
 
 
@@ -290,7 +292,7 @@ AWAY = ClusterProblem("STALE_SNAPSHOT", "away")
         ([view("a", problem=DOWN), view("b", dashboard=None)], Verdict.UNHEALTHY),
         ([view("a", problem=DOWN, dashboard=None)], Verdict.INFEASIBLE),
         ([view("a", problem=DOWN), view("b", problem=AWAY)], Verdict.WAIT),
-        ([view("a", link_problem=ClusterProblem("LINK_FAILED", "no", hopeless=True))], Verdict.UNHEALTHY),
+        ([view("a", link_problem=ClusterProblem("LINK_FAILED", "no", permanent=True))], Verdict.UNHEALTHY),
         ([view("a", link_problem=ClusterProblem("LINK_FAILED", "no"))], Verdict.WAIT),
         ([], Verdict.UNHEALTHY),
     ],
@@ -329,17 +331,17 @@ def test_an_interval_of_zero_is_none() -> None:
 ASKED = ClusterProblem("CLUSTER_UNKNOWN", "there is no snapshot of it yet; a request is under way", being_asked=True)
 
 
-@pytest.mark.parametrize("wish", [{"preferred_cluster": "a"}, {"tags": ("fast",)}])
-def test_an_item_waits_a_moment_for_the_cluster_it_asked_for(wish: dict[str, Any]) -> None:
+@pytest.mark.parametrize("requested", [{"preferred_cluster": "a"}, {"tags": ("fast",)}])
+def test_an_item_waits_a_moment_for_the_cluster_it_asked_for(requested: dict[str, Any]) -> None:
     wanted = view("a", tags=("fast",), problem=ASKED)
-    decision = engine().schedule(task("t", **wish), [wanted, view("b", node({"CPU": 8}))], 0.0)
+    decision = engine().schedule(task("t", **requested), [wanted, view("b", node({"CPU": 8}))], 0.0)
     assert (decision.cluster, decision.code) == (None, "BETTER_IS_ASKED")
     assert {"a", "b"} <= set(decision.sentence.split())
     assert verdict(decision) is Verdict.WAIT
 
 
 @pytest.mark.parametrize(
-    ("trouble", "wish"),
+    ("problem", "wanted"),
     [
         (ClusterProblem("STALE_SNAPSHOT", "it did not answer"), {"preferred_cluster": "a"}),
         (ASKED, {}),
@@ -348,9 +350,9 @@ def test_an_item_waits_a_moment_for_the_cluster_it_asked_for(wish: dict[str, Any
     ],
     ids=["it failed to answer", "no wish", "excluded for good", "the best is there"],
 )
-def test_and_not_where_nothing_is_won_by_it(trouble: ClusterProblem, wish: dict[str, Any]) -> None:
-    other = view("a", problem=trouble)
-    assert engine().schedule(task("t", **wish), [other, view("b", node({"CPU": 8}))], 0.0).cluster == "b"
+def test_and_not_where_nothing_is_won_by_it(problem: ClusterProblem, wanted: dict[str, Any]) -> None:
+    other = view("a", problem=problem)
+    assert engine().schedule(task("t", **wanted), [other, view("b", node({"CPU": 8}))], 0.0).cluster == "b"
 
 
 # ---- what a scheduling pass asks for
@@ -362,7 +364,7 @@ def test_the_coarse_filter_rejects_only_what_the_filters_would() -> None:
     plain = task("none", cpus=0)
     assert brain.prefilter(plain, [closed, free, closed], retry=False) == [free]
     assert brain.prefilter(plain, [closed, free, closed], retry=False) == [free], "also when it is known"
-    assert brain.prefilter(None, [closed, free], retry=False) == [closed, free], "of a gang nothing is said so easily"
+    assert brain.prefilter(None, [closed, free], retry=False) == [closed, free], "gangs are not prefiltered"
     assert brain.is_closed(plain, closed, retry=False)
 
 
@@ -437,7 +439,7 @@ def test_a_placement_on_a_new_node_is_named_in_its_reason() -> None:
     assert (row.node_id, row.ranks["room"]) == ("(new node)", 0)
 
 
-# ---- rows that are told again
+# ---- rows that are reported again
 
 
 def _alike_and_not() -> list[TaskDescription]:
@@ -483,7 +485,7 @@ def test_rows_of_many_shapes_are_not_kept_for_good() -> None:
     assert max(map(len, kept)) <= 64
 
 
-def test_rows_are_made_for_each_item_where_a_users_policy_may_look_at_all_of_it() -> None:
+def test_rows_are_made_for_each_item_where_a_users_policy_may_read_all_of_it() -> None:
     class ByName:
         name = "by_name"
 

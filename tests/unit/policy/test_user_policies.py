@@ -122,7 +122,7 @@ def test_scores_are_added_up_or_compared_one_after_another(registered: Register,
     assert [row.scores["price"] for row in decision.candidates] == [0.6, 0.5]
 
 
-def test_a_chain_looks_further_only_when_equal(registered: Register) -> None:
+def test_a_chain_compares_the_next_score_only_when_equal(registered: Register) -> None:
     brain = registered({"price": "Cheapness"}, weights={"price": 1, "load": 1}, combine="chain")
     small, large = view("small", tags=("price:3",)), view("large", node({"CPU": 64.0}), tags=("price:3",))
     assert placed(brain, small, large) == "large"
@@ -274,7 +274,7 @@ def test_weights_that_name_an_unknown_score() -> None:
 # ---- verdicts that do for all items of a kind
 
 
-def test_which_filters_promise_to_look_at_the_kind_only() -> None:
+def test_which_filters_promise_to_read_the_kind_only() -> None:
     promised = {one.name for one in built_in_filters(Settings(), "3.11") if is_by_kind(one)}
     assert " ".join(sorted(promised)) == (
         "carrier cordon dashboard health in_flight link paused python_version running_jobs serial submission_interval"

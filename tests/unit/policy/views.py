@@ -20,7 +20,7 @@ LOAD_SCORES = [
 
 
 def node(total: Resources, free: Resources | None = None, *, unknown: bool = False, name: str = "n1") -> NodeView:
-    """A node; idle unless told otherwise."""
+    """A node; idle by default."""
     if unknown:
         return NodeView(name, total, None, {}, None)
     return NodeView(name, total, {}, {}, total if free is None else free)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.simulation.model import (
+from ray_multicluster_scheduler.simulation.simulated_fleet import (
     FaultKind,
     OthersLoad,
     PlannedFault,
@@ -55,7 +55,7 @@ class Fires:
 
 
 @dataclass(frozen=True)
-class Story:
+class Incident:
     items: Sequence[Item]
     fires: Sequence[Fires] = ()
     clusters: tuple[SimulatedCluster, ...] = TWO
@@ -69,7 +69,7 @@ def every(seconds: int, run_s: float, *, fails: int = 0) -> list[Item]:
     return [Item(float(at), ONE_CPU, run_s, fails=fails) for at in range(0, MINUTES * 60, seconds)]
 
 
-def trouble(minute: float, what: FaultKind, name: str = "mac", for_s: float | None = None) -> PlannedFault:
+def fault(minute: float, what: FaultKind, name: str = "mac", for_s: float | None = None) -> PlannedFault:
     return PlannedFault(minute * 60, name, what, for_s)
 
 
@@ -79,39 +79,39 @@ OTHERS_TAKE_ALL = replace(
 )
 """From minute 20 on, since its last report is five minutes old."""
 STORIES = {
-    "work comes and goes": Story(every(5, 20.0)),
-    "idle for an hour": Story([Item(0.0, ONE_CPU, 30.0), Item(LAST * 60.0, ONE_CPU, 1.0)]),
-    "all is taken by long work": Story(
+    "work comes and goes": Incident(every(5, 20.0)),
+    "idle for an hour": Incident([Item(0.0, ONE_CPU, 30.0), Item(LAST * 60.0, ONE_CPU, 1.0)]),
+    "all is taken by long work": Incident(
         [Item(float(at), {"CPU": 4.0}, 7200.0) for at in range(20)], [Fires("RmcsQueueStandsStill", 66)]
     ),
-    "a cluster dies": Story(
+    "a cluster dies": Incident(
         every(5, 120.0),
         [
             Fires("RmcsWorkLost", 12, 21, "mac"),
             Fires("RmcsBreakerOpen", 13, cluster="mac"),
             Fires("RmcsClusterDown", 16, cluster="mac"),
         ],
-        faults=(trouble(10, "dies"),),
+        faults=(fault(10, "dies"),),
     ),
-    "a cluster is away for a quarter of an hour": Story(
+    "a cluster is away for a quarter of an hour": Incident(
         every(5, 120.0),
         [
             Fires("RmcsWorkLost", 12, 21, "mac"),
             Fires("RmcsBreakerOpen", 14, 26, "mac"),
             Fires("RmcsClusterDown", 16, 26, "mac"),
         ],
-        faults=(trouble(10.5, "cut", for_s=900.0),),
+        faults=(fault(10.5, "cut", for_s=900.0),),
     ),
-    "a line that is cut for 20 s, again and again": Story(
-        every(5, 20.0), faults=tuple(trouble(minute, "cut", for_s=20.0) for minute in range(5, 90, 10))
+    "a line that is cut for 20 s, again and again": Incident(
+        every(5, 20.0), faults=tuple(fault(minute, "cut", for_s=20.0) for minute in range(5, 90, 10))
     ),
-    "code that raises": Story(every(20, 20.0, fails=9), [Fires("RmcsManyFailures", 8)]),
-    "dispatched items do not start": Story(
+    "code that raises": Incident(every(20, 20.0, fails=9), [Fires("RmcsManyFailures", 8)]),
+    "dispatched items do not start": Incident(
         every(30, 20.0),
         [Fires("RmcsClusterRefuses", 32, cluster="mac")],
         (OTHERS_TAKE_ALL, cluster("linux", "{CPU:1}")),
     ),
-    "all clusters die": Story(
+    "all clusters die": Incident(
         every(5, 20.0),
         [
             Fires("RmcsWorkLost", 12, 21, "mac"),
@@ -123,26 +123,26 @@ STORIES = {
             Fires("RmcsQueueStuck", 31),
             Fires("RmcsQueueStandsStill", 76),
         ],
-        faults=(trouble(10, "dies"), trouble(10, "dies", "linux")),
+        faults=(fault(10, "dies"), fault(10, "dies", "linux")),
     ),
 }
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_alerts_fire_in_exactly_these_minutes(name: str, tmp_path: Path) -> None:
-    story = STORIES[name]
+    explanation = STORIES[name]
     alert_tests = [
         {
             "eval_time": f"{minute}m",
             "alertname": alert,
             "exp_alerts": [
-                one.expected() for one in story.fires if one.alert == alert and one.first <= minute <= one.last
+                one.expected() for one in explanation.fires if one.alert == alert and one.first <= minute <= one.last
             ],
         }
         for alert in BY_NAME
         for minute in range(MINUTES)
     ]
-    test = {"interval": "1m", "input_series": story.record().for_promtool(), "alert_rule_test": alert_tests}
+    test = {"interval": "1m", "input_series": explanation.record().for_promtool(), "alert_rule_test": alert_tests}
     file = tmp_path / "recorded.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
     done = promtool("test", "rules", file)

@@ -25,7 +25,7 @@ def group(number: int) -> ShapeGroup:
 
 
 @given(steps, rooms)
-def test_it_finds_whom_a_look_at_everybody_finds(
+def test_it_finds_what_a_full_scan_finds(
     changes: list[tuple[str, int, float, float, int]], free: list[tuple[float, float]]
 ) -> None:
     index = NeedIndex(NAMES)

@@ -36,7 +36,7 @@ ITEMS = st.lists(
     held=st.lists(st.sampled_from(["ann", "bob"]), max_size=3),
     gone=st.sets(st.integers(0, 24)),
 )
-def test_they_are_those_that_explain_tells(
+def test_they_are_those_that_explain_shows(
     items: list[tuple[str, int, float, int]], order: Order, held: list[str], gone: set[int]
 ) -> None:
     queue = TaskQueue(order)
@@ -51,8 +51,8 @@ def test_they_are_those_that_explain_tells(
             queue.enqueue(one, number)
     ids = [f"t{number}" for number in range(len(items))]
     places = {one: queue_position(queue, one, 5.0) for one in ids}
-    told = queue_positions(queue, [*ids, "nobody"], 5.0)
-    assert told == {one: place.position for one, place in places.items() if place is not None}
+    reported = queue_positions(queue, [*ids, "nobody"], 5.0)
+    assert reported == {one: place.position for one, place in places.items() if place is not None}
 
 
 def plainly(queue: TaskQueue, waiting: dict[str, TaskDescription], number: dict[str, int], one: str) -> int:

@@ -78,7 +78,7 @@ def test_to_have_waited_long_is_worth_a_step_of_priority() -> None:
 
 
 def test_a_level_is_as_urgent_as_its_oldest_that_could_go() -> None:
-    """Somebody wide has waited for ten hours: that does not make the small ones beside it more urgent."""
+    """A wide item has waited for ten hours: that does not make the small ones more urgent."""
     queue = fill(
         task("wide", cpus=64), task("small", submitted_at=10 * HOUR), task("urgent", priority=1, submitted_at=10 * HOUR)
     )
@@ -488,7 +488,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_a_walk_names_the_same_as_a_look_at_everybody(steps: list[tuple[Any, ...]]) -> None:
+def test_the_lazy_iteration_names_the_same_as_a_full_scan(steps: list[tuple[Any, ...]]) -> None:
     """Whatever happens on the way."""
     queue = TaskQueue(FairOrder(HOUR), lambda owner: OwnerAccount(**LIMITS.get(owner, {})))
     parked: list[ShapeGroup] = []

@@ -78,7 +78,7 @@ class Prepare:
         return PreparedAttempt(cluster, attempt, {"pip": ["x"]})
 
 
-class Hands:
+class RecordingRunner:
     """Jobs and snapshots, as far as the dispatcher passes them on."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Bench:
 
     def __init__(self, python: str = "3.11.2") -> None:
         self.posted: list[events.Event] = []
-        self.payload_cache, self.preparation, self.hands = PayloadCache(), Prepare(), Hands()
+        self.payload_cache, self.preparation, self.executor = PayloadCache(), Prepare(), RecordingRunner()
         collector = ResultCollector(self.posted.append, OutputStore())
         self.links = Links(lambda cluster: FakeLink(cluster, collector))
         self.items: dict[str, TaskDescription] = {}
@@ -123,8 +123,8 @@ class Bench:
             lost_after_s=0.05,
             background=(background := BackgroundTasks()),
         )
-        runners = {**dict.fromkeys(("task", "actor", "gang"), self.link_runner), "job": cast("Any", self.hands)}
-        self.dispatcher = Dispatcher(self.items.__getitem__, runners, cast("Any", self.hands), background)
+        runners = {**dict.fromkeys(("task", "actor", "gang"), self.link_runner), "job": cast("Any", self.executor)}
+        self.dispatcher = Dispatcher(self.items.__getitem__, runners, cast("Any", self.executor), background)
 
     def order(self, task_id: str, cluster: str = "a", **values: Any) -> Dispatch:
         payload = {
@@ -251,15 +251,15 @@ async def test_an_attempt_that_cannot_be_prepared_is_refused_for_good(bench: Ben
     assert "the folder x is not there" in refused.sentence
 
 
-async def test_jobs_and_looks_go_their_own_way(bench: Bench) -> None:
+async def test_jobs_and_refreshes_start_no_agent(bench: Bench) -> None:
     bench.items["j1"] = job("j1")
     bench.dispatcher.dispatch([Dispatch("j1", 1, 1, "a")])
     bench.dispatcher.cancel(end_of("j1"))
     bench.dispatcher.refresh("a")
     bench.dispatcher.check_dashboard("b")
-    await eventually(lambda: bench.hands.submitted and bench.hands.refreshed and bench.hands.checked)
-    assert bench.hands.checked == ["b"]
-    assert (bench.hands.submitted, bench.hands.cancelled, bench.hands.refreshed) == (["j1"], ["j1"], ["a"])
+    await eventually(lambda: bench.executor.submitted and bench.executor.refreshed and bench.executor.checked)
+    assert bench.executor.checked == ["b"]
+    assert (bench.executor.submitted, bench.executor.cancelled, bench.executor.refreshed) == (["j1"], ["j1"], ["a"])
     assert bench.links.asked == 0, "a program that only submits jobs starts no agent"
 
 
@@ -350,7 +350,7 @@ async def test_what_ran_on_a_linked_cluster_is_asked_for_there(bench: Bench) -> 
 async def test_a_job_is_watched_where_it_is(bench: Bench) -> None:
     bench.items["j"] = job("j")
     bench.dispatcher.adopt(AdoptAttempt("j", 1, 7, "a"))
-    assert (bench.hands.adopted, bench.hands.submitted) == (["j"], [])
+    assert (bench.executor.adopted, bench.executor.submitted) == (["j"], [])
 
 
 async def test_an_attempt_of_an_unknown_agent_ends_with_its_lease(bench: Bench) -> None:
@@ -364,7 +364,7 @@ async def test_an_attempt_of_an_unknown_agent_ends_with_its_lease(bench: Bench) 
 
 
 async def test_one_that_may_have_been_sent_before_is_asked_for_and_not_refused(bench: Bench) -> None:
-    """Whoever has it says what becomes of it; a refusal would let it run elsewhere as well."""
+    """Its holder reports what becomes of it; a refusal would let it run elsewhere as well."""
     bench.links.up["a"] = bench.links._make("a")
     bench.preparation.slow = {"t1", "t2"}
     bench.preparation.problem = ClusterConnectionError("the dashboard is silent", cluster="a")

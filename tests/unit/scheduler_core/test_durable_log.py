@@ -37,7 +37,7 @@ from tests.unit.lifecycle.driver import FREE, Driver, cluster, snapshot, task
 
 
 class World:
-    """A control plane on one store: hands and audience only write down what they hear."""
+    """A control plane on one store: executor and subscribers only write down what they hear."""
 
     def __init__(self, folder: Path, disk: WatchedDisk | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -45,7 +45,7 @@ class World:
         self.machine = SchedulerMachine(Settings(**FREE), [cluster("a"), cluster("b")])
         self.failures: list[BaseException] = []
         self.sent: list[Dispatch] = []
-        self.heard: list[tuple[str, TaskState]] = []
+        self.received: list[tuple[str, TaskState]] = []
         self.over: list[Complete] = []
         self.cancelled: list[CancelAttempt] = []
         self.adopted: list[AdoptAttempt] = []
@@ -76,7 +76,7 @@ class World:
         self.manager.stop_timers()
         self.store.close()
 
-    # hands and audience
+    # executor and subscribers
 
     def dispatch(self, orders: list[Dispatch]) -> None:
         self.sent += orders
@@ -85,7 +85,7 @@ class World:
         self.cancelled.append(order)
 
     def transition(self, transition: Transition) -> None:
-        self.heard.append((transition.task_id, transition.state))
+        self.received.append((transition.task_id, transition.state))
 
     def completed(self, completion: Complete) -> None:
         self.over.append(completion)
@@ -114,7 +114,7 @@ async def test_an_item_from_submission_to_its_end(folder: Path) -> None:
     world.manager.post(events.AttemptFinished("t", 1, "succeeded"))
     await eventually(lambda: world.over)
     states = ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
-    assert [state for _, state in world.heard] == states
+    assert [state for _, state in world.received] == states
     assert [step.state for step in world.log.history("t")] == states
     assert [one.entry.state for one in world.store.events_after(0, 10) if isinstance(one.entry, Step)] == states
     found = world.store.item("t")
@@ -151,11 +151,11 @@ async def test_effects_and_events_wait_until_durable_and_keep_their_order(folder
     world.submit("t3")
     world.manager.post(events.CancelRequested("t1", "not wanted", False))
     await eventually(lambda: world.machine.record("t1").ending is not None)
-    assert (world.sent, world.heard, world.over, world.cancelled) == ([], [], [], [])
+    assert (world.sent, world.received, world.over, world.cancelled) == ([], [], [], [])
     disk.full = False
     await eventually(lambda: world.cancelled, timeout=20)
     assert [order.task_id for order in world.sent] == ["t1", "t2", "t3"]
-    assert world.heard[:2] == [("t1", TaskState.PENDING), ("t1", TaskState.QUEUED)]
+    assert world.received[:2] == [("t1", TaskState.PENDING), ("t1", TaskState.QUEUED)]
     assert world.store.write_problem is None
     world.end()
 
@@ -172,7 +172,7 @@ async def test_an_effect_without_writes_waits_for_earlier_writes(folder: Path) -
     assert done == []
     disk.full = False
     await eventually(lambda: done)
-    assert world.heard
+    assert world.received
     world.end()
 
 
@@ -188,7 +188,7 @@ async def test_when_nothing_can_be_written_any_more_the_control_plane_stops(fold
     disk.broken = False
     world.submit("u")
     await asyncio.sleep(0.05)
-    assert (world.sent, world.heard, len(world.failures)) == ([], [], 1)
+    assert (world.sent, world.received, len(world.failures)) == ([], [], 1)
     world.end()
 
 
@@ -200,7 +200,7 @@ async def test_the_next_process_goes_on_from_what_was_durable(folder: Path) -> N
     world.submit("waits", cpus=4)
     world.manager.post(events.PriorityChanged("waits", 7))
     world.manager.post(events.CordonChanged("b", True))
-    await eventually(lambda: ("waits", TaskState.QUEUED) in world.heard)
+    await eventually(lambda: ("waits", TaskState.QUEUED) in world.received)
     await eventually(lambda: world.store.fleet().clusters)
     before = {one.task.id: world.machine.row(one.task.id) for one in world.machine.records()}
     fence = world.machine.next_fence
@@ -312,8 +312,8 @@ async def test_what_cannot_be_written_down_is_refused_before_it_is_submitted(fol
     with pytest.raises(TaskSubmissionError, match="payload gone of task u is not here"):
         world.log.accept(task("u", function_digest="gone"), {})
     world.submit("v")
-    await eventually(lambda: world.heard)
-    assert {name for name, _ in world.heard} == {"v"}
+    await eventually(lambda: world.received)
+    assert {name for name, _ in world.received} == {"v"}
     world.end()
 
 
@@ -340,9 +340,9 @@ async def test_who_waits_for_an_item_that_is_over_hears_of_it_after_a_restart(fo
     world.submit("first")
     await eventually(lambda: world.sent)
     world.submit("second", after=("first",))
-    await eventually(lambda: ("second", TaskState.PENDING) in world.heard)
+    await eventually(lambda: ("second", TaskState.PENDING) in world.received)
     world.end()
-    store = SqliteStore(folder)  # killed after the end of the first was durable, and before the second was told
+    store = SqliteStore(folder)  # killed after the end of the first was durable, and before the second was reported
     found = store.item("first")
     assert found is not None
     now = found.status._replace(state=TaskState.SUCCEEDED, finished_at=9.0, is_open=False, rest=b'{"v": 1}')
@@ -367,7 +367,7 @@ async def test_what_runs_is_adopted_after_a_restart(folder: Path) -> None:
     await eventually(lambda: world.sent)
     world.manager.post(events.DispatchAccepted("t", 1))
     world.manager.post(events.Started("t", 1, world.clock.now(), "n1"))
-    await eventually(lambda: ("t", TaskState.RUNNING) in world.heard)
+    await eventually(lambda: ("t", TaskState.RUNNING) in world.received)
     world.end()
     after = World(folder)
     after.manager.post(after.log.restored())
@@ -384,7 +384,7 @@ async def test_after_a_defect_nothing_that_waited_is_sent(folder: Path) -> None:
     disk.full = False
     await eventually(lambda: world.store.item("t") is not None, timeout=20)
     await asyncio.sleep(0.05)
-    assert (world.sent, world.heard) == ([], [])
+    assert (world.sent, world.received) == ([], [])
     world.end()
 
 
@@ -399,7 +399,7 @@ async def test_orders_for_an_unconfigured_cluster_are_kept(folder: Path) -> None
     world.end()
 
 
-async def test_who_only_looks_on_stops_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_passive_reader_stops_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     world = World(folder)
 
     def fail(*_: object) -> None:

@@ -14,7 +14,7 @@ from tests.unit.lifecycle.driver import FREE, cluster
 
 
 class Held:
-    """A store that writes when it is told to."""
+    """A store that writes when it is asked to."""
 
     def __init__(self) -> None:
         self.futures: list[Future[int]] = []

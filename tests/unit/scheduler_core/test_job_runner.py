@@ -219,7 +219,7 @@ async def test_after_an_uncertain_submit_a_cluster_that_is_down_is_no_answer(ben
     assert len(bench.submits) == 4
 
 
-async def test_one_failed_look_is_not_a_failed_job(bench: Bench) -> None:
+async def test_one_failed_poll_is_not_a_failed_job(bench: Bench) -> None:
     await bench.submit()
     bench.becomes("RUNNING")
     await eventually(lambda: len(bench.posted) == 2)

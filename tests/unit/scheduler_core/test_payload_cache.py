@@ -1,4 +1,4 @@
-"""Blobs stay for as long as somebody needs them, each once."""
+"""Blobs stay for as long as they are needed, each once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_nothing_is_released_for_an_item_without_a_payload() -> None:
     PayloadCache().release(None)
 
 
-def test_many_threads_leave_the_shelf_empty() -> None:
+def test_many_threads_leave_the_cache_empty() -> None:
     payload_cache = PayloadCache()
 
     def use() -> None:

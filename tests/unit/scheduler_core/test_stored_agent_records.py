@@ -45,16 +45,16 @@ async def test_a_later_version_may_write_more_of_an_agent(tmp_path: Path) -> Non
 
 
 def dialled() -> AgentRecord:
-    """One with all that somebody else must not know."""
+    """One with all that another user must not know."""
     pem = make_identity().pem.decode()
     return replace(AGENT, secret="its-own-secret", token="once-only", carrier="dial_in", tls=True, identity=pem)
 
 
-def told_by_files(folder: Path) -> bytes:
+def file_contents(folder: Path) -> bytes:
     return b"".join(one.read_bytes() for one in folder.glob("rmcs.db*"))
 
 
-async def test_the_database_alone_tells_no_key(tmp_path: Path) -> None:
+async def test_the_database_alone_reveals_no_key(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     memory, agent, ours = StoredAgentRecords(store), dialled(), make_identity().pem
     await memory.save_identity(ours)
@@ -65,10 +65,10 @@ async def test_the_database_alone_tells_no_key(tmp_path: Path) -> None:
     memory.remove(other.agent)
     assert (tmp_path / "rmcs.db-wal").stat().st_size
     secrets = (b"PRIVATE KEY", b"its-own-secret", b"once-only", *(ours + agent.identity.encode()).splitlines()[1:-1])
-    assert [one for one in secrets if one in told_by_files(tmp_path)] == []
+    assert [one for one in secrets if one in file_contents(tmp_path)] == []
     store.close()
-    assert agent.agent.encode() in told_by_files(tmp_path), "it is there, but for what is sealed"
-    assert [one for one in secrets if one in told_by_files(tmp_path)] == []
+    assert agent.agent.encode() in file_contents(tmp_path), "it is there, but for what is sealed"
+    assert [one for one in secrets if one in file_contents(tmp_path)] == []
     store = SqliteStore(tmp_path)
     assert (StoredAgentRecords(store).agents(), StoredAgentRecords(store).identity()) == ([agent], ours)
     store.close()
@@ -79,8 +79,8 @@ async def test_what_is_forgotten_is_overwritten(tmp_path: Path) -> None:
     store.write(Change(settings={"one": b"written-long-ago" * 20, "two": b"stays"})).result()
     store.write(Change(settings={"one": None})).result()
     store.close()
-    assert b"written-long-ago" not in told_by_files(tmp_path)
-    assert b"stays" in told_by_files(tmp_path)
+    assert b"written-long-ago" not in file_contents(tmp_path)
+    assert b"stays" in file_contents(tmp_path)
 
 
 @pytest.mark.parametrize("how", ["the key is gone", "it was never sealed"])

@@ -25,7 +25,7 @@ def test_what_was_written_before_there_were_limits_is_understood() -> None:
 
 def test_limits_of_a_later_version_may_be_more() -> None:
     stored = record_codec.encode_fleet([], [OwnerRow("bob", None, LIMITS)], {})
-    said = json.loads(stored.owners["bob"])
-    said["limits"]["max_actors"] = 7
-    later = replace(stored, owners={"bob": json.dumps(said).encode()})
+    output = json.loads(stored.owners["bob"])
+    output["limits"]["max_actors"] = 7
+    later = replace(stored, owners={"bob": json.dumps(output).encode()})
     assert record_codec.decode_fleet(later)[1] == (OwnerRow("bob", None, LIMITS),)

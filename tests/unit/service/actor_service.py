@@ -51,16 +51,16 @@ class ActorService(HttpService):
         self.on_loop(lambda: self.link.finish(call_id, pickling.dumps(value)))
 
     def call(self, call_id: str, actor: str, client: str = "me", **values: Any) -> dict[str, Any]:
-        """What the service says to one call that somebody sends by hand."""
+        """The answer of the service to one call that the test sends itself."""
         return self.calls([a_call(call_id, actor, **values)], client)[0]
 
     def calls(self, calls: list[dict[str, Any]], client: str = "me", **values: Any) -> list[dict[str, Any]]:
         blobs = wire.bytes_to_wire({digest_of(ARGUMENTS): ARGUMENTS})
-        said = {"client": client, "calls": calls, "blobs": blobs, **values}
-        answers: list[dict[str, Any]] = self.post("/api/v1/calls", said)["calls"]
+        output = {"client": client, "calls": calls, "blobs": blobs, **values}
+        answers: list[dict[str, Any]] = self.post("/api/v1/calls", output)["calls"]
         return answers
 
-    def news(self, client: str = "me", mailbox: str | None = None, **values: Any) -> dict[str, Any]:
+    def changes(self, client: str = "me", mailbox: str | None = None, **values: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self.post(
             "/api/v1/wait", {"client": client, "mailbox": mailbox, "timeout": 5, **values}
         )

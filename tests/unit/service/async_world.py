@@ -22,7 +22,7 @@ Ending = Literal["succeeded", "failed"]
 
 
 class World:
-    """A scheduler, and the hands of a cluster."""
+    """A scheduler, and the executor of a cluster."""
 
     def __init__(self, plain: UnifiedScheduler, runtime: Any) -> None:
         self.plain, self.runtime = plain, runtime
@@ -32,8 +32,8 @@ class World:
         self._end(handle, CallResult(handle.id, 1, "succeeded", pickling.dumps(value)))
 
     def fail(self, handle: Handle, error: Exception) -> None:
-        said = {"error_type": type(error).__name__, "message": str(error)}
-        self._end(handle, CallResult(handle.id, 1, "failed", pickling.dumps(error), FailureClass.USER, **said))
+        output = {"error_type": type(error).__name__, "message": str(error)}
+        self._end(handle, CallResult(handle.id, 1, "failed", pickling.dumps(error), FailureClass.USER, **output))
 
     def end_job(self, job_id: str, how: Ending = "succeeded") -> None:
         until(lambda: self.plain.job_info(job_id)["status"] == "RUNNING")

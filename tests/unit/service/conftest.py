@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedS
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.service.actor_service import ActorService, ready
 from tests.unit.service.http_service import HttpService
-from tests.unit.service.road import Road
+from tests.unit.service.request_faults import RequestFaults
 
 
 @pytest.fixture
@@ -34,5 +34,5 @@ def actor(scheduler: UnifiedScheduler) -> ActorHandle:
 
 
 @pytest.fixture
-def road(scheduler: UnifiedScheduler, monkeypatch: pytest.MonkeyPatch) -> Road:
-    return Road(scheduler, monkeypatch)
+def requests(scheduler: UnifiedScheduler, monkeypatch: pytest.MonkeyPatch) -> RequestFaults:
+    return RequestFaults(scheduler, monkeypatch)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class EventReader:
-    """Told are ``id`` and the object of each event, one after the other."""
+    """Yields ``id`` and the object of each event."""
 
     def __init__(self, port: int, path: str, headers: dict[str, str] | None = None) -> None:
         self._connection = HTTPConnection("127.0.0.1", port, timeout=20)
@@ -31,12 +31,12 @@ class EventReader:
 
     def until(self, **fields: Any) -> list[dict[str, Any]]:
         """All up to one that has these."""
-        told = []
+        reported = []
         while True:
-            said = self.next()[1]
-            told.append(said)
-            if all(said.get(key) == value for key, value in fields.items()):
-                return told
+            output = self.next()[1]
+            reported.append(output)
+            if all(output.get(key) == value for key, value in fields.items()):
+                return reported
 
     def close(self) -> None:
         self.response.close()

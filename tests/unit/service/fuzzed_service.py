@@ -46,9 +46,9 @@ class FuzzedService:
                 text=True,
                 cwd=ROOT,
             )
-        told = self._line()
-        self.address: str = told["address"]
-        self.tokens: Mapping[str, str] = told["tokens"]
+        reported = self._line()
+        self.address: str = reported["address"]
+        self.tokens: Mapping[str, str] = reported["tokens"]
 
     def holds(self) -> dict[str, int]:
         """Open files, tasks of its loop, readers of its events, and megabytes."""
@@ -68,8 +68,8 @@ class FuzzedService:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the service is gone:\n{self.log.read_text()[-4000:]}"
-        told: dict[str, Any] = json.loads(line)
-        return told
+        reported: dict[str, Any] = json.loads(line)
+        return reported
 
 
 def _serve(folder: Path) -> None:
@@ -93,8 +93,8 @@ def _serve(folder: Path) -> None:
             _say({**held, "megabytes": me.memory_info().rss // 2**20})
 
 
-def _say(told: object) -> None:
-    print(json.dumps(told), flush=True)
+def _say(reported: object) -> None:
+    print(json.dumps(reported), flush=True)
 
 
 if __name__ == "__main__":

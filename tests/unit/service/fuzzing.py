@@ -153,9 +153,9 @@ class Fuzzer:
     def _judge(self, case: Any, response: requests.Response, label: str) -> None:
         self.answers[f"{response.status_code}"] += 1
         if response.status_code >= 500:
-            said = response.text
-            if response.status_code not in _NOT_OURS or '"code"' not in said or "DEFECT" in said:
-                self._problem(f"{label}: {response.status_code}", case, said)
+            output = response.text
+            if response.status_code not in _NOT_OURS or '"code"' not in output or "DEFECT" in output:
+                self._problem(f"{label}: {response.status_code}", case, output)
         if response.headers.get("Content-Type", "").startswith("text/event-stream"):
             return  # a document of this version cannot say what one of many events is
         try:
@@ -165,8 +165,8 @@ class Fuzzer:
             for part in parts:
                 self._problem(f"{label}: {response.status_code}: {type(part).__name__}", case, str(part))
 
-    def _problem(self, what: str, case: Any, said: str = "") -> None:
-        self.problems.setdefault(what, f"{what}\n{said[:1500]}\n{case.as_curl_command()[:1500]}")
+    def _problem(self, what: str, case: Any, output: str = "") -> None:
+        self.problems.setdefault(what, f"{what}\n{output[:1500]}\n{case.as_curl_command()[:1500]}")
 
 
 def _wait_briefly(case: Any) -> None:

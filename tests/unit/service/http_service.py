@@ -52,7 +52,7 @@ class HttpService:
         self._listen()
 
     def stop(self) -> None:
-        """As serve() does; whoever is connected is cut off."""
+        """As serve() does; every connection is cut off."""
         self._end_serving()
         self.plane.stop()
 
@@ -93,14 +93,14 @@ class HttpService:
         self,
         method: str,
         path: str,
-        said: object = None,
+        output: object = None,
         *,
         data: bytes | None = None,
         token: str | None = None,
         headers: Mapping[str, str] = {},
     ) -> tuple[int, Any]:
         """Status and answer; JSON is read. With its own token, unless another one, or "" for none, is given."""
-        body = data if data is not None or said is None else json.dumps(said).encode()
+        body = data if data is not None or output is None else json.dumps(output).encode()
         bearer = self.token if token is None else token
         sent = {"Content-Type": "application/json", **({"Authorization": f"Bearer {bearer}"} if bearer else {})}
         request = Request(f"{self.address}{path}", body, {**sent, **headers}, method=method)
@@ -116,8 +116,8 @@ class HttpService:
         assert status == 200, answer
         return answer
 
-    def post(self, path: str, said: object = None) -> Any:
-        status, answer = self.ask("POST", path, said if said is not None else {})
+    def post(self, path: str, output: object = None) -> Any:
+        status, answer = self.ask("POST", path, output if output is not None else {})
         assert status == 200, answer
         return answer
 

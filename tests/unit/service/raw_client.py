@@ -48,8 +48,8 @@ class RawClient:
                 rest += self._more()
         except ConnectionError:
             return 0, data
-        said = rest[:length]
-        return int(lines[0].split()[1]), json.loads(said) if "json" in head.decode("latin-1") else said
+        output = rest[:length]
+        return int(lines[0].split()[1]), json.loads(output) if "json" in head.decode("latin-1") else output
 
     def is_cut_off(self, within: float = 60.0) -> bool:
         self.socket.settimeout(within)

@@ -29,25 +29,25 @@ BLOBS = {F: b"f", A: b"a"}
 
 
 class _Moved(Runtime):
-    """Between the runtime and the service's: the hands are a test's before anything is restored."""
+    """Between the runtime and the service's: the executor is the test's before anything is restored."""
 
-    hands: ServicePlane
+    executor: ServicePlane
 
     async def _build(self) -> None:
         await super()._build()
-        self.manager.connect_executor(self.hands, self._defect)
-        self.health = HealthChecker(self.hands, lambda: ["mac"])  # type: ignore[arg-type]
+        self.manager.connect_executor(self.executor, self._defect)
+        self.health = HealthChecker(self.executor, lambda: ["mac"])  # type: ignore[arg-type]
 
 
 class _Service(ServiceRuntime, _Moved):
-    def __init__(self, hands: ServicePlane, config: FleetConfig, store: Store, kept_finished: int) -> None:
-        self.hands = hands
-        hands.runtime = self
+    def __init__(self, executor: ServicePlane, config: FleetConfig, store: Store, kept_finished: int) -> None:
+        self.executor = executor
+        executor.runtime = self
         super().__init__(config, store, kept_finished=kept_finished)
 
 
 class ServicePlane:
-    """One cluster "mac" with eight CPUs. What is placed there starts at once. It ends when told, or by itself with
+    """One cluster "mac" with eight CPUs. What is placed there starts at once. It ends when asked, or by itself with
     ``works``: the function is really called then, and a job simply succeeds."""
 
     runtime: _Service
@@ -85,7 +85,7 @@ class ServicePlane:
         self.placed, self.adopted = [], []
         self.start()
 
-    # ---- the machine's hands
+    # ---- the machine's executor
 
     def dispatch(self, orders: list[Dispatch]) -> None:
         for order in orders:

@@ -44,7 +44,7 @@ _ODD: list[Any] = [
     *([], [[]], [None], ["a"] * 1001, ["transition", 5], {}, {"a": {}}, [{}], ["", ""]),
 ]
 _CODES = [0, 1, 999, 1000, 1001, 1002, 1005, 1006, 1007, 1008, 1015, 1016, 2999, 3000, 4999, 5000, 65535]
-"""Of closing, right and wrong; 1011 would be said back, and is what a defect is told by."""
+"""Of closing, right and wrong; 1011 would be said back, and is what a defect is reported by."""
 
 
 class SocketFuzzer:
@@ -84,9 +84,9 @@ class SocketFuzzer:
             self.answers["not sent"] += 1
             return
         self.answers[f"handshake {line.status}"] += 1
-        said: list[str] = [role]
+        output: list[str] = [role]
         if line.status not in _ANSWERED:
-            self._problem(f"the handshake was answered {line.status}", said)
+            self._problem(f"the handshake was answered {line.status}", output)
         if line.status != 101:
             line.close()
             return
@@ -94,11 +94,11 @@ class SocketFuzzer:
         for _ in range(self._chance.randint(1, 8)):
             act = self._chance.choice([*_POLITE, *_RUDE])
             data = act(self._chance)
-            said.append(f"{act.__name__}: {data[:60]!r}")
+            output.append(f"{act.__name__}: {data[:60]!r}")
             polite = polite and act in _POLITE
             if not line.say(data):
                 break
-        self._listen(line, polite, said)
+        self._listen(line, polite, output)
         self._leave(line, polite)
 
     def _connect(self, role: str) -> RawWebSocket:
@@ -126,39 +126,39 @@ class SocketFuzzer:
             headers[name] = chance.choice(["", "x", "7", "permessage-deflate; x=y", "\xff\xfe", "a" * 5000, "null"])
         return RawWebSocket(self._port, path, headers, upgrade=chance.random() > 0.05)
 
-    def _listen(self, line: RawWebSocket, polite: bool, said: list[str]) -> None:
-        """Whoever said nothing wrong is answered; whoever did is answered or cut off, and never by a defect."""
+    def _listen(self, line: RawWebSocket, polite: bool, output: list[str]) -> None:
+        """A valid message is answered; an invalid one is answered or cut off, and never by a defect."""
         if polite and not line.say(frame(TEXT, b"ping")):
-            self._problem("cut off although nothing wrong was said", said)
+            self._problem("cut off although nothing wrong was said", output)
             return
         end = time.monotonic() + (HANG_S if polite else 0.2)
         try:
             while True:
-                heard = line.hear(max(end - time.monotonic(), 0.01))
-                assert heard is not None
-                if heard.close_code == _DEFECT:
-                    self._problem("closed with 1011, a defect", said)
-                if heard.opcode == CLOSE:
-                    self.answers[f"closed {heard.close_code}"] += 1
+                received = line.hear(max(end - time.monotonic(), 0.01))
+                assert received is not None
+                if received.close_code == _DEFECT:
+                    self._problem("closed with 1011, a defect", output)
+                if received.opcode == CLOSE:
+                    self.answers[f"closed {received.close_code}"] += 1
                     if polite:
-                        self._problem(f"closed with {heard.close_code} although nothing wrong was said", said)
+                        self._problem(f"closed with {received.close_code} although nothing wrong was said", output)
                     return
-                if heard.opcode == TEXT and self._is_pong(heard.payload, said) and polite:
+                if received.opcode == TEXT and self._is_pong(received.payload, output) and polite:
                     self.answers["well"] += 1
                     return
         except TimeoutError:
             if polite:
-                self._problem(f"no answer to a ping after {HANG_S:g} s", said)
+                self._problem(f"no answer to a ping after {HANG_S:g} s", output)
         except EOFError:
             self.answers["cut off"] += 1
             if polite:
-                self._problem("cut off although nothing wrong was said", said)
+                self._problem("cut off although nothing wrong was said", output)
 
-    def _is_pong(self, payload: bytes, said: list[str]) -> bool:
-        told = json.loads(payload)
-        if told.get("type") not in _TOLD:
-            self._problem("a message of no known type", [*said, payload[:200].decode()])
-        return bool(told.get("type") == "pong")
+    def _is_pong(self, payload: bytes, output: list[str]) -> bool:
+        reported = json.loads(payload)
+        if reported.get("type") not in _TOLD:
+            self._problem("a message of no known type", [*output, payload[:200].decode()])
+        return bool(reported.get("type") == "pong")
 
     def _leave(self, line: RawWebSocket, polite: bool) -> None:
         how = self._chance.random()
@@ -189,19 +189,19 @@ class SocketFuzzer:
         if "Traceback" in log:
             self._problem("a traceback is in the log", [log[log.index("Traceback") :][-6000:]])
 
-    def _problem(self, what: str, said: list[str]) -> None:
-        self.problems.setdefault(what, "\n  ".join([what, *said]))
+    def _problem(self, what: str, output: list[str]) -> None:
+        self.problems.setdefault(what, "\n  ".join([what, *output]))
 
 
-# ---- what is said
+# ---- what is reported
 
 
 def _odd(chance: random.Random) -> Any:
     return chance.choice(_ODD)
 
 
-def _written(said: object) -> bytes:
-    return json.dumps(said).encode()
+def _written(output: object) -> bytes:
+    return json.dumps(output).encode()
 
 
 def subscribe(chance: random.Random) -> bytes:
@@ -209,11 +209,11 @@ def subscribe(chance: random.Random) -> bytes:
 
 
 def almost_subscribe(chance: random.Random) -> bytes:
-    said = dict(chance.choice(_RIGHT))
+    output = dict(chance.choice(_RIGHT))
     for _ in range(chance.randint(1, 3)):
-        keys = [*said, "since", "types", "owner", "state", "snapshot", "batch", "x" * 200, ""]
-        said[chance.choice(keys)] = _odd(chance)
-    return frame(TEXT, _written(said)[: MESSAGE_BYTES - 1])
+        keys = [*output, "since", "types", "owner", "state", "snapshot", "batch", "x" * 200, ""]
+        output[chance.choice(keys)] = _odd(chance)
+    return frame(TEXT, _written(output)[: MESSAGE_BYTES - 1])
 
 
 def bent_text(chance: random.Random) -> bytes:

@@ -1,4 +1,4 @@
-"""A service that hears what is submitted and cannot write it: nobody is told "not accepted" of what may run."""
+"""A service that receives a submission and cannot write it: nothing that may run is reported as not accepted."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from ray_multicluster_scheduler import SchedulerError, UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.remote import acceptance
+from ray_multicluster_scheduler.control_plane.runtime.service import service_runtime
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import runtime_of
@@ -34,11 +35,11 @@ def service(tmp_path: Path, disk: WatchedDisk) -> Iterator[HttpService]:
             disk.full = False
 
 
-def interrupt_when(scheduler: UnifiedScheduler, heard: str) -> threading.Thread:
+def interrupt_when(scheduler: UnifiedScheduler, received: str) -> threading.Thread:
     """One Ctrl+C, when the service has said that it cannot."""
 
     def press() -> None:
-        until(lambda: heard in runtime_of(scheduler)._sender.last_error, 60)
+        until(lambda: received in runtime_of(scheduler)._sender.last_error, 60)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=press)
@@ -64,36 +65,38 @@ def submit_when_full(service: HttpService, disk: WatchedDisk, *, job: bool = Tru
                 thread.join()
 
 
-def test_what_could_not_be_written_in_time_is_told_as_maybe_accepted_and_it_may_run(
+def test_what_could_not_be_written_in_time_is_reported_as_maybe_accepted_and_it_may_run(
     service: HttpService, disk: WatchedDisk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(acceptance, "TIMEOUT_S", 6.0)
+    monkeypatch.setattr(service_runtime, "_DURABILITY_CHECK_S", 0.05)
+    monkeypatch.setattr(acceptance, "TIMEOUT_S", 2.0)
     began = time.monotonic()
-    with pytest.raises(SchedulerError) as told:
+    with pytest.raises(SchedulerError) as reported:
         submit_when_full(service, disk)
     assert time.monotonic() - began < 12.0  # it is not waited for a second time at the end
-    assert "has not confirmed ghost within 6 s: ghost cannot be written now" in told.value.message
-    assert "is full" in told.value.message
-    assert "check with `rmcs job status ghost`" in str(told.value.next_step)
-    said = capsys.readouterr().err
-    assert "was not accepted" not in said
-    assert "does not answer" not in said
+    assert "has not confirmed ghost within 2 s: ghost cannot be written now" in reported.value.message
+    assert "is full" in reported.value.message
+    assert "check with `rmcs job status ghost`" in str(reported.value.next_step)
+    output = capsys.readouterr().err
+    assert "was not accepted" not in output
+    assert "does not answer" not in output
     disk.full = False
     until(lambda: [order.task_id for order in service.plane.placed] == ["ghost"], 60)
 
 
-def test_the_end_of_a_program_says_what_may_have_been_accepted_and_what_the_service_said(
+def test_the_end_of_a_program_reports_what_may_have_been_accepted_and_the_answer_of_the_service(
     service: HttpService, disk: WatchedDisk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(acceptance, "TIMEOUT_S", 6.0)
+    monkeypatch.setattr(service_runtime, "_DURABILITY_CHECK_S", 0.05)
+    monkeypatch.setattr(acceptance, "TIMEOUT_S", 2.0)
     with UnifiedScheduler(address=service.address) as scheduler:
         disk.full = True
         handle = scheduler.submit_task_async(len, ("abc",))
-    said = capsys.readouterr().err
-    assert f"not confirmed by {service.address}: {handle.id}. {handle.id} cannot be written now" in said
-    assert f"It may have been accepted, and run: check with `rmcs explain {handle.id}`" in said
-    assert "was not accepted" not in said
-    assert "does not answer" not in said
+    output = capsys.readouterr().err
+    assert f"not confirmed by {service.address}: {handle.id}. {handle.id} cannot be written now" in output
+    assert f"It may have been accepted, and run: check with `rmcs explain {handle.id}`" in output
+    assert "was not accepted" not in output
+    assert "does not answer" not in output
 
 
 def test_one_interrupt_ends_the_wait_for_acceptance(
@@ -103,9 +106,9 @@ def test_one_interrupt_ends_the_wait_for_acceptance(
     with pytest.raises(KeyboardInterrupt):
         submit_when_full(service, disk, interrupt=True)
     assert time.monotonic() - began < 25.0
-    said = capsys.readouterr().err
-    assert said.count("not confirmed") == 1
-    assert "check with `rmcs job status ghost`" in said
+    output = capsys.readouterr().err
+    assert output.count("not confirmed") == 1
+    assert "check with `rmcs job status ghost`" in output
 
 
 def test_an_interrupt_elsewhere_in_the_program_waits_for_no_acceptance_either(

@@ -126,7 +126,7 @@ def test_one_that_is_over_gives_its_name_back(service: ActorService) -> None:
     assert (names.living("x"), names._killed) == (second, {})
 
 
-def test_a_detached_one_that_somebody_left_is_found_once(service: ActorService, two: list[UnifiedScheduler]) -> None:
+def test_a_detached_actor_of_another_program_is_found_once(service: ActorService, two: list[UnifiedScheduler]) -> None:
     service.detached.add("left")
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda number: two[number % 2].get_actor("left").id, range(4)))

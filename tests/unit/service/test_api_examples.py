@@ -23,7 +23,7 @@ def name(one: Example) -> str:
 
 
 class Reader:
-    """Somebody who tries the examples in their order: later ones ask for what earlier ones have submitted."""
+    """Runs the examples in their order: later ones ask for what earlier ones have submitted."""
 
     def __init__(self, service: HttpService, folder: Path) -> None:
         self.env = environment(service.address, service.token, folder / "home")
@@ -68,7 +68,7 @@ def test_what_is_shown_is_compared_with_what_is_printed(shown: str, printed: str
 
 @pytest.mark.parametrize("follower", FOLLOWERS, ids=name)
 def test_a_page_goes_on_after_a_restart_of_the_service_where_it_was(follower: Example, tmp_path: Path) -> None:
-    """Each change is told once, whether it came before, during or after."""
+    """Each change is reported once, whether it came before, during or after."""
     check_tools()
     with HttpService(tmp_path / "state", works=True, auth="token") as service:
         env = environment(service.address, service.token, tmp_path / "home")
@@ -77,16 +77,16 @@ def test_a_page_goes_on_after_a_restart_of_the_service_where_it_was(follower: Ex
         service.post("/api/v1/items", {"task": task})
         until(lambda: service.get("/api/v1/items/weekly")["state"] == "QUEUED")
         followed = replace(follower, code=follower.code.replace("nightly-1", "weekly"))
-        said = tmp_path / "said"
-        with said.open("w") as out, subprocess.Popen(followed.command(tmp_path), env=env, stdout=out) as page:
+        output = tmp_path / "said"
+        with output.open("w") as out, subprocess.Popen(followed.command(tmp_path), env=env, stdout=out) as page:
             try:
-                until(lambda: "QUEUED" in said.read_text())
+                until(lambda: "QUEUED" in output.read_text())
                 service.restart()
                 service.post("/api/v1/queue/cluster/mac/resume")
                 assert page.wait(60) == 0
             finally:
                 page.kill()
-        states = said.read_text().split()
+        states = output.read_text().split()
     assert states[0] == "PENDING"
     assert states[-3:] == ["DISPATCHING", "RUNNING", "SUCCEEDED"]
     assert states.count("PENDING") == states.count("SUCCEEDED") == 1

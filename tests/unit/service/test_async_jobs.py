@@ -24,9 +24,11 @@ pytestmark = pytest.mark.usefixtures("leak_check")
 
 NOT_OF_A_SCHEDULER = {
     "current",
+    "get_gpu_ids",
     "get_runtime_context",
     "get_unified_scheduler",
     "graceful_shutdown_on_keyboard_interrupt",
+    "as_completed",
     "init",
     "initialize_scheduler_environment",
     "is_initialized",
@@ -50,7 +52,7 @@ def test_every_verb_of_the_module_is_there_and_takes_the_same() -> None:
     for verb in sorted(verbs):
         ours = list(inspect.signature(getattr(api.AsyncScheduler, verb)).parameters.values())[1:]
         theirs = list(inspect.signature(getattr(api, verb)).parameters.values())
-        if verb in ("events", "shutdown"):  # what can be chosen is said at the other one; there is one to be ended
+        if verb in ("events", "shutdown"):  # what can be chosen is reported at the other one; there is one to be ended
             continue
         theirs = [one for one in theirs if one.name != "fetch_local"]  # of Ray's wait, for programs that were its own
         assert [(one.name, one.default) for one in ours] == [(one.name, one.default) for one in theirs], verb
@@ -75,7 +77,7 @@ async def test_a_job_is_looked_at_stopped_and_waited_for(world: World) -> None:
             await ask("nobody")
 
 
-async def test_many_wait_for_jobs_without_threads_and_are_told_of_time(
+async def test_many_wait_for_jobs_without_threads_and_get_their_timeouts(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scheduler = world.scheduler
@@ -111,9 +113,9 @@ async def test_output_is_read_and_followed(world: World, monkeypatch: pytest.Mon
     dashboard.pieces[world.runtime.jobs.ray_id(job, 1)] = ["a", "b"]
     monkeypatch.setattr(world.runtime, "clients", dashboard)
     assert (await world.scheduler.get_job_logs(job)).startswith("all of j1-")
-    told: list[str] = []
+    reported: list[str] = []
     async for piece in world.scheduler.get_job_logs(job, follow=True):
-        told.append(piece)
-        if "".join(told) == "ab":
+        reported.append(piece)
+        if "".join(reported) == "ab":
             await asyncio.to_thread(world.end_job, job)
-    assert "".join(told) == "ab"
+    assert "".join(reported) == "ab"

@@ -140,7 +140,7 @@ async def test_a_submission_whose_coroutine_is_cancelled_is_carried_out(world: W
         await world.scheduler.get(world.plain.handle(item.id))  # type: ignore[arg-type]  # a task
 
 
-async def test_events_are_heard(world: World) -> None:
+async def test_events_are_received(world: World) -> None:
     async with await world.scheduler.events(types="transition", state="SUCCEEDED") as events:
         one = await world.scheduler.submit_task_async(len, ("a",))
         await asyncio.to_thread(world.finish, one, 1)

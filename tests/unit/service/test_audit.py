@@ -19,11 +19,11 @@ from tests.unit.service.service_plane import BLOBS, a_task
 def actions(service: HttpService) -> list[tuple[str, str, str | None, Any]]:
     """What was done, to what, by whom, with its details."""
     notes = [one.entry for one in service.plane.store.events_after(0, 1000) if isinstance(one.entry, OperationRecord)]
-    said = [(json.loads(one.document), one) for one in notes if one.what == "action"]
-    return [(words["action"], note.subject, note.user, words["details"]) for words, note in said]
+    output = [(json.loads(one.document), one) for one in notes if one.what == "action"]
+    return [(words["action"], note.subject, note.user, words["details"]) for words, note in output]
 
 
-def test_what_is_run_as_somebody_elses_and_calls_of_others_actors(tmp_path: Path) -> None:
+def test_items_run_for_another_owner_and_calls_of_others_actors(tmp_path: Path) -> None:
     with ActorService(tmp_path / "state", auth="token") as service:
         bob = service.token_for("bob", Role.SUBMITTER)
         assert service.ask("POST", "/api/v1/items", body(an_actor("actor")), token=bob)[0] == 200
@@ -59,7 +59,7 @@ def test_what_sighup_did(tmp_path: Path) -> None:
         assert (action, user, details) == ("reload", "SIGHUP", {"added": "other"})
 
 
-def test_the_first_token_is_told_when_it_is_made(tmp_path: Path) -> None:
+def test_the_first_token_is_printed_when_it_is_made(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "state")
     try:
         made = [

@@ -57,7 +57,7 @@ def test_what_waits_for_an_agent_that_is_being_started_says_so(tmp_path: Path, m
         until(lambda: "agent" not in service.get("/api/v1/items/t/explain")["sentence"])
 
 
-def test_an_agent_that_has_not_come_back_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_has_not_come_back_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with HttpService(tmp_path / "state") as service:
         service.submit("t")
         service.plane.taken(a_job("j"))

@@ -60,7 +60,7 @@ def test_what_is_no_object(service: HttpService, path: str, data: bytes) -> None
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         {},
         {"task": None},
@@ -86,16 +86,16 @@ def test_what_is_no_object(service: HttpService, path: str, data: bytes) -> None
         {**body(a_task("x")), "blobs": {"x": LONE}},
     ],
 )
-def test_what_is_no_item(service: HttpService, said: dict[str, Any]) -> None:
-    refused(service, "/api/v1/items", json.dumps(said).encode())
+def test_what_is_no_item(service: HttpService, output: dict[str, Any]) -> None:
+    refused(service, "/api/v1/items", json.dumps(output).encode())
 
 
 @pytest.mark.parametrize(
-    "said", [{"kind": "job", "entrypoint": "ls"}, {"job": {"entrypoint": "ls"}}, {"items": [{"kind": "job"}]}, {}]
+    "output", [{"kind": "job", "entrypoint": "ls"}, {"job": {"entrypoint": "ls"}}, {"items": [{"kind": "job"}]}, {}]
 )
-def test_an_item_outside_of_its_task_is_shown_where_it_belongs(service: HttpService, said: dict[str, Any]) -> None:
-    answers = [refused(service, "/api/v1/items", json.dumps(said).encode())]
-    answers.append(service.post("/api/v1/items/batch", {"items": [said]})["items"][0]["problem"])
+def test_an_item_outside_of_its_task_is_shown_where_it_belongs(service: HttpService, output: dict[str, Any]) -> None:
+    answers = [refused(service, "/api/v1/items", json.dumps(output).encode())]
+    answers.append(service.post("/api/v1/items/batch", {"items": [output]})["items"][0]["problem"])
     for answer in answers:
         assert answer["next_step"] == 'send {"task": {"kind": "job", "name": …, "job": {"entrypoint": …}}}'
 
@@ -162,7 +162,7 @@ def test_a_job_that_is_none(service: HttpService, job: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         {"client": 5},
         {"client": ""},
@@ -176,15 +176,15 @@ def test_a_job_that_is_none(service: HttpService, job: dict[str, Any]) -> None:
         {"client": "c", "add": [LONE]},
     ],
 )
-def test_a_question_for_news_that_is_none(service: HttpService, said: dict[str, Any]) -> None:
-    refused(service, "/api/v1/wait", json.dumps(said).encode())
+def test_a_malformed_poll_is_refused(service: HttpService, output: dict[str, Any]) -> None:
+    refused(service, "/api/v1/wait", json.dumps(output).encode())
 
 
 def test_any_time_that_is_a_number_is_taken(service: HttpService) -> None:
     service.post("/api/v1/items", {**body(a_task("t")), "client": "timeouts"})
-    for timeout in (INFINITE, HUGE, 10**400):  # its items are told of at once
-        said = {"client": f"c{timeout}", "add": ["never"], "timeout": timeout}
-        assert service.post("/api/v1/wait", said)["problems"]
+    for timeout in (INFINITE, HUGE, 10**400):  # its items are reported at once
+        output = {"client": f"c{timeout}", "add": ["never"], "timeout": timeout}
+        assert service.post("/api/v1/wait", output)["problems"]
 
 
 @pytest.mark.parametrize("priority", [None, "5", 1.5, NAN, HUGE, True, [], {}])
@@ -203,15 +203,15 @@ def test_words_that_are_no_text_do_no_harm(service: HttpService) -> None:
     service.submit("lone", 0, home_paths=(LONE,))
     service.get("/api/v1/items/lone/explain")
     job = a_job("j").to_dict()
-    for path, said in {
+    for path, output in {
         "/api/v1/items/t/hold": {"reason": LONE},
         "/api/v1/items/t/cancel": {"reason": [{"a": LONE}]},
         "/api/v1/queue/owner/ann/pause": {"reason": LONE},
         "/api/v1/clusters/mac/declare-dead": {"reason": LONE},
         "/api/v1/wait": {"client": LONE, "add": ["lone"], "timeout": 0},
     }.items():
-        assert "lone surrogate" in refused(service, path, json.dumps(said).encode())["message"]
-    for said in (
+        assert "lone surrogate" in refused(service, path, json.dumps(output).encode())["message"]
+    for output in (
         body(a_task("l1", 0, name=LONE)),
         body(a_task("l1", 0, runtime_env={"env_vars": {"A": LONE}})),
         body(a_task("l1", 0, runtime_env={LONE: 1})),
@@ -219,7 +219,7 @@ def test_words_that_are_no_text_do_no_harm(service: HttpService) -> None:
         {"task": {**job, "job": {"entrypoint": LONE}}},
         {"task": {**job, "job": {"entrypoint": "ls", "metadata": {"a": LONE}}}},
     ):
-        assert "lone surrogate" in refused(service, "/api/v1/items", json.dumps(said).encode())["message"]
+        assert "lone surrogate" in refused(service, "/api/v1/items", json.dumps(output).encode())["message"]
     raw = b'{"reason": "\xed\xb3\xa9"}'  # the same as bytes
     assert "lone surrogate" in refused(service, "/api/v1/items/t/hold", raw)["message"]
     service.post("/api/v1/queue/owner/ann/pause", {"reason": "\U0001f680 caf\xe9"})
@@ -227,7 +227,7 @@ def test_words_that_are_no_text_do_no_harm(service: HttpService) -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain; charset=utf-8", "json"])
-def test_a_body_that_says_that_it_is_something_else(service: HttpService, kind: str) -> None:
+def test_a_body_with_another_content_type(service: HttpService, kind: str) -> None:
     status, answer = service.ask("POST", "/api/v1/items/t/hold", {}, headers={"Content-Type": kind})
     assert (status, answer["title"], answer["error"]) == (415, "Unsupported Media Type", "ConfigurationError")
     assert "application/json" in answer["next_step"]

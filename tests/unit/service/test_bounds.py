@@ -55,21 +55,21 @@ def slow(impatient: HttpService) -> Iterator[RawClient]:
 
 def problem(client: RawClient, status: int) -> None:
     """Is that the answer, as a problem document, and the end?"""
-    found, said = client.answer()
-    assert found == status, said
-    assert said["status"] == status
-    assert said["code"]
-    assert said["next_step"]
+    found, output = client.answer()
+    assert found == status, output
+    assert output["status"] == status
+    assert output["code"]
+    assert output["next_step"]
     assert client.is_cut_off()
 
 
 # ---- headers
 
 
-def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_is_sent(client: RawClient) -> None:
+def test_a_body_whose_declared_length_is_too_large_is_refused_before_it_is_sent(client: RawClient) -> None:
     client.say("POST /api/v1/items HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
-    status, said = client.answer()
-    assert (status, said["code"]) == (413, "TOO_LARGE")
+    status, output = client.answer()
+    assert (status, output["code"]) == (413, "TOO_LARGE")
 
 
 def test_as_many_headers_as_anybody_needs(client: RawClient) -> None:
@@ -146,7 +146,7 @@ def test_empty_lines_byte_by_byte(slow: RawClient) -> None:
     assert slow.is_cut_off()
 
 
-def test_whoever_says_nothing_at_all_is_not_kept(slow: RawClient) -> None:
+def test_a_silent_connection_is_closed(slow: RawClient) -> None:
     assert slow.is_cut_off()
 
 
@@ -167,8 +167,8 @@ def test_a_body_in_pieces_that_come(slow: RawClient) -> None:
     for at in range(0, len(body), 200):
         slow.say(body[at : at + 200])
         time.sleep(0.18)
-    status, said = slow.answer()
-    assert status in (200, 422), said
+    status, output = slow.answer()
+    assert status in (200, 422), output
     slow.say(ASK + "\r\n")  # longer ago than any limit, and idle is not slow
     time.sleep(2.0)
     assert slow.answer()[0] == 200
@@ -255,15 +255,15 @@ def test_a_body_that_is_too_large(client: RawClient) -> None:
             client.say(b" " * 2**20)
     except OSError:
         pass
-    status, said = client.answer()
-    assert status in (413, 0), said
+    status, output = client.answer()
+    assert status in (413, 0), output
 
 
 def test_a_body_that_is_too_deep_or_no_text(service: HttpService) -> None:
     for data in (b"[" * 100_000, b'{"a":' * 50_000 + b"1" + b"}" * 50_000, b'{"a": "\xff\xfe"}', b"\xff" * 10):
-        status, said = service.ask("POST", "/api/v1/items", data=data)
-        assert status == 422, said
-        assert said["code"]
+        status, output = service.ask("POST", "/api/v1/items", data=data)
+        assert status == 422, output
+        assert output["code"]
 
 
 def test_a_number_with_very_many_digits(service: HttpService) -> None:
@@ -277,10 +277,10 @@ def test_a_number_with_very_many_digits(service: HttpService) -> None:
     with connect(f"ws://127.0.0.1:{service.port}/api/v1/ws?since={many}") as socket_:
         socket_.send(json.dumps({"type": "subscribe", "since": many}))
         socket_.send("ping")
-        told = ""
-        while told != "pong":
-            told = json.loads(socket_.recv(timeout=60))["type"]
-            assert told in ("reset", "pong")
+        reported = ""
+        while reported != "pong":
+            reported = json.loads(socket_.recv(timeout=60))["type"]
+            assert reported in ("reset", "pong")
 
 
 # ---- paths
@@ -308,10 +308,10 @@ def test_nothing_outside_is_read(service: HttpService, before: str, name: str) -
     secret.write_text("very-secret")
     with RawClient(service) as client:
         client.say(f"GET {before}{name} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        status, said = client.answer()
-    assert status in (400, 404, 422), said
-    assert "very-secret" not in str(said)
-    assert "root:" not in str(said)
+        status, output = client.answer()
+    assert status in (400, 404, 422), output
+    assert "very-secret" not in str(output)
+    assert "root:" not in str(output)
 
 
 @pytest.mark.parametrize("name", ["..%2f..%2fescaped", "%2ftmp%2fescaped", "..%2ftoken"])
@@ -340,7 +340,7 @@ def test_a_message_that_is_too_large(service: HttpService) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it")
-def test_whoever_takes_nothing_is_cut_off_in_the_end(service: HttpService) -> None:
+def test_a_client_that_reads_nothing_is_disconnected_in_the_end(service: HttpService) -> None:
     with RawClient(service) as client:
         client.say(ASK + "\r\n")
         assert client.answer()[0] == 200
@@ -352,7 +352,7 @@ def test_whoever_takes_nothing_is_cut_off_in_the_end(service: HttpService) -> No
         assert set(service.plane.runtime.call_and_wait(options)) == {60_000}
 
 
-def test_whoever_resets_a_stream_leaves_nothing_behind(service: HttpService) -> None:
+def test_a_stream_reset_leaves_nothing_behind(service: HttpService) -> None:
     for _ in range(20):
         with RawClient(service) as client:
             client.say("GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

@@ -61,15 +61,15 @@ def log_in(service: HttpService, token: str | None = None) -> str:
 
 
 def test_a_session_is_a_cookie_that_no_script_reads(service: HttpService) -> None:
-    status, headers, said = ask(service, "POST", "/api/v1/session", {"Authorization": f"Bearer {service.token}"})
-    assert (status, said["user"]) == (200, "root-of-tests")
+    status, headers, output = ask(service, "POST", "/api/v1/session", {"Authorization": f"Bearer {service.token}"})
+    assert (status, output["user"]) == (200, "root-of-tests")
     parts = [one.strip() for one in headers["set-cookie"].split(";")]
     assert parts[0].startswith("rmcs_session=")
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(parts)
     assert "Secure" not in parts, "over plain HTTP a browser would not keep it"
     assert headers["cache-control"] == "no-store"
     cookie = parts[0]
-    assert service.token.rpartition("_")[2] not in str(headers) + str(said)
+    assert service.token.rpartition("_")[2] not in str(headers) + str(output)
     assert ask(service, "GET", "/api/v1/fleet", {"Cookie": f"other=1; {cookie}"})[0] == 200
     own = {"Cookie": cookie, "Origin": service.address}
     assert ask(service, "DELETE", "/api/v1/session", own)[0] == 200
@@ -123,38 +123,38 @@ def test_with_a_cookie_only_our_own_pages_change_anything(
 def test_a_token_in_the_address_is_refused_with_a_sentence(service: HttpService, query: str) -> None:
     path = f"/api/v1/fleet?{query.replace('{token}', service.token)}"
     for headers in ({}, {"Authorization": f"Bearer {service.token}"}):
-        status, _, said = ask(service, "GET", path, headers)
+        status, _, output = ask(service, "GET", path, headers)
         assert status == 400
-        assert said["code"] == "BAD_REQUEST"
-        assert service.token not in str(said)
+        assert output["code"] == "BAD_REQUEST"
+        assert service.token not in str(output)
 
 
 @pytest.mark.parametrize("header", ["Basic abc", "Bearer", "Bearer ", "rmcs_a_b", "Bearer \xff"])
 def test_what_is_no_bearer_token(service: HttpService, header: str) -> None:
-    status, headers, said = ask(service, "GET", "/api/v1/fleet", {"Authorization": header})
-    assert (status, headers["www-authenticate"], said["error"]) == (401, "Bearer", "NotAllowedError")
+    status, headers, output = ask(service, "GET", "/api/v1/fleet", {"Authorization": header})
+    assert (status, headers["www-authenticate"], output["error"]) == (401, "Bearer", "NotAllowedError")
 
 
 def test_nothing_that_a_token_opened_lasts_longer_than_the_token(service: HttpService) -> None:
     bearer = {"Authorization": f"Bearer {service.token_for('ann', Role.VIEWER, expires_at=time.time() + 20)}"}
-    status, headers, said = ask(service, "POST", "/api/v1/session", bearer)
+    status, headers, output = ask(service, "POST", "/api/v1/session", bearer)
     assert status == 200
-    assert 10 < said["expires_in"] <= 20
+    assert 10 < output["expires_in"] <= 20
     most = next(one for one in headers["set-cookie"].split("; ") if one.startswith("Max-Age="))
     assert 10 <= int(most.partition("=")[2]) <= 20
     assert 10 < ask(service, "POST", "/api/v1/ticket", bearer)[2]["expires_in"] <= 20
-    _, headers, said = ask(service, "POST", "/api/v1/session", {"Authorization": f"Bearer {service.token}"})
-    assert said["expires_in"] == 43200
+    _, headers, output = ask(service, "POST", "/api/v1/session", {"Authorization": f"Bearer {service.token}"})
+    assert output["expires_in"] == 43200
     assert "Max-Age=43200" in headers["set-cookie"]
 
 
 def test_a_ticket_is_for_streams_only(service: HttpService) -> None:
     bearer = {"Authorization": f"Bearer {service.token}"}
-    status, headers, said = ask(service, "POST", "/api/v1/ticket", bearer)
-    assert (status, said["expires_in"], headers["cache-control"]) == (200, 30.0, "no-store")
-    assert ask(service, "GET", f"/api/v1/fleet?ticket={said['ticket']}")[0] == 403
-    assert ask(service, "GET", f"/api/v1/events/none?ticket={said['ticket']}")[0] not in (401, 403)
-    assert ask(service, "GET", f"/api/v1/events/none?ticket={said['ticket']}")[0] == 401, "it was used"
+    status, headers, output = ask(service, "POST", "/api/v1/ticket", bearer)
+    assert (status, output["expires_in"], headers["cache-control"]) == (200, 30.0, "no-store")
+    assert ask(service, "GET", f"/api/v1/fleet?ticket={output['ticket']}")[0] == 403
+    assert ask(service, "GET", f"/api/v1/events/none?ticket={output['ticket']}")[0] not in (401, 403)
+    assert ask(service, "GET", f"/api/v1/events/none?ticket={output['ticket']}")[0] == 401, "it was used"
 
 
 def scope(kind: str = "websocket", path: str = "/api/v1/ws", query: str = "", **headers: str) -> dict[str, Any]:
@@ -313,8 +313,8 @@ def test_the_end_of_a_session_ends_its_long_poll(service: HttpService) -> None:
 
     def poll() -> None:
         first = service.post("/api/v1/wait", {"client": "poll", "timeout": 0})
-        said = json.dumps({"client": "poll", "mailbox": first["mailbox"], "timeout": 20}).encode()
-        answers.append(service.ask("POST", "/api/v1/wait", data=said, token="", headers=own)[0])
+        output = json.dumps({"client": "poll", "mailbox": first["mailbox"], "timeout": 20}).encode()
+        answers.append(service.ask("POST", "/api/v1/wait", data=output, token="", headers=own)[0])
 
     polling = threading.Thread(target=poll)
     polling.start()
@@ -348,9 +348,9 @@ def test_one_token_does_not_take_the_readers_of_all(service: HttpService, monkey
     token, other = service.token_for("alice", Role.VIEWER), service.token_for("bob", Role.VIEWER)
     bearer = {"Authorization": f"Bearer {token}"}
     readers = [EventReader(service.port, "/api/v1/events", bearer) for _ in range(2)]
-    status, _, said = ask(service, "GET", "/api/v1/events", bearer)
+    status, _, output = ask(service, "GET", "/api/v1/events", bearer)
     assert status == 503
-    assert "has 2 readers of events, and gets no more" in said["message"]
+    assert "has 2 readers of events, and gets no more" in output["message"]
     with pytest.raises(InvalidStatus, match="503"):
         connect(f"ws://127.0.0.1:{service.port}/api/v1/ws", additional_headers=bearer)
     readers.append(EventReader(service.port, "/api/v1/events", {"Authorization": f"Bearer {other}"}))

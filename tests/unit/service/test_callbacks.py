@@ -13,7 +13,7 @@ from tests.unit.client_api.control_plane import until
 pytestmark = pytest.mark.usefixtures("leak_check")
 
 
-def test_it_runs_beside_whoever_tells_of_it() -> None:
+def test_callbacks_run_on_a_thread_of_their_own() -> None:
     callbacks, ran = CallbackThreads(), []
     over = threading.Event()
 

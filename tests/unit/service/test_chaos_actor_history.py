@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.chaos_actor_history import RULES, ActorStory, Called, Ran, actor_violations
+from tests.support.chaos_actor_history import RULES, ActorHistory, Called, Ran, actor_violations
 from tests.support.chaos_history import Note
 
 LOST = "it was on its way when the service was restarted; whether it ran is not known"
 
 
-def correct() -> ActorStory:
+def correct() -> ActorHistory:
     """Two callers. The actor died with its cluster in attempt 1; of the two calls that were lost, one had run."""
-    return ActorStory(
+    return ActorHistory(
         "a",
         ("CANCELLED", 2),
         "CANCELLED",
@@ -34,50 +34,55 @@ def correct() -> ActorStory:
 
 
 def test_a_correct_history_has_no_violation() -> None:
-    story = correct()
-    assert actor_violations(story) == []
-    assert story.ran_though_lost() == 1
+    explanation = correct()
+    assert actor_violations(explanation) == []
+    assert explanation.ran_though_lost() == 1
 
 
-def forged(what: str) -> ActorStory:
-    story = correct()
+def forged(what: str) -> ActorHistory:
+    explanation = correct()
     match what:
         case "never made":
-            story.made, story.ran, story.calls, story.stored = [], [], [], ("CANCELLED", 1)
+            explanation.made, explanation.ran, explanation.calls, explanation.stored = [], [], [], ("CANCELLED", 1)
         case "made twice":
-            story.made.append(Note("a", 2, 2, "began", 20.5))
+            explanation.made.append(Note("a", 2, 2, "began", 20.5))
         case "unknown attempt":
-            story.made.append(Note("a", 3, 3, "began", 30.0))
+            explanation.made.append(Note("a", 3, 3, "began", 30.0))
         case "called before it was made":
-            story.ran[0] = replace(story.ran[0], attempt=0)
+            explanation.ran[0] = replace(explanation.ran[0], attempt=0)
         case "two at once":
-            story.ran[1] = replace(story.ran[1], ended=20.5)
+            explanation.ran[1] = replace(explanation.ran[1], ended=20.5)
         case "ran twice":
-            story.ran.append(Ran("a", 2, 1, 0, "other", 23.0, 24.0))
+            explanation.ran.append(Ran("a", 2, 1, 0, "other", 23.0, 24.0))
         case "never called":
-            story.ran.append(Ran("a", 2, 1, 7, "other", 23.0, 24.0))
+            explanation.ran.append(Ran("a", 2, 1, 7, "other", 23.0, 24.0))
         case "another value":
-            story.calls[0] = Called(0, 0, value="z")
+            explanation.calls[0] = Called(0, 0, value="z")
         case "a value without a run":
-            del story.ran[0]
+            del explanation.ran[0]
         case "overtaken":
-            story.ran[0], story.ran[2] = replace(story.ran[0], number=2), replace(story.ran[2], number=0)
-            story.calls[0], story.calls[2] = Called(0, 0, value="z"), Called(0, 2, value="x")
+            explanation.ran[0], explanation.ran[2] = (
+                replace(explanation.ran[0], number=2),
+                replace(explanation.ran[2], number=0),
+            )
+            explanation.calls[0], explanation.calls[2] = Called(0, 0, value="z"), Called(0, 2, value="x")
         case "not waited for":
-            story.ran[0] = replace(story.ran[0], attempt=2, began=20.5, ended=21.5)
+            explanation.ran[0] = replace(explanation.ran[0], attempt=2, began=20.5, ended=21.5)
         case "lost without a reason":
-            story.calls[1] = replace(story.calls[1], error="UnknownItemError", message="There is no item 'a' here.")
+            explanation.calls[1] = replace(
+                explanation.calls[1], error="UnknownItemError", message="There is no item 'a' here."
+            )
         case "a foreign error":
-            story.calls[1] = replace(story.calls[1], error="KeyError", ours=False)
+            explanation.calls[1] = replace(explanation.calls[1], error="KeyError", ours=False)
         case "ran after all":
-            story.calls[3] = replace(story.calls[3], message="call-4 was not sent: actor a was killed.")
+            explanation.calls[3] = replace(explanation.calls[3], message="call-4 was not sent: actor a was killed.")
         case "silent":
-            story.calls[1] = Called(0, 1)
+            explanation.calls[1] = Called(0, 1)
         case "lives on":
-            story.stored = ("RUNNING", 2)
+            explanation.stored = ("RUNNING", 2)
         case "reported otherwise":
-            story.reported = "FAILED"
-    return story
+            explanation.reported = "FAILED"
+    return explanation
 
 
 FORGED = [
@@ -102,10 +107,10 @@ FORGED = [
 
 
 @pytest.mark.parametrize(("what", "rule", "expected"), FORGED)
-def test_a_forged_story_is_rejected_by_its_rule(what: str, rule: str, expected: str) -> None:
-    story = forged(what)
-    assert any(expected in sentence for sentence in RULES[rule](story))
-    assert any(expected in sentence for sentence in actor_violations(story))
+def test_a_forged_history_is_rejected_by_its_rule(what: str, rule: str, expected: str) -> None:
+    explanation = forged(what)
+    assert any(expected in sentence for sentence in RULES[rule](explanation))
+    assert any(expected in sentence for sentence in actor_violations(explanation))
 
 
 def test_each_rule_has_one() -> None:

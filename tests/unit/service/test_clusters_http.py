@@ -39,7 +39,7 @@ def service(tmp_path: Path) -> Iterator[HttpService]:
 # ---- one cluster
 
 
-def test_a_cluster_tells_all_that_is_known_of_it(service: HttpService) -> None:
+def test_a_cluster_shows_all_its_known_facts(service: HttpService) -> None:
     unknown = service.get("/api/v1/clusters/mac?refresh=false")
     assert (unknown["state"], unknown["snapshot_at"]) == ("CLUSTER_UNKNOWN", None)
     assert unknown["troubles"][0]["concerns"] == "everything"
@@ -67,10 +67,10 @@ def fail(service: HttpService) -> None:
     until(lambda: service.get("/api/v1/clusters/mac?refresh=false")["breaker"]["state"] == "OPEN")
 
 
-def test_check_asks_whatever_the_breaker_says_and_closes_it(service: HttpService) -> None:
+def test_check_asks_whatever_the_state_of_the_breaker_and_closes_it(service: HttpService) -> None:
     fail(service)
     seen = service.get("/api/v1/clusters/mac")
-    assert seen["breaker"]["state"] == "OPEN", "whoever only looks does not steer"
+    assert seen["breaker"]["state"] == "OPEN", "a reader does not steer"
     answer = service.post("/api/v1/clusters/mac/check")
     assert (answer["answered"], answer["cluster"]["breaker"]["state"]) == (True, "CLOSED")
     assert answer["cluster"]["troubles"] == []
@@ -90,7 +90,7 @@ def test_why_a_queue_is_paused_is_in_the_row_of_its_cluster(service: HttpService
     service.post("/api/v1/queue/cluster/mac/pause", {"reason": "new disks"})
     (row,) = service.get("/api/v1/clusters?refresh=true")["clusters"]
     assert (row["state"], row["paused"]) == ("UP", "new disks")
-    assert row["sentence"] == "", "somebody wanted that: it is no trouble"
+    assert row["sentence"] == "", "it was requested: it is no problem"
     service.post("/api/v1/queue/cluster/mac/resume")
     (row,) = service.get("/api/v1/clusters?refresh=true")["clusters"]
     assert (row["paused"], row["sentence"]) == (None, "")
@@ -109,7 +109,7 @@ def test_drain_waits_until_it_is_empty(service: HttpService) -> None:
     assert service.ask("POST", "/api/v1/clusters/mac/drain", {"timeout": -1})[0] == 422
 
 
-def test_who_drains_is_told_when_somebody_opens_it_again(service: HttpService) -> None:
+def test_a_drain_ends_with_an_error_when_the_cluster_is_uncordoned(service: HttpService) -> None:
     service.submit("t")
     running(service.item("t"))
 
@@ -183,7 +183,7 @@ OF_PLACEMENT = {
 }
 
 
-def test_only_what_says_how_a_cluster_is_reached_ends_its_idle_link(
+def test_only_a_change_of_connection_fields_ends_an_idle_link(
     service: HttpService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[str] = []
@@ -228,7 +228,7 @@ def test_one_that_is_closed_stays_closed(service: HttpService) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         {"clusters": []},
         {"clusters": 5},
@@ -246,8 +246,8 @@ def test_one_that_is_closed_stays_closed(service: HttpService) -> None:
         {"colour": "red"},
     ],
 )
-def test_what_is_no_configuration_changes_nothing(service: HttpService, said: dict[str, Any]) -> None:
-    status, answer = service.ask("POST", "/api/v1/clusters/apply", said)
+def test_what_is_no_configuration_changes_nothing(service: HttpService, output: dict[str, Any]) -> None:
+    status, answer = service.ask("POST", "/api/v1/clusters/apply", output)
     assert (status, answer["code"]) == (422, "CONFIGURATION")
     assert service.get("/api/v1/fleet")["clusters"] == ["mac"]
 
@@ -280,10 +280,10 @@ def test_the_file_is_read_again(service: HttpService, tmp_path: Path) -> None:
 
 
 def test_settings_that_are_in_force(service: HttpService) -> None:
-    said = service.get("/api/v1/settings")
-    assert said["settings"]["submission_interval_s"] == 0
-    assert said["settings"]["lease_s"] == 45
-    assert (said["source"], said["clusters"][0]["name"]) == ("an argument", "mac")
+    output = service.get("/api/v1/settings")
+    assert output["settings"]["submission_interval_s"] == 0
+    assert output["settings"]["lease_s"] == 45
+    assert (output["source"], output["clusters"][0]["name"]) == ("an argument", "mac")
 
 
 def test_secrets_are_not_shown(service: HttpService) -> None:
@@ -305,15 +305,15 @@ def test_one_list_of_words_says_what_is_a_secret() -> None:
     assert (settings["auth"], settings["service_tls"]) == ("token", {"cert": "a.pem", "key": "b.pem"})
 
 
-def test_what_looks_like_a_secret_is_covered() -> None:
-    said = {
+def test_what_looks_like_a_secret_is_masked() -> None:
+    output = {
         "webhook_secret": "x",
         "plain": "y",
         "deep": [{"password": "z"}],
         "url": "https://me:pw@h/x",
         "auth": None,
     }
-    shown = mask_config(said)
+    shown = mask_config(output)
     assert (shown["webhook_secret"], shown["deep"][0]["password"]) == ("•••", "•••")
     assert (shown["plain"], shown["url"], shown["auth"]) == ("y", "https://•••@h/x", None)
     config = ClusterConfig(name="a", dashboard=CLOSED_PORT, auth_token_path="/etc/hidden")
@@ -332,8 +332,8 @@ def test_a_cluster_that_is_not_there_is_not_found(service: HttpService, verb: st
     assert service.ask("POST", "/api/v1/queue/cluster/mars/pause", {})[0] == 404
 
 
-def test_who_looks_sees_the_next_time_that_one_is_back(tmp_path: Path) -> None:
-    """One that was declared dead takes work again when it answers, and somebody has to ask it."""
+def test_the_next_query_shows_that_one_is_back(tmp_path: Path) -> None:
+    """One that was declared dead takes work again when it answers, and it has to be asked."""
     with HttpService(tmp_path / "state", health_check_interval_s=0.05) as service:
         until(lambda: service.get("/api/v1/clusters")["clusters"][0]["state"] == "UP")
         service.post("/api/v1/clusters/mac/declare-dead", {"force": True})
@@ -341,8 +341,8 @@ def test_who_looks_sees_the_next_time_that_one_is_back(tmp_path: Path) -> None:
         assert service.get("/api/v1/clusters/mac?refresh=false")["troubles"] == []
 
 
-def test_what_is_known_of_another_entry_is_not_told_of_this_one(service: HttpService) -> None:
-    """A token that was mended, say: what is applied is asked, without anybody having to."""
+def test_facts_of_another_entry_are_not_shown_for_this_one(service: HttpService) -> None:
+    """A token that was fixed, say: what is applied is asked, without a request."""
     service.plane.post(SnapshotFailed("mac", "WRONG_TOKEN", "the token was refused", permanent=True))
     known = "/api/v1/clusters/mac?refresh=false"
     until(lambda: service.get(known)["state"] == "CLUSTER_MISCONFIGURED")

@@ -67,7 +67,7 @@ def test_that_of_the_folder_is_sent_to_nobody_else(home: StateFolder) -> None:
     assert not found.are_for(HERE)
     home.release()
     assert not found.are_for(HERE)
-    assert find_credentials(HERE, environ).token is None, "whoever listens there now is somebody else"
+    assert find_credentials(HERE, environ).token is None, "another program listens there now"
 
 
 def test_files_that_are_refused(home: StateFolder, tmp_path: Path) -> None:
@@ -118,7 +118,9 @@ def test_another_token_in_the_same_file_is_found(service: HttpService, tmp_path:
     asyncio.run(ask())
 
 
-def test_whoever_listens_where_the_service_did_does_not_get_its_token(service: HttpService, home: StateFolder) -> None:
+def test_another_listener_at_the_address_of_the_service_does_not_get_its_token(
+    service: HttpService, home: StateFolder
+) -> None:
     home.announce(address=service.address)
     write_private(home.path / "token", service.token)
     found = find_credentials(service.address, {"RMCS_HOME": str(home.path)})
@@ -139,7 +141,7 @@ def test_whoever_listens_where_the_service_did_does_not_get_its_token(service: H
     asyncio.run(ask())
 
 
-def test_whoever_waits_is_told_that_his_token_was_revoked(service: HttpService) -> None:
+def test_a_waiting_client_learns_that_its_token_was_revoked(service: HttpService) -> None:
     token = service.token_for("me", *Role)
     scheduler = UnifiedScheduler(address=service.address, token=token)
     handle = scheduler.submit_task_async(print)

@@ -1,4 +1,4 @@
-"""KeepingCollector: what came back is in the store before anybody is told of it, and everything in its order."""
+"""DurableResultCollector: results are in the store before anything is notified of them, and all in order."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Log(DurableLog):
 
 
 class World:
-    """A collector on a real store; what the machine would be told is written down, with what was durable then."""
+    """A collector on a real store; what the machine would receive is written down, with what was durable then."""
 
     def __init__(self, folder: Path) -> None:
         loop = asyncio.get_running_loop()
         self.disk = WatchedDisk()
         self.store = SqliteStore(folder, vfs=self.disk.name)
         self.failures: list[BaseException] = []
-        self.told: list[str] = []
+        self.reported: list[str] = []
         machine = SchedulerMachine(Settings(**FREE), [cluster("a")])
         self.log = Log(self.store, machine, loop.call_soon_threadsafe, self.failures.append)
         self.collector = DurableResultCollector(
@@ -54,10 +54,10 @@ class World:
 
     def _post(self, event: events.Event) -> None:
         assert isinstance(event, events.AttemptFinished)
-        self.told.append(event.task_id)
+        self.reported.append(event.task_id)
 
-    def _when_durable(self, deed: Callable[[], object]) -> None:
-        self.log.after_durable(deed)
+    def _when_durable(self, action: Callable[[], object]) -> None:
+        self.log.after_durable(action)
         asyncio.get_running_loop().call_soon(self.log.flush)
 
     def finish(self, task_id: str, payload: bytes | None = None, **values: Any) -> None:
@@ -73,9 +73,9 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     world.store.close()
 
 
-async def test_a_small_value_is_told_at_once_and_written_with_the_news(world: World) -> None:
+async def test_a_small_value_is_reported_at_once_and_written_with_the_event(world: World) -> None:
     world.finish("t", b"value")
-    assert world.told == ["t"]
+    assert world.reported == ["t"]
     assert world.store.blob(digest_of(b"value")) is None
     kept: list[str] = []
     world.collector.when_durable(lambda: kept.append("t"))
@@ -95,13 +95,13 @@ async def test_a_process_that_leaves_acknowledges_nothing(world: World) -> None:
     await eventually(lambda: world.store.blob(digest_of(b"other")) == b"other")
     await asyncio.sleep(0.05)
     assert kept == []
-    assert world.told == ["t", "later"]
+    assert world.reported == ["t", "later"]
 
 
-async def test_a_large_value_is_on_the_disk_before_it_is_told(world: World) -> None:
+async def test_a_large_value_is_on_the_disk_before_it_is_reported(world: World) -> None:
     world.finish("t", LARGE)
-    assert world.told == []
-    await eventually(lambda: world.told)
+    assert world.reported == []
+    await eventually(lambda: world.reported)
     assert world.store.blob(digest_of(LARGE)) == LARGE
     result = world.collector.result("t")
     assert result is not None
@@ -113,16 +113,16 @@ async def test_all_that_comes_after_a_large_value_waits_for_it(world: World) -> 
     world.finish("first")
     world.finish("large", LARGE)
     world.finish("small", b"v")
-    world.collector.when_durable(lambda: kept.append(list(world.told)))
+    world.collector.when_durable(lambda: kept.append(list(world.reported)))
     world.finish("larger", 2 * LARGE)
     world.finish("last")
-    assert world.told == ["first"]
-    await eventually(lambda: len(world.told) == 5)
-    assert world.told == ["first", "large", "small", "larger", "last"]
+    assert world.reported == ["first"]
+    await eventually(lambda: len(world.reported) == 5)
+    assert world.reported == ["first", "large", "small", "larger", "last"]
     await eventually(lambda: kept)
     assert set(kept[0]) >= {"first", "large", "small"}
     world.finish("then")
-    assert world.told[-1] == "then", "nobody is in the line any more"
+    assert world.reported[-1] == "then", "nobody is in the line any more"
 
 
 async def test_nothing_is_kept_before_the_commit(world: World) -> None:
@@ -153,8 +153,8 @@ async def test_a_large_value_is_tried_again_until_there_is_room(
     world.finish("large", LARGE)
     world.finish("small")
     await eventually(lambda: len(tried) == 3)
-    assert world.told == []
-    await eventually(lambda: world.told == ["large", "small"])
+    assert world.reported == []
+    await eventually(lambda: world.reported == ["large", "small"])
     assert world.store.blob(digest_of(LARGE)) == LARGE
     assert sum("cannot be written yet" in one.message for one in caplog.records) == 1
 
@@ -163,9 +163,9 @@ async def test_a_full_database_holds_a_large_value_back_too(world: World) -> Non
     world.disk.full = True
     world.finish("large", LARGE)
     await eventually(lambda: world.store.write_problem is not None)
-    assert world.told == []
+    assert world.reported == []
     world.disk.full = False
-    await eventually(lambda: world.told == ["large"], timeout=20)
+    await eventually(lambda: world.reported == ["large"], timeout=20)
 
 
 async def test_when_nothing_can_be_written_any_more_the_line_goes_on(
@@ -177,30 +177,30 @@ async def test_when_nothing_can_be_written_any_more_the_line_goes_on(
     monkeypatch.setattr(world.store, "put_blob", broken)
     world.finish("large", LARGE)
     world.finish("small")
-    await eventually(lambda: world.told == ["large", "small"])
+    await eventually(lambda: world.reported == ["large", "small"])
 
 
 async def test_answers_of_methods_are_not_kept(world: World) -> None:
-    heard: list[CallResult] = []
-    world.collector.route_methods(heard.append)
+    received: list[CallResult] = []
+    world.collector.route_methods(received.append)
     world.finish("call", LARGE, actor_id="a")
-    assert [one.task_id for one in heard] == ["call"]
-    assert world.told == []
+    assert [one.task_id for one in received] == ["call"]
+    assert world.reported == []
 
 
-async def test_a_late_answer_is_told_and_neither_written_nor_kept(world: World) -> None:
+async def test_a_late_answer_is_reported_and_neither_written_nor_kept(world: World) -> None:
     """What a cluster that was given up says when it is back: how the item ended is written, and nobody asks again."""
     world.log.over_there = frozenset({"late"})
     world.finish("late", b"value")
     kept: list[str] = []
     world.collector.when_durable(lambda: kept.append("t"))
     await eventually(lambda: kept)
-    assert world.told == ["late"]
+    assert world.reported == ["late"]
     assert world.store.blob(digest_of(b"value")) is None
     assert world.collector.result("late") is None
 
 
-async def test_answers_of_methods_are_forgotten_when_they_were_heard(world: World) -> None:
+async def test_answers_of_methods_are_forgotten_when_they_were_acknowledged(world: World) -> None:
     done: list[str] = []
     for name in ("call-1", "call-2"):
         assert world.collector.hold_until_delivered(name, lambda name=name: done.append(name))  # type: ignore[misc]  # its own

@@ -1,4 +1,4 @@
-"""What happens is told over HTTP when it is durable: in order, without gaps, also to whoever comes back."""
+"""What happens is reported over HTTP when it is durable: in order, without gaps, also to a returning reader."""
 
 from __future__ import annotations
 
@@ -63,22 +63,22 @@ def socket(service: HttpService, query: str = "") -> ClientConnection:
     return connect(f"ws://127.0.0.1:{service.port}/api/v1/ws{query}", open_timeout=10)
 
 
-def test_all_of_an_items_life_is_told_in_order_and_without_gaps(service: HttpService, read: Read) -> None:
+def test_all_events_of_an_item_are_published_in_order_and_without_gaps(service: HttpService, read: Read) -> None:
     reader = read("/api/v1/events")
     assert reader.response.status == 200
     assert reader.response.headers["content-type"] == "text/event-stream; charset=utf-8"
     listening(service, 1)
     service.submit("t1")
     finish(service, "t1")
-    told = reader.until(state="SUCCEEDED")
-    of_item = [one for one in told if one.get("id") == "t1"]
+    reported = reader.until(state="SUCCEEDED")
+    of_item = [one for one in reported if one.get("id") == "t1"]
     states = [one["state"] for one in of_item if one["type"] == "transition"]
     assert list(dict.fromkeys(states)) == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
     assert [one["step"] for one in of_item if one["type"] == "transition"] == list(range(1, len(states) + 1))
     decisions = [one for one in of_item if one["type"] == "decision"]
     assert [one["cluster"] for one in decisions] == ["mac"]
     assert [one["cluster"] for one in decisions[0]["candidates"]] == ["mac"]
-    numbers = [one["number"] for one in told]
+    numbers = [one["number"] for one in reported]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert of_item[0]["number"] < decisions[0]["number"] < of_item[-1]["number"]
     reader.close()
@@ -116,7 +116,7 @@ def test_numbers_go_on_after_a_restart_and_so_does_a_reader(service: HttpService
     assert again == [*before, *after]
 
 
-def test_more_than_one_page_of_the_past_is_told_whole(
+def test_more_than_one_page_of_the_past_is_sent_whole(
     service: HttpService, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ray_multicluster_scheduler.control_plane.runtime import event_publisher
@@ -125,23 +125,23 @@ def test_more_than_one_page_of_the_past_is_told_whole(
     for number in range(12):
         service.submit(f"t{number}")
         finish(service, f"t{number}")
-    told = read("/api/v1/events?since=0").until(id="t11", state="SUCCEEDED")
-    assert [one["number"] for one in told] == list(range(1, len(told) + 1))
+    reported = read("/api/v1/events?since=0").until(id="t11", state="SUCCEEDED")
+    assert [one["number"] for one in reported] == list(range(1, len(reported) + 1))
 
 
-def test_only_what_is_wanted_is_told(service: HttpService, read: Read) -> None:
+def test_only_what_is_wanted_is_sent(service: HttpService, read: Read) -> None:
     reader = read("/api/v1/events?types=transition&owner=ann,eve&state=QUEUED,SUCCEEDED")
     listening(service, 1)
     service.submit("t1", owner="bob")
     service.submit("t2", owner="ann")
     finish(service, "t1")
     finish(service, "t2")
-    told = [reader.next()[1] for _ in range(2)]
-    assert [(one["id"], one["state"]) for one in told] == [("t2", "QUEUED"), ("t2", "SUCCEEDED")]
+    reported = [reader.next()[1] for _ in range(2)]
+    assert [(one["id"], one["state"]) for one in reported] == [("t2", "QUEUED"), ("t2", "SUCCEEDED")]
 
 
 def test_no_number_comes_before_the_snapshot(service: HttpService, read: Read) -> None:
-    """Whoever is cut off in between would come back with it, and be told of no snapshot."""
+    """A reader that is cut off in between would come back with it, and get no snapshot."""
     service.submit("t")
     reader = read("/api/v1/events?snapshot=true")
     lines = [reader.response.readline() for _ in range(3)]
@@ -165,11 +165,11 @@ def test_a_snapshot_comes_first_and_then_what_changes(service: HttpService, read
     assert [one["name"] for one in first["clusters"]] == ["mac"]
     listening(service, 1)
     finish(service, "t1")
-    told = reader.until(id="t2", state="RUNNING")
-    assert told[0]["number"] == first["number"] + 1
+    reported = reader.until(id="t2", state="RUNNING")
+    assert reported[0]["number"] == first["number"] + 1
 
 
-def test_agents_of_other_control_planes_are_told_of_once(service: HttpService, read: Read) -> None:
+def test_agents_of_other_control_planes_are_reported_once(service: HttpService, read: Read) -> None:
     reader, links = read("/api/v1/events?types=cluster"), service.plane.runtime.links
     listening(service, 1)
     assert service.get("/api/v1/clusters/mac")["notes"] == []
@@ -177,23 +177,23 @@ def test_agents_of_other_control_planes_are_told_of_once(service: HttpService, r
     for _ in range(3):
         service.post("/api/v1/clusters/mac/check")
     note = "agents of other control planes ran there when ours was started (cp7, cp9); each keeps its own limits only"
-    told = service.get("/api/v1/clusters/mac")
-    assert (told["notes"], told["other_control_planes"], told["state"]) == ([note], ["cp7", "cp9"], "UP")
-    heard = reader.until(other_control_planes=["cp7", "cp9"])[-1:]
+    reported = service.get("/api/v1/clusters/mac")
+    assert (reported["notes"], reported["other_control_planes"], reported["state"]) == ([note], ["cp7", "cp9"], "UP")
+    received = reader.until(other_control_planes=["cp7", "cp9"])[-1:]
     service.post("/api/v1/clusters/mac/cordon")
-    heard += reader.until(cordoned=True)
-    assert [(one["cordoned"], one["sentence"]) for one in heard] == [(False, note), (True, note)]
+    received += reader.until(cordoned=True)
+    assert [(one["cordoned"], one["sentence"]) for one in received] == [(False, note), (True, note)]
 
 
-def test_what_becomes_of_a_cluster_is_told_and_kept(service: HttpService, read: Read) -> None:
+def test_changes_of_a_cluster_are_published_and_kept(service: HttpService, read: Read) -> None:
     reader = read("/api/v1/events?types=cluster")
     listening(service, 1)
     service.post("/api/v1/clusters/mac/cordon")
-    told = reader.until(cordoned=True)[-1]
-    assert (told["type"], told["cluster"]) == ("cluster", "mac")
+    reported = reader.until(cordoned=True)[-1]
+    assert (reported["type"], reported["cluster"]) == ("cluster", "mac")
     service.plane.post(events.SnapshotFailed("mac", "CLUSTER_UNREACHABLE", "nobody answers"))
     gone = reader.until(cordoned=True, type="cluster")[-1]
-    assert (gone["before"], gone["state"]) == (told["state"], "CLUSTER_UNREACHABLE")
+    assert (gone["before"], gone["state"]) == (reported["state"], "CLUSTER_UNREACHABLE")
     service.post("/api/v1/clusters/mac/uncordon")
     reader.until(cordoned=False)
     numbers = [one["number"] for one in read("/api/v1/events?types=cluster&since=0").until(cordoned=False)]
@@ -201,8 +201,8 @@ def test_what_becomes_of_a_cluster_is_told_and_kept(service: HttpService, read: 
     assert len(numbers) >= 3
 
 
-def test_a_cluster_that_nobody_queries_is_no_news(service: HttpService) -> None:
-    """Its data is old after some time, and new when somebody looks; only an answer that is missing is an event."""
+def test_a_cluster_that_nobody_queries_is_no_event(service: HttpService) -> None:
+    """Its data is old after some time, and new after a query; only an answer that is missing is an event."""
     facts: dict[str, Any] = {"state": "UP", "sentence": "", "stale": False, "cordoned": False, "paused": None}
     old = facts | {"state": "STALE_SNAPSHOT", "sentence": "its last snapshot is 16 s old", "stale": True}
     missing = old | {"sentence": "its last snapshot is 16 s old: connection refused", "stale": False}
@@ -247,16 +247,16 @@ def test_a_probe_of_a_cluster_whose_breaker_is_open_is_an_event(
             reader.close()
 
 
-def test_load_is_told_without_a_number_and_is_not_told_again(service: HttpService, read: Read) -> None:
+def test_load_is_published_without_a_number_and_is_not_repeated(service: HttpService, read: Read) -> None:
     reader = read("/api/v1/events?types=telemetry")
     listening(service, 1)
     service.get("/api/v1/clusters?refresh=true")
-    number, told = reader.next()
+    number, reported = reader.next()
     assert number is None
-    assert (told["type"], told["cluster"], told["total"]["CPU"]) == ("telemetry", "mac", 8)
+    assert (reported["type"], reported["cluster"], reported["total"]["CPU"]) == ("telemetry", "mac", 8)
 
 
-def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed(
+def test_a_reader_that_does_not_read_slows_nobody_and_learns_what_it_missed(
     service: HttpService, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_hub, "MAX_PENDING", 50)
@@ -279,12 +279,12 @@ def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed(
         for _ in range(20):
             assert quick.next()[1]["action"] == "test"
         assert hub.number == before + 20
-    told = [frozen.next()[1] for _ in range(5)]
-    assert told[0]["action"] == "test"
-    while told[-1]["type"] != "missed":
-        told.append(frozen.next()[1])
-    missed = told[-1]
-    assert missed["from"] == told[-2]["number"] + 1
+    reported = [frozen.next()[1] for _ in range(5)]
+    assert reported[0]["action"] == "test"
+    while reported[-1]["type"] != "missed":
+        reported.append(frozen.next()[1])
+    missed = reported[-1]
+    assert missed["from"] == reported[-2]["number"] + 1
     assert frozen.next()[1]["number"] == missed["to"] + 1
 
 
@@ -313,7 +313,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(service: HttpService, rea
     assert len(service.plane.runtime.event_publisher.hub) == 0
 
 
-def test_a_number_that_nobody_has_had_yet_is_told_so_and_it_goes_on(service: HttpService, read: Read) -> None:
+def test_a_number_of_the_future_is_reported_and_it_goes_on(service: HttpService, read: Read) -> None:
     service.submit("t1")
     finish(service, "t1")
     reader = read("/api/v1/events?since=100000")
@@ -331,7 +331,7 @@ def test_a_number_with_very_many_digits_is_one_that_nobody_has_had(
     long = "9" * digits
     assert read("/api/v1/events", {"Last-Event-ID": long}).next()[1]["type"] == "reset"
     with socket(service, f"?since={long}") as line:
-        assert said(line)["type"] == "reset"
+        assert message_in(line)["type"] == "reset"
 
 
 async def test_a_handshake_that_fails_leaves_no_reader(service: HttpService) -> None:
@@ -359,18 +359,18 @@ def test_a_number_that_is_none_is_refused(service: HttpService, read: Read) -> N
 # ---- over a WebSocket
 
 
-def said(line: ClientConnection) -> dict[str, Any]:
+def message_in(line: ClientConnection) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(line.recv(timeout=20))
     return answer
 
 
-def test_a_socket_tells_the_same_and_answers_ping(service: HttpService, read: Read) -> None:
+def test_a_socket_sends_the_same_and_answers_ping(service: HttpService, read: Read) -> None:
     with socket(service, "?since=0&types=transition") as line:
         line.send("ping")
-        assert said(line) == {"type": "pong"}
+        assert message_in(line) == {"type": "pong"}
         service.submit("t1")
-        told = [said(line) for _ in range(2)]
-        assert [(one["id"], one["state"]) for one in told] == [("t1", "PENDING"), ("t1", "QUEUED")]
+        reported = [message_in(line) for _ in range(2)]
+        assert [(one["id"], one["state"]) for one in reported] == [("t1", "PENDING"), ("t1", "QUEUED")]
     listening(service, 0)
 
 
@@ -379,11 +379,11 @@ def test_a_socket_may_change_what_it_wants_and_goes_on_from_a_number(service: Ht
         service.submit("t1")
         finish(service, "t1")
         line.send(json.dumps({"type": "subscribe", "id": ["t1"], "types": ["transition"], "since": 0, "batch": True}))
-        told = said(line)
-        assert told["type"] == "events"
-        assert [one["state"] for one in told["events"]][-1] == "SUCCEEDED"
+        reported = message_in(line)
+        assert reported["type"] == "events"
+        assert [one["state"] for one in reported["events"]][-1] == "SUCCEEDED"
         line.send(json.dumps({"type": "subscribe", "snapshot": True}))
-        assert said(line)["type"] == "snapshot"
+        assert message_in(line)["type"] == "snapshot"
         assert len(service.plane.runtime.event_publisher.hub) == 1
 
 
@@ -397,17 +397,17 @@ def test_nonsense_over_a_socket_is_answered_and_changes_nothing(service: HttpSer
             "{" * 50_000,
         ):
             line.send(text)
-            answer = said(line)
+            answer = message_in(line)
             assert answer["type"] == "error"
             assert answer["next_step"]
         service.submit("t1")
-        assert said(line)["id"] == "t1"
+        assert message_in(line)["id"] == "t1"
 
 
 def test_a_socket_hears_that_all_is_well(service: HttpService, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_socket, "HEARTBEAT_S", 0.1)
     with socket(service) as line:
-        assert said(line) == {"type": "heartbeat", "number": service.plane.runtime.event_publisher.hub.number}
+        assert message_in(line) == {"type": "heartbeat", "number": service.plane.runtime.event_publisher.hub.number}
 
 
 def test_readers_are_let_go_when_the_service_stops(service: HttpService, read: Read) -> None:

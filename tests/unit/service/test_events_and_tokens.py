@@ -34,7 +34,7 @@ def listening(service: HttpService, number: int) -> None:
     until(lambda: len(service.plane.runtime.event_publisher.hub) == number)
 
 
-def test_without_a_token_nothing_is_told(service: HttpService) -> None:
+def test_without_a_token_nothing_is_answered(service: HttpService) -> None:
     reader = EventReader(service.port, "/api/v1/events")
     assert reader.response.status == 401
     reader.close()
@@ -52,16 +52,16 @@ def test_a_submitter_hears_of_its_own_work_alone_also_of_the_past(service: HttpS
     reader = EventReader(service.port, "/api/v1/events?since=0", bearer(bob))
     service.ask("POST", "/api/v1/items", body(a_task("anns-2", 0)), token=ann)
     service.ask("POST", "/api/v1/items", body(a_task("bobs-2", 0)), token=bob)
-    told = reader.until(id="bobs-2")
-    assert {one["owner"] for one in told if "owner" in one} == {"bob"}
-    assert not [one for one in told if one["type"] == "action"]
+    reported = reader.until(id="bobs-2")
+    assert {one["owner"] for one in reported if "owner" in one} == {"bob"}
+    assert not [one for one in reported if one["type"] == "action"]
     reader.close()
     with connect(f"ws://127.0.0.1:{service.port}/api/v1/ws?snapshot=1", additional_headers=bearer(bob)) as line:
         first = json.loads(line.recv(timeout=60))
         assert {one["owner"] for one in first["items"]} == {"bob"}
 
 
-def test_what_operators_do_is_told_and_kept_with_who_did_it(service: HttpService) -> None:
+def test_actions_of_operators_are_published_and_kept_with_their_user(service: HttpService) -> None:
     operator = service.token_for("olga", Role.OPERATOR)
     ann = service.token_for("ann", Role.SUBMITTER)
     service.ask("POST", "/api/v1/items", body(a_task("anns", 0, start_after=5e9)), token=ann)
@@ -69,15 +69,15 @@ def test_what_operators_do_is_told_and_kept_with_who_did_it(service: HttpService
     service.ask("POST", "/api/v1/clusters/mac/cordon", {}, token=operator)
     service.ask("POST", "/api/v1/items/anns/hold", {}, token=ann)
     service.ask("POST", "/api/v1/items/anns/cancel", {"reason": "a test"}, token=operator)
-    told = reader.until(action="cancel")
+    reported = reader.until(action="cancel")
     reader.close()
-    said = [(one["action"], one["subject"], one["user"]) for one in told if one["user"] == "olga"]
-    assert said == [("cordon", "mac", "olga"), ("cancel", "anns", "olga")]
-    assert not [one for one in told if one["user"] == "ann"], "what somebody does with his own is no action"
-    assert operator not in str(told)
+    output = [(one["action"], one["subject"], one["user"]) for one in reported if one["user"] == "olga"]
+    assert output == [("cordon", "mac", "olga"), ("cancel", "anns", "olga")]
+    assert not [one for one in reported if one["user"] == "ann"], "what users do with their own items is no action"
+    assert operator not in str(reported)
     service.restart()
     again = EventReader(service.port, "/api/v1/events?types=action&since=0", bearer(operator))
-    assert again.until(action="cancel") == told
+    assert again.until(action="cancel") == reported
     again.close()
 
 
@@ -118,7 +118,7 @@ def test_a_token_that_is_revoked_ends_its_streams_at_once(
     other.close()
 
 
-def test_nothing_is_told_with_a_token_that_has_expired(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_with_a_token_that_has_expired(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_route, "HEARTBEAT_S", 0.1)
     late = service.token_for("late", Role.VIEWER, expires_at=time.time() + 3)
     reader = EventReader(service.port, "/api/v1/events", bearer(late))

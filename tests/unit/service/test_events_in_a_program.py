@@ -47,15 +47,15 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         yield World(scheduler, run)
 
 
-def test_what_happens_after_it_was_asked_for_is_told_with_for(world: World) -> None:
+def test_a_for_loop_gets_the_events_after_its_start(world: World) -> None:
     with world.scheduler.events(types="transition") as events:
         world.run("one")
-        told = [next(events)]
-        while told[-1]["state"] != "SUCCEEDED":
-            told.append(next(events))
-    assert {one["name"] for one in told} == {"one"}
-    assert told[0]["state"] == "PENDING"
-    numbers = [one["number"] for one in told]
+        reported = [next(events)]
+        while reported[-1]["state"] != "SUCCEEDED":
+            reported.append(next(events))
+    assert {one["name"] for one in reported} == {"one"}
+    assert reported[0]["state"] == "PENDING"
+    numbers = [one["number"] for one in reported]
     assert numbers == sorted(numbers)
     assert list(events) == []
 
@@ -71,7 +71,7 @@ async def test_and_with_async_for(world: World) -> None:
     assert states[0] == "PENDING"
 
 
-def test_what_was_told_before_is_told_again_from_its_number(world: World) -> None:
+def test_earlier_events_are_sent_again_from_their_number(world: World) -> None:
     with world.scheduler.events(state="SUCCEEDED") as events:
         world.run("one")
         first = next(events)
@@ -87,15 +87,15 @@ def test_who_waits_for_a_while_loses_nothing(world: World) -> None:
     with world.scheduler.events(state="SUCCEEDED") as events:
         assert events.next(timeout=0.05) is None
         world.run("one")
-        told = events.next(timeout=10)
-        assert told is not None
-        assert told["name"] == "one"
+        reported = events.next(timeout=10)
+        assert reported is not None
+        assert reported["name"] == "one"
 
 
 def test_callbacks_may_be_plain_or_async_and_one_that_raises_is_dropped(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[str] = []
+    received: list[str] = []
     also: list[str] = []
 
     async def hear(event: dict[str, Any]) -> None:
@@ -107,20 +107,20 @@ def test_callbacks_may_be_plain_or_async_and_one_that_raises_is_dropped(
         raise ValueError("theirs")
 
     listeners = [
-        world.scheduler.on_event(lambda event: heard.append(event["name"]), state="SUCCEEDED"),
+        world.scheduler.on_event(lambda event: received.append(event["name"]), state="SUCCEEDED"),
         world.scheduler.on_event(hear, state="SUCCEEDED"),
         world.scheduler.on_event(fail, state="SUCCEEDED"),
     ]
     world.run("one")
-    until(lambda: (heard, sorted(also)) == (["one"], ["failed", "one"]))
+    until(lambda: (received, sorted(also)) == (["one"], ["failed", "one"]))
     world.run("two")
-    until(lambda: (heard, sorted(also)) == (["one", "two"], ["failed", "one", "two"]))
+    until(lambda: (received, sorted(also)) == (["one", "two"], ["failed", "one", "two"]))
     assert "a callback for events failed" in caplog.text
     for one in listeners:
         one.close()
         one.close()
     world.run("three")
-    assert heard == ["one", "two"]
+    assert received == ["one", "two"]
 
 
 def test_the_end_of_the_scheduler_is_the_end_of_its_events(world: World) -> None:
@@ -159,15 +159,15 @@ def test_events_go_on_through_a_restart_of_the_service(tmp_path: Path) -> None:
         with scheduler.events(types="transition") as events:
             service.restart()
             scheduler.submit_task(str.upper, ("x",), name="one")
-            told = [next(events)]
-            while told[-1]["state"] != "SUCCEEDED":
-                told.append(next(events))
+            reported = [next(events)]
+            while reported[-1]["state"] != "SUCCEEDED":
+                reported.append(next(events))
             service.restart()
             scheduler.submit_task(str.upper, ("x",), name="two")
-            while (told[-1]["name"], told[-1]["state"]) != ("two", "SUCCEEDED"):
-                told.append(next(events))
+            while (reported[-1]["name"], reported[-1]["state"]) != ("two", "SUCCEEDED"):
+                reported.append(next(events))
         with scheduler.events(types="transition", since=0) as again:
-            assert [next(again) for _ in told] == told
+            assert [next(again) for _ in reported] == reported
         scheduler.shutdown()
 
 

@@ -1,4 +1,4 @@
-"""A value that is not kept any more: whoever asks is told so, and nothing else stops because of it."""
+"""A value that is not kept any more: a caller that asks gets an error, and nothing else stops because of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def over(plane: ServicePlane, task_id: str, value: object) -> None:
     plane.finish(running(plane.taken(a_task(task_id))), pickling.dumps(value))
 
 
-def test_a_value_that_is_not_kept_any_more_is_lost_and_its_story_is_not(plane: ServicePlane) -> None:
+def test_a_value_that_is_not_kept_any_more_is_lost_and_its_history_is_not(plane: ServicePlane) -> None:
     over(plane, "t", "value")
     forget_values(plane)
     found = plane.find_item("t")

@@ -59,8 +59,8 @@ BOBS = (a_task("victim", 0, owner="bob"), an_actor("actor", owner="bob"))
 )
 def test_submissions(service: Service, wanted: Any, objects: list[str]) -> None:
     service.just_before(service.plane.runtime, "accept", *BOBS)
-    status, said = service.ask("POST", "/api/v1/items", body(wanted, objects=objects), token=service.alice)
-    assert (status, said.get("error")) == (403, "NotAllowedError")
+    status, output = service.ask("POST", "/api/v1/items", body(wanted, objects=objects), token=service.alice)
+    assert (status, output.get("error")) == (403, "NotAllowedError")
     assert service.plane.store.item("steal") is None
 
 
@@ -69,23 +69,23 @@ def test_calls(service: Service, actor: str, objects: list[str]) -> None:
     assert service.ask("POST", "/api/v1/items", body(an_actor("hers")), token=service.alice)[0] == 200
     service.just_before(service.plane.runtime.calls, "accept", *BOBS)
     blobs = wire.bytes_to_wire({digest_of(ARGUMENTS): ARGUMENTS})
-    said = {"client": "me", "calls": [a_call("c", actor, objects=objects)], "blobs": blobs}
-    answer = service.ask("POST", "/api/v1/calls", said, token=service.alice)[1]["calls"][0]
+    output = {"client": "me", "calls": [a_call("c", actor, objects=objects)], "blobs": blobs}
+    answer = service.ask("POST", "/api/v1/calls", output, token=service.alice)[1]["calls"][0]
     assert answer["problem"]["status"] == 404
     assert service.link.calls == []
 
 
 def test_waiting(service: Service) -> None:
     service.just_before(service.app.state.mailboxes, "ask", *BOBS)
-    said = {"client": "me", "add": ["victim"], "timeout": 5}
-    news = service.ask("POST", "/api/v1/wait", said, token=service.alice)[1]
-    assert (news["items"], news["problems"]["victim"]["error"]) == ([], "UnknownItemError")
+    output = {"client": "me", "add": ["victim"], "timeout": 5}
+    changes = service.ask("POST", "/api/v1/wait", output, token=service.alice)[1]
+    assert (changes["items"], changes["problems"]["victim"]["error"]) == ([], "UnknownItemError")
 
 
 def test_values_and_actors_that_nobody_knows_are_refused(service: Service) -> None:
     for name in (f"{RESULT}none", f"{ACTOR}none"):
-        said = body(a_task("t", 0), objects=[name])
-        assert service.ask("POST", "/api/v1/items", said, token=service.alice)[0] in (404, 422)
+        output = body(a_task("t", 0), objects=[name])
+        assert service.ask("POST", "/api/v1/items", output, token=service.alice)[0] in (404, 422)
 
 
 def test_the_store_is_asked_once_which_ids_it_knows(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,15 +102,15 @@ def test_of_many_ids_the_store_is_asked_once(service: Service, monkeypatch: pyte
     monkeypatch.setattr(service.plane.store, "item", lambda one: [asked.append(one), item(one)][1])
     assert service.ask("POST", "/api/v1/items", body(a_task("here", 0)), token=service.alice)[0] == 200
     asked.clear()
-    said = {"client": "me", "add": ["here", *(f"none-{at}" for at in range(50))], "timeout": 5}
-    news = service.ask("POST", "/api/v1/wait", said, token=service.alice)[1]
-    assert [one["id"] for one in news["items"]] == ["here"]
-    assert len(news["problems"]) == 50
-    assert news["problems"]["none-7"]["error"] == "UnknownItemError"
+    output = {"client": "me", "add": ["here", *(f"none-{at}" for at in range(50))], "timeout": 5}
+    changes = service.ask("POST", "/api/v1/wait", output, token=service.alice)[1]
+    assert [one["id"] for one in changes["items"]] == ["here"]
+    assert len(changes["problems"]) == 50
+    assert changes["problems"]["none-7"]["error"] == "UnknownItemError"
     assert asked == []
 
 
 def test_too_many_ids_at_once_are_refused(service: Service) -> None:
-    said = {"client": "me", "add": [str(at) for at in range(10_001)]}
-    status, answer = service.ask("POST", "/api/v1/wait", said, token=service.alice)
+    output = {"client": "me", "add": [str(at) for at in range(10_001)]}
+    status, answer = service.ask("POST", "/api/v1/wait", output, token=service.alice)
     assert (status, answer["message"]) == (422, "add has 10,001 entries.")

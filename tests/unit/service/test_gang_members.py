@@ -17,32 +17,34 @@ from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until
 from tests.unit.lifecycle.driver import task
 from tests.unit.service.actor_service import runtime_of
-from tests.unit.service.road import Gate, Road
+from tests.unit.service.request_faults import Gate, RequestFaults
 from tests.unit.service.service_plane import BLOBS, A, F, ServicePlane, running
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 
 
-def test_a_program_explains_a_member_that_its_service_has_not_accepted(scheduler: UnifiedScheduler, road: Road) -> None:
+def test_a_program_explains_a_member_that_its_service_has_not_accepted(
+    scheduler: UnifiedScheduler, requests: RequestFaults
+) -> None:
     gate = Gate()
-    road.once("/api/v1/items", gate)
+    requests.once("/api/v1/items", gate)
     with ThreadPoolExecutor() as threads:
         made = threads.submit(scheduler.submit_gang_async, [member(Counter), member(Counter)])
         try:
             assert gate.reached.wait(60)
             (gang,) = runtime_of(scheduler).unfinished()
             for name in (gang.id, f"{gang.id}.1"):
-                story = scheduler.explain(name)
-                assert (story["id"], story["code"]) == (gang.id, "NOT_ACCEPTED")
-                assert story["code"] == "NOT_ACCEPTED"
-            assert story["member"] == {"id": f"{gang.id}.1", "index": 1, "name": "Counter"}
+                explanation = scheduler.explain(name)
+                assert (explanation["id"], explanation["code"]) == (gang.id, "NOT_ACCEPTED")
+                assert explanation["code"] == "NOT_ACCEPTED"
+            assert explanation["member"] == {"id": f"{gang.id}.1", "index": 1, "name": "Counter"}
             with pytest.raises(UnknownItemError):
                 scheduler.explain(f"{gang.id}.2")
         finally:
             gate.open()
         made.result(60)
-    story = scheduler.explain(f"{gang.id}.1")
-    assert (story["id"], story["member"]["index"]) == (gang.id, 1)
+    explanation = scheduler.explain(f"{gang.id}.1")
+    assert (explanation["id"], explanation["member"]["index"]) == (gang.id, 1)
 
 
 def test_a_service_explains_a_member_whose_gang_is_being_written(tmp_path: Path) -> None:
@@ -54,8 +56,8 @@ def test_a_service_explains_a_member_whose_gang_is_being_written(tmp_path: Path)
         answer = plane.runtime.start(plane.runtime.accept([SubmitRequest(gang)], BLOBS))
         try:
             until(lambda: plane.runtime.item("pair") is not None)
-            story = plane.runtime.run(plane.runtime.explanation_of("pair.1"))
-            assert (story["id"], story["member"]["index"]) == ("pair", 1)
+            explanation = plane.runtime.run(plane.runtime.explanation_of("pair.1"))
+            assert (explanation["id"], explanation["member"]["index"]) == ("pair", 1)
             with pytest.raises(UnknownItemError):
                 plane.runtime.run(plane.runtime.explanation_of("pair.2"))
         finally:
@@ -69,9 +71,9 @@ def test_a_member_of_a_gang_that_is_over_is_explained_from_the_store(tmp_path: P
         item = running(plane.taken(task("pair", 2, kind="gang", gang=GangDescription(members=(one, one), of="task"))))
         plane.finish(item)
         plane.restart()
-        story = plane.runtime.run(plane.runtime.explanation_of("pair.1"))
-        assert (story["id"], story["state"]) == ("pair", "SUCCEEDED")
-        assert story["member"] == {"id": "pair.1", "index": 1, "name": "f"}
+        explanation = plane.runtime.run(plane.runtime.explanation_of("pair.1"))
+        assert (explanation["id"], explanation["state"]) == ("pair", "SUCCEEDED")
+        assert explanation["member"] == {"id": "pair.1", "index": 1, "name": "f"}
         for wrong in ("pair.2", "pair.01", "pair.", ".1"):
             with pytest.raises(UnknownItemError):
                 plane.runtime.run(plane.runtime.explanation_of(wrong))

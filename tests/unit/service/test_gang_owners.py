@@ -1,4 +1,4 @@
-"""An id means one thing to whoever checks whose it is and to whoever uses it: an item, or else a gang's member."""
+"""An id means one thing to the ownership check and to the use that follows: an item, or else a gang's member."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Service(ActorService):
 
     def call_as(self, token: str, call_id: str, actor: str) -> dict[str, Any]:
         blobs = wire.bytes_to_wire({digest_of(ARGUMENTS): ARGUMENTS})
-        said = {"client": "me", "calls": [a_call(call_id, actor)], "blobs": blobs}
-        answer: dict[str, Any] = self.ask("POST", "/api/v1/calls", said, token=token)[1]["calls"][0]
+        output = {"client": "me", "calls": [a_call(call_id, actor)], "blobs": blobs}
+        answer: dict[str, Any] = self.ask("POST", "/api/v1/calls", output, token=token)[1]["calls"][0]
         return answer
 
     def run_to_the_end(self, token: str, item_id: str) -> None:
@@ -68,17 +68,17 @@ def test_members_are_their_gangs_owners(service: Service) -> None:
 def test_an_item_that_is_called_like_a_member_is_refused(service: Service) -> None:
     assert service.send(service.bob, a_gang("g"))[0] == 200
     for token in (service.alice, service.bob):
-        status, said = service.send(token, a_task("g.0", 0))
+        status, output = service.send(token, a_task("g.0", 0))
         assert status == 422
-        assert "g.0" in said["message"]
-        assert "member of the gang g" in said["message"]
+        assert "g.0" in output["message"]
+        assert "member of the gang g" in output["message"]
     assert service.send(service.alice, a_task("g.2", 0))[0] == 200, "it has two members"
 
 
 def test_a_gang_is_refused_whose_member_would_be_called_like_an_item(service: Service) -> None:
     assert service.send(service.alice, a_task("h.1", 0))[0] == 200
-    status, said = service.send(service.bob, a_gang("h"))
-    assert (status, "member of the gang h" in said["message"] and "h.1" in said["message"]) == (422, True)
+    status, output = service.send(service.bob, a_gang("h"))
+    assert (status, "member of the gang h" in output["message"] and "h.1" in output["message"]) == (422, True)
 
 
 def test_an_item_that_only_the_store_knows_is_not_taken_for_a_member(service: Service) -> None:
@@ -91,8 +91,8 @@ def test_an_item_that_only_the_store_knows_is_not_taken_for_a_member(service: Se
     until(lambda: service.plane.runtime.item("g.0") is None)
     assert service.call_as(service.alice, "c3", "g.0")["problem"]["status"] == 404
     assert service.link.calls == []
-    status, said = service.ask("GET", "/api/v1/items/g.0/explain", token=service.alice)
-    assert (status, said["id"], said["owner"]) == (200, "g.0", "alice")
+    status, output = service.ask("GET", "/api/v1/items/g.0/explain", token=service.alice)
+    assert (status, output["id"], output["owner"]) == (200, "g.0", "alice")
 
 
 def test_a_number_that_nobody_counts_to_is_no_member(service: Service) -> None:

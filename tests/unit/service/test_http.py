@@ -63,8 +63,8 @@ def test_a_batch_of_ten_thousand_is_taken_and_one_more_is_not(service: HttpServi
 
 
 def test_missing_payloads_are_named(service: HttpService) -> None:
-    said = {"task": a_task("t").to_dict(), "blobs": wire.bytes_to_wire({F: b"f"})}
-    status, answer = service.ask("POST", "/api/v1/items", said)
+    output = {"task": a_task("t").to_dict(), "blobs": wire.bytes_to_wire({F: b"f"})}
+    status, answer = service.ask("POST", "/api/v1/items", output)
     assert (status, answer["missing"], answer["error"]) == (424, [A], "TaskSubmissionError")
 
 
@@ -106,14 +106,16 @@ def test_hold_release_and_priority(service: HttpService) -> None:
     service.post("/api/v1/items/t/release")
     running(service.item("t"))
     assert service.get("/api/v1/items/t/explain")["priority"] == 7
-    for verb, said in (("hold", {}), ("release", {}), ("priority", {"priority": 1})):
-        assert service.ask("POST", f"/api/v1/items/never/{verb}", said)[0] == 404
-        assert service.ask("POST", f"/api/v1/items/wide/{verb}", said)[0] == 409  # it is over
+    for verb, output in (("hold", {}), ("release", {}), ("priority", {"priority": 1})):
+        assert service.ask("POST", f"/api/v1/items/never/{verb}", output)[0] == 404
+        assert service.ask("POST", f"/api/v1/items/wide/{verb}", output)[0] == 409  # it is over
     assert service.ask("POST", "/api/v1/items/t/priority", {"priority": "high"})[0] == 422
     assert service.get("/readyz")["status"] == "ready"
 
 
-def test_wait_tells_ends_until_they_are_heard_and_knows_nobody_after_a_restart(service: HttpService) -> None:
+def test_wait_reports_ends_until_they_are_acknowledged_and_knows_no_client_after_a_restart(
+    service: HttpService,
+) -> None:
     service.submit("t")
     running(service.item("t"))
     ask = {"client": "c", "add": ["t", "never"], "timeout": 10}
@@ -121,16 +123,16 @@ def test_wait_tells_ends_until_they_are_heard_and_knows_nobody_after_a_restart(s
     assert set(first["problems"]) == {"never"}
     service.plane.finish(service.item("t"), b"v")
     for _ in range(2):
-        told = service.post("/api/v1/wait", {"client": "c", "mailbox": first["mailbox"], "timeout": 10})
-        assert told["mailbox"] == first["mailbox"]
-        assert [one["state"] for one in told["items"] if "outcome" in one] == ["SUCCEEDED"]
+        reported = service.post("/api/v1/wait", {"client": "c", "mailbox": first["mailbox"], "timeout": 10})
+        assert reported["mailbox"] == first["mailbox"]
+        assert [one["state"] for one in reported["items"] if "outcome" in one] == ["SUCCEEDED"]
     assert service.post("/api/v1/wait", {"client": "c", "heard": ["t"], "timeout": 0})["items"] == []
     service.restart()
     after = service.post("/api/v1/wait", {"client": "c", "mailbox": first["mailbox"], "timeout": 10})
     assert after["items"] == []
     assert after["mailbox"] != first["mailbox"]
-    told = service.post("/api/v1/wait", {"client": "c", "mailbox": after["mailbox"], "add": ["t"], "timeout": 10})
-    assert (told["mailbox"], told["items"][0]["id"]) == (after["mailbox"], "t")
+    reported = service.post("/api/v1/wait", {"client": "c", "mailbox": after["mailbox"], "add": ["t"], "timeout": 10})
+    assert (reported["mailbox"], reported["items"][0]["id"]) == (after["mailbox"], "t")
 
 
 def test_what_printed_can_be_read(service: HttpService) -> None:
@@ -258,7 +260,7 @@ def test_the_value_of_one_can_be_unpickled_by_who_asks(service: HttpService) -> 
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "said"),
+    ("method", "path", "status", "output"),
     [
         ("GET", "/api/v1/nowhere", 404, "Not Found"),
         ("DELETE", "/api/v1/items", 405, "Method Not Allowed"),
@@ -267,11 +269,11 @@ def test_the_value_of_one_can_be_unpickled_by_who_asks(service: HttpService) -> 
     ],
 )
 def test_no_such_path_verb_or_query_is_a_problem_too(
-    service: HttpService, method: str, path: str, status: int, said: str
+    service: HttpService, method: str, path: str, status: int, output: str
 ) -> None:
     found, answer = service.ask(method, path)
     assert (found, answer["status"], answer["error"]) == (status, status, "ConfigurationError")
-    assert said in answer["message"]
+    assert output in answer["message"]
     assert "docs/service.md" in answer["next_step"]
 
 
@@ -287,7 +289,7 @@ def test_every_route_refuses_a_parameter_that_it_does_not_know(service: HttpServ
     assert asked > 30
 
 
-def test_who_names_an_unknown_parameter_is_told_the_known_ones(service: HttpService) -> None:
+def test_an_unknown_parameter_is_refused_with_the_known_ones(service: HttpService) -> None:
     status, answer = service.ask("GET", "/api/v1/items?stat=QUEUED&limit=5&%FF")
     assert status == 422
     assert answer["message"].startswith("GET /api/v1/items has no parameter 'stat'")

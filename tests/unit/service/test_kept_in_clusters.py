@@ -1,4 +1,4 @@
-"""keep="cluster" through a service: it knows of the value and has none of it, until somebody asks or needs it."""
+"""keep="cluster" through a service: it knows of the value and has none of it, until it is requested or needed."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_it_is_fetched_from_there_before_and_after_a_restart(service: KeepingSer
     service.kept("t1")
     for _ in range(2):
         assert service.get("/api/v1/items/t1/result") == VALUE
-        told = service.get("/api/v1/items/t1")["outcome"]["result"]
-        assert (told["kept"], told["kept_by"], "digest" in told, "payload" in told) == (
+        reported = service.get("/api/v1/items/t1")["outcome"]["result"]
+        assert (reported["kept"], reported["kept_by"], "digest" in reported, "payload" in reported) == (
             len(VALUE),
             "agent-1",
             False,

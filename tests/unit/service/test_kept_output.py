@@ -107,7 +107,7 @@ def test_what_runs_is_written_now_and_then_for_the_case_of_a_kill(
     assert printed(plane, "t") == "one\ntwo\n"
 
 
-def test_a_result_that_is_told_again_prints_nothing_twice(plane: ServicePlane) -> None:
+def test_a_result_that_is_reported_again_prints_nothing_twice(plane: ServicePlane) -> None:
     """The process was killed when the answer was written, and not yet what follows from it."""
     running(plane.taken(a_task("t")))
     prints(plane, "t", "once\n")
@@ -242,8 +242,8 @@ class Dashboard:
 def test_one_attempt_of_a_job_is_followed_to_its_own_end(tmp_path: Path) -> None:
     with HttpService(tmp_path / "state", submission_interval_s=0) as service:
         service.plane.runtime.clients = Dashboard()  # type: ignore[assignment]  # a fake
-        said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 1}
-        service.post("/api/v1/items", {"task": said})
+        output = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 1}
+        service.post("/api/v1/items", {"task": output})
         until(lambda: service.get("/api/v1/items/j")["state"] == "RUNNING")
         with ThreadPoolExecutor() as threads:
             one = threads.submit(service.get, "/api/v1/items/j/logs?follow=true&attempt=1")
@@ -259,8 +259,8 @@ def test_one_attempt_of_a_job_is_followed_to_its_own_end(tmp_path: Path) -> None
 
 
 def a_job_of_two_attempts(service: HttpService) -> None:
-    said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 1}
-    service.post("/api/v1/items", {"task": said})
+    output = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 1}
+    service.post("/api/v1/items", {"task": output})
     until(lambda: service.get("/api/v1/items/j")["state"] == "RUNNING")
     service.plane.post(events.AttemptFinished("j", 1, "failed", failure=FailureClass.USER, sentence="it broke"))
     until(lambda: service.get("/api/v1/items/j")["state"] == "RETRYING")
@@ -290,13 +290,13 @@ def test_each_attempt_of_a_job_has_its_own_output(tmp_path: Path) -> None:
         assert service.ask("GET", f"{asked}3")[0] == 422
 
 
-def test_what_the_cluster_has_no_more_of_an_attempt_is_said(tmp_path: Path) -> None:
+def test_the_part_of_an_attempt_that_the_cluster_has_lost_is_reported(tmp_path: Path) -> None:
     with HttpService(tmp_path / "state", submission_interval_s=0) as service:
         service.plane.runtime.clients = Dashboard("-1")  # type: ignore[assignment]  # a fake
         a_job_of_two_attempts(service)
-        status, told = service.ask("GET", "/api/v1/items/j/logs?attempt=1")
+        status, reported = service.ask("GET", "/api/v1/items/j/logs?attempt=1")
         assert status == 422
-        assert told["detail"].startswith("Cluster mac knows no job j-")
+        assert reported["detail"].startswith("Cluster mac knows no job j-")
         assert service.get("/api/v1/items/j/logs?attempt=1&follow=true") == b"", "another one may be heard after it"
 
 
@@ -315,9 +315,9 @@ def test_an_attempt_that_never_ran_has_printed_nothing(tmp_path: Path, monkeypat
         service.plane.runtime.clients = Dashboard("-1")  # type: ignore[assignment]  # a fake
         service.post("/api/v1/items", {"task": {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}}})
         until(lambda: service.get("/api/v1/items/j")["state"] == "RUNNING")
-        status, told = service.ask("GET", "/api/v1/items/j/logs?attempt=1")
-        assert (status, told["code"]) == (409, "RESULT_LOST")
-        assert told["detail"].startswith("Attempt 1 of job j printed nothing: it did not run on mac (")
+        status, reported = service.ask("GET", "/api/v1/items/j/logs?attempt=1")
+        assert (status, reported["code"]) == (409, "RESULT_LOST")
+        assert reported["detail"].startswith("Attempt 1 of job j printed nothing: it did not run on mac (")
         assert service.get("/api/v1/items/j/logs?attempt=1&follow=true") == b""
 
 
@@ -330,13 +330,13 @@ def test_a_job_that_never_ran_has_printed_nothing_also_after_a_restart(
 
     monkeypatch.setattr(ServicePlane, "dispatch", refuse)
     with HttpService(tmp_path / "state", submission_interval_s=0) as service:
-        said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "crash_retries": 0}
-        service.post("/api/v1/items", {"task": said})
+        output = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "crash_retries": 0}
+        service.post("/api/v1/items", {"task": output})
         until(lambda: service.get("/api/v1/items/j")["state"] == "FAILED")
         for _ in range(2):
             service.plane.runtime.clients = Dashboard("-1")  # type: ignore[assignment]  # a fake
             assert service.get("/api/v1/items/j/logs") == b""
-            assert service.ask("GET", "/api/v1/items/j/logs?attempt=1")[0] == 409, "who asks for it is told why"
+            assert service.ask("GET", "/api/v1/items/j/logs?attempt=1")[0] == 409, "who asks for it learns why"
             service.restart()
 
 
@@ -373,7 +373,7 @@ def a_running_job(service: HttpService) -> None:
 
 
 @pytest.mark.parametrize("attempt", ["", "&attempt=1"])
-def test_whoever_follows_a_job_of_a_silent_cluster_is_told_so(
+def test_a_follower_of_a_job_on_a_silent_cluster_is_notified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt: str
 ) -> None:
     async def silent(*_: object) -> None:
@@ -383,8 +383,8 @@ def test_whoever_follows_a_job_of_a_silent_cluster_is_told_so(
     with HttpService(tmp_path / "state", submission_interval_s=0) as service:
         service.plane.runtime.clients = Dashboard()  # type: ignore[assignment]  # a fake
         a_running_job(service)
-        status, told = service.ask("GET", f"/api/v1/items/j/logs?follow=true{attempt}")
-        assert (status, told["detail"]) == (502, "mac does not answer.")
+        status, reported = service.ask("GET", f"/api/v1/items/j/logs?follow=true{attempt}")
+        assert (status, reported["detail"]) == (502, "mac does not answer.")
 
 
 class Flickers(Dashboard):
@@ -400,24 +400,24 @@ class Flickers(Dashboard):
         yield "o\nthree\n"
 
 
-@pytest.mark.parametrize(("attempt", "heard"), [("", b"one\ntwo\nthree\n"), ("&attempt=1", b"one\ntw")])
+@pytest.mark.parametrize(("attempt", "received"), [("", b"one\ntwo\nthree\n"), ("&attempt=1", b"one\ntw")])
 def test_a_cluster_that_is_away_in_the_middle_is_no_defect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, attempt: str, heard: bytes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, attempt: str, received: bytes
 ) -> None:
-    """All attempts: it is waited for, and nothing is repeated. One: its end, and whoever asks again hears why."""
+    """All attempts: it is waited for, and nothing is repeated. One: its end, and a repeated request gets the reason."""
     monkeypatch.setattr(output_stream, "RETRY_S", 0.1)
     with HttpService(tmp_path / "state", submission_interval_s=0) as service, ThreadPoolExecutor() as threads:
         dashboard = service.plane.runtime.clients = Flickers()  # type: ignore[assignment]  # a fake
         a_running_job(service)
-        told = threads.submit(service.get, f"/api/v1/items/j/logs?follow=true{attempt}")
+        reported = threads.submit(service.get, f"/api/v1/items/j/logs?follow=true{attempt}")
         until(lambda: dashboard.lost)
         if not attempt:
             service.plane.post(events.AttemptFinished("j", 1, "succeeded"))
-        assert told.result(30) == heard
+        assert reported.result(30) == received
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
-def test_what_cannot_be_read_when_the_job_is_over_is_said_in_the_text(
+def test_what_cannot_be_read_when_the_job_is_over_is_noted_in_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Flickers, "lost", property(lambda _: False, lambda *_: None))
@@ -425,6 +425,6 @@ def test_what_cannot_be_read_when_the_job_is_over_is_said_in_the_text(
     with HttpService(tmp_path / "state", submission_interval_s=0) as service, ThreadPoolExecutor() as threads:
         service.plane.runtime.clients = Flickers()  # type: ignore[assignment]  # a fake
         a_running_job(service)
-        told = threads.submit(service.get, "/api/v1/items/j/logs?follow=true")
+        reported = threads.submit(service.get, "/api/v1/items/j/logs?follow=true")
         service.plane.post(events.AttemptFinished("j", 1, "succeeded"))
-        assert told.result(30) == b"one\ntw\n[the rest cannot be read: mac does not answer.]\n"
+        assert reported.result(30) == b"one\ntw\n[the rest cannot be read: mac does not answer.]\n"

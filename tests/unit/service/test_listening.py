@@ -131,10 +131,10 @@ def test_a_command_on_the_same_account_finds_address_and_token(service: RunningS
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)[0]["note"] == "made by rmcs up"
-    said = holder(service.state)
-    assert said is not None
-    assert said["address"] == service.address
-    assert service.token not in json.dumps(said) + service.log.read_text()
+    output = holder(service.state)
+    assert output is not None
+    assert output["address"] == service.address
+    assert service.token not in json.dumps(output) + service.log.read_text()
     assert "has a token for you" in service.log.read_text()
 
 

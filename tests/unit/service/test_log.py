@@ -48,19 +48,19 @@ def test_a_debug_line_appears_after_it_was_asked_for_and_not_before(tmp_path: Pa
         assert "/api/v1/fleet" not in before
         assert f"action='set log level' subject='log' user={USER!r}" in stream.getvalue()
         assert service.ask("PUT", WAY, {"level": "WARNING"})[0] == 200
-        until(lambda: stream.getvalue().count("action='set log level'") == 2)  # that it says less now is said
+        until(lambda: stream.getvalue().count("action='set log level'") == 2)  # that it says less now is reported
         service.get("/api/v1/owners")
         events = [one.entry for one in service.plane.store.events_after(0, 100)]
     assert "/api/v1/owners" not in stream.getvalue()
-    said = [json.loads(one.document) for one in events if getattr(one, "what", "") == "action"]
-    assert [(one["action"], one["details"]) for one in said] == [
+    output = [json.loads(one.document) for one in events if getattr(one, "what", "") == "action"]
+    assert [(one["action"], one["details"]) for one in output] == [
         ("set log level", {"level": "DEBUG", "before": "INFO"}),
         ("set log level", {"level": "WARNING", "before": "DEBUG"}),
     ]
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("output", "sentence"),
     [
         ({"level": "LOUD"}, "level is 'LOUD'."),
         ({"level": "debug"}, "level is 'debug'."),
@@ -69,12 +69,14 @@ def test_a_debug_line_appears_after_it_was_asked_for_and_not_before(tmp_path: Pa
         ({"level": "INFO", "for": 5}, "A log level has no field 'for'."),
     ],
 )
-def test_a_wrong_word_is_refused_with_those_that_are_right(tmp_path: Path, said: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_word_is_refused_with_those_that_are_right(
+    tmp_path: Path, output: dict[str, Any], sentence: str
+) -> None:
     with HttpService(tmp_path / "state") as service:
         before = level_now()
-        status, problem = service.ask("PUT", WAY, said)
+        status, problem = service.ask("PUT", WAY, output)
         assert (status, problem["message"]) == (422, sentence)
-        assert "for" in said or all(one in problem["next_step"] for one in LEVELS)
+        assert "for" in output or all(one in problem["next_step"] for one in LEVELS)
         assert level_now() == before
 
 
@@ -100,13 +102,13 @@ def test_every_line_of_one_task_and_one_that_fails_is_json_with_its_fields(tmp_p
             service.plane.end(broken)
         until(lambda: service.get("/api/v1/items/bad")["state"] == "FAILED")
         service.post("/api/v1/clusters/mac/cordon")
-        stories = {name: service.get(f"/api/v1/items/{name}/explain") for name in ("good", "bad")}
+        explanations = {name: service.get(f"/api/v1/items/{name}/explain") for name in ("good", "bad")}
     lines = read(stream.getvalue())
-    for name, story in stories.items():
+    for name, explanation in explanations.items():
         found = [{key: line[key] for key in EXTRAS} for line in lines if line.get("id") == name]
         assert found == [
             {"id": name, "attempt": step["attempt"], "cluster": step["cluster"], "reason": step["code"]}
-            for step in story["history"]
+            for step in explanation["history"]
         ]
         about = [line for line in lines if name in line["message"].split() and "api" not in line["message"]]
         assert all(line.get("id") == name for line in about), about
@@ -125,17 +127,17 @@ def test_a_process_that_writes_json_writes_nothing_else(
     process = folder.rmcs("--log-json", *words)
     address = address_of(folder)
     job = body(a_job("nightly", name="n"))
-    for method, path, said in (
+    for method, path, output in (
         ("POST", "/api/v1/items", job),
         ("POST", "/api/v1/items/nightly/cancel", {}),
         ("PUT", WAY, {"level": "DEBUG"}),
         ("GET", "/api/v1/fleet", None),
     ):
-        data = None if said is None else json.dumps(said).encode()
+        data = None if output is None else json.dumps(output).encode()
         with urlopen(Request(f"{address}{path}", data, folder.headers, method=method), timeout=30) as response:
             assert response.status == 200
     process.send_signal(signal.SIGTERM)
-    lines = read(folder.said(process))
+    lines = read(folder.output(process))
     assert process.returncode == 0
     assert any(f"{address} is ready" in line["message"] for line in lines)
     assert any("stopped" in line["message"] for line in lines)
@@ -153,9 +155,9 @@ def address_of(folder: Folder) -> str:  # noqa: F811 - a fixture
     from ray_multicluster_scheduler.control_plane.store.state_folder import holder
 
     until(lambda: "address" in (holder(folder.state) or {}), 60)
-    said = holder(folder.state)
-    assert said is not None
-    return str(said["address"])
+    output = holder(folder.state)
+    assert output is not None
+    return str(output["address"])
 
 
 def read(text: str) -> list[dict[str, Any]]:

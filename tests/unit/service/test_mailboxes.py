@@ -1,4 +1,4 @@
-"""MailboxRegistry: what a client is told, when, and until when."""
+"""MailboxRegistry: what a client receives, when, and until when."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def ids(answer: Any) -> list[str]:
     return [one["id"] for one in answer["items"]]
 
 
-async def test_an_end_is_told_at_once_and_again_until_it_is_heard() -> None:
+async def test_an_end_is_reported_at_once_and_again_until_it_is_acknowledged() -> None:
     items = Items("a", "b")
     post = boxes(items)
     await ask(post, "c", "a", "b", timeout=0)
@@ -86,7 +86,7 @@ async def test_an_end_is_told_at_once_and_again_until_it_is_heard() -> None:
     assert ids(await ask(post, timeout=0)) == []
 
 
-async def test_steps_are_told_together_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_steps_are_reported_together_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STEPS_LATER_S", 0.02)
     items = Items("a", "b")
     post = boxes(items)
@@ -104,7 +104,7 @@ async def test_steps_are_told_together_and_once(monkeypatch: pytest.MonkeyPatch)
     assert ids(await ask(post, timeout=0)) == []
 
 
-async def test_what_happened_before_somebody_asked_is_told() -> None:
+async def test_what_happened_before_the_subscription_is_sent() -> None:
     items = Items("over", "moved")
     end(items["over"])
     move(items["moved"])
@@ -138,7 +138,7 @@ async def test_clients_hear_each_of_their_own_items() -> None:
     assert ids(await ask(post, "two")) == ["b", "both"]
 
 
-async def test_much_is_told_in_parts() -> None:
+async def test_much_is_sent_in_parts() -> None:
     items = Items(*(f"t{number}" for number in range(module.MOST_AT_ONCE + 1)))
     post = boxes(items)
     await ask(post, "c", *items.known, timeout=0)
@@ -149,19 +149,19 @@ async def test_much_is_told_in_parts() -> None:
     assert ids(await ask(post, heard=tuple(first))) == [f"t{module.MOST_AT_ONCE}"]
 
 
-async def test_many_bytes_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_bytes_are_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 20_000)
     items = Items(*(f"t{number}" for number in range(5)))
     post = boxes(items)
     for name in items.known:
         end(items[name], b"x" * 10_000)
-    told: list[str] = []
+    reported: list[str] = []
     answer = await ask(post, "c", *items.known)
     while found := ids(answer):
         assert len(found) <= 3
-        told += found
+        reported += found
         answer = await ask(post, heard=tuple(found), timeout=0)
-    assert told == list(items.known)
+    assert reported == list(items.known)
 
 
 async def test_a_value_that_is_too_large_is_only_named() -> None:
@@ -197,7 +197,7 @@ async def test_a_mailbox_that_nobody_asks_for_is_dropped(monkeypatch: pytest.Mon
     assert ids(await waiting) == ["a"], "one that is asked just now is kept"
 
 
-async def test_answers_to_calls_that_were_not_heard_are_kept_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unacknowledged_answers_to_calls_are_kept_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_S", -1.0)
     heard: list[str] = []
     post = MailboxRegistry(cast("Any", None), heard.append)
@@ -211,7 +211,7 @@ async def test_answers_to_calls_that_were_not_heard_are_kept_longer(monkeypatch:
     assert heard == ["call"]
 
 
-async def test_answers_that_nobody_hears_are_given_up_also_when_no_client_comes_any_more(
+async def test_answers_without_a_reader_expire_also_when_no_client_comes_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "KEPT_S", 0.02)
@@ -234,7 +234,7 @@ async def test_a_dropped_item_is_not_watched_any_more() -> None:
     assert await box.poll(0) == []
 
 
-async def test_of_calls_it_is_told_when_their_answer_was_heard() -> None:
+async def test_the_acknowledgement_of_an_answer_to_a_call_is_reported() -> None:
     heard: list[str] = []
     box = Mailbox(heard.append)
     done = Outcome(Complete("c", TaskState.SUCCEEDED, 1, "mac"), None)

@@ -60,15 +60,15 @@ def figures(service: HttpService) -> dict[str, float]:
 
 def test_what_happened_is_counted(service: HttpService) -> None:
     item = service.fill()
-    said = figures(service)
-    assert said['rmcs_queue_depth{queue="task"}'] == 1
-    assert said['rmcs_tasks_total{state="RUNNING"}'] == 1
-    assert said['rmcs_cluster_utilization{cluster="mac",resource="CPU"}'] == 1
-    assert (said['rmcs_cluster_up{cluster="mac"}'], said['rmcs_breaker_state{cluster="mac"}']) == (1, 0)
-    assert said['rmcs_schedule_success_ratio{cluster="mac"}'] == 1
-    assert (said["rmcs_queue_wait_seconds_count"], said["rmcs_dispatch_seconds_count"]) == (1, 1)
-    assert said["rmcs_decision_seconds_count"] > 3
-    assert said['rmcs_queue_wait_seconds_bucket{le="+Inf"}'] == 1
+    output = figures(service)
+    assert output['rmcs_queue_depth{queue="task"}'] == 1
+    assert output['rmcs_tasks_total{state="RUNNING"}'] == 1
+    assert output['rmcs_cluster_utilization{cluster="mac",resource="CPU"}'] == 1
+    assert (output['rmcs_cluster_up{cluster="mac"}'], output['rmcs_breaker_state{cluster="mac"}']) == (1, 0)
+    assert output['rmcs_schedule_success_ratio{cluster="mac"}'] == 1
+    assert (output["rmcs_queue_wait_seconds_count"], output["rmcs_dispatch_seconds_count"]) == (1, 1)
+    assert output["rmcs_decision_seconds_count"] > 3
+    assert output['rmcs_queue_wait_seconds_bucket{le="+Inf"}'] == 1
     service.plane.finish(item)
     assert figures(service)['rmcs_tasks_total{state="SUCCEEDED"}'] == 1
 
@@ -156,19 +156,19 @@ def test_one_that_is_lost_is_counted_once() -> None:
 def test_another_reason_is_no_step_and_begins_no_wait_anew(service: HttpService) -> None:
     first = service.fill()
     until(lambda: service.get("/api/v1/items/u")["code"] == "NO_CAPACITY")
-    said = figures(service)
+    output = figures(service)
     began = time.monotonic()
     for order, code in (("cordon", "CORDONED"), ("uncordon", "NO_CAPACITY")):
         service.post(f"/api/v1/clusters/mac/{order}")
         until(lambda code=code: service.get("/api/v1/items/u")["code"] == code)  # type: ignore[misc]
-    assert figures(service)['rmcs_tasks_total{state="QUEUED"}'] == said['rmcs_tasks_total{state="QUEUED"}']
+    assert figures(service)['rmcs_tasks_total{state="QUEUED"}'] == output['rmcs_tasks_total{state="QUEUED"}']
     waited = time.monotonic() - began
     service.plane.finish(first)
     until(lambda: figures(service)["rmcs_queue_wait_seconds_count"] == 2)
     assert figures(service)["rmcs_queue_wait_seconds_sum"] >= waited
 
 
-def test_a_fleet_with_nothing_to_do_is_up_and_a_scrape_is_a_look(tmp_path: Path) -> None:
+def test_an_idle_fleet_is_up_and_a_scrape_checks_it(tmp_path: Path) -> None:
     up = 'rmcs_cluster_up{cluster="mac"}'
     with HttpService(tmp_path / "state", snapshot_interval_s=0.01, health_check_interval_s=0.3) as service:
         runtime = service.plane.runtime
@@ -177,8 +177,8 @@ def test_a_fleet_with_nothing_to_do_is_up_and_a_scrape_is_a_look(tmp_path: Path)
         )
         until(lambda: figures(service).get(up) == 1)
         state = runtime.machine.registry.state("mac")
-        heard = state.snapshot_received_at
-        assert heard is not None
+        received = state.snapshot_received_at
+        assert received is not None
         time.sleep(0.1)
         view = runtime.call_and_wait(lambda: runtime.machine.view("mac", runtime.clock.now()))
         assert view.problem is not None

@@ -14,12 +14,18 @@ FOLLOWERS = 12
 def test_a_gang_whose_members_name_values_that_were_not_given_is_refused(tmp_path: Path) -> None:
     """It was accepted, and stopped the service when it was sent: at every start anew."""
     member = {"name": "m", "requirements": {"CPU": 1.0}, "function_digest": F, "arguments_digest": A, "objects": 3}
-    said = body(a_task("t"))
-    said["task"] = {"id": "g", "kind": "gang", "name": "g", "requirements": {"CPU": 1.0}, "gang": {"members": [member]}}
+    output = body(a_task("t"))
+    output["task"] = {
+        "id": "g",
+        "kind": "gang",
+        "name": "g",
+        "requirements": {"CPU": 1.0},
+        "gang": {"members": [member]},
+    }
     with HttpService(tmp_path / "state") as service:
-        status, told = service.ask("POST", "/api/v1/items", said)
-        assert (status, told["error"]) == (422, "ConfigurationError")
-        assert "has 0 objects" in told["message"]
+        status, reported = service.ask("POST", "/api/v1/items", output)
+        assert (status, reported["error"]) == (422, "ConfigurationError")
+        assert "has 0 objects" in reported["message"]
         assert service.submit("t")["id"] == "t"
 
 

@@ -36,10 +36,10 @@ WRONG: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("wrong", [{"task_id": FORGED}, *WRONG])
 def test_a_service_refuses_it(service: HttpService, wrong: dict[str, Any]) -> None:
-    status, said = service.ask("POST", "/api/v1/items", body(a_task(**{"task_id": "t", **wrong})))
+    status, output = service.ask("POST", "/api/v1/items", body(a_task(**{"task_id": "t", **wrong})))
     assert status == 422
-    assert "control characters" in said["message"]
-    assert "\n" not in said["message"]
+    assert "control characters" in output["message"]
+    assert "\n" not in output["message"]
 
 
 @pytest.mark.parametrize("name", ["%01", "a%09b", "ann%1B"])
@@ -53,15 +53,15 @@ def test_a_service_refuses_it(service: HttpService, wrong: dict[str, Any]) -> No
     ],
 )
 def test_so_it_does_where_only_an_owner_is_named(service: HttpService, method: str, path: str, name: str) -> None:
-    status, said = service.ask(method, path.format(name), None if method == "DELETE" else {})
+    status, output = service.ask(method, path.format(name), None if method == "DELETE" else {})
     assert status == 422
-    assert "owner is " in said["message"]
-    assert "control characters" in said["message"]
-    assert said["next_step"] == "give owner as text on one line, without control characters"
+    assert "owner is " in output["message"]
+    assert "control characters" in output["message"]
+    assert output["next_step"] == "give owner as text on one line, without control characters"
     assert service.get("/api/v1/owners")["owners"] == []
 
 
-def test_what_was_said_of_such_an_owner_before_can_be_undone(tmp_path: Path) -> None:
+def test_earlier_limits_of_such_an_owner_can_be_undone(tmp_path: Path) -> None:
     with HttpService(tmp_path / "state") as service:
         runtime = service.plane.runtime
         runtime.post_user_event(QueuePaused("owner", "a\tb", "before"))
@@ -90,6 +90,6 @@ def test_so_does_a_program_of_its_own(wrong: dict[str, Any]) -> None:
 def test_a_name_may_have_them_and_is_spelt_out_where_it_is_shown(service: HttpService, tmp_path: Path) -> None:
     service.submit("named", 0, name=FORGED)
     with UnifiedScheduler(address=service.address) as scheduler:
-        said = str(scheduler.explain("named"))
-    assert "ann\\n2026" in said
-    assert not any(line.startswith("2026") for line in said.splitlines())
+        output = str(scheduler.explain("named"))
+    assert "ann\\n2026" in output
+    assert not any(line.startswith("2026") for line in output.splitlines())

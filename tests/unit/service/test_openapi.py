@@ -92,15 +92,15 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
             problem = operation["responses"][status]["content"][PROBLEM_JSON]
             assert problem["schema"]["$ref"].endswith("/Problem"), path
         assert operation["responses"]["200"]["content"], path
-        for _, said in contents(operation):
-            assert said["schema"], (verb, path)
-            assert said["examples"], (verb, path)
+        for _, output in contents(operation):
+            assert output["schema"], (verb, path)
+            assert output["examples"], (verb, path)
         for parameter in operation.get("parameters", ()):
             assert parameter["description"], (path, parameter["name"])
             assert "example" in parameter, (path, parameter["name"])
 
 
-def test_whoever_reads_a_body_says_which(service: HttpService, document: dict[str, Any]) -> None:
+def test_each_route_that_reads_a_body_declares_it(service: HttpService, document: dict[str, Any]) -> None:
     assert len(service.app.documented_routes) > 30
     for route in service.app.documented_routes:
         reads = any(word in inspect.getsource(route.endpoint) for word in ("json_of(", "bytes_of("))
@@ -122,13 +122,13 @@ def test_a_route_without_a_rule_is_not_served(
 
 def test_every_example_is_what_its_schema_says(document: dict[str, Any]) -> None:
     for verb, path, operation in operations(document):
-        for media, said in contents(operation):
-            for name, example in said["examples"].items():
+        for media, output in contents(operation):
+            for name, example in output["examples"].items():
                 if media in (JSON, PROBLEM_JSON):
-                    assert complaints(document, said["schema"], example["value"]) == [], (verb, path, name)
+                    assert complaints(document, output["schema"], example["value"]) == [], (verb, path, name)
 
 
-# ---- what is said of an item
+# ---- what is reported of an item
 
 
 def test_a_task_has_the_fields_that_are_checked_and_that_there_are(document: dict[str, Any]) -> None:
@@ -144,8 +144,8 @@ def test_the_schema_refuses_what_is_refused(document: dict[str, Any], key: str) 
     """As far as JSON can say it, and JSON Schema can: that text is UTF-8, and numbers are finite, it cannot."""
     schema = document["components"]["schemas"]["Task"]["properties"][key]
     for value in FIELDS[key]:
-        said = ascii(value)
-        if any(word in said for word in ("nan", "inf", "udce9")) or len(said) > 300 or value in ({}, []):
+        output = ascii(value)
+        if any(word in output for word in ("nan", "inf", "udce9")) or len(output) > 300 or value in ({}, []):
             continue
         assert complaints(document, schema, value), (key, value)
 
@@ -177,8 +177,8 @@ def body_of(operation: dict[str, Any], name: str) -> dict[str, Any]:
 
 def check(document: dict[str, Any], path: str, operation: dict[str, Any], status: int, answer: object) -> None:
     assert status in (200, 204), (path, answer)
-    if status == 200 and (said := operation["responses"]["200"]["content"].get(JSON)):
-        assert complaints(document, said["schema"], answer) == [], (path, answer)
+    if status == 200 and (output := operation["responses"]["200"]["content"].get(JSON)):
+        assert complaints(document, output["schema"], answer) == [], (path, answer)
 
 
 def test_every_example_works(service: HttpService, document: dict[str, Any]) -> None:
@@ -202,10 +202,10 @@ def test_every_example_works(service: HttpService, document: dict[str, Any]) -> 
     for path, operation in sorted(posts, key=lambda one: next((at for at, x in enumerate(last) if x in one[0]), -1)):
         examples = operation.get("requestBody", {}).get("content", {}).get(JSON, {}).get("examples", {"none": {}})
         for example in examples.values():
-            said = dict(example.get("value", {}))
+            output = dict(example.get("value", {}))
             if path.endswith("declare-dead"):
-                said["force"] = True  # it is alive here
-            status, answer = service.ask("POST", filled(path, operation), said)
+                output["force"] = True  # it is alive here
+            status, answer = service.ask("POST", filled(path, operation), output)
             check(document, path, operation, status, answer)
         if path.endswith("{item_id}/cancel"):
             until(lambda: service.get(f"/api/v1/items/{ID}")["state"] == "CANCELLED")

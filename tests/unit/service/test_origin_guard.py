@@ -1,4 +1,4 @@
-"""A page in somebody's browser must not be able to run code on his clusters, although it comes from his machine."""
+"""A web page in a user's browser must not run code on the clusters, although it has the address of that machine."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def ask(service: HttpService, headers: dict[str, str], name: str) -> int:
     try:
         connection.request("POST", "/api/v1/items", json.dumps(body(a_task(name))), headers)
         answer = connection.getresponse()
-        said = json.loads(answer.read())
-        assert answer.status == 200 or said["next_step"]
+        output = json.loads(answer.read())
+        assert answer.status == 200 or output["next_step"]
         return answer.status
     finally:
         connection.close()
@@ -62,8 +62,8 @@ def test_who_may_submit(service: HttpService, headers: dict[str, str], status: i
 
 @pytest.mark.parametrize("verb", ["POST", "PUT", "DELETE"])
 def test_pages_of_another_port_change_nothing(service: HttpService, verb: str) -> None:
-    status, said = service.ask(verb, "/api/v1/items/x", {}, headers={"Origin": "http://127.0.0.1:9"})
-    assert (status, said["code"]) == (403, "CONFIGURATION")
+    status, output = service.ask(verb, "/api/v1/items/x", {}, headers={"Origin": "http://127.0.0.1:9"})
+    assert (status, output["code"]) == (403, "CONFIGURATION")
 
 
 def test_nor_do_they_get_a_socket(service: HttpService) -> None:
@@ -76,9 +76,9 @@ def test_nor_do_they_get_a_socket(service: HttpService) -> None:
 
 
 def test_a_time_that_was_not_given_is_that_of_acceptance(service: HttpService, tmp_path: Path) -> None:
-    said = body(a_task("untimed"))
-    said["task"].pop("submitted_at")
-    service.post("/api/v1/items", said)
+    output = body(a_task("untimed"))
+    output["task"].pop("submitted_at")
+    service.post("/api/v1/items", output)
     stored = service.plane.store.item("untimed")
     assert stored is not None
     assert stored.new.submitted_at > 1e9

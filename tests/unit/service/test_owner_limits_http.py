@@ -33,9 +33,9 @@ def service(tmp_path: Path) -> Iterator[HttpService]:
 
 
 def put(service: HttpService, **limits: Any) -> Any:
-    status, said = service.ask("PUT", ANN, limits)
-    assert status == 200, said
-    return said
+    status, output = service.ask("PUT", ANN, limits)
+    assert status == 200, output
+    return output
 
 
 def running(service: HttpService) -> int:
@@ -76,7 +76,7 @@ def test_the_settings_that_are_shown_are_those_that_hold(service: HttpService) -
     assert [row["owner"] for row in service.get("/api/v1/owners")["owners"]] == ["ann"]
 
 
-def test_an_owner_nobody_has_heard_of(service: HttpService) -> None:
+def test_an_unknown_owner(service: HttpService) -> None:
     path = "/api/v1/owners/some%20body"
     status, row = service.ask("DELETE", path)
     assert (status, row["owner"], row["limits"], row["changed"]) == (200, "some body", NONE, False)
@@ -105,9 +105,9 @@ def test_who_did_it_is_recorded(service: HttpService) -> None:
     assert service.ask("PUT", ANN, {"max_running": 3}, token=adam)[0] == 200
     assert service.ask("DELETE", ANN, token=adam)[0] == 200
     notes = [one.entry for one in service.plane.store.events_after(0, 1000) if isinstance(one.entry, OperationRecord)]
-    told = [(note.user, note.subject, json.loads(note.document)) for note in notes if note.what == "action"]
-    said = [(user, subject, words["action"], words["details"]) for user, subject, words in told]
-    assert said == [
+    reported = [(note.user, note.subject, json.loads(note.document)) for note in notes if note.what == "action"]
+    output = [(user, subject, words["action"], words["details"]) for user, subject, words in reported]
+    assert output == [
         ("adam", "owner ann", "set limits", {"weight": 1.0, "max_running": 3}),
         ("adam", "owner ann", "reset limits", {}),
     ]
@@ -116,12 +116,12 @@ def test_who_did_it_is_recorded(service: HttpService) -> None:
 def test_an_operator_may_not(service: HttpService) -> None:
     otto = service.token_for("otto", Role.OPERATOR, Role.SUBMITTER)
     for method in ("PUT", "DELETE"):
-        status, said = service.ask(method, ANN, {} if method == "PUT" else None, token=otto)
-        assert (status, said["error"]) == (403, "NotAllowedError")
+        status, output = service.ask(method, ANN, {} if method == "PUT" else None, token=otto)
+        assert (status, output["error"]) == (403, "NotAllowedError")
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("output", "words"),
     [
         ({"max_runing": 1}, "An owner has no limit 'max_runing' (did you mean 'max_running'?)."),
         ({"max_running": "3"}, "max_running is '3': it should be a valid integer."),
@@ -140,15 +140,15 @@ def test_an_operator_may_not(service: HttpService) -> None:
         ([1], "The body is a list."),
     ],
 )
-def test_what_are_no_limits(service: HttpService, said: Any, words: str) -> None:
-    status, answer = service.ask("PUT", ANN, said)
+def test_what_are_no_limits(service: HttpService, output: Any, words: str) -> None:
+    status, answer = service.ask("PUT", ANN, output)
     assert (status, answer["error"]) == (422, "ConfigurationError")
     assert words in answer["message"]
     assert answer["next_step"]
     assert service.get(ANN)["limits"] == CONFIGURED
 
 
-def test_the_most_that_may_be_said(service: HttpService) -> None:
+def test_the_largest_accepted_values(service: HttpService) -> None:
     most = {"max_queued": 10**9, "max_running": 10**9, "max_gpus": 1e9, "max_priority": 1_000_000}
     assert put(service, **most)["limits"] == {**NONE, **most}
 
@@ -165,8 +165,8 @@ def test_limits_beyond_the_bounds_that_were_kept_before_there_were_any(service: 
 
 
 def test_a_name_beyond_all_measure(service: HttpService) -> None:
-    status, said = service.ask("PUT", f"/api/v1/owners/{'x' * 257}", {})
-    assert (status, "has 257 characters" in said["message"]) == (422, True)
+    status, output = service.ask("PUT", f"/api/v1/owners/{'x' * 257}", {})
+    assert (status, "has 257 characters" in output["message"]) == (422, True)
 
 
 def test_the_same_from_a_program(service: HttpService) -> None:

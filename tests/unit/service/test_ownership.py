@@ -54,9 +54,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokens]:
 
 def test_the_owner_is_the_tokens_user(service: Tokens) -> None:
     assert service.get("/api/v1/items/alice-t")["owner"] == "alice"
-    status, said = service.send(service.alice, a_task("x", owner="bob"))
-    assert (status, said["error"]) == (403, "NotAllowedError")
-    assert "The owner of x is bob, but the token belongs to alice." in said["message"]
+    status, output = service.send(service.alice, a_task("x", owner="bob"))
+    assert (status, output["error"]) == (403, "NotAllowedError")
+    assert "The owner of x is bob, but the token belongs to alice." in output["message"]
     both = service.token_for("oscar", Role.SUBMITTER, Role.OPERATOR)
     assert service.send(both, a_task("for-bob", 0, owner="bob"))[0] == 200
     assert service.get("/api/v1/items/for-bob")["owner"] == "bob"
@@ -66,26 +66,26 @@ def test_the_owner_is_the_tokens_user(service: Tokens) -> None:
 def test_others_are_not_seen(service: Tokens, path: str) -> None:
     if "follow" not in path:
         assert service.ask("GET", f"/api/v1/items/alice-t{path}", token=service.alice)[0] == 200
-    status, said = service.ask("GET", f"/api/v1/items/alice-t{path}", token=service.bob)
+    status, output = service.ask("GET", f"/api/v1/items/alice-t{path}", token=service.bob)
     none = service.ask("GET", f"/api/v1/items/nobodys{path}", token=service.bob)[1]
     assert status == 404
-    assert str(said).replace("alice-t", "nobodys") == str(none), "as one that nobody has"
+    assert str(output).replace("alice-t", "nobodys") == str(none), "as one that nobody has"
 
 
 @pytest.mark.parametrize("verb", ["cancel", "hold", "release", "priority"])
 def test_others_are_not_steered(service: Tokens, verb: str) -> None:
-    said = {"priority": 1}
-    assert service.ask("POST", f"/api/v1/items/alice-t/{verb}", said, token=service.bob)[0] == 404
-    assert service.ask("POST", f"/api/v1/items/alice-t/{verb}", said, token=service.viewer)[0] == 403
+    output = {"priority": 1}
+    assert service.ask("POST", f"/api/v1/items/alice-t/{verb}", output, token=service.bob)[0] == 404
+    assert service.ask("POST", f"/api/v1/items/alice-t/{verb}", output, token=service.viewer)[0] == 403
     assert service.ask("GET", "/api/v1/items/alice-t/result", token=service.bob)[0] == 404
     assert service.get("/api/v1/items/alice-t")["state"] == "RUNNING"
 
 
 def test_lists_have_only_ones_own(service: Tokens) -> None:
     def ids(path: str, key: str, name: str, token: str) -> set[str]:
-        status, said = service.ask("GET", path, token=token)
+        status, output = service.ask("GET", path, token=token)
         assert status == 200
-        return {one[name] for one in said[key]}
+        return {one[name] for one in output[key]}
 
     assert ids("/api/v1/items", "items", "id", service.alice) >= {"alice-t", "alice-j", "alice-a"}
     for path, key, name in (
@@ -114,9 +114,9 @@ def test_the_trace_has_only_ones_own(service: Tokens) -> None:
     assert b"alice" not in service.ask("GET", "/api/v1/trace", token=service.bob)[1]
 
 
-def test_an_id_of_somebody_else_is_not_handed_out(service: Tokens) -> None:
-    status, said = service.send(service.bob, a_task("alice-t"))
-    assert (status, said["message"]) == (403, "alice-t does not belong to bob.")
+def test_an_id_of_another_user_is_not_handed_out(service: Tokens) -> None:
+    status, output = service.send(service.bob, a_task("alice-t"))
+    assert (status, output["message"]) == (403, "alice-t does not belong to bob.")
     assert service.send(service.bob, a_job("alice-t"))[1]["message"] == "alice-t does not belong to bob.", (
         "nor of what kind it is"
     )
@@ -140,61 +140,61 @@ def test_nothing_waits_for_others_or_takes_their_values(service: Tokens) -> None
         (a_task("w2"), [f"{RESULT}alice-t"]),
         (a_task("w3"), [f"{ACTOR}alice-a"]),
     ):
-        status, said = service.send(service.bob, task, objects=objects)
-        assert status == 403, said
-        assert "does not belong to bob" in said["message"]
+        status, output = service.send(service.bob, task, objects=objects)
+        assert status == 403, output
+        assert "does not belong to bob" in output["message"]
         assert service.plane.store.item(task.id) is None
     assert service.send(service.alice, a_task("w4", after=("alice-t",)))[0] == 200
 
 
 def test_actors_of_others(service: Tokens) -> None:
-    status, said = service.ask("GET", "/api/v1/actor?name=alice", token=service.bob)
-    assert (status, "alice-a" in str(said)) == (404, False)
+    status, output = service.ask("GET", "/api/v1/actor?name=alice", token=service.bob)
+    assert (status, "alice-a" in str(output)) == (404, False)
     assert service.ask("GET", "/api/v1/actor?name=alice", token=service.alice)[0] == 200
     assert service.ask("GET", "/api/v1/actor?name=nobody", token=service.bob)[0] == 404
     again = an_actor("again", {"public_name": "alice"})
     for values in ({}, {"get_if_exists": True}):
-        status, said = service.send(service.bob, again, **values)
+        status, output = service.send(service.bob, again, **values)
         assert status in (403, 422)
-        assert "alice-a" not in str(said)
+        assert "alice-a" not in str(output)
     adopting = an_actor("adopting", {"public_name": "left", "lifetime": "detached", "adopt": True})
     assert service.send(service.bob, adopting)[0] == 403
     service.detached.add("left")
     left = an_actor("left", {"public_name": "left", "lifetime": "detached"})
     assert service.send(service.bob, left, get_if_exists=True)[0] == 422
     calls = {"client": "c", "calls": [a_call("call-1", "alice-a")]}
-    said = service.ask("POST", "/api/v1/calls", calls, token=service.bob)[1]["calls"][0]
-    assert said["problem"]["status"] == 404
+    output = service.ask("POST", "/api/v1/calls", calls, token=service.bob)[1]["calls"][0]
+    assert output["problem"]["status"] == 404
 
 
 def test_calls_and_mailboxes_of_others(service: Tokens) -> None:
     blobs = wire.bytes_to_wire({a_call("", "")["arguments"]: pickling.dumps(((), {}))})
-    said = {"client": "shared", "calls": [a_call("call-2", "alice-a")], "blobs": blobs}
-    mine = service.ask("POST", "/api/v1/calls", said, token=service.alice)[1]
+    output = {"client": "shared", "calls": [a_call("call-2", "alice-a")], "blobs": blobs}
+    mine = service.ask("POST", "/api/v1/calls", output, token=service.alice)[1]
     assert mine["calls"] == [{"id": "call-2"}]
     assert service.ask("GET", "/api/v1/calls/call-2/explain", token=service.bob)[0] == 404
     none, hers = (
         service.ask("POST", f"/api/v1/calls/{one}/cancel", {}, token=service.bob) for one in ("none", "call-2")
     )
-    assert (none, hers) == ((200, {"id": "none"}), (200, {"id": "call-2"})), "it is told the same, and goes on"
+    assert (none, hers) == ((200, {"id": "none"}), (200, {"id": "call-2"})), "the answer is the same, and it goes on"
     assert service.ask("GET", "/api/v1/calls/call-2/explain", token=service.alice)[0] == 200
     service.answer("call-2", 5)
     wait = {"client": "shared", "mailbox": mine["mailbox"], "timeout": 0}
     other = service.ask("POST", "/api/v1/wait", wait, token=service.bob)[1]
     assert (other["items"], other["mailbox"] == mine["mailbox"]) == ([], False)
     assert service.ask("GET", "/api/v1/calls/call-2/result?client=shared", token=service.bob)[0] == 404
-    told = service.ask("POST", "/api/v1/wait", {**wait, "timeout": 5}, token=service.alice)[1]["items"]
-    assert [one["id"] for one in told] == ["call-2"]
+    reported = service.ask("POST", "/api/v1/wait", {**wait, "timeout": 5}, token=service.alice)[1]["items"]
+    assert [one["id"] for one in reported] == ["call-2"]
 
 
-def test_whoever_waits_for_somebody_elses_is_told_so(service: Tokens) -> None:
-    said = {"client": "w", "add": ["alice-t", "bob-t", "nobodys"], "timeout": 20}
-    told = service.ask("POST", "/api/v1/wait", said, token=service.bob)[1]
-    assert {name: one["error"] for name, one in told["problems"].items()} == {
+def test_waiting_for_an_item_of_another_user_is_refused(service: Tokens) -> None:
+    output = {"client": "w", "add": ["alice-t", "bob-t", "nobodys"], "timeout": 20}
+    reported = service.ask("POST", "/api/v1/wait", output, token=service.bob)[1]
+    assert {name: one["error"] for name, one in reported["problems"].items()} == {
         "alice-t": "UnknownItemError",
         "nobodys": "UnknownItemError",
     }
-    assert {one["id"] for one in told["items"]} == {"bob-t"}
+    assert {one["id"] for one in reported["items"]} == {"bob-t"}
 
 
 def test_who_is_before_ones_own_is_counted_and_not_named(service: Tokens) -> None:
@@ -202,29 +202,29 @@ def test_who_is_before_ones_own_is_counted_and_not_named(service: Tokens) -> Non
         assert service.send(token, a_task(name, 8, priority=9 if token == service.alice else 0))[0] == 200
     explain = "/api/v1/items/wide-bob/explain"
     until(lambda: (service.get(explain).get("queue") or {}).get("ahead"))
-    told = service.ask("GET", explain, token=service.bob)[1]
+    reported = service.ask("GET", explain, token=service.bob)[1]
     whole = service.get(explain)["queue"]
-    assert told["queue"]["position"] == whole["position"]
+    assert reported["queue"]["position"] == whole["position"]
     assert "wide-alice" in str(whole)
-    assert {one["id"] for one in told["queue"]["ahead"]} == {"another owner's item"}
-    assert "alice" not in str(told)
+    assert {one["id"] for one in reported["queue"]["ahead"]} == {"another owner's item"}
+    assert "alice" not in str(reported)
     mine = service.ask("GET", "/api/v1/items/wide-alice-2/explain", token=service.alice)[1]
     assert mine["queue"]["ahead"] == [] or mine["queue"]["ahead"][0]["id"] == "wide-alice"
     for token, name in ((service.alice, "wide-alice"), (service.alice, "wide-alice-2"), (service.bob, "wide-bob")):
         assert service.ask("POST", f"/api/v1/items/{name}/cancel", {}, token=token)[0] == 200
 
 
-def test_whom_room_is_kept_for_is_told_to_those_who_may_know(service: Tokens) -> None:
+def test_the_holder_of_a_reservation_is_shown_to_those_who_may_know(service: Tokens) -> None:
     state = service.plane.runtime.machine.registry.state("mac")
     state.wide_reservation = WideItemReservation("alice-t", {}, 0.0, None)
     try:
-        said = [
+        output = [
             service.ask("GET", "/api/v1/clusters/mac?refresh=false", token=token)[1]["kept_for"]
             for token in (service.alice, service.bob, service.viewer)
         ]
     finally:
         state.wide_reservation = None
-    assert said == ["alice-t", "another owner's item", "alice-t"]
+    assert output == ["alice-t", "another owner's item", "alice-t"]
 
 
 def test_viewers_see_everything_but_values(service: Tokens) -> None:
@@ -235,9 +235,9 @@ def test_viewers_see_everything_but_values(service: Tokens) -> None:
     service.plane.finish(item, b"the value")
     hers = service.ask("GET", "/api/v1/items/valued", token=service.alice)[1]["outcome"]["result"]
     assert "payload" in hers
-    for path, said in (("/api/v1/items/valued", None), ("/api/v1/wait", {"client": "v", "add": ["valued"]})):
-        status, told = service.ask("POST" if said else "GET", path, said, token=service.viewer)
-        outcome = (told["items"][0] if said else told)["outcome"]
+    for path, output in (("/api/v1/items/valued", None), ("/api/v1/wait", {"client": "v", "add": ["valued"]})):
+        status, reported = service.ask("POST" if output else "GET", path, output, token=service.viewer)
+        outcome = (reported["items"][0] if output else reported)["outcome"]
         assert status == 200
         assert (outcome["completion"]["state"], "payload" in outcome["result"]) == ("SUCCEEDED", False)
     assert service.ask("GET", "/api/v1/items/valued/result", token=service.viewer)[0] == 403
@@ -252,22 +252,22 @@ def test_an_operator_steers_everybodys_and_it_is_recorded(service: Tokens, caplo
         assert service.ask("POST", "/api/v1/clusters/mac/uncordon", {}, token=service.operator)[0] == 200
         assert service.ask("POST", "/api/v1/queue/owner/bob/pause", {}, token=service.operator)[0] == 200
         assert service.ask("POST", "/api/v1/queue/owner/bob/resume", {}, token=service.operator)[0] == 200
-    told = [one.getMessage() for one in caplog.records if "action=" in one.getMessage()]
-    assert [one.split(" user=")[0] for one in told] == [
+    reported = [one.getMessage() for one in caplog.records if "action=" in one.getMessage()]
+    assert [one.split(" user=")[0] for one in reported] == [
         "action=hold subject='steered'",
         "action=cordon subject='mac'",
         "action=uncordon subject='mac'",
         "action=pause subject='owner bob'",
         "action=resume subject='owner bob'",
     ], "what an owner does with his own is no action of an operator"
-    assert all(f"user='otto' token={service.operator.split('_')[1]}" in one for one in told)
+    assert all(f"user='otto' token={service.operator.split('_')[1]}" in one for one in reported)
     assert not any(service.operator.rpartition("_")[2] in one.getMessage() for one in caplog.records)
 
 
 def test_max_priority_is_the_ceiling_of_an_owner(service: Tokens) -> None:
-    status, said = service.send(service.alice, a_task("high", priority=11))
+    status, output = service.send(service.alice, a_task("high", priority=11))
     assert status == 403
-    assert "The priority of high is 11, but alice may use at most 10." in said["message"]
+    assert "The priority of high is 11, but alice may use at most 10." in output["message"]
     assert service.send(service.alice, a_task("high", 0, priority=10, start_after=5e9))[0] == 200
     assert service.ask("POST", "/api/v1/items/high/priority", {"priority": 11}, token=service.alice)[0] == 403
     assert service.ask("POST", "/api/v1/items/high/priority", {"priority": 12}, token=service.operator)[0] == 200
@@ -284,8 +284,8 @@ def test_a_plan_is_made_for_whom_the_item_would_be(service: Tokens) -> None:
     assert plan(service.alice, owner="bob")[0] == 403
     service.ask("POST", "/api/v1/queue/owner/alice/pause", {"reason": "audit"}, token=service.operator)
     try:
-        said = plan(service.alice)[1]
-        assert (said["cluster"], said["code"]) == (None, "OWNER_PAUSED")
+        output = plan(service.alice)[1]
+        assert (output["cluster"], output["code"]) == (None, "OWNER_PAUSED")
         assert plan(service.operator, owner="alice")[1]["code"] == "OWNER_PAUSED"
         assert plan(service.bob)[1]["cluster"] == "mac"
         with UnifiedScheduler(address=service.address, token=service.alice) as scheduler:
@@ -339,8 +339,8 @@ def test_payloads_of_others_are_not_read(service: Tokens) -> None:
     assert service.ask("PUT", path, data=code, token=service.bob, headers=kind)[0] == 200
     assert service.ask("GET", path, token=service.bob) == (200, code), "he has put it"
     assert service.ask("GET", path)[0] == 200
-    status, said = service.ask("GET", path, token=service.alice)
-    assert (status, said["message"]) == (404, f"There is no payload {digest}, or it was deleted.")
+    status, output = service.ask("GET", path, token=service.alice)
+    assert (status, output["message"]) == (404, f"There is no payload {digest}, or it was deleted.")
     assert (
         service.send(service.bob, a_task("coded", 0, runtime_env={"working_dir": f"rmcs://{digest}/x.zip"}))[0] == 200
     )
@@ -365,7 +365,7 @@ def test_who_put_what_is_not_remembered_for_ever() -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/fleet", "/api/v1/settings"])
-def test_what_holds_for_other_owners_is_not_told(service: Tokens, path: str) -> None:
+def test_limits_of_other_owners_are_not_shown(service: Tokens, path: str) -> None:
     def owners(token: str) -> set[str]:
         return set(service.ask("GET", path, token=token)[1]["settings"]["owners"])
 

@@ -1,4 +1,4 @@
-"""Who knows the digest of somebody else's payload cannot have it run, read or given to an actor: it is not there for
+"""Who knows the digest of another user's payload cannot have it run, read or given to an actor: it is not there for
 him, in the words for what is nowhere."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ Way = Callable[[str], tuple[TaskDescription, dict[str, Any]]]
 
 @pytest.mark.parametrize("data", [SECRET, LARGE])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_digest_of_somebody_else_is_answered_as_one_that_nobody_has(service: Two, way: Way, data: bytes) -> None:
+def test_a_digest_of_another_user_is_answered_like_an_unknown_one(service: Two, way: Way, data: bytes) -> None:
     digest = service.put(service.alice, data)
     for again in (False, True):
         task, more = way(NOWHERE)
@@ -88,15 +88,15 @@ def test_a_digest_of_somebody_else_is_answered_as_one_that_nobody_has(service: T
     assert service.send(service.bob, task, b"f", b"a", **more)[0] == 200
 
 
-def _renamed(said: dict[str, Any], digest: str) -> dict[str, Any]:
+def _renamed(output: dict[str, Any], digest: str) -> dict[str, Any]:
     return {
         key: value.replace(NOWHERE, digest) if isinstance(value, str) else [digest] if key == "missing" else value
-        for key, value in said.items()
+        for key, value in output.items()
     }
 
 
 @pytest.mark.parametrize("data", [SECRET, LARGE])
-def test_who_put_it_may_name_it_and_so_may_everybody_who_did(service: Two, data: bytes) -> None:
+def test_each_user_who_put_it_may_name_it(service: Two, data: bytes) -> None:
     digest = service.put(service.alice, data)
     assert service.put(service.bob, data) == digest
     for token, name in ((service.alice, "a1"), (service.bob, "b1")):
@@ -117,7 +117,7 @@ def test_what_came_with_an_item_of_ones_own_may_be_named_again_also_after_a_rest
     assert service.send(service.bob, a_task("seventh", 0))[0] == 200
 
 
-def test_whoever_steers_everybodys_work_may_name_everything(service: Two) -> None:
+def test_a_user_who_steers_all_work_may_name_all_payloads(service: Two) -> None:
     digest = service.put(service.alice, SECRET)
     both = service.token_for("oscar", Role.SUBMITTER, Role.OPERATOR)
     assert service.send(both, a_task("t", 0, function_digest=digest), b"a")[0] == 200
@@ -139,8 +139,8 @@ def test_arguments_of_calls_are_ones_own_too(service: Two) -> None:
     until(lambda: service.get("/api/v1/items/actor")["state"] == "RUNNING")
     for number, (named, objects) in enumerate(((digest, []), (A, [digest]), (NOWHERE, []), (A, [NOWHERE]))):
         call = {**a_call(f"c{number}", "actor"), "arguments": named, "objects": objects}
-        said = {"client": "bobs", "calls": [call], "blobs": wire.bytes_to_wire({A: b"a"})}
-        status, answer = service.ask("POST", "/api/v1/calls", said, token=service.bob)
+        output = {"client": "bobs", "calls": [call], "blobs": wire.bytes_to_wire({A: b"a"})}
+        status, answer = service.ask("POST", "/api/v1/calls", output, token=service.bob)
         missing = [digest if digest in (named, *objects) else NOWHERE]
         assert (status, answer["calls"][0]["problem"]["missing"]) == (200, missing)
     service.ask("POST", "/api/v1/items/actor/cancel", {}, token=service.bob)

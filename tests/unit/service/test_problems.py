@@ -48,13 +48,13 @@ def ask(service: HttpService, verb: str, path: str, sent: bytes | None = None) -
         connection.request(verb, path, sent, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         assert answer.headers["content-type"] == "application/problem+json"
-        said: dict[str, Any] = json.loads(answer.read())
+        output: dict[str, Any] = json.loads(answer.read())
     finally:
         connection.close()
-    assert said["status"] == answer.status
-    assert said["title"] == http.HTTPStatus(answer.status).phrase, "RFC 9457 asks for it, with about:blank"
-    assert all(said[key] for key in ("type", "title", "detail", "code", "error", "message", "next_step")), said
-    return answer.status, said
+    assert output["status"] == answer.status
+    assert output["title"] == http.HTTPStatus(answer.status).phrase, "RFC 9457 asks for it, with about:blank"
+    assert all(output[key] for key in ("type", "title", "detail", "code", "error", "message", "next_step")), output
+    return answer.status, output
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def ask(service: HttpService, verb: str, path: str, sent: bytes | None = None) -
     ],
 )
 def test_a_refusal(service: HttpService, verb: str, path: str, sent: bytes | None, status: int, code: str) -> None:
-    found, said = ask(service, verb, path, sent)
-    assert (found, said["code"]) == (status, code)
+    found, output = ask(service, verb, path, sent)
+    assert (found, output["code"]) == (status, code)
 
 
 @pytest.mark.parametrize("key", ["id", "runtime_env", "job", "tags"])
@@ -98,8 +98,8 @@ def test_a_runtime_env_of_a_few_levels_is_taken(service: HttpService) -> None:
 def test_a_body_that_is_too_large(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_parsing.bytes_of, "__defaults__", (1000,))
     for path in ("/api/v1/items", "/api/v1/items/t/cancel"):
-        status, said = ask(service, "POST", path, b"[" + b" " * 2000 + b"]")
-        assert (status, said["code"], said["error"]) == (413, "TOO_LARGE", "TaskSubmissionError")
+        status, output = ask(service, "POST", path, b"[" + b" " * 2000 + b"]")
+        assert (status, output["code"], output["error"]) == (413, "TOO_LARGE", "TaskSubmissionError")
 
 
 @pytest.mark.parametrize(("verb", "path"), [("POST", "/api/v1/items"), ("GET", "/api/v1/fleet")])
@@ -116,11 +116,11 @@ def test_a_defect_is_in_the_log_and_not_in_the_answer(
     monkeypatch.setattr(type(service.plane.runtime), "accept", defect)
     monkeypatch.setattr(type(service.plane.runtime), "homes", property(defect))
     with caplog.at_level(logging.ERROR, "ray_multicluster_scheduler"):
-        status, said = ask(service, verb, path, json.dumps(body(a_task("t"))).encode())
-    assert (status, said["code"]) == (500, "DEFECT")
-    assert "secret" not in json.dumps(said)
-    assert "ZeroDivision" not in json.dumps(said)
-    (record,) = [one for one in caplog.records if said["id"] in one.getMessage()]
+        status, output = ask(service, verb, path, json.dumps(body(a_task("t"))).encode())
+    assert (status, output["code"]) == (500, "DEFECT")
+    assert "secret" not in json.dumps(output)
+    assert "ZeroDivision" not in json.dumps(output)
+    (record,) = [one for one in caplog.records if output["id"] in one.getMessage()]
     assert record.exc_info is not None
     assert "a secret" in str(record.exc_info[1])
 
@@ -133,20 +133,20 @@ async def test_half_an_answer_is_not_finished_as_if_it_were_whole() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await StreamingResponse(pieces())({**scope, "asgi": {"spec_version": "2.4"}}, receive, send)
 
-    told = []
+    reported = []
 
     async def send(message: Any) -> None:
-        told.append(message["type"])
+        reported.append(message["type"])
 
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     with pytest.raises(ZeroDivisionError):
         await ErrorMiddleware(app)({"type": "http", "method": "GET", "path": "/"}, receive, send)
-    assert told == ["http.response.start", "http.response.body"]
+    assert reported == ["http.response.start", "http.response.body"]
 
 
-async def test_whoever_goes_away_in_the_middle_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disconnect_in_the_middle_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await Request(scope, receive).body()
 
@@ -195,13 +195,13 @@ def test_every_error_arrives_as_one_that_its_reader_can_catch() -> None:
     for kind in kinds:
         back = type(error_from_problem({"error": wire.public_error_name(kind), "message": "m"}))
         assert issubclass(kind, back)
-        assert back is not SchedulerError or kind.__bases__ == (SchedulerError,), f"{kind} is told as nothing"
+        assert back is not SchedulerError or kind.__bases__ == (SchedulerError,), f"{kind} is reported as nothing"
 
 
-def test_a_cluster_that_does_not_answer_is_told_as_what_programs_catch() -> None:
+def test_a_cluster_that_does_not_answer_raises_the_documented_error() -> None:
     error = DashboardProblem("the dashboard is down", code="DASHBOARD_DOWN", cluster="mac", next_step="look at it")
-    said = problem_of(error)
-    assert (said["status"], said["error"], said["code"]) == (502, "ClusterConnectionError", "DASHBOARD_DOWN")
-    back = refusal("http://127.0.0.1:8000", Credentials(), 502, json.dumps(said).encode())
+    output = problem_of(error)
+    assert (output["status"], output["error"], output["code"]) == (502, "ClusterConnectionError", "DASHBOARD_DOWN")
+    back = refusal("http://127.0.0.1:8000", Credentials(), 502, json.dumps(output).encode())
     assert type(back) is ClusterConnectionError
     assert (back.message, back.cluster, back.next_step) == ("the dashboard is down", "mac", "look at it")

@@ -28,9 +28,9 @@ class Programs:
     """The leases of a service, looked at when a test says so."""
 
     def __init__(self, service: ActorService) -> None:
-        self.service, self.heard = service, dict[str, float | None]()
+        self.service, self.received = service, dict[str, float | None]()
         runtime = service.plane.runtime
-        self.leases = ProgramLeases(runtime, lambda program: self.heard.get(program))  # noqa: PLW0108 - it changes
+        self.leases = ProgramLeases(runtime, lambda program: self.received.get(program))  # noqa: PLW0108 - it changes
         runtime.call_and_wait(self.leases.begin)
 
     def now(self) -> float:
@@ -63,7 +63,7 @@ def test_actors_of_a_program_that_is_gone_end(service: ActorService) -> None:
     programs.actor("waits", "p3", LEASE_S)
     programs.actor("lately", "p4", LEASE_S)
     programs.actor("nobodys", None)
-    programs.heard.update(p3=math.inf, p4=programs.now() - LEASE_S / 2)
+    programs.received.update(p3=math.inf, p4=programs.now() - LEASE_S / 2)
     programs.look()
     until(lambda: programs.state("gone") is TaskState.CANCELLED)
     for alive in ("new", "waits", "lately", "nobodys"):
@@ -75,15 +75,15 @@ def test_actors_of_a_program_that_is_gone_end(service: ActorService) -> None:
 def test_who_comes_back_in_time_keeps_them(service: ActorService) -> None:
     programs = Programs(service)
     programs.actor("a", "p", LEASE_S)
-    programs.heard["p"] = programs.now()
+    programs.received["p"] = programs.now()
     programs.look()
     assert programs.state("a") is TaskState.RUNNING
-    programs.heard["p"] = programs.now() - LEASE_S
+    programs.received["p"] = programs.now() - LEASE_S
     programs.look()
     until(lambda: programs.state("a") is TaskState.CANCELLED)
 
 
-def test_nobody_is_looked_at_where_nobody_has_anything(service: ActorService) -> None:
+def test_no_owner_is_examined_where_none_has_items(service: ActorService) -> None:
     programs = Programs(service)
     assert programs.leases._timer is None
     programs.actor("a", "p")
@@ -108,15 +108,15 @@ def test_what_the_process_before_left_has_a_whole_lease(service: ActorService) -
 
 
 @pytest.mark.parametrize("client", [None, "p"])
-def test_whoever_submits_it_it_is_held(service: ActorService, client: str | None) -> None:
+def test_it_is_held_whichever_way_it_is_submitted(service: ActorService, client: str | None) -> None:
     service.post("/api/v1/items", {**body(an_actor("a", program="p")), "client": client})
     assert list(service.app.state.leases._items) == ["p"]
 
 
-def test_whoever_asks_for_news_is_there(service: ActorService) -> None:
+def test_a_polling_client_is_present(service: ActorService) -> None:
     boxes = service.app.state.mailboxes
     assert boxes.last_poll("p") is None
-    service.news("p", timeout=0)
-    heard = boxes.last_poll("p")
-    assert heard is not None
-    assert heard <= service.plane.runtime.call_and_wait(service.plane.runtime._loop.time)
+    service.changes("p", timeout=0)
+    received = boxes.last_poll("p")
+    assert received is not None
+    assert received <= service.plane.runtime.call_and_wait(service.plane.runtime._loop.time)

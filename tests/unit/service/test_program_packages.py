@@ -86,7 +86,7 @@ def test_modules_too_and_uris_stay_what_they_are(
     assert names_in(service, mine) == ["mine/__init__.py"]
 
 
-def test_what_cannot_be_packed_is_told_to_its_program(scheduler: UnifiedScheduler, folder: Path) -> None:
+def test_what_cannot_be_packed_is_reported_to_its_program(scheduler: UnifiedScheduler, folder: Path) -> None:
     handle = scheduler.submit_task_async(len, ("abc",), runtime_env={"working_dir": str(folder / "data.txt")})
     with pytest.raises(TaskSubmissionError, match="of a kind that cannot be shipped"):
         handle.result(30)

@@ -41,46 +41,46 @@ def waiting(service: HttpService) -> list[Any]:
     return [runtime.record(one) for one in ("a0", "a1", "a2", "b")]
 
 
-def test_what_waits_is_counted_and_told_with_its_reason(service: HttpService) -> None:
+def test_what_waits_is_counted_and_shown_with_its_reason(service: HttpService) -> None:
     assert service.get("/api/v1/queue")["depth"] == 0
     full(service)
-    said = service.get("/api/v1/queue?limit=3")
-    assert (said["depth"], said["states"], said["kinds"]) == (4, {"QUEUED": 4}, {"task": 4})
-    assert said["owners"] == {"ann": 3, "bob": 1}
-    assert said["on_clusters"] == {"RUNNING": 1}
+    output = service.get("/api/v1/queue?limit=3")
+    assert (output["depth"], output["states"], output["kinds"]) == (4, {"QUEUED": 4}, {"task": 4})
+    assert output["owners"] == {"ann": 3, "bob": 1}
+    assert output["on_clusters"] == {"RUNNING": 1}
     assert service.get("/api/v1/queue?owner=ann")["on_clusters"] == {}, "it is bob's"
-    lanes = {(one["queue"], one["cluster"]): one["waiting"] for one in said["lanes"]}
+    lanes = {(one["queue"], one["cluster"]): one["waiting"] for one in output["lanes"]}
     assert lanes == {("task", None): 3, ("task", "mac"): 1}
-    assert [one["id"] for one in said["waiting"]] == ["a0", "a1", "a2"], "whoever has waited longest comes first"
-    assert said["waiting"][1]["code"] == "NO_CAPACITY"
-    assert "1 CPU is not free" in said["waiting"][1]["sentence"]
-    rest = service.get(f"/api/v1/queue?limit=3&after={said['after']}")
+    assert [one["id"] for one in output["waiting"]] == ["a0", "a1", "a2"], "the longest wait comes first"
+    assert output["waiting"][1]["code"] == "NO_CAPACITY"
+    assert "1 CPU is not free" in output["waiting"][1]["sentence"]
+    rest = service.get(f"/api/v1/queue?limit=3&after={output['after']}")
     assert ([one["id"] for one in rest["waiting"]], rest["after"]) == (["b"], None)
 
 
-def test_seconds_are_told_as_of_now_wherever_they_are_told(tmp_path: Path) -> None:
+def test_seconds_are_as_of_now_wherever_they_are_shown(tmp_path: Path) -> None:
     with HttpService(tmp_path / "state", submission_interval_s=40) as service:
         for job_id in ("first", "second"):
             service.plane.taken(a_job(job_id))
         runtime = service.plane.runtime
         until(lambda: runtime.call_and_wait(lambda: runtime.machine.record("second").code) == "SUBMISSION_INTERVAL")
         runtime.clock._offset += 10  # type: ignore[attr-defined]  # some time passes, and nothing happens
-        said = {
+        output = {
             service.get("/api/v1/queue")["waiting"][0]["sentence"],
             service.get("/api/v1/items/second")["sentence"],
             service.get("/api/v1/items/second/explain")["sentence"],
             service.get("/api/v1/jobs/second")["message"],
             service.get("/api/v1/jobs")["jobs"][0]["message"],
         }
-        (left,) = {int(sentence.split()[-2]) for sentence in said}
+        (left,) = {int(sentence.split()[-2]) for sentence in output}
         assert 20 < left <= 30
 
 
 def test_of_one_owner(service: HttpService) -> None:
     full(service)
-    said = service.get("/api/v1/queue?owner=bob")
-    assert (said["depth"], said["owners"], said["lanes"]) == (1, {"bob": 1}, [])
-    assert [one["id"] for one in said["waiting"]] == ["b"]
+    output = service.get("/api/v1/queue?owner=bob")
+    assert (output["depth"], output["owners"], output["lanes"]) == (1, {"bob": 1}, [])
+    assert [one["id"] for one in output["waiting"]] == ["b"]
 
 
 def test_what_is_held_or_comes_after_another_waits_too(service: HttpService) -> None:
@@ -187,9 +187,9 @@ def test_what_began_since_the_page_was_read_does_not_wait_any_more(
         return found
 
     monkeypatch.setattr(store, "items", late)
-    told = service.get("/api/v1/queue")["waiting"]
-    assert {row["state"] for row in told} <= {"PENDING", "QUEUED", "RETRYING"}
-    assert len(told) < 4
+    reported = service.get("/api/v1/queue")["waiting"]
+    assert {row["state"] for row in reported} <= {"PENDING", "QUEUED", "RETRYING"}
+    assert len(reported) < 4
 
 
 def test_reasons_of_many_jobs_are_found_once_for_each_shape(

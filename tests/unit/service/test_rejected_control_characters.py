@@ -26,14 +26,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
         yield one
 
 
-def refused(service: HttpService, method: str, path: str, said: object = None, status: int = 422) -> dict[str, Any]:
-    found, answer = service.ask(method, path, said)
+def refused(service: HttpService, method: str, path: str, output: object = None, status: int = 422) -> dict[str, Any]:
+    found, answer = service.ask(method, path, output)
     assert found == status, answer
     for inside in ("__init__", "TaskDescription", "TaskState", "None", "half"):
         assert inside not in answer["message"], answer
     assert answer["next_step"], answer
-    told: dict[str, Any] = answer
-    return told
+    reported: dict[str, Any] = answer
+    return reported
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_parameters_that_are_right(service: HttpService) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         {},
         {"task": None},
@@ -86,11 +86,11 @@ def test_parameters_that_are_right(service: HttpService) -> None:
         {"task": {**JOB, "runtime_env": {"env_vars": ["A"]}}},
     ],
 )
-def test_items_that_are_none(service: HttpService, said: dict[str, Any]) -> None:
-    refused(service, "POST", "/api/v1/items", said)
-    refused(service, "POST", "/api/v1/plan", said)
-    (told,) = service.post("/api/v1/items/batch", {"items": [said]})["items"]
-    assert told["problem"]["next_step"]
+def test_items_that_are_none(service: HttpService, output: dict[str, Any]) -> None:
+    refused(service, "POST", "/api/v1/items", output)
+    refused(service, "POST", "/api/v1/plan", output)
+    (reported,) = service.post("/api/v1/items/batch", {"items": [output]})["items"]
+    assert reported["problem"]["next_step"]
 
 
 def test_a_payload_that_is_missing(service: HttpService) -> None:
@@ -100,8 +100,8 @@ def test_a_payload_that_is_missing(service: HttpService) -> None:
 def test_fields_of_a_submission_that_mean_nothing(service: HttpService) -> None:
     assert "'foo'" in refused(service, "POST", "/api/v1/items", {"task": JOB, "foo": 3})["message"]
     assert "'foo'" in refused(service, "POST", "/api/v1/items/batch", {"items": [], "foo": 3})["message"]
-    (told,) = service.post("/api/v1/items/batch", {"items": [{"task": JOB, "client": "me"}]})["items"]
-    assert "'client'" in told["problem"]["message"]
+    (reported,) = service.post("/api/v1/items/batch", {"items": [{"task": JOB, "client": "me"}]})["items"]
+    assert "'client'" in reported["problem"]["message"]
     refused(service, "POST", "/api/v1/items", {"task": JOB, "client": 5})
 
 
@@ -111,22 +111,22 @@ def test_a_plan_needs_no_id(service: HttpService) -> None:
 
 @pytest.mark.parametrize("verb", ["hold", "release", "priority"])
 def test_nothing_is_done_to_what_is_over(service: HttpService, verb: str) -> None:
-    said = {"priority": 5} if verb == "priority" else {}
-    answer = refused(service, "POST", f"/api/v1/items/over/{verb}", said, status=409)
+    output = {"priority": 5} if verb == "priority" else {}
+    answer = refused(service, "POST", f"/api/v1/items/over/{verb}", output, status=409)
     assert answer["message"] == "over is over: SUCCEEDED."
 
 
-def test_the_end_of_what_is_over_is_told(service: HttpService) -> None:
+def test_the_end_of_a_finished_item_is_reported(service: HttpService) -> None:
     assert service.post("/api/v1/items/over/cancel") == {"id": "over", "state": "SUCCEEDED", "changed": False}
 
 
-def test_what_is_done_is_told(service: HttpService) -> None:
+def test_what_is_done_is_reported(service: HttpService) -> None:
     service.post("/api/v1/items", body(a_task("later", 0, start_after=5e9)))
     now = {"id": "later", "state": "PENDING", "changed": True}
     assert service.post("/api/v1/items/later/hold") == {**now, "held": True}
     assert service.post("/api/v1/items/later/release") == {**now, "held": False}
-    told = service.post("/api/v1/items/later/priority", {"priority": 5})
-    assert told == {**now, "held": False, "priority": 5}
+    reported = service.post("/api/v1/items/later/priority", {"priority": 5})
+    assert reported == {**now, "held": False, "priority": 5}
 
 
 def test_a_program_does_nothing_to_what_is_over(service: HttpService) -> None:
@@ -136,9 +136,9 @@ def test_a_program_does_nothing_to_what_is_over(service: HttpService) -> None:
         scheduler.set_priority("over", 5)
 
 
-def test_an_amount_is_said_as_it_was_sent(service: HttpService) -> None:
-    said = {"task": {**JOB, "requirements": {"CPU": float("nan")}}}
-    assert refused(service, "POST", "/api/v1/items", said)["message"] == 'requirements is {"CPU": NaN}.'
+def test_an_amount_is_shown_as_it_was_sent(service: HttpService) -> None:
+    output = {"task": {**JOB, "requirements": {"CPU": float("nan")}}}
+    assert refused(service, "POST", "/api/v1/items", output)["message"] == 'requirements is {"CPU": NaN}.'
 
 
 def test_jobs_come_in_pages_and_a_program_has_all_of_them(

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 
 @dataclass
-class Desk:
+class RecordedCalls:
     """What a queue needs of all calls of its program."""
 
     left: list[str] = field(default_factory=list)
@@ -52,41 +52,41 @@ def item() -> Item:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def sent() -> RecordedCalls:
+    return RecordedCalls()
 
 
 @pytest.fixture
-def queue(item: Item, desk: Desk) -> RemoteActorCalls:
-    return RemoteActorCalls(item, cast(RemoteCalls, desk))
+def queue(item: Item, sent: RecordedCalls) -> RemoteActorCalls:
+    return RemoteActorCalls(item, cast(RemoteCalls, sent))
 
 
-def test_calls_stay_here_until_their_actor_runs(item: Item, desk: Desk, queue: RemoteActorCalls) -> None:
+def test_calls_stay_here_until_their_actor_runs(item: Item, sent: RecordedCalls, queue: RemoteActorCalls) -> None:
     """The service does not write calls down: those that it had would be lost with it."""
     queue.call("f", Arguments(b""), has_paths=False)
-    assert desk.left == [], "the service does not know the actor yet"
+    assert sent.left == [], "the service does not know the actor yet"
     item.moved(step(1, TaskState.QUEUED))
     queue.call("f", Arguments(b""), has_paths=False)
-    assert desk.left == []
+    assert sent.left == []
     item.moved(step(2, TaskState.RUNNING))
-    assert desk.left == ["call-1", "call-2"]
+    assert sent.left == ["call-1", "call-2"]
     item.moved(step(3, TaskState.RETRYING))
     queue.call("f", Arguments(b""), has_paths=False)
-    assert desk.left == ["call-1", "call-2"]
+    assert sent.left == ["call-1", "call-2"]
     item.moved(step(4, TaskState.RUNNING))
-    assert desk.left == ["call-1", "call-2", "call-3"]
+    assert sent.left == ["call-1", "call-2", "call-3"]
 
 
-def test_calls_of_an_actor_that_is_over_fail_here(item: Item, desk: Desk, queue: RemoteActorCalls) -> None:
+def test_calls_of_an_actor_that_is_over_fail_here(item: Item, sent: RecordedCalls, queue: RemoteActorCalls) -> None:
     call = queue.call("f", Arguments(b""), has_paths=False)
     item.moved(step(1, TaskState.QUEUED))
     item.ended(Outcome(Complete("actor-1", TaskState.CANCELLED, 0, None), None))
     assert call.outcome is not None
     assert "was not sent: actor actor-1 was killed" in call.outcome.completion.message
-    assert desk.left == []
+    assert sent.left == []
 
 
-def test_calls_of_an_actor_that_was_refused_fail_here(item: Item, desk: Desk, queue: RemoteActorCalls) -> None:
+def test_calls_of_an_actor_that_was_refused_fail_here(item: Item, sent: RecordedCalls, queue: RemoteActorCalls) -> None:
     early = queue.call("f", Arguments(b""), has_paths=False)
     item.ended(Outcome(Complete("actor-1", TaskState.FAILED, 0, None, "QueueFullError", "There is no room."), None))
     late = queue.call("f", Arguments(b""), has_paths=False)
@@ -94,4 +94,4 @@ def test_calls_of_an_actor_that_was_refused_fail_here(item: Item, desk: Desk, qu
         assert call.outcome is not None
         assert call.outcome.completion.error == "ActorDiedError"
         assert "was not sent: actor actor-1 has ended. There is no room." in call.outcome.completion.message
-    assert desk.left == []
+    assert sent.left == []

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ActorService, ready, runtime_of
-from tests.unit.service.road import Gate, Road
+from tests.unit.service.request_faults import Gate, RequestFaults
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 
@@ -38,10 +38,10 @@ def test_one_that_waits_for_an_argument_never_leaves(service: ActorService, acto
 
 
 def test_one_whose_arguments_are_being_uploaded_never_leaves(
-    service: ActorService, actor: ActorHandle, road: Road
+    service: ActorService, actor: ActorHandle, requests: RequestFaults
 ) -> None:
     gate = Gate()
-    road.once("/api/v1/blobs/", gate)
+    requests.once("/api/v1/blobs/", gate)
     first, second = actor.add.remote("x" * (2 * wire.INLINE_BYTES)), actor.add.remote(2)
     assert gate.reached.wait(60)
     first.cancel()
@@ -49,14 +49,14 @@ def test_one_whose_arguments_are_being_uploaded_never_leaves(
     gate.open()
     assert [call.task_id for call in service.sent(1)] == [second.id]
     until(lambda: actor._rmcs_calls.unanswered == 1)
-    assert all(one["id"] != first.id for batch in road.posts() for one in batch)
+    assert all(one["id"] != first.id for batch in requests.posts() for one in batch)
 
 
 def test_one_that_is_on_its_way_is_cancelled_when_it_is_there(
-    service: ActorService, actor: ActorHandle, road: Road
+    service: ActorService, actor: ActorHandle, requests: RequestFaults
 ) -> None:
     gate = Gate()
-    road.once("/api/v1/calls", gate)
+    requests.once("/api/v1/calls", gate)
     call = actor.add.remote(1)
     assert gate.reached.wait(60)
     call.cancel(force=True)
@@ -99,7 +99,7 @@ def test_a_call_is_explained_also_by_its_id(
 
 
 def test_an_actor_that_is_over_takes_no_calls(
-    service: ActorService, scheduler: UnifiedScheduler, actor: ActorHandle, road: Road
+    service: ActorService, scheduler: UnifiedScheduler, actor: ActorHandle, requests: RequestFaults
 ) -> None:
     actor.kill()
     until(lambda: actor.state is TaskState.CANCELLED)

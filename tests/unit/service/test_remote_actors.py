@@ -23,7 +23,14 @@ from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ActorService, runtime_of
-from tests.unit.service.road import Gate, Road, answer_is_lost, it_is_refused, nonsense, nothing_arrives
+from tests.unit.service.request_faults import (
+    Gate,
+    RequestFaults,
+    answer_is_lost,
+    it_is_refused,
+    nonsense,
+    nothing_arrives,
+)
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 
@@ -45,15 +52,15 @@ def test_calls_are_sent_in_order_and_answered(service: ActorService, actor: Acto
 
 
 def test_no_call_is_sent_before_its_actor_is_accepted(
-    service: ActorService, scheduler: UnifiedScheduler, road: Road
+    service: ActorService, scheduler: UnifiedScheduler, requests: RequestFaults
 ) -> None:
     gate = Gate()
-    road.once("/api/v1/items/batch", gate)
+    requests.once("/api/v1/items/batch", gate)
     actor = scheduler.submit_actor_async(Counter)
     assert gate.reached.wait(60)
     call = actor.add.remote(1)
     runtime_of(scheduler).run(asyncio.sleep(0))
-    assert road.posts() == []
+    assert requests.posts() == []
     gate.open()
     service.sent(1)
     service.answer(call.id, 1)
@@ -101,10 +108,12 @@ def test_calls_of_an_actor_that_was_never_accepted(
         late.add.remote(2).result(60)
 
 
-def test_an_answer_that_is_lost_makes_no_second_call(service: ActorService, actor: ActorHandle, road: Road) -> None:
-    road.once("/api/v1/calls", answer_is_lost)
+def test_an_answer_that_is_lost_makes_no_second_call(
+    service: ActorService, actor: ActorHandle, requests: RequestFaults
+) -> None:
+    requests.once("/api/v1/calls", answer_is_lost)
     first, second = actor.add.remote(1), actor.add.remote(2)
-    until(lambda: len(road.posts()) >= 2 and second.id in methods(service))
+    until(lambda: len(requests.posts()) >= 2 and second.id in methods(service))
     service.answer(first.id, 1)
     service.answer(second.id, 3)
     assert (first.result(60), second.result(60)) == (1, 3)
@@ -112,16 +121,18 @@ def test_an_answer_that_is_lost_makes_no_second_call(service: ActorService, acto
     assert service.link.adopted_methods == []
 
 
-def test_what_did_not_arrive_is_sent_again_in_its_order(service: ActorService, actor: ActorHandle, road: Road) -> None:
-    road.once("/api/v1/calls", nothing_arrives)
-    road.once("/api/v1/calls", it_is_refused)
+def test_what_did_not_arrive_is_sent_again_in_its_order(
+    service: ActorService, actor: ActorHandle, requests: RequestFaults
+) -> None:
+    requests.once("/api/v1/calls", nothing_arrives)
+    requests.once("/api/v1/calls", it_is_refused)
     calls = [actor.add.remote(number) for number in range(5)]
     assert [call.task_id for call in service.sent(5)] == [call.id for call in calls]
-    assert road.posts()[-1][0]["first"] is False
+    assert requests.posts()[-1][0]["first"] is False
 
 
 def test_the_mailbox_of_a_call_is_the_one_that_was_there_when_it_was_sent(
-    service: ActorService, scheduler: UnifiedScheduler, actor: ActorHandle, road: Road
+    service: ActorService, scheduler: UnifiedScheduler, actor: ActorHandle, requests: RequestFaults
 ) -> None:
     """The service was started again while it was not known whether a call arrived: it must not run it anew."""
     runtime = runtime_of(scheduler)
@@ -131,10 +142,10 @@ def test_the_mailbox_of_a_call_is_the_one_that_was_there_when_it_was_sent(
         runtime.calls.set_mailbox("another")
         raise ServiceUnavailableError("no answer came") from TimeoutError()
 
-    road.once("/api/v1/calls", another_mailbox_meanwhile)
+    requests.once("/api/v1/calls", another_mailbox_meanwhile)
     actor.add.remote(1)
-    until(lambda: len(road.posts()) == 2)
-    ((again,),) = road.posts()[1:]
+    until(lambda: len(requests.posts()) == 2)
+    ((again,),) = requests.posts()[1:]
     assert before is not None
     assert (again["first"], again["mailbox"]) == (False, before)
 
@@ -152,9 +163,9 @@ def test_after_a_restart_its_calls_are_named_again(service: ActorService, actor:
 
 
 def test_answers_that_make_no_sense_end_the_calls_and_nothing_else(
-    service: ActorService, actor: ActorHandle, road: Road
+    service: ActorService, actor: ActorHandle, requests: RequestFaults
 ) -> None:
-    road.once("/api/v1/calls", nonsense)
+    requests.once("/api/v1/calls", nonsense)
     with pytest.raises(SchedulerError, match="colour"):
         actor.add.remote(1).result(60)
     call = actor.add.remote(2)
@@ -166,7 +177,7 @@ def test_answers_that_make_no_sense_end_the_calls_and_nothing_else(
 # ---- what they carry
 
 
-def test_large_arguments_and_answers(service: ActorService, actor: ActorHandle, road: Road) -> None:
+def test_large_arguments_and_answers(service: ActorService, actor: ActorHandle, requests: RequestFaults) -> None:
     large = "x" * (2 * wire.INLINE_BYTES)
     call = actor.add.remote(large)
     (sent,) = service.sent(1)
@@ -176,12 +187,12 @@ def test_large_arguments_and_answers(service: ActorService, actor: ActorHandle, 
 
 
 def test_an_upload_that_is_refused_is_the_end_of_that_call_only(
-    service: ActorService, actor: ActorHandle, road: Road
+    service: ActorService, actor: ActorHandle, requests: RequestFaults
 ) -> None:
     async def full(_: Callable[[], Awaitable[Any]]) -> Any:
         raise StoreFullError("there is no room")
 
-    road.once("/api/v1/blobs/", full)
+    requests.once("/api/v1/blobs/", full)
     large, small = actor.add.remote("x" * (2 * wire.INLINE_BYTES)), actor.add.remote(1)
     assert service.sent(1)[0].task_id == small.id
     with pytest.raises(StoreFullError, match="no room"):
@@ -189,7 +200,7 @@ def test_an_upload_that_is_refused_is_the_end_of_that_call_only(
 
 
 def test_what_the_service_forgot_is_sent_again_and_nothing_overtakes_it(
-    service: ActorService, actor: ActorHandle, road: Road
+    service: ActorService, actor: ActorHandle, requests: RequestFaults
 ) -> None:
     large = "x" * (2 * wire.INLINE_BYTES)
     done = actor.add.remote(large)
@@ -198,10 +209,10 @@ def test_what_the_service_forgot_is_sent_again_and_nothing_overtakes_it(
     done.result(60)
     store = service.plane.store
     forgotten = store.blob
-    (digest,) = [path.rpartition("/")[2] for method, path, _ in road.seen if method == "PUT"]
+    (digest,) = [path.rpartition("/")[2] for method, path, _ in requests.seen if method == "PUT"]
 
     def blob(name: str) -> bytes | None:
-        if name == digest and sum(1 for method, _, _ in road.seen if method == "PUT") == 1:
+        if name == digest and sum(1 for method, _, _ in requests.seen if method == "PUT") == 1:
             return None
         return forgotten(name)
 
@@ -211,14 +222,18 @@ def test_what_the_service_forgot_is_sent_again_and_nothing_overtakes_it(
 
 
 def test_a_batch_is_no_larger_than_the_service_takes(
-    scheduler: UnifiedScheduler, service: ActorService, actor: ActorHandle, road: Road, monkeypatch: pytest.MonkeyPatch
+    scheduler: UnifiedScheduler,
+    service: ActorService,
+    actor: ActorHandle,
+    requests: RequestFaults,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(remote_calls, "MOST_BYTES", 100_000)
     values = [scheduler.put(bytes([number]) * 30_000) for number in range(20)]
     for value in values:
         actor.add.remote(value)
     service.sent(20)
-    assert max(map(len, road.posts())) <= 4
+    assert max(map(len, requests.posts())) <= 4
 
 
 def test_the_failure_of_an_argument(service: ActorService, actor: ActorHandle) -> None:

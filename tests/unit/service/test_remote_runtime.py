@@ -216,8 +216,10 @@ def test_a_task_and_a_job_cannot_have_one_id(scheduler: UnifiedScheduler, servic
     assert task.result(60) == 3
 
 
-def test_a_job_that_can_never_run_is_told_by_its_submission(scheduler: UnifiedScheduler, service: HttpService) -> None:
-    """Every time, however late the news of its end comes."""
+def test_the_submission_of_a_job_that_can_never_run_reports_it(
+    scheduler: UnifiedScheduler, service: HttpService
+) -> None:
+    """Every time, however late the report of its end comes."""
     until(lambda: service.get("/api/v1/clusters/mac")["state"] == "UP")
     for _ in range(20):
         with pytest.raises(NoFeasibleClusterError, match="No cluster can ever run"):
@@ -334,7 +336,7 @@ def test_shutdown_with_drain_waits(service: HttpService) -> None:
     assert handles[7].result() == 8
 
 
-def test_nobody_there_is_a_sentence_within_seconds() -> None:
+def test_no_server_is_reported_within_seconds() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         scheduler = UnifiedScheduler(address=f"http://127.0.0.1:{free.getsockname()[1]}")

@@ -62,8 +62,8 @@ def test_the_submission_interval_outlives_a_restart_also_when_what_was_sent_is_o
         sent_at = next(step.at for step in plane.store.steps("first") if step.state is TaskState.DISPATCHING)
         plane.restart()
         until(lambda: plane.runtime.machine.view("mac", plane.runtime.clock.now()).has_snapshot)
-        story = plane.runtime.run(plane.runtime.explanation_of("waits"))
-        assert (story["state"], story["code"]) == ("QUEUED", "SUBMISSION_INTERVAL")
+        explanation = plane.runtime.run(plane.runtime.explanation_of("waits"))
+        assert (explanation["state"], explanation["code"]) == ("QUEUED", "SUBMISSION_INTERVAL")
         view = plane.runtime.machine.view("mac", plane.runtime.clock.now())
         assert view.next_submission_at == pytest.approx(sent_at + 40.0)
         assert plane.placed == []
@@ -225,7 +225,7 @@ def test_the_value_of_an_item_that_nobody_knows_is_refused(plane: ServicePlane) 
     assert plane.taken(a_task("t")).id == "t"
 
 
-def test_an_answer_that_was_written_counts_although_nobody_had_time_to_say_so(tmp_path: Path) -> None:
+def test_an_answer_that_was_written_counts_although_it_was_not_confirmed(tmp_path: Path) -> None:
     """Its agent may have forgotten it: without this the work would be done again."""
     with ServicePlane(tmp_path / "state") as plane:
         running(plane.taken(a_task("t")))

@@ -31,15 +31,15 @@ class Service:
         self.blobs: dict[str, bytes] = {}
         self.forgotten: set[str] = set()
 
-    async def ask(self, method: str, path: str, said: Mapping[str, Any], **_: object) -> Any:
+    async def ask(self, method: str, path: str, output: Mapping[str, Any], **_: object) -> Any:
         assert (method, path) == ("POST", "/api/v1/wait")
-        self.asked.append(said)
+        self.asked.append(output)
         while not self.answers:
             await asyncio.sleep(0.001)
         answer = self.answers.popleft()
         if isinstance(answer, Exception):
             raise answer
-        return {"mailbox": said["mailbox"] or "first", "items": [], "problems": {}, **answer}
+        return {"mailbox": output["mailbox"] or "first", "items": [], "problems": {}, **answer}
 
     async def fetch(self, path: str) -> bytes:
         digest = path.rpartition("/")[2]
@@ -128,7 +128,7 @@ async def test_also_when_something_was_named_in_that_very_question(client: Clien
     assert "b" in (await client.until_asked(2))["add"]
 
 
-async def test_an_end_is_heard_once_and_said_to_be_heard(client: Client) -> None:
+async def test_an_end_is_received_once_and_acknowledged(client: Client) -> None:
     client.inbound.begin()
     client.service.answers += [{"items": [ended("a")]}, {"items": [ended("a"), ended("b")]}]
     assert (await client.until_asked(2))["heard"] == ["a"]
@@ -141,7 +141,7 @@ async def test_an_end_is_heard_once_and_said_to_be_heard(client: Client) -> None
     assert client.service.asked[-1]["heard"] == ["a", "b"]
 
 
-async def test_a_large_value_is_fetched_and_until_it_can_be_the_end_is_not_heard(client: Client) -> None:
+async def test_a_large_value_is_fetched_before_the_end_is_acknowledged(client: Client) -> None:
     large = b"x" * 100_000
     client.inbound.begin()
     client.service.answers.append({"items": [ended("a", large)]})
@@ -173,7 +173,7 @@ async def test_steps_only_go_forward(client: Client) -> None:
     assert (item.state, item.attempt, item.cluster) == (TaskState.RUNNING, 1, "mac")
 
 
-async def test_what_nobody_knows_there_is_told_with_its_reason(client: Client) -> None:
+async def test_what_is_unknown_there_is_reported_with_its_reason(client: Client) -> None:
     client.inbound.begin()
     client.service.answers.append({"problems": {"a": {"error": "UnknownItemError", "message": "never heard of it"}}})
     await client.until_asked(2)
@@ -193,9 +193,9 @@ async def test_a_refusal_is_not_the_end_of_asking(client: Client) -> None:
     await eventually(lambda: client.over)
 
 
-async def test_what_cannot_be_understood_stops_nobody_from_hearing_the_rest(client: Client) -> None:
+async def test_a_malformed_answer_does_not_block_the_rest(client: Client) -> None:
     client.inbound.begin()
     strange = {**ended("a"), "outcome": {"completion": {"state": "ODD"}, "result": None, "origin": None}}
     client.service.answers.append({"items": [strange, ended("b")]})
-    heard = (await client.until_asked(2))["heard"]
-    assert (heard, set(client.over)) == (["b"], {"b"})
+    received = (await client.until_asked(2))["heard"]
+    assert (received, set(client.over)) == (["b"], {"b"})

@@ -92,8 +92,8 @@ def test_of_many_who_repeat_it_at_once_one_does(service: HttpService) -> None:
 
 def test_only_a_retry_says_what_it_repeats(service: HttpService) -> None:
     failed(service, "t")
-    said = {**a_task("other").to_dict(), "repeats": "t"}
-    status, answer = service.ask("POST", "/api/v1/items", {**body(a_task("other")), "task": said})
+    output = {**a_task("other").to_dict(), "repeats": "t"}
+    status, answer = service.ask("POST", "/api/v1/items", {**body(a_task("other")), "task": output})
     assert (status, "repeats" in answer["message"]) == (422, True)
 
 
@@ -149,7 +149,7 @@ def test_what_was_forgotten_is_refused_with_a_sentence(service: HttpService) -> 
     assert service.ask("POST", "/api/v1/items/nobody/retry", {})[0] == 404
 
 
-def test_a_submitter_repeats_only_its_own_and_finds_nobody_elses(tmp_path: Path) -> None:
+def test_a_submitter_repeats_only_its_own_items_and_finds_no_others(tmp_path: Path) -> None:
     with HttpService(tmp_path, auth="token") as service:
         ann, bob = (service.token_for(name, Role.SUBMITTER) for name in ("ann", "bob"))
         for name, token in (("anns", ann), ("bobs", bob)):
@@ -174,14 +174,14 @@ def test_what_is_repeated_has_its_secrets(service: HttpService) -> None:
 # ---- keys and ids
 
 
-def keyed(service: HttpService, path: str, said: object, key: str) -> tuple[int, Any]:
-    return service.ask("POST", path, said, headers={"Idempotency-Key": key})
+def keyed(service: HttpService, path: str, output: object, key: str) -> tuple[int, Any]:
+    return service.ask("POST", path, output, headers={"Idempotency-Key": key})
 
 
 JOB = {"kind": "job", "name": "nightly", "job": {"entrypoint": "python train.py"}}
 
 
-def test_whoever_gives_no_id_is_given_one(service: HttpService) -> None:
+def test_a_client_without_an_id_gets_one(service: HttpService) -> None:
     one, two = (service.post("/api/v1/items", {"task": JOB})["id"] for _ in range(2))
     assert one != two
     assert one.startswith("job-")
@@ -211,10 +211,10 @@ def test_a_key_for_something_else_is_refused(service: HttpService) -> None:
 
 
 def test_of_a_batch_each_has_a_key_of_its_own(service: HttpService) -> None:
-    said = {"items": [{"task": JOB}, {"task": JOB}, {"task": {**JOB, "idempotency_key": "mine"}}]}
-    first = [one["id"] for one in keyed(service, "/api/v1/items/batch", said, "monday")[1]["items"]]
+    output = {"items": [{"task": JOB}, {"task": JOB}, {"task": {**JOB, "idempotency_key": "mine"}}]}
+    first = [one["id"] for one in keyed(service, "/api/v1/items/batch", output, "monday")[1]["items"]]
     assert len(set(first)) == 3
-    assert [one["id"] for one in keyed(service, "/api/v1/items/batch", said, "monday")[1]["items"]] == first
+    assert [one["id"] for one in keyed(service, "/api/v1/items/batch", output, "monday")[1]["items"]] == first
 
 
 def test_a_retry_with_a_key_happens_once(service: HttpService) -> None:
@@ -256,11 +256,11 @@ def test_retries_with_one_key_that_come_at_once_are_one(service: HttpService, mo
 
     monkeypatch.setattr(payloads, "missing", missing)
     with ThreadPoolExecutor(4) as threads:
-        said = {"anyway": True}  # else they come one after the other
-        asked = [threads.submit(keyed, service, "/api/v1/items/t/retry", said, "again") for _ in range(4)]
+        output = {"anyway": True}  # else they come one after the other
+        asked = [threads.submit(keyed, service, "/api/v1/items/t/retry", output, "again") for _ in range(4)]
         answers = [one.result(30) for one in asked]
     assert [status for status, _ in answers] == [200] * 4
-    assert {told["id"] for _, told in answers} == set(service.get("/api/v1/items/t")["repeated_by"])
+    assert {reported["id"] for _, reported in answers} == set(service.get("/api/v1/items/t")["repeated_by"])
     assert len(service.get("/api/v1/items/t")["repeated_by"]) == 1
     assert there == 4
 
@@ -276,7 +276,7 @@ def test_a_submission_without_a_payload_says_so(service: HttpService) -> None:
 @pytest.mark.parametrize("new", ["last", "all", "..", "a/b", ""])
 def test_an_id_that_nothing_may_have_is_refused_with_all_that_is_wrong(service: HttpService, new: str) -> None:
     failed(service, "t1")
-    status, said = service.ask("POST", "/api/v1/items/t1/retry", {"id": new})
+    status, output = service.ask("POST", "/api/v1/items/t1/retry", {"id": new})
     assert status == 422
-    assert said["next_step"] == f"give {ID.words}"
+    assert output["next_step"] == f"give {ID.words}"
     assert "nor all or last, which commands use" in ID.words

@@ -1,4 +1,4 @@
-"""Whoever waits or listens with a token that is no longer valid is told so, at once."""
+"""A client that waits or listens with a token that is no longer valid gets an error at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_also_those_that_are_awaited(service: HttpService) -> None:
 
 
 def test_they_end_when_it_expires(service: HttpService) -> None:
-    token = service.token_for("ann", Role.SUBMITTER, expires_at=time.time() + 4)
+    token = service.token_for("ann", Role.SUBMITTER, expires_at=time.time() + 2)
     with UnifiedScheduler(address=service.address, token=token) as scheduler, scheduler.events() as events:
         began = time.monotonic()
         with pytest.raises(NotAllowedError, match="rejects the token"):
@@ -56,7 +56,7 @@ def test_they_end_when_it_expires(service: HttpService) -> None:
         assert time.monotonic() - began < 15
 
 
-def test_callbacks_are_not_called_any_more_and_that_is_said(
+def test_callbacks_are_not_called_any_more_and_that_is_reported(
     service: HttpService, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = service.token_for("ann", Role.SUBMITTER)
@@ -70,8 +70,8 @@ def test_callbacks_are_not_called_any_more_and_that_is_said(
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
-def test_whoever_waits_for_a_result_is_told_at_once(service: HttpService, how: str) -> None:
-    values: dict[str, Any] = {"expires_at": time.time() + 5} if how == "expired" else {}
+def test_a_caller_that_waits_for_a_result_is_notified_at_once(service: HttpService, how: str) -> None:
+    values: dict[str, Any] = {"expires_at": time.time() + 2.5} if how == "expired" else {}
     token = service.token_for("ann", Role.SUBMITTER, **values)
     with UnifiedScheduler(address=service.address, token=token) as scheduler:
         handle = scheduler.submit_task_async(int)

@@ -26,11 +26,11 @@ from tests.unit.service.service_plane import BLOBS, F, ServicePlane, a_job, a_ta
 
 class Example(NamedTuple):
     """How a route is asked. ``of`` is the kind of item that it is about, whose id stands for ``{id}`` in ``path`` and
-    ``said``. ``others``: what a submitter is told of somebody else's, as of an unknown one; 200 where
+    ``body``. ``others``: the status for another user's item, as for an unknown one; 200 where
     the answer itself says no."""
 
     path: str
-    said: Any = None
+    body: Any = None
     of: str | None = None
     others: int = 404
 
@@ -128,13 +128,13 @@ class Matrix(ActorService):
         name = f"m{next(self._numbers)}"
         wanted = {"task": lambda: a_task(name, 0, start_after=5e9), "job": lambda: a_job(name, start_after=5e9)}
         task = wanted.get(kind, lambda: an_actor(name, {"public_name": name}))()
-        status, said = self.ask("POST", "/api/v1/items", body(task), token=self.tokens["own"])
-        assert status == 200, said
+        status, output = self.ask("POST", "/api/v1/items", body(task), token=self.tokens["own"])
+        assert status == 200, output
         if kind == "call":
             blobs = wire.bytes_to_wire({digest_of(ARGUMENTS): ARGUMENTS})
             calls = {"client": "me", "calls": [a_call(f"call-{name}", name)], "blobs": blobs}
-            told = self.ask("POST", "/api/v1/calls", calls, token=self.tokens["own"])[1]
-            assert told["calls"] == [{"id": f"call-{name}"}], told
+            reported = self.ask("POST", "/api/v1/calls", calls, token=self.tokens["own"])[1]
+            assert reported["calls"] == [{"id": f"call-{name}"}], reported
         return name
 
 
@@ -170,7 +170,7 @@ def test_every_route_has_an_example_here() -> None:
 
 
 def expected(rule: Rule, caller: str, example: Example) -> int:
-    """200 stands for everything that is neither 401 nor 403: whoever is let in may still ask for nonsense."""
+    """200 stands for everything that is neither 401 nor 403: a request that is let in may still be nonsense."""
     if rule is Rule.OPEN:
         return 200
     if caller in ("nobody", "bad", "expired"):
@@ -186,31 +186,31 @@ def expected(rule: Rule, caller: str, example: Example) -> int:
 def test_who_is_let_in(service: Matrix, route: str, caller: str) -> None:
     example, rule = EXAMPLES[route], Rule(ROUTES[route] or "")
     name = "" if example.of is None else service.item(example.of)
-    status, said = service.ask(
+    status, output = service.ask(
         route.split(maxsplit=1)[0],
         example.path.replace("{id}", name),
-        None if isinstance(example.said, bytes) else _with(example.said, name),
-        data=example.said if isinstance(example.said, bytes) else None,
+        None if isinstance(example.body, bytes) else _with(example.body, name),
+        data=example.body if isinstance(example.body, bytes) else None,
         token=service.tokens[caller],
     )
     wanted = expected(rule, caller, example)
-    assert (status if status in (401, 403) or wanted == 404 else 200) == wanted, said
-    assert status < 500, said
+    assert (status if status in (401, 403) or wanted == 404 else 200) == wanted, output
+    assert status < 500, output
     if status in (401, 403):
-        assert said["error"] == "NotAllowedError"
-        assert said["next_step"]
-        assert not any(token and token.rpartition("_")[2] in str(said) for token in service.tokens.values())
+        assert output["error"] == "NotAllowedError"
+        assert output["next_step"]
+        assert not any(token and token.rpartition("_")[2] in str(output) for token in service.tokens.values())
     if caller == "other" and wanted == 200 and example.of is not None:
         no = ("does not belong to other", "'status': 404", "UnknownItemError", "{'id': 'call-")
-        assert any(one in str(said) for one in no), "the answer itself says no"
+        assert any(one in str(output) for one in no), "the answer itself says no"
 
 
-def _with(said: Any, name: str) -> Any:
-    if isinstance(said, str):
-        return said.replace("{id}", name)
-    if isinstance(said, dict):
-        return {key: _with(value, name) for key, value in said.items()}
-    return [_with(one, name) for one in said] if isinstance(said, (list, tuple)) else said
+def _with(output: Any, name: str) -> Any:
+    if isinstance(output, str):
+        return output.replace("{id}", name)
+    if isinstance(output, dict):
+        return {key: _with(value, name) for key, value in output.items()}
+    return [_with(one, name) for one in output] if isinstance(output, (list, tuple)) else output
 
 
 def test_nothing_was_run_for_who_may_not(service: Matrix) -> None:

@@ -131,7 +131,7 @@ def test_what_is_not_safe_is_asked_once(service: HttpService, scheduler: Unified
 
 
 @pytest.mark.parametrize("how", ["result", "get", "wait", "exception"])
-def test_whoever_waits_hears_of_an_end_after_a_restart_in_the_middle(
+def test_a_waiting_client_receives_an_end_after_a_restart_in_the_middle(
     how: str, service: HttpService, scheduler: UnifiedScheduler
 ) -> None:
     one = running(scheduler.submit_task_async(len, ("a",)))
@@ -141,8 +141,8 @@ def test_whoever_waits_hears_of_an_end_after_a_restart_in_the_middle(
         "wait": lambda: scheduler.wait([one], timeout=60)[0][0].result(0),
         "exception": lambda: one.exception(60) or one.result(0),
     }
-    told: list[object] = []
-    waiting = threading.Thread(target=lambda: told.append(verbs[how]()))
+    reported: list[object] = []
+    waiting = threading.Thread(target=lambda: reported.append(verbs[how]()))
     waiting.start()
     service.stop()
     waiting.join(0.3)
@@ -151,7 +151,7 @@ def test_whoever_waits_hears_of_an_end_after_a_restart_in_the_middle(
     until(lambda: service.plane.adopted)
     finish(service, one, 42)
     waiting.join(30)
-    assert told == [42]
+    assert reported == [42]
 
 
 async def test_coroutines_do_so_too(service: HttpService, scheduler: UnifiedScheduler) -> None:

@@ -1,4 +1,4 @@
-"""A secret that is submitted reaches its cluster, and is told nowhere else: no store, log, answer or error has it."""
+"""A submitted secret reaches its cluster and nothing else: no store, log, answer or error has it."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ def kept(service: HttpService) -> bytes:
 
 def every_answer(service: HttpService, ids: dict[str, str]) -> str:
     """Of each route that can be asked with GET, of each of these items, and of waiting for them."""
-    told = [json.dumps(service.app.openapi())]
+    reported = [json.dumps(service.app.openapi())]
     for route, example in EXAMPLES.items():
         verb, _, _ = route.partition(" ")
         for kind, name in ids.items():
             if verb == "GET" and example.of in (None, kind):
-                told.append(str(service.ask("GET", example.path.replace("{id}", name))))
-    told.append(str(service.ask("POST", "/api/v1/wait", {"client": "c", "add": list(ids.values()), "timeout": 0})))
-    return "\n".join(told)
+                reported.append(str(service.ask("GET", example.path.replace("{id}", name))))
+    reported.append(str(service.ask("POST", "/api/v1/wait", {"client": "c", "add": list(ids.values()), "timeout": 0})))
+    return "\n".join(reported)
 
 
 def test_the_canary(service: HttpService, caplog: pytest.LogCaptureFixture) -> None:
     runtime = service.plane.runtime
     with caplog.at_level(logging.DEBUG):
-        told = [
+        reported = [
             service.post("/api/v1/items", body(a_task("t", runtime_env=ENV))),
             service.post("/api/v1/items", body(a_secret_job("j"))),
             service.post("/api/v1/items/batch", {"items": [{"task": a_secret_job("j2").to_dict()}]}),
@@ -108,7 +108,7 @@ def test_the_canary(service: HttpService, caplog: pytest.LogCaptureFixture) -> N
         until(lambda: service.get("/api/v1/items/j")["state"] == "CANCELLED")
         service.restart()
         over = every_answer(service, ids)
-    assert CANARY not in str(told) + before + after + over
+    assert CANARY not in str(reported) + before + after + over
     assert CANARY.encode() not in kept(service)
     assert CANARY not in caplog.text
     assert (service.plane.folder / "secret.key").read_bytes()
@@ -118,17 +118,17 @@ def test_the_canary(service: HttpService, caplog: pytest.LogCaptureFixture) -> N
 def test_a_password_in_json_in_an_entrypoint(service: HttpService, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         service.post("/api/v1/items", body(a_job_with_json("j")))
-        told = every_answer(service, {"job": "j"})
+        reported = every_answer(service, {"job": "j"})
         service.restart()
-        told += every_answer(service, {"job": "j"})
+        reported += every_answer(service, {"job": "j"})
     assert service.plane.runtime.machine.record("j").task.job == JobDescription(IN_JSON)
-    assert "max_tokens" in told
-    assert CANARY not in told + caplog.text
+    assert "max_tokens" in reported
+    assert CANARY not in reported + caplog.text
     assert CANARY.encode() not in kept(service)
 
 
 @pytest.mark.parametrize("reason", [f"password={CANARY}", f"a note\nauth={CANARY}", f"--token '{CANARY}'"])
-def test_a_reason_is_masked_where_actions_are_told(
+def test_a_reason_is_masked_where_actions_are_recorded(
     service: HttpService, caplog: pytest.LogCaptureFixture, reason: str
 ) -> None:
     service.post("/api/v1/items", body(a_task("t", start_after=5e9, owner="ann")))
@@ -140,7 +140,7 @@ def test_a_reason_is_masked_where_actions_are_told(
     assert {one["action"] for one in actions} == {"pause", "cancel"}
     assert all(MASKED in one["details"]["reason"] for one in actions)
     assert CANARY not in str(actions)
-    assert CANARY not in caplog.text, "nor in what is told of the item's end"
+    assert CANARY not in caplog.text, "nor in the report of the item's end"
     assert CANARY not in str(service.get("/api/v1/items/t")) + str(service.get("/api/v1/owners"))
     notes = [one.entry for one in service.plane.store.events_after(0, 1000) if isinstance(one.entry, OperationRecord)]
     assert not any(CANARY.encode() in note.document for note in notes)
@@ -162,12 +162,12 @@ class Talkative(Dashboard):
         return f"Running entrypoint for job {ray_id}: {FAILING}\n"
 
 
-def test_what_a_cluster_says_of_a_job_tells_no_secret(
+def test_what_a_cluster_reports_of_a_job_reveals_no_secret(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray writes the whole command line into the log of a job, and the end of that log into how it failed."""
     line = f"Running entrypoint for job x: {FAILING}\n"
-    said = f"Job entrypoint command failed with exit code 3, last logs:\n{line}"
+    output = f"Job entrypoint command failed with exit code 3, last logs:\n{line}"
     dashboard = Talkative()
     with HttpService(tmp_path / "state", auth="token", kept_finished=1) as service, caplog.at_level(logging.DEBUG):
         plane, runtime = service.plane, service.plane.runtime
@@ -177,27 +177,27 @@ def test_what_a_cluster_says_of_a_job_tells_no_secret(
             service.post("/api/v1/items", body(job))
         until(lambda: service.get("/api/v1/items/k")["state"] == "RUNNING")
         dashboard.pieces[runtime.jobs.ray_id("j", 1)] = [line[:70], line[70:75], line[75:]]
-        failed = AttemptFinished("j", 1, "failed", FailureClass.USER, "JobFailed", "JOB_FAILED", sentence=said)
+        failed = AttemptFinished("j", 1, "failed", FailureClass.USER, "JobFailed", "JOB_FAILED", sentence=output)
         runtime.call_and_wait(lambda: plane.post(failed))
         until(lambda: service.get("/api/v1/items/j")["state"] == "FAILED")
         _, followed = service.ask("GET", "/api/v1/items/j/logs?follow=true")
-        told = every_answer(service, {"job": "j"})
+        reported = every_answer(service, {"job": "j"})
         runtime.call_and_wait(lambda: plane.post(replace(failed, task_id="k")))
         until(lambda: runtime.record("j") is None)
         old = every_answer(service, {"job": "j"}) + every_answer(service, {"job": "k"})
         reader = EventReader(service.port, "/api/v1/events?since=0", {"Authorization": f"Bearer {service.token}"})
         events = str([*reader.until(state="FAILED"), *reader.until(state="FAILED")])
         reader.close()
-        assert "exit code 3" in told
+        assert "exit code 3" in reported
         assert "exit code 3" in old
         assert f"--password={MASKED} --token={MASKED}" in followed.decode()
         for one in ("failing-entry-qqq", "failtok-qqq"):
-            assert one not in told + old + events + followed.decode()
+            assert one not in reported + old + events + followed.decode()
             assert one not in caplog.text
             assert one.encode() not in kept(service)
 
 
-def test_what_a_task_prints_and_says_tells_no_secret(service: HttpService) -> None:
+def test_output_and_messages_of_a_task_reveal_no_secret(service: HttpService) -> None:
     plane = service.plane
     service.post("/api/v1/items", body(a_task("t", runtime_env=ENV)))
     until(lambda: service.get("/api/v1/items/t")["state"] == "RUNNING")
@@ -208,15 +208,15 @@ def test_what_a_task_prints_and_says_tells_no_secret(service: HttpService) -> No
         )
     )
     until(lambda: service.get("/api/v1/items/t")["state"] == "FAILED")
-    told = every_answer(service, {"task": "t"})
+    reported = every_answer(service, {"task": "t"})
     service.restart()
-    told += every_answer(service, {"task": "t"})
-    assert "I have " in told
-    assert CANARY not in told
+    reported += every_answer(service, {"task": "t"})
+    assert "I have " in reported
+    assert CANARY not in reported
     assert CANARY.encode() not in kept(service)
 
 
-def test_tokens_and_environments_of_clusters_are_not_told(
+def test_tokens_and_environments_of_clusters_are_not_shown(
     service: HttpService, caplog: pytest.LogCaptureFixture
 ) -> None:
     mac = ClusterConfig(name="mac", dashboard="http://127.0.0.1:9", auth_token=SecretStr(CANARY), runtime_env=ENV)
@@ -224,8 +224,8 @@ def test_tokens_and_environments_of_clusters_are_not_told(
     with caplog.at_level(logging.DEBUG):
         service.restart()
         service.post("/api/v1/items", body(a_task("t")))
-        told = every_answer(service, {"task": "t"})
-    assert CANARY not in told + caplog.text
+        reported = every_answer(service, {"task": "t"})
+    assert CANARY not in reported + caplog.text
     assert CANARY.encode() not in kept(service)
 
 
@@ -245,9 +245,9 @@ def test_tokens_and_environments_of_clusters_are_not_told(
 )
 def test_errors_do_not_say_it_again(service: HttpService, wrong: dict[str, Any]) -> None:
     task = {"id": "x", "kind": "job", "name": "x", "job": {"entrypoint": "x"}, **wrong}
-    status, said = service.ask("POST", "/api/v1/items", {"task": task})
+    status, output = service.ask("POST", "/api/v1/items", {"task": task})
     assert status == 422
-    assert CANARY not in str(said)
+    assert CANARY not in str(output)
 
 
 def test_what_is_no_secret_needs_no_key(service: HttpService) -> None:
@@ -302,7 +302,7 @@ def test_sealed_and_opened(tmp_path: Path) -> None:
         SecretCipher(tmp_path / "secret.key").encrypt(ENV)
 
 
-def test_somebody_elses_mark_in_a_description_means_nothing(service: HttpService) -> None:
+def test_a_mark_in_a_users_description_means_nothing(service: HttpService) -> None:
     env = {"config": {"$sealed": "nonsense"}}
     service.post("/api/v1/items", body(a_task("t", start_after=5e9, runtime_env=env)))
     service.restart()

@@ -28,16 +28,16 @@ def sample(service: HttpService, minutes: float = 0.0) -> None:
     runtime.call_and_wait(lambda: service.app.state.series.sample(runtime.clock.now() + 60 * minutes))
 
 
-def test_load_and_queue_are_told_by_the_minute(service: HttpService) -> None:
+def test_load_and_queue_are_published_every_minute(service: HttpService) -> None:
     service.fill()
     sample(service)
-    said = service.get("/api/v1/series?hours=0.1")
-    assert (said["every_s"], len(said["at"])) == (60, 6)
-    assert said["at"][-1] % 60 == 0
-    assert (said["queues"]["task"][-1], said["running"][-1]) == (1, 1)
-    mac = said["clusters"]["mac"]
+    output = service.get("/api/v1/series?hours=0.1")
+    assert (output["every_s"], len(output["at"])) == (60, 6)
+    assert output["at"][-1] % 60 == 0
+    assert (output["queues"]["task"][-1], output["running"][-1]) == (1, 1)
+    mac = output["clusters"]["mac"]
     assert (mac["items"][-1], mac["up"][-1], mac["cpu"][-1], mac["gpu"][-1]) == (1, 1, 1.0, None)
-    assert said["running"][0] is None
+    assert output["running"][0] is None
     assert len(service.get("/api/v1/series?hours=24")["at"]) == 24 * 60
 
 
@@ -92,9 +92,9 @@ def test_a_point_holds_until_the_next_or_until_its_process_ended() -> None:
         Point(12, {"task": 2}, 2, {}),
         Point(16, {"job": 3}, 3, {}, True),
     ]
-    said = table(points, 8, 18)
-    assert said["running"] == [None, None, 1, 1, 2, None, None, None, 3, 3, 3]
-    assert said["queues"]["job"] == [None, None, 0, 0, 0, None, None, None, 3, 3, 3]
-    assert said["clusters"]["a"]["cpu"][:5] == [None, None, 0.5, 0.5, None]
+    output = table(points, 8, 18)
+    assert output["running"] == [None, None, 1, 1, 2, None, None, None, 3, 3, 3]
+    assert output["queues"]["job"] == [None, None, 0, 0, 0, None, None, None, 3, 3, 3]
+    assert output["clusters"]["a"]["cpu"][:5] == [None, None, 0.5, 0.5, None]
     assert table([], 1, 2)["running"] == [None, None]
     assert table(points, 11, 11)["running"] == [1]

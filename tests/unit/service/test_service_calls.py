@@ -1,4 +1,4 @@
-"""Calls of actors' methods, as a service takes them from whoever sends some."""
+"""Calls of actors' methods, as a service takes them from any sender."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_same_id_again_is_the_same_call(service: ActorService) -> None:
     assert service.call("c", "a") == service.call("c", "a") == {"id": "c"}
     assert service.call("c", "a", first=False) == {"id": "c"}
     service.answer("c", 5)
-    until(lambda: service.news()["items"])
+    until(lambda: service.changes()["items"])
     assert service.call("c", "a", first=False) == {"id": "c"}, "it is in the mailbox until it was heard of"
     assert len(service.sent(1)) == 1
     assert service.link.adopted_methods == []
@@ -109,12 +109,12 @@ def test_asked_for_twice_at_the_same_time_it_is_answered_once(service: ActorServ
     until(lambda: service.link.adopted_methods)
     assert len(service.link.adopted_methods) == 1
     service.answer("c", 5)
-    (told,) = service.news()["items"]
-    assert told["outcome"]["completion"]["state"] == "SUCCEEDED"
+    (reported,) = service.changes()["items"]
+    assert reported["outcome"]["completion"]["state"] == "SUCCEEDED"
 
 
 def test_a_call_of_an_older_mailbox_is_asked_for_and_not_passed_on(service: ActorService) -> None:
-    box = service.news(timeout=0)["mailbox"]
+    box = service.changes(timeout=0)["mailbox"]
     service.call("old", "a", first=False, mailbox="another")
     service.call("new", "a", first=False, mailbox=box)
     assert [call.task_id for call in service.sent(1)] == ["new"]
@@ -148,7 +148,7 @@ def test_nothing_overtakes_a_call_whose_arguments_are_missing(service: ActorServ
 # ---- whom they are for
 
 
-def test_nobody_and_somebody_who_is_no_actor(service: ActorService) -> None:
+def test_unknown_ids_and_ids_of_other_kinds(service: ActorService) -> None:
     service.submit("t")
     service.plane.taken(a_gang("tasks", "task"))
     for whom in ("nobody", "t", "tasks", "tasks.0", "a.0", "tasks.9", f"tasks.{'9' * 5000}"):
@@ -162,12 +162,12 @@ def test_members_of_a_gang(service: ActorService) -> None:
     for number in range(20):
         assert "problem" not in service.call(f"c{number}", f"pair.{number % 2}", objects=["actor:pair.1"])
     until(lambda: len(service.link.calls) == 20)
-    assert len(gang._step_watchers or ()) <= before + 2, "each call leaves somebody who watches the gang"
+    assert len(gang._step_watchers or ()) <= before + 2, "each call leaves a watcher of the gang"
     service.post("/api/v1/items/pair/cancel", {"force": True})
     until(gang.done)
     for number in range(2):
         service.call(f"late{number}", f"pair.{number}")
-        (late,) = [one for one in service.news()["items"] if one["id"] == f"late{number}"]
+        (late,) = [one for one in service.changes()["items"] if one["id"] == f"late{number}"]
         assert late["outcome"]["completion"]["error"] == "ActorDiedError"
 
 
@@ -180,9 +180,9 @@ def test_an_actor_that_is_over(service: ActorService) -> None:
     until(actor.done)
     for number in range(5):
         service.call(f"c{number}", "a")
-    told = {one["id"]: one["outcome"]["completion"]["error"] for one in service.news()["items"]}
-    assert told == {f"c{number}": "ActorDiedError" for number in range(5)}
-    assert len(actor._step_watchers or ()) <= 3, "each call leaves somebody who watches it"
+    reported = {one["id"]: one["outcome"]["completion"]["error"] for one in service.changes()["items"]}
+    assert reported == {f"c{number}": "ActorDiedError" for number in range(5)}
+    assert len(actor._step_watchers or ()) <= 3, "each call leaves a watcher"
 
 
 # ---- asked for by id
@@ -197,8 +197,8 @@ def test_cancel_and_explain_by_id(service: ActorService) -> None:
         "as rmcs explain asks"
     )
     service.post("/api/v1/calls/c/cancel", {})
-    (told,) = service.news()["items"]
-    assert told["state"] == "CANCELLED"
+    (reported,) = service.changes()["items"]
+    assert reported["state"] == "CANCELLED"
     assert service.ask("GET", "/api/v1/calls/c/explain")[0] == 404
     service.post("/api/v1/calls/c/cancel", {})
     service.post("/api/v1/calls/never/cancel", {})
@@ -208,7 +208,7 @@ def test_cancel_and_explain_by_id(service: ActorService) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         {},
         {"client": 5, "calls": []},
@@ -223,8 +223,8 @@ def test_cancel_and_explain_by_id(service: ActorService) -> None:
         [],
     ],
 )
-def test_bodies_that_are_none(service: ActorService, said: object) -> None:
-    status, answer = service.ask("POST", "/api/v1/calls", data=json.dumps(said).encode())
+def test_bodies_that_are_none(service: ActorService, output: object) -> None:
+    status, answer = service.ask("POST", "/api/v1/calls", data=json.dumps(output).encode())
     assert status == 422, answer
     assert answer["detail"]
 
@@ -276,9 +276,9 @@ ACTOR: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in ACTOR.items() for value in values])
 def test_actors_that_are_none(service: ActorService, key: str, value: object) -> None:
-    said = body(an_actor("b"))
-    said["task"]["actor"][key] = value
-    status, answer = service.ask("POST", "/api/v1/items", data=json.dumps(said).encode())
+    output = body(an_actor("b"))
+    output["task"]["actor"][key] = value
+    status, answer = service.ask("POST", "/api/v1/items", data=json.dumps(output).encode())
     assert status == 422, answer
 
 
@@ -296,6 +296,6 @@ def test_questions_that_make_no_sense(service: ActorService) -> None:
 
 
 def test_nobody_waits_for_the_end_of_actors_when_the_service_is_drained(service: ActorService) -> None:
-    said: list[str] = []
-    serve._drain(service.plane.runtime, 30.0, serve._StopSignal(), said.append)
-    assert said == []
+    output: list[str] = []
+    serve._drain(service.plane.runtime, 30.0, serve._StopSignal(), output.append)
+    assert output == []

@@ -68,9 +68,9 @@ def test_nothing_is_answered_before_it_is_durable(tmp_path: Path) -> None:
     with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
         disk.full = True
         answer = plane.runtime.start(plane.runtime.accept([SubmitRequest(a_task("t"))], BLOBS))
-        with pytest.raises(ServiceUnavailableError, match="cannot be written now") as told:
+        with pytest.raises(ServiceUnavailableError, match="cannot be written now") as reported:
             answer.result(20)
-        assert "with the same id" in str(told.value)
+        assert "with the same id" in str(reported.value)
         assert plane.placed == []
         again = plane.runtime.start(plane.runtime.accept([SubmitRequest(a_task("t"))], BLOBS))
         disk.full = False
@@ -97,7 +97,7 @@ def test_an_answer_waits_for_every_item_of_its_batch(tmp_path: Path) -> None:
         disk.full = False
 
 
-def test_a_service_that_cannot_go_on_tells_nobody_that_his_work_failed(tmp_path: Path) -> None:
+def test_a_service_that_cannot_go_on_reports_no_work_as_failed(tmp_path: Path) -> None:
     disk = WatchedDisk()
     with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
         runs = running(plane.taken(a_task("runs")))
@@ -231,11 +231,11 @@ def test_one_that_ended_long_ago_is_read_from_the_store(plane: ServicePlane) -> 
     assert found is not None
     assert value_of(found.outcome) == "value"  # type: ignore[arg-type]
     assert (found.state, found.attempt, found.cluster) == (TaskState.SUCCEEDED, 1, "mac")
-    story = plane.runtime.run(plane.runtime.explanation_of(item_id))
-    assert (story["state"], story["cluster"], story["owner"]) == ("SUCCEEDED", "mac", "ann")
-    assert [step["state"] for step in story["history"]][-1] == "SUCCEEDED"
-    assert len(story["attempts"]) == 1
-    assert story["decision"]["cluster"] == "mac"
+    explanation = plane.runtime.run(plane.runtime.explanation_of(item_id))
+    assert (explanation["state"], explanation["cluster"], explanation["owner"]) == ("SUCCEEDED", "mac", "ann")
+    assert [step["state"] for step in explanation["history"]][-1] == "SUCCEEDED"
+    assert len(explanation["attempts"]) == 1
+    assert explanation["decision"]["cluster"] == "mac"
 
 
 def test_a_job_that_ended_long_ago_keeps_its_face(plane: ServicePlane) -> None:

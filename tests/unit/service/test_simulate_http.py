@@ -30,14 +30,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
 
 
 def test_a_small_workload_is_simulated(service: HttpService) -> None:
-    said = service.post("/api/v1/simulate", SMALL)
-    assert service.post("/api/v1/simulate", SMALL) == said
-    assert said == simulated_here(service, SMALL)
+    output = service.post("/api/v1/simulate", SMALL)
+    assert service.post("/api/v1/simulate", SMALL) == output
+    assert output == simulated_here(service, SMALL)
     assert service.get("/api/v1/items")["items"] == []
 
 
-def simulated_here(service: HttpService, said: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(simulated(_simulation_request(said, service.plane.runtime))))
+def simulated_here(service: HttpService, output: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(simulated(_simulation_request(output, service.plane.runtime))))
     return found
 
 
@@ -48,7 +48,7 @@ def test_clusters_are_as_large_as_they_were_last_seen(service: HttpService) -> N
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         {},
         {"synthetic": 5},
@@ -65,8 +65,8 @@ def test_clusters_are_as_large_as_they_were_last_seen(service: HttpService) -> N
         {**SMALL, "colour": "red"},
     ],
 )
-def test_what_is_none_or_too_large_is_refused(service: HttpService, said: dict[str, Any]) -> None:
-    status, answer = service.ask("POST", "/api/v1/simulate", said)
+def test_what_is_none_or_too_large_is_refused(service: HttpService, output: dict[str, Any]) -> None:
+    status, answer = service.ask("POST", "/api/v1/simulate", output)
     assert status in (409, 422), answer
     assert answer["next_step"]
 

@@ -43,7 +43,7 @@ def test_the_value_is_not_in_the_record() -> None:
     assert b"secret" not in encode_outcome(CallResult("t", 1, "succeeded", b"secret")).document
 
 
-def test_what_a_later_version_says_beside_is_ignored() -> None:
+def test_unknown_fields_of_a_later_version_are_ignored() -> None:
     stored = encode_outcome(CallResult("t", 1, "succeeded"))
     more = json.dumps({**json.loads(stored.document), "colour": "red", "v": 2}).encode()
     assert decode_result(Outcome("t", 1, more), None) == CallResult("t", 1, "succeeded")
@@ -55,8 +55,8 @@ def stored(state: TaskState, rest: bytes) -> StoredItem:
 
 
 def test_the_last_word_comes_back() -> None:
-    said = {"task_id": "t", "state": "FAILED", "attempt": 2, "cluster": "mac", "error": "X", "message": "m"}
-    found = decode_completion(stored(TaskState.FAILED, json.dumps({"completion": said}).encode()))
+    output = {"task_id": "t", "state": "FAILED", "attempt": 2, "cluster": "mac", "error": "X", "message": "m"}
+    found = decode_completion(stored(TaskState.FAILED, json.dumps({"completion": output}).encode()))
     assert found == Complete("t", TaskState.FAILED, 2, "mac", "X", "m")
     assert found is not None
     assert isinstance(found.state, TaskState)

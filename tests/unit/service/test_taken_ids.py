@@ -65,7 +65,7 @@ def test_a_repeat_with_a_secret_is_the_same_after_a_restart_too(service: HttpSer
     assert (status, "canary" in str(answer)) == (422, False)
 
 
-def test_secrets_are_not_said(service: HttpService) -> None:
+def test_secrets_are_not_printed(service: HttpService) -> None:
     submitted(service, {**JOB, "job": {"entrypoint": "python a.py --password canary1"}})
     status, answer = submitted(service, {**JOB, "job": {"entrypoint": "python b.py --password canary2"}})
     assert (status, "canary" in str(answer)) == (422, False)

@@ -84,8 +84,8 @@ def test_it_expires(store: SqliteStore) -> None:
 
 
 def test_it_is_revoked_at_once_and_for_good(store: SqliteStore) -> None:
-    book, heard = TokenStore(store), list[str]()
-    stop = book.on_revoked(heard.append)
+    book, received = TokenStore(store), list[str]()
+    stop = book.on_revoked(received.append)
     about, text = book.create("alice", [Role.VIEWER])
     other, _ = book.create("alice", [Role.VIEWER])
     book.revoke(about["id"])
@@ -94,7 +94,7 @@ def test_it_is_revoked_at_once_and_for_good(store: SqliteStore) -> None:
     assert TokenStore(store).check(text) is None
     stop()
     book.revoke(other["id"])
-    assert heard == [about["id"]]
+    assert received == [about["id"]]
     with pytest.raises(UnknownItemError, match="no token"):
         book.revoke(about["id"])
 
@@ -141,8 +141,8 @@ def test_a_role_that_there_is_not() -> None:
 
 def test_one_that_cannot_be_read_does_not_stop_the_others(store: SqliteStore) -> None:
     _, text = TokenStore(store).create("alice", [Role.VIEWER])
-    for name, said in {"a": b"nonsense", "b": b"{}", "c": b'{"user": 5, "roles": 7}'}.items():
-        store.write(Change(settings={f"token/{name}": said})).result(60)
+    for name, output in {"a": b"nonsense", "b": b"{}", "c": b'{"user": 5, "roles": 7}'}.items():
+        store.write(Change(settings={f"token/{name}": output})).result(60)
     book = TokenStore(store)
     assert len(book.list()) == 1
     assert isinstance(book.check(text), Caller)
@@ -218,7 +218,7 @@ def test_a_folder_that_cannot_be_written_leaves_no_token_behind(
     assert book.list() == []
 
 
-def test_private_files_are_whole_and_nobody_elses(tmp_path: Path) -> None:
+def test_private_files_are_whole_and_unreadable_for_others(tmp_path: Path) -> None:
     path = tmp_path / "one"
     before = os.umask(0)
     try:
@@ -239,7 +239,7 @@ def test_private_files_are_whole_and_nobody_elses(tmp_path: Path) -> None:
 
 
 class Full:
-    """A store that has no room until it is told."""
+    """A store that has no room until asked."""
 
     def __init__(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full, commit = True, store._writer._commit
@@ -265,13 +265,13 @@ def test_a_revocation_that_cannot_be_written_holds_and_is_written_when_there_is_
     with pytest.raises(ServiceUnavailableError, match="cannot be written"):
         book.create("adam", [Role.SUBMITTER])
     disk.full = False
-    assert book.revoke(about["id"])["id"] == about["id"], "it is said again, and now it is written"
+    assert book.revoke(about["id"])["id"] == about["id"], "it is repeated, and now it is written"
     assert TokenStore(store).check(text) is None
     with pytest.raises(UnknownItemError):
         book.revoke(about["id"])
 
 
-def test_nobody_waits_for_the_disk_to_put_another_one_out(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_eviction_does_not_wait_for_the_disk(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     book = TokenStore(store)
     (one, _), (other, text) = book.create("eve", [Role.VIEWER]), book.create("adam", [Role.VIEWER])
     disk = Full(store, monkeypatch)

@@ -74,7 +74,7 @@ def test_the_setting_tracing_sends_a_trace_of_a_task_that_succeeded(tmp_path: Pa
         time.sleep(0.05)
         succeed(service, "good")
         until(lambda: len(collector.of("good")) == 3)
-        story = service.get("/api/v1/items/good/explain")
+        explanation = service.get("/api/v1/items/good/explain")
         until(lambda: service.plane.runtime.trace_sender.sent == 1)
         metrics = service.ask("GET", "/metrics")[1].decode()
         control_plane = service.plane.runtime.control_plane
@@ -90,16 +90,16 @@ def test_the_setting_tracing_sends_a_trace_of_a_task_that_succeeded(tmp_path: Pa
         "rmcs.owner": "ann",
         "rmcs.cluster": "mac",
         "rmcs.state": "SUCCEEDED",
-        "rmcs.reason": story["code"],
+        "rmcs.reason": explanation["code"],
         "rmcs.attempts": 1,
     }
     assert (whole.parent, whole.error) == ("", None)
     assert wait.parent == attempt.parent == whole.id
     assert attempt.words["rmcs.cluster"] == "mac"
     assert attempt.words["rmcs.attempt"] == 1
-    assert attempt.words["rmcs.fence"] == story["attempts"][0]["fence"] > 0
+    assert attempt.words["rmcs.fence"] == explanation["attempts"][0]["fence"] > 0
     assert [name for name, _ in attempt.moments] == ["DISPATCHING", "RUNNING"]
-    steps = [step["at"] for step in story["history"]]
+    steps = [step["at"] for step in explanation["history"]]
     assert (whole.begun, whole.ended) == pytest.approx((steps[0], steps[-1]), abs=1e-5)
     assert wait.begun == pytest.approx(whole.begun, abs=1e-5)
     assert wait.ended == pytest.approx(attempt.begun, abs=1e-5)
@@ -119,12 +119,12 @@ def test_one_that_fails_after_a_retry(tmp_path: Path, collector: OtlpCollector) 
         wait_for(service, "bad", "RUNNING")
         fail(service, "bad", 2, "the second time")
         until(lambda: len(collector.of("bad")) == 5)
-        story = service.get("/api/v1/items/bad/explain")
+        explanation = service.get("/api/v1/items/bad/explain")
     whole, *_ = collector.of("bad")
     first, second = collector.named("attempt 1")[0], collector.named("attempt 2")[0]
     assert (whole.words["rmcs.state"], whole.words["rmcs.attempts"]) == ("FAILED", 2)
     assert whole.error is not None
-    assert whole.error.startswith(f"{story['code']}: ")
+    assert whole.error.startswith(f"{explanation['code']}: ")
     assert "the second time" in whole.error
     assert first.error is not None
     assert "the first time" in first.error
@@ -165,19 +165,21 @@ def test_a_restart_goes_on_with_the_same_trace(tmp_path: Path, collector: OtlpCo
         before = collector.of("long")[0]
         service.plane.runtime.trace_sender.enqueue_finished([Step("long", 9, TaskState.SUCCEEDED, 1, 0.0, "", "")])
         until(lambda: len(collector.of("long")) == 6)
-        story = service.get("/api/v1/items/long/explain")
+        explanation = service.get("/api/v1/items/long/explain")
     whole = collector.of("long")[0]
-    assert whole.begun == pytest.approx(story["history"][0]["at"], abs=1e-5), "what came before the restart is in it"
+    assert whole.begun == pytest.approx(explanation["history"][0]["at"], abs=1e-5), (
+        "what came before the restart is in it"
+    )
     assert {one.trace for one in collector.of("long")} == {before.trace}
-    assert len({one.id for one in collector.of("long")}) == 3, "told twice, it is the same spans"
+    assert len({one.id for one in collector.of("long")}) == 3, "reported twice, it is the same spans"
 
 
-def test_a_collector_that_is_away_is_said_once_and_harms_nothing(
+def test_an_unreachable_collector_is_reported_once_and_harms_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        port = nobody.getsockname()[1]
+    with socket.socket() as unavailable:
+        unavailable.bind(("127.0.0.1", 0))
+        port = unavailable.getsockname()[1]
     with caplog.at_level(logging.WARNING, ROOT), a_service(tmp_path, f"http://127.0.0.1:{port}") as service:
         for name in ("one", "two"):
             run(service, name)
@@ -193,10 +195,10 @@ def test_a_collector_that_is_away_is_said_once_and_harms_nothing(
             succeed(service, "three")
             until(lambda: len(collector.of("three")) == 3, 60)
             service.stop()
-    said = [one.getMessage() for one in caplog.records if "traces" in one.getMessage()]
-    assert len([one for one in said if "cannot be sent" in one]) == 1, said
-    assert f"http://127.0.0.1:{port}" in said[0]
-    assert "refused" in said[0]
+    output = [one.getMessage() for one in caplog.records if "traces" in one.getMessage()]
+    assert len([one for one in output if "cannot be sent" in one]) == 1, output
+    assert f"http://127.0.0.1:{port}" in output[0]
+    assert "refused" in output[0]
     assert "exporting" not in capfd.readouterr().err
 
 
@@ -321,6 +323,6 @@ def test_a_service_without_the_extra_says_so_and_does_not_start(tmp_path: Path) 
     command = [sys.executable, "-m", "ray_multicluster_scheduler", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
-    said = " ".join(done.stderr.split())
-    assert "pip install 'ray_multicluster_scheduler[otel]'" in said
-    assert "Traceback" not in said
+    output = " ".join(done.stderr.split())
+    assert "pip install 'ray_multicluster_scheduler[otel]'" in output
+    assert "Traceback" not in output

@@ -43,27 +43,27 @@ class Folder:
 
     def rmcs(self, *words: str, program: Sequence[str] = RMCS) -> subprocess.Popen[bytes]:
         command = [sys.executable, *program, *words, "--state", str(self.state)]
-        with open(self.said_in(len(self.processes)), "w") as file:
+        with open(self.log_of(len(self.processes)), "w") as file:
             process = subprocess.Popen(command, cwd=ROOT, stderr=file)
         self.processes.append(process)
         return process
 
-    def said_in(self, number: int) -> Path:
+    def log_of(self, number: int) -> Path:
         return self.config.with_name(f"{number}.log")
 
-    def said(self, process: subprocess.Popen[bytes]) -> str:
+    def output(self, process: subprocess.Popen[bytes]) -> str:
         """All that it said, when it is over."""
         process.wait(60)
-        return self.said_in(self.processes.index(process)).read_text()
+        return self.log_of(self.processes.index(process)).read_text()
 
     def up(self, *words: str, program: Sequence[str] = RMCS) -> tuple[subprocess.Popen[bytes], str]:
         """A service that is ready, and its address."""
         process = self.rmcs("up", "--config", str(self.config), "--port", "0", *words, program=program)
         until(lambda: process.poll() is not None or "address" in (holder(self.state) or {}), 60)
-        said = holder(self.state)
-        assert said is not None, self.said(process)
-        assert said["pid"] == process.pid
-        return process, said["address"]
+        output = holder(self.state)
+        assert output is not None, self.output(process)
+        assert output["pid"] == process.pid
+        return process, output["address"]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -86,37 +86,37 @@ def test_up_and_down_and_up_again(folder: Folder) -> None:
     with urlopen(f"{address}/readyz", timeout=10) as response:
         assert json.load(response) == {"status": "ready"}
     second = folder.rmcs("up", "--config", str(folder.config), "--port", "0")
-    said = folder.said(second)
+    output = folder.output(second)
     assert second.returncode != 0
-    assert str(process.pid) in said
-    assert address in said
-    assert "Traceback" not in said
+    assert str(process.pid) in output
+    assert address in output
+    assert "Traceback" not in output
     down = folder.rmcs("down")
     assert down.wait(60) == 0
     assert process.wait(60) == 0
-    assert "rmcs: stopped; 0 items not over" in folder.said(process)
+    assert "rmcs: stopped; 0 items not over" in folder.output(process)
     assert holder(folder.state) is None
     with urlopen(f"{folder.up()[1]}/healthz", timeout=10) as response:
         assert response.status == 200
 
 
-def test_what_is_hardly_meant_is_said_at_the_start(folder: Folder) -> None:
+def test_doubtful_settings_are_reported_at_the_start(folder: Folder) -> None:
     more = "  - {name: also, dashboard: 'http://127.0.0.1:9', auth_token_path: /nowhere/token}\n"
     folder.config.write_text(CLUSTERS + more)
     process, _ = folder.up()
     process.send_signal(signal.SIGTERM)
-    said = folder.said(process)
-    assert "mac and also are one cluster under several names" in said
-    assert "auth_token_path of cluster also is /nowhere/token, which cannot be read: No such file" in said
+    output = folder.output(process)
+    assert "mac and also are one cluster under several names" in output
+    assert "auth_token_path of cluster also is /nowhere/token, which cannot be read: No such file" in output
 
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load), ("table", str.strip)])
-def test_down_tells_programs_what_it_has_stopped(folder: Folder, form: str, read: Callable[[str], object]) -> None:
+def test_down_reports_what_it_has_stopped_to_programs(folder: Folder, form: str, read: Callable[[str], object]) -> None:
     process, address = folder.up()
     command = [sys.executable, "-m", "ray_multicluster_scheduler", "down", "--state", str(folder.state), "-o", form]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    told = {"state": str(folder.state), "process": process.pid, "address": address}
-    assert read(done.stdout) == (str(folder.state) if form == "table" else told)
+    reported = {"state": str(folder.state), "process": process.pid, "address": address}
+    assert read(done.stdout) == (str(folder.state) if form == "table" else reported)
     assert done.stderr == f"rmcs: the service (process {process.pid}) has stopped\n"
 
 
@@ -145,7 +145,7 @@ with serve._StopSignal() as stop:
 """
 
 
-def test_a_signal_that_comes_just_as_it_is_waited_for_is_heard() -> None:
+def test_a_signal_that_comes_as_the_wait_begins_is_handled() -> None:
     command = [sys.executable, "-c", A_SIGNAL_AT_EVERY_LINE]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "True\n"
@@ -165,7 +165,7 @@ def test_sighup_reads_the_configuration_again(folder: Folder) -> None:
     until(lambda: clusters() == ["mac", "linux"], 30)
     folder.config.write_text("nonsense")
     process.send_signal(signal.SIGHUP)
-    until(lambda: "the configuration was not changed" in folder.said_in(0).read_text(), 30)
+    until(lambda: "the configuration was not changed" in folder.log_of(0).read_text(), 30)
     assert clusters() == ["mac", "linux"]
     process.terminate()
     assert process.wait(30) == 0
@@ -174,26 +174,26 @@ def test_sighup_reads_the_configuration_again(folder: Folder) -> None:
 def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
     process, address = folder.up()
     job = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "start_after": 5e9}
-    said = json.dumps({"task": job}).encode()
-    request = Request(f"{address}/api/v1/items", said, folder.headers)
+    output = json.dumps({"task": job}).encode()
+    request = Request(f"{address}/api/v1/items", output, folder.headers)
     with urlopen(request, timeout=10) as response:
         assert response.status == 200
     first = folder.rmcs("down", "--drain", "600")
-    log = folder.said_in(0)
+    log = folder.log_of(0)
     until(lambda: "draining: 1 items are not over; at most 600 s" in log.read_text(), 30)
     first.send_signal(signal.SIGINT)
     assert first.wait(60) == 130
-    assert "continues to drain, and then stops, within 600 s; see `rmcs status`" in folder.said(first)
+    assert "continues to drain, and then stops, within 600 s; see `rmcs status`" in folder.output(first)
     asked = [sys.executable, "-m", "ray_multicluster_scheduler", "status", "--address", address]
     known = {**os.environ, "RMCS_HOME": str(folder.state)}
     status = subprocess.run(asked, cwd=ROOT, env=known, capture_output=True, text=True, timeout=60, check=True)
     assert status.stdout.splitlines()[1] == "The service is draining and accepts no new work."
     second = folder.rmcs("down", "--drain", "600")
     assert (second.wait(60), process.wait(60)) == (0, 0)
-    said = folder.said(second)
-    assert "the service is draining already; the second request stops it at once" in said
-    assert "waits up to" not in said
-    assert "rmcs: stopped; 1 item not over, which the next start continues" in folder.said(process)
+    output = folder.output(second)
+    assert "the service is draining already; the second request stops it at once" in output
+    assert "waits up to" not in output
+    assert "rmcs: stopped; 1 item not over, which the next start continues" in folder.output(process)
 
 
 def test_a_cluster_that_was_moved_with_a_job_that_is_not_over(folder: Folder) -> None:
@@ -202,12 +202,12 @@ def test_a_cluster_that_was_moved_with_a_job_that_is_not_over(folder: Folder) ->
         running(plane.taken(a_job("j1")))
     folder.config.write_text(CLUSTERS.replace(":9", ":10"))
     refused = folder.rmcs("up", "--config", str(folder.config), "--port", "0")
-    said = folder.said(refused)
+    output = folder.output(refused)
     assert refused.returncode == 2
     assert (
-        "was http://127.0.0.1:9 when the service ran last, and is http://127.0.0.1:10 now, but j1 is not over" in said
+        "was http://127.0.0.1:9 when the service ran last, and is http://127.0.0.1:10 now, but j1 is not over" in output
     )
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     process, _ = folder.up("--moved", "mac")
     process.terminate()
     assert process.wait(30) == 0
@@ -230,7 +230,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_second_order_is_heard_from_when_it_can_be_read_that_it_drains(folder: Folder) -> None:
+def test_a_second_request_counts_once_the_drain_is_announced(folder: Folder) -> None:
     process, address = folder.up(program=["-c", TOLD_AGAIN_AS_SOON_AS_IT_DRAINS])
     job = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "start_after": 5e9}
     request = Request(f"{address}/api/v1/items", json.dumps({"task": job}).encode(), folder.headers)
@@ -238,11 +238,11 @@ def test_a_second_order_is_heard_from_when_it_can_be_read_that_it_drains(folder:
         assert response.status == 200
     folder.rmcs("down", "--drain", "600")
     assert process.wait(60) == 0
-    assert "rmcs: stopped; 1 item not over, which the next start continues" in folder.said(process)
+    assert "rmcs: stopped; 1 item not over, which the next start continues" in folder.output(process)
 
 
 def test_a_stop_request_is_for_one_process_only(tmp_path: Path) -> None:
-    request_stop(tmp_path, os.getpid(), StopRequest(5.0, 7.0))  # before it was there: somebody else with its number
+    request_stop(tmp_path, os.getpid(), StopRequest(5.0, 7.0))  # before it was there: another process with its number
     with StateFolder(tmp_path) as state:
         assert state.stop_request() == StopRequest(None, 0.0)
         request_stop(tmp_path, os.getpid() + 1, StopRequest(5.0, 7.0))
@@ -259,20 +259,20 @@ def test_a_stop_request_is_for_one_process_only(tmp_path: Path) -> None:
             assert state.stop_request() == StopRequest()
 
 
-def test_down_says_for_how_long_what_runs_goes_on(folder: Folder) -> None:
+def test_down_reports_for_how_long_running_work_goes_on(folder: Folder) -> None:
     process, address = folder.up()
     job = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "start_after": 5e9}
     request = Request(f"{address}/api/v1/items", json.dumps({"task": job}).encode(), folder.headers)
     with urlopen(request, timeout=10) as response:
         assert response.status == 200
     assert (folder.rmcs("down", "--away", "600").wait(60), process.wait(60)) == (0, 0)
-    said = folder.said(process)
-    assert "1 item not over, which the next start continues" in said
-    assert "no cluster could extend its lease" in said, "there is no agent anywhere"
+    output = folder.output(process)
+    assert "1 item not over, which the next start continues" in output
+    assert "no cluster could extend its lease" in output, "there is no agent anywhere"
     for option, number in (("--away", "nan"), ("--away", "inf"), ("--drain", "inf")):
         wrong = folder.rmcs("down", option, number)
         assert wrong.wait(60) == 2
-        assert option in folder.said(wrong)
+        assert option in folder.output(wrong)
 
 
 def test_after_a_kill_the_folder_can_be_used_again(folder: Folder) -> None:
@@ -285,19 +285,19 @@ def test_after_a_kill_the_folder_can_be_used_again(folder: Folder) -> None:
 
 def test_there_is_nothing_to_end(folder: Folder) -> None:
     down = folder.rmcs("down")
-    said = folder.said(down)
+    output = folder.output(down)
     assert down.returncode != 0
-    assert "No service runs on" in said
-    assert "Traceback" not in said
+    assert "No service runs on" in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.com", ""])
 def test_nobody_from_outside_is_let_in_without_tls(folder: Folder, host: str) -> None:
     process = folder.rmcs("up", "--config", str(folder.config), "--host", host)
-    said = folder.said(process)
+    output = folder.output(process)
     assert process.returncode == 2
-    assert "cannot listen on" in said
-    assert "without TLS" in said
+    assert "cannot listen on" in output
+    assert "without TLS" in output
     assert not folder.state.exists()
 
 
@@ -309,17 +309,17 @@ def test_its_first_start_makes_a_token_and_without_it_nobody_is_let_in(folder: F
         assert json.load(response)["you"]["roles"] == ["admin", "operator", "submitter", "viewer"]
     token = folder.headers["Authorization"].removeprefix("Bearer ")
     assert folder.rmcs("down").wait(60) == 0
-    said = folder.said(process)
-    assert "has a token for you" in said
-    assert token not in said
+    output = folder.output(process)
+    assert "has a token for you" in output
+    assert token not in output
     process, address = folder.up("--auth", "none")
     with urlopen(f"{address}/api/v1/fleet", timeout=10) as response:
         assert response.status == 200
     process.kill()
-    assert "no token is required (auth: none)" in folder.said(process)
+    assert "no token is required (auth: none)" in folder.output(process)
 
 
-def test_a_port_that_somebody_has_is_a_sentence(folder: Folder, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_a_sentence(folder: Folder, tmp_path: Path) -> None:
     _, address = folder.up()
     with pytest.raises(ConfigurationError, match=r"cannot listen on 127.0.0.1:\d+.*--port"):
         serve(fleet(), tmp_path / "other", ListenAddress(port=int(address.rpartition(":")[2])))

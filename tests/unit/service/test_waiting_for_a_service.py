@@ -1,4 +1,4 @@
-"""A service that takes nothing, since it is stopping or away: who submits waits for the next one, and is told why."""
+"""A service that takes nothing, since it is stopping or away: who submits waits for the next one, and learns why."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def test_who_waits_for_an_actor_during_a_drain_can_read_why(
         until(lambda: runtime_of(scheduler).unfinished(), 60)
         (item,) = runtime_of(scheduler).unfinished()
         until(lambda: "draining" in scheduler.explain(item.id)["sentence"])
-        story = scheduler.explain(item.id)
-        assert story["code"] == "NOT_ACCEPTED"
-        assert "The service is draining and takes nothing new. While this program runs" in story["sentence"]
-        told = ""
+        explanation = scheduler.explain(item.id)
+        assert explanation["code"] == "NOT_ACCEPTED"
+        assert "The service is draining and takes nothing new. While this program runs" in explanation["sentence"]
+        reported = ""
 
-        def heard() -> bool:
-            nonlocal told
-            told += capsys.readouterr().err
-            return item.id in told
+        def received() -> bool:
+            nonlocal reported
+            reported += capsys.readouterr().err
+            return item.id in reported
 
-        until(heard)
-        assert f"rmcs: {item.id}: not confirmed yet by {service.address}" in told
-        assert "The service is draining and takes nothing new." in told
+        until(received)
+        assert f"rmcs: {item.id}: not confirmed yet by {service.address}" in reported
+        assert "The service is draining and takes nothing new." in reported
         service.restart()
         made.result(20)
-    assert told.count("not confirmed yet") == 1
+    assert reported.count("not confirmed yet") == 1
     assert "not accepted" not in capsys.readouterr().err
 
 
@@ -64,10 +64,10 @@ def test_the_end_of_a_program_says_that_it_waits_for_a_service_that_is_away(
     handle = scheduler.submit_task_async(time.sleep, (0,))
     capsys.readouterr()
     scheduler.shutdown()
-    told = capsys.readouterr().err
-    assert f"rmcs: waiting for {service.address} to accept {handle.id}, at most 0.6 s" in told
-    assert f"rmcs: waiting at most 0.6 s for {service.address} to end {actor._item.id}" in told
-    assert "ends them when this program's lease expires" in told
+    reported = capsys.readouterr().err
+    assert f"rmcs: waiting for {service.address} to accept {handle.id}, at most 0.6 s" in reported
+    assert f"rmcs: waiting at most 0.6 s for {service.address} to end {actor._item.id}" in reported
+    assert "ends them when this program's lease expires" in reported
 
 
 def test_it_says_nothing_when_the_service_answers(

@@ -32,12 +32,12 @@ def line(service: HttpService) -> Iterator[RawWebSocket]:
     line.close()
 
 
-def told(line: RawWebSocket) -> dict[str, object]:
-    heard = line.hear(10)
-    assert heard is not None
-    assert heard.opcode == TEXT, heard
-    said: dict[str, object] = json.loads(heard.payload)
-    return said
+def message_in(line: RawWebSocket) -> dict[str, object]:
+    received = line.hear(10)
+    assert received is not None
+    assert received.opcode == TEXT, received
+    output: dict[str, object] = json.loads(received.payload)
+    return output
 
 
 @pytest.mark.parametrize("payload", [b"", b"ping", b"\xff\x00", b'{"type": "subscribe"}'])
@@ -45,10 +45,10 @@ def test_bytes_are_answered_with_an_error_and_it_goes_on(
     service: HttpService, line: RawWebSocket, payload: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     line.say(frame(BINARY, payload))
-    answer = told(line)
+    answer = message_in(line)
     assert (answer["type"], f"{len(payload)} bytes" in str(answer["message"])) == ("error", True)
     line.say(frame(TEXT, b"ping"))
-    assert told(line) == {"type": "pong"}
+    assert message_in(line) == {"type": "pong"}
     assert len(service.plane.runtime.event_publisher.hub) == 1
     assert not caplog.records
 
@@ -68,9 +68,9 @@ def test_what_breaks_the_rules_is_closed_quietly(
 ) -> None:
     for one in wrong:
         line.say(one)
-    heard = line.hear(10)
-    assert heard is not None
-    assert (heard.opcode, heard.close_code) == (CLOSE, code)
+    received = line.hear(10)
+    assert received is not None
+    assert (received.opcode, received.close_code) == (CLOSE, code)
     until(lambda: len(service.plane.runtime.event_publisher.hub) == 0)
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
 

@@ -58,16 +58,16 @@ def test_an_outcome_comes_back(outcome: Outcome) -> None:
 def test_large_values_are_named_and_fetched() -> None:
     large, other = b"x" * (wire.INLINE_BYTES + 1), b"y" * (wire.INLINE_BYTES + 1)
     outcome = Outcome(FAILED, CallResult("t", 1, "failed", large), Outcome(FAILED, CallResult("u", 1, "failed", other)))
-    said = wire.outcome_to_wire(outcome)
-    assert wire.named_payloads(said) == [digest_of(large), digest_of(other)]
-    assert len(json.dumps(said)) < 2000
+    output = wire.outcome_to_wire(outcome)
+    assert wire.named_payloads(output) == [digest_of(large), digest_of(other)]
+    assert len(json.dumps(output)) < 2000
     assert sent(outcome, **{digest_of(one): one for one in (large, other)}) == outcome
 
 
-def test_what_a_later_version_says_beside_is_ignored() -> None:
-    said = wire.outcome_to_wire(Outcome(FAILED, USER))
-    said["result"]["colour"] = "red"
-    assert wire.outcome_from_wire(said, {}).result == USER
+def test_unknown_fields_of_a_later_version_are_ignored() -> None:
+    output = wire.outcome_to_wire(Outcome(FAILED, USER))
+    output["result"]["colour"] = "red"
+    assert wire.outcome_from_wire(output, {}).result == USER
 
 
 def test_a_step_comes_back() -> None:
@@ -80,7 +80,7 @@ def test_a_step_comes_back() -> None:
     assert wire.status_to_wire(item)["outcome"]["completion"]["state"] == "SUCCEEDED"
 
 
-def test_a_promise_without_steps_can_be_told() -> None:
+def test_a_promise_without_steps_can_be_completed() -> None:
     promise = Promise("p")
     promise.ended(Outcome(DONE, None))
     assert wire.status_to_wire(promise)["state"] == "SUCCEEDED"
@@ -91,10 +91,10 @@ def test_blobs_come_back() -> None:
     assert wire.bytes_from_wire(json.loads(json.dumps(wire.bytes_to_wire(blobs)))) == blobs
 
 
-@pytest.mark.parametrize("said", [{"x": "eA=="}, {digest_of(b"x"): "eA"}, {digest_of(b"x"): "e A=="}])
-def test_a_blob_that_is_another_one_is_refused(said: dict[str, str]) -> None:
+@pytest.mark.parametrize("output", [{"x": "eA=="}, {digest_of(b"x"): "eA"}, {digest_of(b"x"): "e A=="}])
+def test_a_blob_that_is_another_one_is_refused(output: dict[str, str]) -> None:
     with pytest.raises(ValueError):
-        wire.bytes_from_wire(said)
+        wire.bytes_from_wire(output)
 
 
 def test_an_error_comes_back_as_itself() -> None:
@@ -112,7 +112,7 @@ def test_an_error_that_nobody_knows_is_one_of_ours(name: object) -> None:
     assert error_from_problem({}).message
 
 
-def test_every_error_of_ours_can_be_told() -> None:
+def test_every_error_of_ours_can_be_sent() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SchedulerError)]
     assert len(kinds) > 10
     for kind in kinds:

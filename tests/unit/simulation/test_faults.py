@@ -25,7 +25,7 @@ class TestCutLink:
     """Cluster a is cut at 5. Heartbeats come every 5 s, the lease is 45 s, it is lost after 60 s."""
 
     def test_a_short_cut_delays_only_the_report(self) -> None:
-        """Over at 10, told when the link is back a second after the cut ends."""
+        """Over at 10, reported when the link is back a second after the cut ends."""
         fault = PlannedFault(5, "a", "cut", 8)
         run = SimulatedRun(fleet(exact("a", "{CPU:1}"), faults=(fault,)), item(0, 1, 5.5))
         assert run.ended() == [(5.5, "t0", "succeeded")]
@@ -62,7 +62,7 @@ class TestCutLink:
         assert [at for at, _ in run.events(AttemptFinished)] == [206]
 
     def test_the_end_of_a_job_is_seen_after_the_agent_ended(self) -> None:
-        """The lease is over at 50, the job at 53, the cut at 55: who asks a second later is told."""
+        """The lease is over at 50, the job at 53, the cut at 55: who asks a second later learns it."""
         fault = PlannedFault(5, "a", "cut", 50)
         where = fleet(exact("a", "{CPU:2}"), faults=(fault,), **STILL)
         run = SimulatedRun(where, item(0, 1, 53, kind="job"), item(0, 1, 100))

@@ -97,7 +97,7 @@ class StoreContract:
         store.write(accepted(1)).result()
         assert not store.forget("t1"), "it is not over"
         store.write(ended(1, 200.0)).result()
-        assert not store.forget("t1", ["t1"]), "somebody needs it"
+        assert not store.forget("t1", ["t1"]), "it is needed"
         assert store.forget("t1")
         assert store.item("t1") is None
         assert store.expired("t1")
@@ -105,7 +105,7 @@ class StoreContract:
         assert not store.forget("t1")
         assert not store.forget("never")
 
-    def test_each_commit_tells_how_long_it_took(self, open_store: Open) -> None:
+    def test_each_commit_reports_its_duration(self, open_store: Open) -> None:
         store, took = open_store(), list[float]()
         store.on_commit(took.append)
         store.write(accepted(1)).result()
@@ -162,7 +162,7 @@ class StoreContract:
             None,
         )
 
-    def test_only_what_is_owed_is_told_of_and_in_the_order_of_submission(self, open_store: Open) -> None:
+    def test_only_open_items_are_listed_in_the_order_of_submission(self, open_store: Open) -> None:
         store = open_store()
         for number in (3, 1, 2):
             store.write(accepted(number))
@@ -192,14 +192,12 @@ class StoreContract:
         store.close()
         store = open_store()
         store.write(ended(2, at=201)).result()
-        told = store.events_after(0, 100)
-        assert [one.number for one in told] == [1, 2, 3, 4, 5]
-        assert [one.entry.item_id for one in told if isinstance(one.entry, Step)] == ["t1", "t2", "t3", "t1", "t2"]
-        assert store.events_after(3, 1) == told[3:4]
+        reported = store.events_after(0, 100)
+        assert [one.number for one in reported] == [1, 2, 3, 4, 5]
+        assert [one.entry.item_id for one in reported if isinstance(one.entry, Step)] == ["t1", "t2", "t3", "t1", "t2"]
+        assert store.events_after(3, 1) == reported[3:4]
 
-    def test_steps_decisions_and_notes_have_one_count_in_the_order_in_which_they_were_told(
-        self, open_store: Open
-    ) -> None:
+    def test_steps_decisions_and_notes_have_one_count_in_the_order_of_publication(self, open_store: Open) -> None:
         store = open_store()
         decision = StoredDecision("t1", 1, 101.0, "a", b'{"why": "free"}')
         note = OperationRecord("cluster", "a", 102.0, "ann", b'{"cordoned": true}')
@@ -284,7 +282,7 @@ class StoreContract:
         assert len(numbers(store)) == 100
         assert [one.number for one in store.events_after(0, 1000)] == list(range(1, 101))
 
-    def test_what_is_said_of_the_fleet_replaces_what_was_said(self, open_store: Open) -> None:
+    def test_a_new_fleet_record_replaces_the_old_one(self, open_store: Open) -> None:
         store = open_store()
         store.write(Change(fleet=FleetState({"a": b"1", "b": b"2"}))).result()
         store.write(Change(fleet=FleetState({"b": b"3"}, {"ann": b"4"}))).result()
@@ -347,7 +345,7 @@ class StoreContract:
         new.write(accepted(3)).result()
         assert numbers(new) == [1, 3]
 
-    def test_who_is_closed_says_so(self, open_store: Open) -> None:
+    def test_a_closed_one_reports_it(self, open_store: Open) -> None:
         store = open_store()
         future = store.write(accepted(1))
         store.close()
@@ -490,7 +488,7 @@ class StoreContract:
             store.write(bad).result()
         store.reserve({"e": 90})
 
-    def test_a_blob_that_somebody_counts_on_is_held(self, open_store: Open) -> None:
+    def test_a_pinned_blob_is_kept(self, open_store: Open) -> None:
         store = open_store()
         digest = store.put_blob(b"code")
         assert [store.delete_unused_blobs(), store.delete_unused_blobs()] == [0, 0]

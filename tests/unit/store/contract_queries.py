@@ -115,7 +115,7 @@ class QuestionContract:
         found = store.blob_pieces(store.put_blob(data))
         assert found is not None
         size, pieces = found
-        told = list(pieces)
-        assert (size, b"".join(told), len(told)) == (len(data), data, 3)
+        reported = list(pieces)
+        assert (size, b"".join(reported), len(reported)) == (len(data), data, 3)
         assert store.blob_pieces(store.put_blob(b"small")) is None
         assert store.blob_pieces("nobody") is None

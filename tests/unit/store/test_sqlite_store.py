@@ -75,7 +75,7 @@ def test_an_acknowledged_change_outlives_a_process_that_is_killed(folder: Path) 
             print(number - 1, flush=True)
         """
     )
-    said = 0
+    output = 0
     for _ in range(4):
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -91,27 +91,27 @@ def test_an_acknowledged_change_outlives_a_process_that_is_killed(folder: Path) 
         there = numbers(store)
         steps = [one.number for one in store.events_after(0, 1_000_000)]
         store.close()
-        told = [int(line) for line in lines] + [int(line) for line in rest[:-1]]  # the last line may be cut short
-        assert max(told) > said
-        said = max(told)
+        reported = [int(line) for line in lines] + [int(line) for line in rest[:-1]]  # the last line may be cut short
+        assert max(reported) > output
+        output = max(reported)
         assert there == list(range(1, len(there) + 1))
-        assert len(there) >= said
+        assert len(there) >= output
         assert steps == there
 
 
 # ---- disks
 
 
-def test_a_full_disk_is_told_and_nothing_is_lost_when_there_is_room_again(open_store: Open) -> None:
+def test_a_full_disk_is_reported_and_nothing_is_lost_when_there_is_space_again(open_store: Open) -> None:
     disk = WatchedDisk()
     store = open_store(vfs=disk.name)
     store.write(accepted(1)).result()
-    told: list[str | None] = []
+    reported: list[str | None] = []
     full, well = threading.Event(), threading.Event()
 
-    def hear(trouble: str | None) -> None:
-        told.append(trouble)
-        (well if trouble is None else full).set()
+    def hear(problem: str | None) -> None:
+        reported.append(problem)
+        (well if problem is None else full).set()
 
     store.on_write_problem(hear)
     disk.full = True
@@ -125,10 +125,10 @@ def test_a_full_disk_is_told_and_nothing_is_lost_when_there_is_room_again(open_s
     wait(futures, timeout=20)
     assert numbers(store) == [1, 2, 3, 4]
     assert [one.number for one in store.events_after(0, 10)] == [1, 2, 3, 4]
-    assert (store.write_problem, len(told)) == (None, 2)
+    assert (store.write_problem, len(reported)) == (None, 2)
 
 
-def test_who_is_closed_while_the_disk_is_full_says_what_was_not_written(open_store: Open) -> None:
+def test_a_close_while_the_disk_is_full_reports_what_was_not_written(open_store: Open) -> None:
     disk = WatchedDisk()
     store = open_store(vfs=disk.name)
     disk.full = True
@@ -162,7 +162,7 @@ def test_a_listener_that_raises_harms_nobody(open_store: Open) -> None:
     disk = WatchedDisk()
     store = open_store(vfs=disk.name)
 
-    def raises(trouble: str | None) -> None:
+    def raises(problem: str | None) -> None:
         raise RuntimeError("the loop is closed")
 
     store.on_write_problem(raises)
@@ -206,7 +206,7 @@ def test_a_disk_whose_files_may_not_grow_is_full_and_not_broken(open_store: Open
     assert numbers(store) == [1, 2]
 
 
-def test_somebody_who_holds_the_file_is_waited_for(
+def test_a_lock_holder_of_the_file_is_waited_for(
     folder: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store()
@@ -257,7 +257,7 @@ def test_readers_come_and_go_without_leaving_anything_open(open_store: Open) -> 
     assert len(os.listdir("/dev/fd")) < 60
 
 
-def test_who_reads_while_it_is_closed_is_waited_for_or_told(open_store: Open) -> None:
+def test_readers_at_the_close_are_waited_for_or_get_an_error(open_store: Open) -> None:
     store = open_store()
     for number in range(1, 300):
         store.write(accepted(number))
@@ -337,7 +337,7 @@ def test_files_that_a_dead_process_left_are_swept(folder: Path, open_store: Open
     assert store.blob(kept) == bytes(100_000)
 
 
-def test_a_file_that_somebody_changed_is_told(folder: Path, open_store: Open) -> None:
+def test_a_changed_file_is_reported(folder: Path, open_store: Open) -> None:
     store = open_store()
     digest = store.put_blob(bytes(100_000))
     (folder / "blobs" / digest[:2] / digest).write_bytes(b"other")
@@ -358,7 +358,7 @@ def test_the_name_of_a_file_that_was_there_is_made_durable_too(
     assert synced
 
 
-def test_a_file_that_somebody_removed_is_gone(folder: Path, open_store: Open) -> None:
+def test_a_file_that_was_removed_by_others_is_gone(folder: Path, open_store: Open) -> None:
     store = open_store()
     digest = store.put_blob(bytes(100_000))
     (folder / "blobs" / digest[:2] / digest).unlink()

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.control_plane.store.state_folder import StateFol
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_second_one_is_told_who_has_it(tmp_path: Path) -> None:
+def test_the_second_one_learns_who_has_it(tmp_path: Path) -> None:
     with StateFolder(tmp_path / "state") as first:
         assert holder(first.path) == {"pid": os.getpid()}
         with pytest.raises(ConfigurationError, match=rf"control plane \(process {os.getpid()}\) uses"):
@@ -67,7 +67,7 @@ def test_nobody_has_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[1]", b'{"pid": 999999999, "address": "http://of-one-that-was-killed"}'])
-def test_one_that_has_not_said_who_it_is(tmp_path: Path, text: bytes) -> None:
+def test_one_that_has_not_announced_itself(tmp_path: Path, text: bytes) -> None:
     folder = StateFolder(tmp_path)
     (tmp_path / "server.json").write_bytes(text)
     with pytest.raises(ConfigurationError, match=r"control plane \(another process\) uses"):
@@ -81,7 +81,7 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
         StateFolder(tmp_path / "file")
 
 
-def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_locks_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_folder, "_PROBE_WAIT_S", 60.0)
     StateFolder(tmp_path).release()
     file = os.open(tmp_path / "server.json", os.O_RDONLY)
@@ -94,7 +94,7 @@ def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest
         os.close(file)
 
 
-def test_whoever_reads_who_has_it_finds_it_at_any_moment(tmp_path: Path) -> None:
+def test_the_holder_can_be_read_at_any_moment(tmp_path: Path) -> None:
     """Else `rmcs down` takes a service for stopped that only says that it drains."""
     with StateFolder(tmp_path / "state") as folder:
         over = threading.Event()

@@ -1,4 +1,4 @@
-"""Files of a SqliteStore that are damaged, lost, somebody else's, newer or older than this program."""
+"""Files of a SqliteStore that are damaged, lost, another user's, newer or older than this program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_file_that_is_no_database_is_never_overwritten(folder: Path) -> None:
     assert (folder / "rmcs.db").read_bytes() == b"my thesis" * 1_000
 
 
-def test_a_damaged_database_is_told_and_never_replaced_by_a_new_one(folder: Path, open_store: Open) -> None:
+def test_a_damaged_database_is_reported_and_never_replaced(folder: Path, open_store: Open) -> None:
     store = open_store()
     for number in range(1, 400):
         store.write(accepted(number))
@@ -60,7 +60,7 @@ def test_a_database_of_a_newer_version_is_left_alone(folder: Path, open_store: O
         SqliteStore(folder)
 
 
-def test_a_folder_that_nobody_may_write_to_is_told(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
     with pytest.raises(StoreError, match="The state folder .* cannot be used"):
         SqliteStore(tmp_path / "state")
@@ -127,8 +127,8 @@ def test_a_store_of_the_first_format_has_its_steps_then_its_decisions_in_one_cou
     first.execute("UPDATE leader SET epoch = 3, next_fence = 8, last_number = 1, last_step = 3, last_decision = 2")
     first.close()
     store = SqliteStore(tmp_path)
-    told = store.events_after(0, 10)
-    assert [(one.number, type(one.entry), one.owner) for one in told] == [
+    reported = store.events_after(0, 10)
+    assert [(one.number, type(one.entry), one.owner) for one in reported] == [
         (1, Step, "ann"),
         (2, Step, "ann"),
         (3, Step, "ann"),

@@ -120,10 +120,10 @@ class ActorHandle:
 
     def explain(self) -> dict[str, Any]:
         """Return state, reason, decision table, history, and the numbers of waiting and unanswered calls."""
-        story = self._rmcs_runtime.explain(self._item.id)
+        explanation = self._rmcs_runtime.explain(self._item.id)
         calls = self._rmcs_calls
-        story.update(calls_waiting=len(calls.waiting), calls_unanswered=calls.unanswered)
-        return story
+        explanation.update(calls_waiting=len(calls.waiting), calls_unanswered=calls.unanswered)
+        return explanation
 
     def logs(self, *, stream: str | None = None) -> str:
         """Return its output since the last (re)start; ``stream`` is "stdout", "stderr", or None for both."""

@@ -33,7 +33,7 @@ class NewActorItem:
     payload: bytes
     arguments: Arguments
 
-    def shelved(self, payload_cache: PayloadCache) -> TaskDescription:
+    def put_payloads(self, payload_cache: PayloadCache) -> TaskDescription:
         """Store the payload in the payload cache; returns the description with its digests."""
         return replace(
             self.task,

@@ -186,32 +186,35 @@ class EmbeddedActors(Actors):
     ) -> ActorHandle:
         actor = new.task.actor
         if name is not None and actor is not None and actor.detached and self._registry.named(name) is None:
-            found, silent = self._look(name, fleet_control.SEARCH_TIMEOUT_S)
+            found, silent = self._find_detached(name, fleet_control.SEARCH_TIMEOUT_S)
             if found and get_if_exists:
                 return self._adopt(name, fleet_control.choose_cluster(name, found), methods)
             if found:
                 raise name_taken(name, "a detached one", found[0])
             fleet_control.warn_unreachable(silent, name)
         return self._registry.add(
-            lambda: self._runtime.submit(new.shelved(self._runtime.payload_cache), new.arguments),
+            lambda: self._runtime.submit(new.put_payloads(self._runtime.payload_cache), new.arguments),
             name,
             methods,
             get_if_exists=get_if_exists,
         )
 
     def _search(self, name: str) -> ActorHandle:
-        found, silent = self._look(name)
+        found, silent = self._find_detached(name)
         if found:
             return self._adopt(name, fleet_control.choose_cluster(name, found), {})
         missed = f" (no answer from {'; '.join(silent)})" if silent else ""
         raise self._registry.unknown(name, f", neither of this program nor detached on a cluster{missed}")
 
-    def _look(self, name: str, patience: float | None = None) -> tuple[list[str], list[str]]:
+    def _find_detached(self, name: str, patience: float | None = None) -> tuple[list[str], list[str]]:
         dying = self._registry.dying(name)
         return self._here.run(fleet_control.find_detached_actor(self._here, name, dying, patience))
 
     def _adopt(self, name: str, cluster: str, methods: Mapping[str, MethodShape]) -> ActorHandle:
         new = self._submission.adopt(name, cluster)
         return self._registry.add(
-            lambda: self._runtime.submit(new.shelved(self._runtime.payload_cache)), name, methods, get_if_exists=True
+            lambda: self._runtime.submit(new.put_payloads(self._runtime.payload_cache)),
+            name,
+            methods,
+            get_if_exists=True,
         )

@@ -1,4 +1,4 @@
-"""Parts of actor handles that programs and clusters share: inspection of a class's methods, and base classes.
+"""Inspects the methods of actor classes, ``@method``, and base classes of actor handles, for programs and clusters.
 
 Standard library only: clusters load it, too.
 """

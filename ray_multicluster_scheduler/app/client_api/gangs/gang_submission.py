@@ -60,7 +60,7 @@ class NewGangItem:
     parts: Sequence[_Part]
     arguments: Arguments
 
-    def shelved(self, payload_cache: PayloadCache) -> TaskDescription:
+    def put_payloads(self, payload_cache: PayloadCache) -> TaskDescription:
         """Store the payload in the payload cache; returns the description."""
         for part in self.parts:
             payload_cache.hold(part.description.function_digest, part.function.data)

@@ -159,13 +159,18 @@ class Handle(WaitableHandle):
 
     def _still_going(self, timeout: float | None) -> TaskTimeoutError:
         try:
-            story = self.explain()  # state and reason of one moment
+            explanation = self.explain()  # state and reason of one moment
         except SchedulerError as error:  # the service does not answer
-            story = {"state": str(self.state), "cluster": self.cluster, "sentence": f"last known; {error.message}"}
+            explanation = {
+                "state": str(self.state),
+                "cluster": self.cluster,
+                "sentence": f"last known; {error.message}",
+            }
         return TaskTimeoutError(
-            f"{self.id} has not ended after {timeout:g} s; it is {story['state']}: {story.get('sentence') or ''}",
+            f"{self.id} has not ended after {timeout:g} s; it is {explanation['state']}: "
+            f"{explanation.get('sentence') or ''}",
             task_id=self.id,
-            cluster=story.get("cluster"),
+            cluster=explanation.get("cluster"),
             next_step="wait longer, or cancel it",
         )
 

@@ -17,16 +17,16 @@ NOTIFY_AFTER_S = 1.0
 
 
 class Acceptance:
-    """``address`` and ``trouble`` return the service's address and last error; ``is_deferred``: was an item not sent
+    """``address`` and ``problem`` return the service's address and last error; ``is_deferred``: was an item not sent
     yet? An item without an answer is not reported as "not accepted", since the service may have received it."""
 
     def __init__(
         self,
         address: Callable[[], str],
-        trouble: Callable[[], str],
+        problem: Callable[[], str],
         is_deferred: Callable[[Item], bool] = lambda _: False,
     ) -> None:
-        self._address, self._trouble, self._is_deferred = address, trouble, is_deferred
+        self._address, self._problem, self._is_deferred = address, problem, is_deferred
         self._abandoned: set[str] = set()
         """Ids already reported as unanswered: the exit of the program does not wait for them again."""
 
@@ -66,7 +66,7 @@ class Acceptance:
         began = time.monotonic()
         if not all(item.wait_accepted(max(0.0, began + NOTIFY_AFTER_S - time.monotonic())) for item in items):
             left = [item.id for item in items if not item.accepted]
-            why = f" ({self._trouble()})" if self._trouble() else ""
+            why = f" ({self._problem()})" if self._problem() else ""
             notify(f"waiting for {self._address()} to accept {shorten(left)}, at most {TIMEOUT_S:g} s{why}")
         for item in items:
             item.wait_accepted(max(0.0, began + TIMEOUT_S - time.monotonic()))
@@ -86,7 +86,7 @@ class Acceptance:
             )
 
     def _why(self) -> str:
-        return self._trouble() or "It has not answered yet."
+        return self._problem() or "It has not answered yet."
 
 
 def _check_command(item: Item) -> str:

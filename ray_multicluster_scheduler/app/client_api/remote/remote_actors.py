@@ -29,7 +29,7 @@ class RemoteActors(Actors):
         known = None if name is None or not get_if_exists else self._registry.named(name)
         if known is not None:
             return known
-        task = new.shelved(self._runtime.payload_cache)
+        task = new.put_payloads(self._runtime.payload_cache)
         item = self._service.submit(task, new.arguments, get_if_exists=get_if_exists)
         if name is not None:
             self._service.acceptance.wait(item)

@@ -83,7 +83,7 @@ class RemoteOutput:
         which = f"?attempt={attempt}" + ("" if stream is None else f"&stream={quote(stream)}")
         return self._runtime.fetch_text(f"/api/v1/items/{quote(task_id, safe='')}/logs{which}")
 
-    def follow(self, task_id: str, look: Callable[[], tuple[int, bool]]) -> Iterator[str]:
+    def follow(self, task_id: str, progress: Callable[[], tuple[int, bool]]) -> Iterator[str]:
         return self._runtime.follow_text(f"/api/v1/items/{quote(task_id, safe='')}/logs?follow=true")
 
 
@@ -334,10 +334,10 @@ class RemoteRuntime(LoopThread, ControlPlane):
             why = f": {self._sender.last_error}" if self._sender.last_error else "."
             unconfirmed = f"{self._client.address} has not confirmed yet that it accepted it{why}"
             sentence = f"{unconfirmed} While this program runs, it is retried"
-            story = Explanation(id=item.id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
+            explanation = Explanation(id=item.id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
             if item.task.gang is not None and item is gang:
-                story["member"] = member_summary(task_id, [one.name for one in item.task.gang.members])
-            return story
+                explanation["member"] = member_summary(task_id, [one.name for one in item.task.gang.members])
+            return explanation
         return as_read(Explanation(**self._ask("GET", path_of(task_id, "explain"))))
 
     def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:

@@ -147,14 +147,14 @@ def hidden_item(caller: Caller, item_id: str) -> SchedulerError:
 
 
 def without_hidden_ids(
-    story: dict[str, Any], caller: Caller, owner_of_id: Callable[[str], str | None]
+    explanation: dict[str, Any], caller: Caller, owner_of_id: Callable[[str], str | None]
 ) -> dict[str, Any]:
     """An explanation without the ids of items that the caller may not see."""
-    queue = story.get("queue")
+    queue = explanation.get("queue")
     if caller.sees_all or not queue:
-        return story
+        return explanation
     ahead = [_ahead(one, visible_id(caller, one["id"], owner_of_id), owner_of_id(one["id"])) for one in queue["ahead"]]
-    return {**story, "queue": {**queue, "ahead": ahead}}
+    return {**explanation, "queue": {**queue, "ahead": ahead}}
 
 
 def visible_id(caller: Caller, item_id: str, owner_of_id: Callable[[str], str | None]) -> str:

@@ -34,8 +34,8 @@ def metrics_text(runtime: ServiceRuntime, room: StorageUsage) -> str:
 
 def _add_store(out: Exposition, runtime: ServiceRuntime, room: StorageUsage) -> None:
     out.histogram("rmcs_store_commit_seconds", "Duration of a commit of the store.", runtime.metrics.commit)
-    trouble = runtime.store.write_problem
-    out.gauge("rmcs_store_up", "1 if the store can write.", [({}, float(trouble is None))])
+    problem = runtime.store.write_problem
+    out.gauge("rmcs_store_up", "1 if the store can write.", [({}, float(problem is None))])
     out.gauge("rmcs_store_free_bytes", "Free bytes on the disk of the store.", [({}, room.free_bytes)])
     out.gauge("rmcs_store_blob_bytes", "Bytes of stored payloads, results and output.", [({}, room.blob_bytes)])
     quota = runtime.config.settings.payload_quota_bytes

@@ -177,10 +177,10 @@ def waiting_by_queue(machine: SchedulerMachine) -> dict[str, int]:
 
 def is_up(view: ClusterView) -> bool | None:
     """Does the cluster accept work, as of its last check? None before its first snapshot."""
-    trouble = view.problem
-    if trouble is None:
+    problem = view.problem
+    if problem is None:
         return True
-    return None if trouble.code == reasons.CLUSTER_UNKNOWN else trouble.being_asked
+    return None if problem.code == reasons.CLUSTER_UNKNOWN else problem.being_asked
 
 
 def share_taken(view: ClusterView, resource: str) -> float | None:

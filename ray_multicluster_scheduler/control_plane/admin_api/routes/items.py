@@ -322,8 +322,8 @@ async def wait(request: Request) -> Response:
 async def explain(request: Request, item_id: str) -> Response:
     """Why an item is in its state."""
     runtime, caller = runtime_of(request), caller_of(request)
-    story = await runtime.explanation_of(item_id, ownership.see_check(caller))
-    return JsonResponse(ownership.without_hidden_ids(story, caller, runtime.live_owner))
+    answer = await runtime.explanation_of(item_id, ownership.see_check(caller))
+    return JsonResponse(ownership.without_hidden_ids(answer, caller, runtime.live_owner))
 
 
 @router.get(

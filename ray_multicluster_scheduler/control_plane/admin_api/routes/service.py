@@ -42,10 +42,10 @@ async def healthz() -> dict[str, Any]:
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
     """Check that the service accepts work; 503 with the reason if not."""
     runtime = runtime_of(request)
-    trouble = runtime.store.write_problem or runtime.refusal
-    if trouble is not None:
+    problem = runtime.store.write_problem or runtime.refusal
+    if problem is not None:
         response.status_code = 503
-        return {"status": "not ready", "reason": trouble}
+        return {"status": "not ready", "reason": problem}
     return {"status": "ready"}
 
 

@@ -1,4 +1,4 @@
-"""FleetChanges: applies a changed cluster configuration (SIGHUP, ``rmcs apply``) while the service runs."""
+"""FleetChanges: applies a changed cluster configuration (SIGHUP, ``rmcs clusters apply``) while the service runs."""
 
 from __future__ import annotations
 

@@ -518,7 +518,7 @@ class ServiceRuntime(Runtime):
 
     def release_values_older_than(self, seconds: float) -> None:
         """From any thread: let clusters drop the values that were left there this long ago."""
-        self.call_soon(self.kept_values.cluster_values.release_values_older_than, seconds)
+        self.call_soon(self.kept_values.release_older_than, seconds)
 
     def audit(
         self, user: str, token: str | None, action: str, subject: str, details: Mapping[str, Any] | None = None

@@ -53,7 +53,7 @@ def main() -> NoReturn:
     config = protocol.ConnectorConfig.from_line(sys.stdin.buffer.readline())
     commands = CommandReader()
     try:
-        events.emit(protocol.PHASE, phase=f"look whether {config.head} answers")
+        events.emit(protocol.PHASE, phase=f"check whether {config.head} answers")
         check_port(config.head)
         if importlib.util.find_spec("ray") is None:
             raise Problem(protocol.NO_RAY, f"{sys.executable} has no ray")

@@ -88,7 +88,7 @@ class GatewayActor:
         async with asyncio.timeout(patience_s or self._config.patience_s):
             return await asyncio.wrap_future(future)
 
-    async def how_it_died(self, cause: str) -> str | None:
+    async def death_reason(self, cause: str) -> str | None:
         """For an actor that is gone: the sentence that proves that its process has ended, if any. ``cause`` is the one
         recorded in the cluster. Ray itself answers only processes that have called the actor before."""
         death = known_death(cause)
@@ -113,9 +113,9 @@ class GatewayActor:
 
     async def _confirm_gone(self) -> None:
         """List the actors: looking up a name fails with the same message when the cluster's store does not answer."""
-        look = ray.remote(num_cpus=0, max_retries=0)(_lookup_task()).remote(GATEWAY_NAMESPACE, self._config.agent)
+        lookup = ray.remote(num_cpus=0, max_retries=0)(_lookup_task()).remote(GATEWAY_NAMESPACE, self._config.agent)
         async with asyncio.timeout(2 * self._config.patience_s):
-            session, names, cause = await asyncio.wrap_future(look.future())
+            session, names, cause = await asyncio.wrap_future(lookup.future())
         if self._config.agent not in names:
             raise Gone(session, cause)
 
@@ -123,7 +123,7 @@ class GatewayActor:
 def _lookup_task() -> Callable[[str, str], tuple[str, list[str], str]]:
     """A nested function is pickled by value, so the cluster need not have our package."""
 
-    def look(namespace: str, agent: str) -> tuple[str, list[str], str]:
+    def lookup(namespace: str, agent: str) -> tuple[str, list[str], str]:
         """Ray's session, the names in that namespace, and the cause of death of this actor."""
         import ray  # noqa: PLC0415 - in the cluster
         from ray.util import list_named_actors  # noqa: PLC0415 - in the cluster
@@ -144,7 +144,7 @@ def _lookup_task() -> Callable[[str, str], tuple[str, list[str], str]]:
             print(f"the cause of death of the gateway {agent} is unknown: {type(error).__name__}: {error}")
             return ""
 
-    return look
+    return lookup
 
 
 class ConnectorSession:
@@ -173,7 +173,7 @@ class ConnectorSession:
                 await self._gateway.find()
         except Gone as gone:
             if not self._dead:
-                death = await self._gateway.how_it_died(gone.cause)
+                death = await self._gateway.death_reason(gone.cause)
                 self._why, self._dead = death or self._why, death is not None
             self._emit(protocol.GONE, session=gone.session, why=self._why, dead=self._dead)
         except TimeoutError as error:

@@ -151,7 +151,7 @@ class ClusterProbe:
             try:
                 nodes = read_nodes()
                 usage_changed = self._update_usage(len(nodes["nodes"]))
-            except Exception as error:  # noqa: BLE001 - Ray raises many kinds when its head is in trouble; try again
+            except Exception as error:  # noqa: BLE001 - Ray raises many kinds when its head fails; try again
                 print(f"rmcs agent: the cluster's resources cannot be read: {error}", flush=True)
             else:
                 late, self._unanswered_since = self.silent_s() > LATE_S, None

@@ -41,8 +41,8 @@ class StartingAgents:
         starting = [view for view in opened if view.name in self._names]
         if not starting:
             return ()
-        liked = max(self._machine.engine.wishes(task, view) for view in starting)
-        return [view for view in views if view.link == "up" and self._machine.engine.wishes(task, view) >= liked]
+        liked = max(self._machine.engine.preference(task, view) for view in starting)
+        return [view for view in views if view.link == "up" and self._machine.engine.preference(task, view) >= liked]
 
     def take_back_one(self, now: float) -> None:
         """Take back the last task that waits for an agent and could start at once elsewhere. To be called when nothing

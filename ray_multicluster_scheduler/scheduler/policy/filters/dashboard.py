@@ -14,7 +14,7 @@ class DashboardFilter:
     lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        trouble = cluster.job_problem
-        if task.kind != "job" or trouble is None:
+        problem = cluster.job_problem
+        if task.kind != "job" or problem is None:
             return None
-        return Rejection(trouble.code, trouble.sentence, trouble.hopeless)
+        return Rejection(problem.code, problem.sentence, problem.permanent)

@@ -14,5 +14,5 @@ class HealthFilter:
     lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        trouble = cluster.problem
-        return Rejection(trouble.code, trouble.sentence, trouble.hopeless) if trouble else None
+        problem = cluster.problem
+        return Rejection(problem.code, problem.sentence, problem.permanent) if problem else None

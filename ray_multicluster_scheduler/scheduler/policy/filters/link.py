@@ -14,7 +14,7 @@ class LinkFilter:
     lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        trouble = cluster.link_problem
-        if task.kind == "job" or trouble is None:
+        problem = cluster.link_problem
+        if task.kind == "job" or problem is None:
             return None
-        return Rejection(trouble.code, trouble.sentence, trouble.hopeless)
+        return Rejection(problem.code, problem.sentence, problem.permanent)

@@ -1,5 +1,5 @@
-"""SlotAllocator: records for ``CallRunner`` which calls hold the control plane's slots in this cluster, and which wait.
-It does not use Ray."""
+"""SlotAllocator: decides for ``CallRunner`` which waiting calls to submit to Ray now, as the control plane's slots in
+this cluster become free. It does not use Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description of a simulated fleet: clusters with sizes, speeds and faults. Plain data, validated on creation."""
+"""SimulatedFleet: describes a fleet for a simulation: clusters with sizes, speeds and faults. Plain data, validated."""
 
 from __future__ import annotations
 

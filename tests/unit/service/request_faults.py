@@ -1,4 +1,4 @@
-"""The way from a program to its service, on which things get lost as a test says."""
+"""RequestFaults: the requests of a program to its service, which a test loses, delays or answers itself."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
 from tests.unit.service.actor_service import runtime_of
 
 
-class Road:
-    """The way from a program to its service; a test decides what becomes of what is asked there."""
+class RequestFaults:
+    """Intercepts the requests of a program to its service."""
 
     def __init__(self, scheduler: UnifiedScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
         self._client = runtime_of(scheduler)._client
@@ -25,20 +25,20 @@ class Road:
         monkeypatch.setattr(self._client, "ask", self._ask)
 
     def once(self, path: str, rule: Callable[..., Awaitable[Any]]) -> None:
-        """The next question of this kind goes through ``rule(pass_on)``."""
+        """The next request of this kind goes through ``rule(pass_on)``."""
         self._rules.append((path, rule))
 
-    async def _ask(self, method: str, path: str, said: Any = None, **values: Any) -> Any:
-        self.seen.append((method, path, said))
+    async def _ask(self, method: str, path: str, output: Any = None, **values: Any) -> Any:
+        self.seen.append((method, path, output))
         for rule in self._rules:
             if path.startswith(rule[0]):
                 self._rules.remove(rule)
-                return await rule[1](lambda: self._real(method, path, said, **values))
-        return await self._real(method, path, said, **values)
+                return await rule[1](lambda: self._real(method, path, output, **values))
+        return await self._real(method, path, output, **values)
 
     def posts(self) -> list[list[dict[str, Any]]]:
         """The calls that were sent, batch by batch."""
-        return [said["calls"] for method, path, said in self.seen if (method, path) == ("POST", "/api/v1/calls")]
+        return [output["calls"] for method, path, output in self.seen if (method, path) == ("POST", "/api/v1/calls")]
 
 
 async def answer_is_lost(pass_on: Callable[[], Awaitable[Any]]) -> Any:

@@ -1,4 +1,4 @@
-"""Old troubles of users of such systems: each one told as its owner lived through it, and as it goes now.
+"""Known problems of users of such systems: each as it was reported, and as it goes now.
 
 With the settings that a user has who changed none, except where the story itself is about one of them.
 """
@@ -28,7 +28,7 @@ def fleet(*clusters: Any, **settings: Any) -> Driver:
 
 
 def full(driver: Driver, name: str, cpus: float) -> None:
-    """Somebody else uses nearly all of it."""
+    """Another user uses nearly all of it."""
     taken = snapshot(name, driver.now, cpus)
     busy = tuple(type(node)(node.node_id, node.total, {"CPU": 1.0}) for node in taken.nodes)
     driver.send(events.LinkUp(name, "3.11.9", "2.60.0", "s1"))
@@ -94,7 +94,7 @@ def test_a_16_cpu_task_never_goes_to_a_cluster_of_8_cpu_nodes() -> None:
 
 
 def test_a_16_cpu_task_fails_at_once_where_there_are_8_cpu_nodes_only() -> None:
-    """The same, where no other cluster is: it is told so now, not after a night of waiting."""
+    """The same, where no other cluster is: it is reported now, not after a night of waiting."""
     driver = fleet(cluster("herd"))
     driver.link_up("herd", 8, 8)
     driver.submit(task("wide", 16))
@@ -113,7 +113,7 @@ def test_the_third_job_starts_when_the_second_ends() -> None:
     driver.start("first")
     driver.start("second")
     driver.succeed("second")
-    assert driver.sent_to(ever=False) == {"third": "only"}  # by the very call that told the end
+    assert driver.sent_to(ever=False) == {"third": "only"}  # by the very call that reported the end
     assert driver.state("first") is TaskState.RUNNING
 
 
@@ -125,7 +125,7 @@ def test_150_submissions_are_150_tracked_items_or_explicit_refusals(max_queue: i
     ids = [f"t{number}" for number in range(150)]
     for name in ids:
         driver.submit(task(name))
-    for _ in ids:  # whoever runs now ends, and makes room
+    for _ in ids:  # what runs now ends, and makes room
         for name in ids:
             if driver.state(name) is TaskState.DISPATCHING:
                 driver.succeed(name)
@@ -223,7 +223,7 @@ async def test_a_job_that_moves_gets_the_new_clusters_environment(preparation: A
     driver.refuse("mine")
     driver.fire("retry:mine")
     seen = []
-    for sent in driver.said(Dispatch, ever=True):
+    for sent in driver.issued(Dispatch, ever=True):
         prepared = await preparation.job(item, sent.cluster, sent.attempt, sent.fence)
         env = prepared.runtime_env["env_vars"]
         seen.append((prepared.entrypoint, prepared.runtime_env.get("conda"), env["DATA"], env["COLOUR"]))
@@ -251,11 +251,11 @@ def test_a_full_preferred_cluster_waits_or_falls_back_as_asked() -> None:
     assert driver.sent_to() == {"rather": "other", "only": "mine"}
 
 
-@pytest.mark.parametrize("wish", ["preferred_cluster", "allow_clusters", "deny_clusters"])
-def test_a_typo_in_a_clusters_name_fails_at_once(wish: str) -> None:
+@pytest.mark.parametrize("wanted", ["preferred_cluster", "allow_clusters", "deny_clusters"])
+def test_a_typo_in_a_clusters_name_fails_at_once(wanted: str) -> None:
     """«I wrote `cenots`. It waited for a cluster of that name over the whole weekend.»"""
     driver = fleet(cluster("centos"), cluster("mac"))
-    driver.submit(task("mine", **{wish: "cenots" if wish == "preferred_cluster" else ("cenots",)}))
+    driver.submit(task("mine", **{wanted: "cenots" if wanted == "preferred_cluster" else ("cenots",)}))
     end = driver.end("mine")
     assert (end.state, end.error) == (TaskState.FAILED, "ConfigurationError")
     assert "'cenots'" in end.message

@@ -1,4 +1,4 @@
-"""Three scenarios of tests/unit/stories on real clusters, through the public verbs.
+"""Three scenarios of tests/unit/scenarios on real clusters, through the public verbs.
 
 The typo in a cluster's name is among the mistakes of test_wrong_input.py.
 """
