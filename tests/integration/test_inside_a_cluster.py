@@ -121,19 +121,24 @@ class TestInAJob:
             tell(cancelled=(was, type(slow.exception(30)).__name__, cancel(slow.id)), explained=explain(handles[0].id))
             """,
         )
-        job = told["id"]
-        assert (told["value"], told["current"], told["cluster"]) == (49, job, "mac")
-        assert (told["values"], told["chained"]) == ([n * n for n in range(8)], 81)
-        assert told["family"] == [job, [job, 9]], "children belong to the job, too"
-        assert (told["waited"], told["of_a_put"], told["parts"], told["awaited"]) == ([3, 5], 6, [4, -4], 4)
-        assert (told["error"], told["exact"], told["trace"]) == ("no luck", "ValueError", True)
-        assert "on cluster 'mac'" in told["note"]
-        assert (told["timeout"], told["state"], told["cancelled"]) == (
+        job = reported["id"]
+        assert (reported["value"], reported["current"], reported["cluster"]) == (49, job, "mac")
+        assert (reported["values"], reported["chained"]) == ([n * n for n in range(8)], 81)
+        assert reported["family"] == [job, [job, 9]], "children belong to the job, too"
+        assert (reported["waited"], reported["of_a_put"], reported["parts"], reported["awaited"]) == (
+            [3, 5],
+            6,
+            [4, -4],
+            4,
+        )
+        assert (reported["error"], reported["exact"], reported["trace"]) == ("no luck", "ValueError", True)
+        assert "on cluster 'mac'" in reported["note"]
+        assert (reported["timeout"], reported["state"], reported["cancelled"]) == (
             True,
             "DISPATCHING",
             [True, "TaskCancelledError", False],
         )
-        explained = told["explained"]
+        explained = reported["explained"]
         assert (explained["parent"], explained["state"], explained["name"]) == (job, "SUCCEEDED", "sq")
         assert f"by {job}" in explained["sentence"]
 

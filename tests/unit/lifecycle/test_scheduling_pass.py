@@ -254,12 +254,12 @@ def test_the_submission_interval_lies_between_two_dispatches_to_one_cluster() ->
         driver.submit(job(f"j{number}"))
     sent: dict[str, list[float]] = {"a": [], "b": []}
     live: list[str] = []
-    for one in driver.said(Dispatch, ever=True):
+    for one in driver.issued(Dispatch, ever=True):
         sent[one.cluster].append(driver.now)
         live.append(one.task_id)
     while len(live) < 10:
         driver.send(events.TimerFired("wake"), after=0.3)
-        for one in driver.said(Dispatch):
+        for one in driver.issued(Dispatch):
             sent[one.cluster].append(driver.now)
             driver.accept(one.task_id)
             driver.start(live[-1])

@@ -184,7 +184,7 @@ def test_an_idle_fleet_is_up_and_a_scrape_checks_it(tmp_path: Path) -> None:
         assert view.problem is not None
         assert view.problem.code == "STALE_SNAPSHOT"
         assert figures(service)[up] == 1, "nothing is known to be wrong with it"
-        until(lambda: bool(figures(service)) and (state.snapshot_received_at or 0) > heard)
+        until(lambda: bool(figures(service)) and (state.snapshot_received_at or 0) > received)
         service.plane.refresh = lambda cluster, **_: runtime._loop.create_future()  # type: ignore[method-assign]
         service.plane.post(SnapshotFailed("mac", "CLUSTER_UNREACHABLE", "connection refused"))
         until(lambda: figures(service)[up] == 0)
