@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ MAX_NAMED = 5
 MAX_LINES = 20
 """Items with a line of their own; a last line counts the others."""
 _MAX_KEPT, _MAX_CHARACTERS = 10_000, 200
+_COLLECT_S = 0.5
+"""For reports of other items to arrive."""
 
 
 def notify(text: str) -> None:
@@ -73,6 +76,26 @@ class UnreadFailures:
         more = number - min(len(failed), MAX_LINES)
         if more:
             notify(f"  and {more} more")
+
+
+class SilentClusterNotices:
+    """One line when a cluster with items of this program falls silent. Used on one loop."""
+
+    def __init__(self) -> None:
+        self._items: dict[tuple[str, float], set[str]] = {}
+        """By the cluster, and the time when its items reported the silence."""
+
+    def add(self, cluster: str, at: float, sentence: str, item_id: str) -> None:
+        """An item reports the silence of its cluster; all items there do so at the same time."""
+        key = cluster, at
+        if key not in self._items:
+            self._items[key] = set()
+            asyncio.get_running_loop().call_later(_COLLECT_S, self._print, key, sentence)
+        self._items[key].add(item_id)
+
+    def _print(self, key: tuple[str, float], sentence: str) -> None:
+        number = len(self._items.pop(key))
+        notify(f"{number} item{'s' if number > 1 else ''} on {key[0]}: {sentence}")
 
 
 unread_failures = UnreadFailures()

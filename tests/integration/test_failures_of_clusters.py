@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -34,6 +35,7 @@ QUICK = {
     "breaker_recovery_s": 1,
     "retry_backoff": {"base_s": 0},
 }
+HEAD = ("gcs_server", "raylet")
 ON_MAC: dict[str, Any] = {"preferred_cluster": "mac"}
 NOTHING: dict[str, Any] = {"resource_requirements": {"CPU": 0}}
 
@@ -92,6 +94,10 @@ def job_script(folder: Path, name: str) -> str:
     return f"echo $RMCS_CLUSTER $RMCS_ATTEMPT >> {folder}/{name}; until test -e {folder}/go; do sleep 0.1; done"
 
 
+def codes(handle: Any) -> list[str]:
+    return [step["code"] for step in handle.explain()["history"]]
+
+
 def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
@@ -114,6 +120,9 @@ def test_a_power_cut_with_a_task_an_actor_and_jobs_running(fleet: LocalFleet, tm
         fleet.kill("mac")
         try:
             calls = [one.call.remote() for one in (moves, stays)]
+            # It is known to be dead: nothing waits for the lease.
+            until(lambda: codes(task).count("PROCESSES_DEAD") == 1, 60, task.explain)
+            assert "CONTACT_LOST" not in codes(task)
             # The task moves to the cluster that is left, and so does the actor that may.
             until(lambda: "2" in lines(tmp_path / "ticks"), 60)
             until(lambda: moves.state is TaskState.RUNNING and moves.attempt > 1, 120, moves.explain)
@@ -152,8 +161,32 @@ def test_a_power_cut_with_a_task_an_actor_and_jobs_running(fleet: LocalFleet, tm
     assert [line.split()[1] for line in lines(tmp_path / "again")] == ["1", "2"]
 
 
+def test_a_head_and_its_raylet_are_killed(fleet: LocalFleet, tmp_path: Path) -> None:
+    """The rest of the cluster dies by itself. No timeout would declare it lost before the end of the test."""
+    with impatient(fleet, tmp_path, lease_s=300, lost_after_s=400) as scheduler:
+        task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
+        until(lambda: bool(lines(tmp_path / "ticks")), 60)
+        root = str(fleet.folder("mac").root)
+        commands = [(one, one.info["cmdline"] or [""]) for one in psutil.process_iter(["cmdline"])]
+        killed = [one for one, (program, *rest) in commands if Path(program).name in HEAD and root in " ".join(rest)]
+        assert len(killed) == len(HEAD)
+        for process in killed:
+            process.kill()
+        try:
+            until(lambda: {*lines(tmp_path / "ticks")} != {"1"}, 120, task.explain)
+            (tmp_path / "go").touch()
+            assert task.result(60) == ("linux", task.attempt)
+            assert "PROCESSES_DEAD" in codes(task) or "NODE_DIED" in codes(task), "its agent may have lived to say so"
+        finally:
+            fleet.kill("mac")
+            fleet.start("mac")
+    ticks = lines(tmp_path / "ticks")
+    assert ticks == sorted(ticks), "never two at a time"
+    assert lines(tmp_path / "done") == [str(task.attempt)]
+
+
 def test_declare_dead_moves_work_at_once(fleet: LocalFleet, tmp_path: Path) -> None:
-    """No timeout would declare it lost before the end of the test."""
+    """No timeout would declare it lost before the end of the test, and it is as if it were on another machine."""
     with impatient(fleet, tmp_path, lease_s=300, lost_after_s=400) as scheduler:
         task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
         actor = scheduler.submit_actor(holder(), **NOTHING, **ON_MAC)
@@ -162,6 +195,8 @@ def test_declare_dead_moves_work_at_once(fleet: LocalFleet, tmp_path: Path) -> N
         until(lambda: bool(lines(tmp_path / "ticks")) and bool(lines(tmp_path / "job")), 60)
         with pytest.raises(SchedulerError, match="was not declared dead: its link is up"):
             scheduler.declare_dead("mac")
+        for lock_file in fleet.folder("mac").root.rglob("rmcs-agent-*.lock"):
+            lock_file.unlink()
         fleet.kill("mac")
         try:
             until(lambda: _declared_dead(scheduler), 60)
@@ -194,7 +229,9 @@ def _declared_dead(scheduler: UnifiedScheduler) -> bool:
         return False
 
 
-def test_a_cluster_that_returns_after_its_work_was_moved(fleet: LocalFleet, tmp_path: Path) -> None:
+def test_a_cluster_that_returns_after_its_work_was_moved(
+    fleet: LocalFleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is paused for longer than the lease. Its task runs elsewhere by then, and must not continue on resume."""
     with impatient(fleet, tmp_path) as scheduler:
         task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
@@ -204,7 +241,15 @@ def test_a_cluster_that_returns_after_its_work_was_moved(fleet: LocalFleet, tmp_
         until(lambda: bool(lines(tmp_path / "ticks")) and bool(lines(tmp_path / "job")), 60)
         fleet.pause("mac")
         try:
+            # It may go on at any time, so the lease decides, and the program is told.
+            until(lambda: "CLUSTER_SUSPECT" in codes(task), 60, task.explain)
+            wait = "what runs there may be alive, so it goes elsewhere in"
+            assert wait in task.explain()["sentence"]
+            assert wait in next(one["sentence"] for one in scheduler.list_clusters() if one["name"] == "mac")
             until(lambda: "2" in lines(tmp_path / "ticks"), 60)
+            said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rmcs: ")]
+            assert len(said) == 1, said
+            assert said[0].startswith("rmcs: 2 items on mac: mac has been silent for 5 s; what runs there may be alive")
             until(lambda: moves.state is TaskState.RUNNING and moves.attempt > 1, 120, moves.explain)
             assert (task.cluster, moves.cluster) == ("linux", "linux")
             until(lambda: scheduler.job_info(job.id)["status"] == "LOST", 60)

@@ -65,6 +65,9 @@ class RecordingListener:
     def link_closed(self, cluster: str, sentence: str) -> None:
         self.events.append(("link_closed", cluster, sentence))
 
+    def processes_dead(self, cluster: str, sentence: str) -> None:
+        self.events.append(("processes_dead", cluster, sentence))
+
     def head_silent(self, cluster: str, silent_s: float) -> None:
         self.events.append(("head_silent", cluster, silent_s))
 

@@ -47,6 +47,7 @@ _CLUSTER_EVENTS = (
     scheduler_events.HeadSilent,
     scheduler_events.LinkUp,
     scheduler_events.LinkDown,
+    scheduler_events.ProcessesDead,
     scheduler_events.LinkClosed,
     scheduler_events.LinkFailed,
     scheduler_events.ClusterChanged,

@@ -125,7 +125,10 @@ def current_wait_reasons(runtime: Runtime) -> CurrentWaitReasons:
 def current_reason(runtime: Runtime, record: TaskRecord, reasons: CurrentWaitReasons) -> tuple[str, str]:
     """Code and sentence of its state, with the present problem of its cluster."""
     code, sentence = reasons.of(record)
-    return code, sentence + _cluster_note(runtime, record)
+    note = _cluster_note(runtime, record)
+    if code == CLUSTER_SUSPECT and note:  # its sentence was true when the cluster fell silent
+        return code, f"{record.cluster} has it{note}"
+    return code, sentence + note
 
 
 def _wait_fields(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, Any]:
@@ -181,7 +184,8 @@ def _cluster_note(runtime: Runtime, record: TaskRecord) -> str:
     note = f", but {record.cluster} has a problem: {problem.sentence}"
     if problem.code != CLUSTER_SUSPECT or record.task.kind == "job":  # these are not given up
         return note
-    return f"{note} (it is given up after {runtime.config.settings.lost_after_s:g} s)"
+    state = runtime.machine.registry.state(record.cluster)
+    return f"{note}; {state.lease_wait(runtime.clock.now())}"
 
 
 def _crash_notes(runtime: Runtime, record: TaskRecord) -> list[str]:
@@ -335,6 +339,8 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     if problem is not None:  # only one of the two ways to the cluster may be closed
         unaffected = {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}
         sentence = problem.sentence + unaffected.get(problem.code, "")
+        if problem.code == CLUSTER_SUSPECT and view.in_flight + view.prefetched > view.running_jobs:
+            sentence += f"; {runtime.machine.registry.state(name).lease_wait(now)}"
     if not runtime.machine.registry.state(name).refreshing:  # no item waits for it, so it is not queried
         sentence = sentence.replace("a request is under way", f"it is {_QUERIED_LATER}")
         sentence = sentence.replace("is being tried again", f"is {_QUERIED_LATER}")

@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import QueueFullError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.model.item_fields import KINDS
+from ray_multicluster_scheduler.common.notices import SilentClusterNotices
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime import (
@@ -56,6 +57,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager impor
 from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import TransitionLog
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from ray_multicluster_scheduler.scheduler.policy.reasons import CLUSTER_SUSPECT
 from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import AttemptPreparation
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import AttemptRunner, BackgroundTasks, Dispatcher
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
@@ -142,6 +144,7 @@ class Runtime(LoopThread, ControlPlane):
         self.items = IdempotencyIndex(self.record)
         self.refusal: str | None = None
         self._finished: deque[str] = deque()
+        self._notices = SilentClusterNotices()
         self.expired: deque[str] = deque(maxlen=KEPT_EXPIRED)
         self._callbacks, self._closing = CallbackThreads(), threading.Lock()
         super().__init__()
@@ -522,6 +525,8 @@ class Runtime(LoopThread, ControlPlane):
         if item is not None:
             before = item.attempt
             item.moved(transition)
+            if transition.code == CLUSTER_SUSPECT and not self._persistence.lasting:  # a service's clients print it
+                self._notices.add(str(transition.cluster), transition.at, transition.sentence, item.id)
             if item.attempt != before:
                 self.output.wake()
 

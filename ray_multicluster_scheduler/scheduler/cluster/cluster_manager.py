@@ -65,7 +65,8 @@ class ClusterManager:
 
     def declare_dead(self, name: str, reason: str, now: float) -> None:
         """Record that an operator declared it dead; the cluster takes no work until it answers again."""
-        self._registry.state(name).declare_dead(reason, now)
+        why = f": {reason}" if reason else ""
+        self._registry.state(name).mark_dead(f"an operator declared it dead{why}", now)
 
     def close_breaker(self, name: str, now: float) -> bool:
         """Send work there again at once, although it failed before. Returns False if its breaker was closed."""

@@ -99,7 +99,7 @@ class ClusterState:
         self.settings = settings
         self.cordoned, self.cordon_reason = False, ""
         self.paused: str | None = None
-        self.dead: ClusterProblem | None = None  # declared by an operator
+        self.dead: ClusterProblem | None = None  # declared by an operator, or known because its processes are dead
         self.wide_reservation: WideItemReservation | None = None
         self.ledger = Ledger(self._ledger_changed, on_rebooked)
         self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s, self._changed)
@@ -250,11 +250,9 @@ class ClusterState:
         problem = ClusterProblem(reasons.LINK_FAILED, sentence, permanent=permanent, at=now)
         self.link_failure = LinkFailure(now + self.settings.breaker_recovery_s, problem)
 
-    def declare_dead(self, reason: str, now: float) -> None:
+    def mark_dead(self, why: str, now: float) -> None:
         """It accepts no work until it answers again."""
-        why = f": {reason}" if reason else ""
-        sentence = f"an operator declared it dead{why}; it takes no work before it answers again"
-        self.dead = ClusterProblem(reasons.CLUSTER_DEAD, sentence, at=now)
+        self.dead = ClusterProblem(reasons.CLUSTER_DEAD, f"{why}; it takes no work before it answers again", at=now)
 
     def evidence_of_life(self, now: float) -> str | None:
         """Why it cannot be dead; None without recent evidence."""
@@ -420,6 +418,11 @@ class ClusterState:
         tail = f": {self.refresh_failure.sentence}" if self.refresh_failure else "; a request is under way"
         sentence = f"its last snapshot is {age:.0f} s old{tail}"
         return ClusterProblem(reasons.STALE_SNAPSHOT, sentence, being_asked=self.refresh_failure is None)
+
+    def lease_wait(self, now: float) -> str:
+        """Why tasks and actors on a suspect cluster are not repeated elsewhere yet, and when they will be."""
+        left_s = self.link_down_at + self.settings.lost_after_s - now
+        return f"what runs there may be alive, so it goes elsewhere in {left_s:.0f} s (lost_after_s) unless it answers"
 
     def nodes_are_current(self, now: float) -> bool:
         """Is the state of its nodes current? Otherwise it is that of the last snapshot."""

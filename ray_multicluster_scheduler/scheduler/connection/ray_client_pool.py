@@ -37,10 +37,15 @@ from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import 
     identity_from,
     make_identity,
 )
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker import process_lock
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import ClusterLink, LinkListener
-from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CLUSTER_RESTARTED, LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import (
+    CLUSTER_RESTARTED,
+    PROCESSES_DEAD,
+    LinkProblem,
+)
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache, PackageStore
 from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import (
     ClientCarrier,
@@ -49,6 +54,8 @@ from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier i
 
 _log = get_logger(__name__)
 _WRITE_TIMEOUT_S = 5.0
+_DEATH_REASON_TIMEOUT_S = 1.0
+"""For the cluster to say more about the end of an agent that is known to be dead."""
 
 
 class RayClientPool:
@@ -265,7 +272,8 @@ class RayClientPool:
         try:
             await self._save_record(record)
             await carrier.launch(link, invitation)
-            more = {"session": link.info.session_id, **carrier.record_fields(agent)}
+            info = link.info
+            more = {"session": info.session_id, "lock_file": info.lock_file, **carrier.record_fields(agent)}
             await self._save_record(replace(record, token="", fresh=False, **more))  # nosec B106 # the token was used
         except BaseException:
             admission.revoke(agent)
@@ -343,14 +351,19 @@ class RayClientPool:
         )
 
     async def _death_reason(self, carrier: Carrier, cluster: str, agent: str) -> str | None:
-        """If the cluster's address has changed, a cluster that does not know the agent may be another one: then the
-        lease decides."""
-        reason = await carrier.death_reason(cluster, agent)
+        """If the cluster's address has changed, a cluster that does not know the agent may be another one: then its
+        lock file decides, or else the lease."""
         record, config = self._records.get(agent), self._clusters.get(cluster)
-        if reason != CLUSTER_RESTARTED or record is None or config is None:
-            return reason
-        moved = record.reached_at not in ("", carrier_endpoint(config, record.carrier))
-        return None if moved else reason
+        dead = record is not None and await asyncio.to_thread(process_lock.is_free, record.lock_file)
+        try:
+            async with asyncio.timeout(_DEATH_REASON_TIMEOUT_S if dead else None):
+                reason = await carrier.death_reason(cluster, agent)
+        except TimeoutError:
+            reason = None
+        if reason == CLUSTER_RESTARTED and record is not None and config is not None:
+            moved = record.reached_at not in ("", carrier_endpoint(config, record.carrier))
+            reason = None if moved else reason
+        return PROCESSES_DEAD if dead and reason is None else reason
 
     async def _save_record(self, record: AgentRecord) -> None:
         if record.tls:

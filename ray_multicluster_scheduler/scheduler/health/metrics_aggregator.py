@@ -29,7 +29,9 @@ _FAILED_IN_USER_CODE = frozenset({
 })  # fmt: skip
 """Codes of attempts that their cluster did start, though no start was seen (an __init__ raised, a job failed fast)."""
 _NEVER_SENT = frozenset({"PAYLOAD_LOST", "PREPARATION_FAILED"})
-_LOST_WITH_CLUSTER = frozenset({codes.FAILED["cluster"], codes.CLUSTER_RESTARTED, codes.DECLARED_DEAD})
+_LOST_WITH_CLUSTER = frozenset(
+    {codes.FAILED["cluster"], codes.CLUSTER_RESTARTED, codes.PROCESSES_DEAD, codes.DECLARED_DEAD}
+)
 
 
 class Histogram:

@@ -40,6 +40,8 @@ CONTACT_AGAIN = "CONTACT_AGAIN"
 DECLARED_DEAD = "DECLARED_DEAD"
 CLUSTER_RESTARTED = "CLUSTER_RESTARTED"
 """In an answer: the cluster is reachable, but its Ray session is new and does not have the attempt."""
+PROCESSES_DEAD = "PROCESSES_DEAD"
+"""In an answer: the agent and all its workers are known to be dead, although the cluster does not answer."""
 
 FAILED = {
     "user": "USER_ERROR",
@@ -54,6 +56,7 @@ _IN_WORDS = {
     "CLUSTER_UNREACHABLE": "it could not be reached",
     "LINK_CLOSED": "its link was closed",
     CLUSTER_RESTARTED: "it was restarted",
+    PROCESSES_DEAD: "its processes died",
 }
 
 

@@ -117,6 +117,14 @@ class LinkDown:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessesDead:
+    """The cluster's agent and all its workers are known to be dead. The AttemptFinished of each attempt follows."""
+
+    cluster: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class LinkClosed:
     """The link is closed and nothing runs behind it; the next task there starts a new one.
 
@@ -317,6 +325,7 @@ Event: TypeAlias = (
     | HeadSilent
     | LinkUp
     | LinkDown
+    | ProcessesDead
     | LinkClosed
     | LinkFailed
     | DispatchAccepted

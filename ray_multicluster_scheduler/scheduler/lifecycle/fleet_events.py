@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     LinkDown,
     LinkFailed,
     LinkUp,
+    ProcessesDead,
     SnapshotFailed,
     SnapshotTaken,
 )
@@ -25,6 +26,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Machine
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.policy import reasons
 
 
 class FleetEvents:
@@ -103,12 +105,27 @@ class FleetEvents:
         if state is not None and state.link != "down":
             state.link_down(now)
             if state.slots.held or state.slots.prefetched:
-                self._machine.output.set_timer(timers.lost_key(state.name), now + self._machine.settings.lost_after_s)
+                self._machine.output.set_timer(timers.lost_key(state.name), now + timers.NOTICE_AFTER_S)
 
-    def contact_lost(self, cluster: str, now: float) -> None:
-        """The link was down for ``lost_after_s``; contact would have cleared the timer."""
-        sentence = f"no contact with {cluster} for lost_after_s ({self._machine.settings.lost_after_s:g} s)"
-        self._mark_lost(self._machine.registry.state(cluster), now, jobs=False, sentence=sentence)
+    def still_silent(self, cluster: str, now: float) -> None:
+        """The link has been down since its timer was set; contact would have cleared it."""
+        state, lost_after_s = self._machine.registry.state(cluster), self._machine.settings.lost_after_s
+        lost_at = state.link_down_at + lost_after_s
+        if now >= lost_at:
+            sentence = f"no contact with {cluster} for lost_after_s ({lost_after_s:g} s)"
+            self._mark_lost(state, now, jobs=False, sentence=sentence)
+            return
+        self._machine.output.set_timer(timers.lost_key(cluster), lost_at)
+        sentence = f"{cluster} has been silent for {now - state.link_down_at:.0f} s; {state.lease_wait(now)}"
+        for record in self._records_on(state, jobs=False):
+            self._machine.transition(record, record.state, reasons.CLUSTER_SUSPECT, sentence, now)
+
+    def processes_dead(self, event: ProcessesDead, now: float) -> None:
+        """Before the ends of its attempts, so that none of them is repeated there before it answers."""
+        state = self._find_and_reschedule(event.cluster)
+        if state is not None:
+            state.mark_dead(event.sentence, now)
+            self._machine.output.add(RememberFleet())
 
     def link_closed(self, event: LinkClosed, now: float) -> None:
         state = self._find_and_reschedule(event.cluster)
@@ -192,7 +209,7 @@ class FleetEvents:
 
     def _mark_recovered(self, state: ClusterState, now: float, *, jobs: bool) -> None:
         for record in self._records_on(state, jobs=jobs):
-            if record.state is TaskState.LOST:
+            if record.state is TaskState.LOST or record.code == reasons.CLUSTER_SUSPECT:
                 back = TaskState.DISPATCHING if record.started_at is None else TaskState.RUNNING
                 self._machine.transition(record, back, codes.CONTACT_AGAIN, f"{state.name} answers again", now)
 

@@ -87,6 +87,7 @@ class SchedulerMachine:
             events.HeadSilent: self._fleet.head_silent,
             events.LinkUp: self._fleet.link_up,
             events.LinkDown: self._fleet.link_down,
+            events.ProcessesDead: self._fleet.processes_dead,
             events.LinkClosed: self._fleet.link_closed,
             events.LinkFailed: self._fleet.link_failed,
             events.ClusterChanged: self._fleet.cluster_changed,
@@ -135,7 +136,7 @@ class SchedulerMachine:
             case (timers.STARTS, _):
                 self._attempts.start_timeout(now)
             case ("lost", cluster):
-                self._fleet.contact_lost(cluster, now)
+                self._fleet.still_silent(cluster, now)
             case ("ahead", cluster):
                 self._prefetch.recall_overdue(cluster, now)
             case ("refresh", cluster):

@@ -22,6 +22,11 @@ KEEP = "keep"
 """An item has waited so long that capacity may be reserved for it."""
 
 
+NOTICE_AFTER_S = 5.0
+"""Items on a cluster whose link has been down for this time report it. By then a dead cluster on this machine is known
+to be dead; less than any ``lost_after_s``."""
+
+
 def queue_key(task_id: str) -> str:
     """``queue_timeout`` of a waiting item."""
     return f"queue:{task_id}"
@@ -58,7 +63,7 @@ def is_refresh(key: str) -> bool:
 
 
 def lost_key(cluster: str) -> str:
-    """``lost_after_s`` of a link without contact."""
+    """A link has had no contact for ``NOTICE_AFTER_S``, and then for ``lost_after_s``."""
     return f"lost:{cluster}"
 
 

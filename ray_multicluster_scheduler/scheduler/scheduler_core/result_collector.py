@@ -24,6 +24,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     LinkDown,
     LinkUp,
     PlaceMoved,
+    ProcessesDead,
     SnapshotTaken,
     Started,
 )
@@ -74,6 +75,9 @@ class ResultCollector:
 
     def link_closed(self, cluster: str, sentence: str) -> None:
         self._post(LinkClosed(cluster, sentence))
+
+    def processes_dead(self, cluster: str, sentence: str) -> None:
+        self._post(ProcessesDead(cluster, sentence))
 
     def head_silent(self, cluster: str, silent_s: float) -> None:
         self._post(HeadSilent(cluster, silent_s))

@@ -39,6 +39,7 @@ _DISTURBING = frozenset(
         events.ClusterChanged,
         events.CordonChanged,
         events.ClusterDeclaredDead,
+        events.ProcessesDead,
         events.SnapshotFailed,
         events.LinkDown,
         events.LinkClosed,
@@ -126,7 +127,7 @@ class ClusterState:
     dashboard_ok: bool = True
     head_ok: bool = True
     dead_since: float | None = None
-    """When an operator declared it dead; None once it reported again."""
+    """When an operator declared it dead, or its processes were found dead; None once it reported again."""
     failures: int = 0
     """Consecutive failures of the cluster, at most."""
     breaker_may_be_open: bool = False
@@ -225,6 +226,7 @@ class HistoryState:
         self._cluster_handlers: dict[type, Any] = {
             events.CordonChanged: self._cordon_changed,
             events.ClusterDeclaredDead: self._declared_dead,
+            events.ProcessesDead: self._declared_dead,
             events.SnapshotFailed: self._snapshot_failed,
             events.DashboardChecked: self._dashboard_checked,
             events.HeadSilent: self._head_silent,
@@ -349,7 +351,9 @@ class HistoryState:
     def _cordon_changed(self, at: float, cluster: ClusterState, event: events.CordonChanged) -> None:
         cluster.cordoned = event.cordoned
 
-    def _declared_dead(self, at: float, cluster: ClusterState, event: events.ClusterDeclaredDead) -> None:
+    def _declared_dead(
+        self, at: float, cluster: ClusterState, event: events.ClusterDeclaredDead | events.ProcessesDead
+    ) -> None:
         cluster.dead_since = at
 
     def _snapshot_taken(self, at: float, event: events.SnapshotTaken) -> None:

@@ -213,9 +213,8 @@ class FaultyExecutor:
         """Note a final event; False if the attempt had one before."""
         return self.unanswered.pop((event.task_id, event.attempt), None) is not None
 
-    def fail_lost(self, attempts: Iterable[Attempt], sentence: str, *, restarted: bool = False) -> None:
+    def fail_lost(self, attempts: Iterable[Attempt], sentence: str, code: str) -> None:
         """Feed the final events of attempts that no longer run and that no cluster will report."""
-        code = codes.CLUSTER_RESTARTED if restarted else "CLUSTER_LOST"
         for attempt in attempts:
             if self.unanswered.pop(attempt.key, None) is not None:
                 attempt.ended = True

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle import codes, events
 from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FaultyCluster
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class FaultyLink:
         self.connected, self.dashboard_ok, self.may_link = True, True, True
         self.state: Literal["none", "starting", "up", "down"] = "none"
         self.agent: int | None = None
-        self._contact_epoch = 0
+        self.contact_epoch = 0
         """Changes whenever contact is lost or regained, so that timers of an earlier loss are recognised."""
         self._waiting: list[Attempt] = []
         """Attempts that wait for the agent to start."""
@@ -202,35 +202,52 @@ class FaultyLink:
 
     def lose_contact(self) -> None:
         """The agent does not answer any more: start the heartbeat, lease and loss timers."""
-        self._contact_epoch += 1
-        self._driver.after(3 * self._heartbeat_s, self._heartbeats_missed, self._contact_epoch)
-        self._driver.after(self._lease_s - LEASE_MARGIN_S, self._expire_lease, self._contact_epoch)
-        self._driver.after(self._lost_s + self._rng.uniform(0.1, 1.0), self._declare_lost, self._contact_epoch)
+        self.contact_epoch += 1
+        self._driver.after(3 * self._heartbeat_s, self._heartbeats_missed, self.contact_epoch)
+        self._driver.after(self._lease_s - LEASE_MARGIN_S, self._expire_lease, self.contact_epoch)
+        self._driver.after(self._lost_s + self._rng.uniform(0.1, 1.0), self._declare_lost, self.contact_epoch)
 
     def _link_down(self, sentence: str) -> None:
         self.state = "down"
         self._driver.feed(events.LinkDown(self._cluster.name, sentence))
 
     def _heartbeats_missed(self, epoch: int) -> None:
-        if epoch == self._contact_epoch and self.state == "up":
+        if epoch == self.contact_epoch and self.state == "up":
             self._link_down("no heartbeat")
 
     def _expire_lease(self, epoch: int) -> None:
         """On the agent's own clock: it ends what it runs, and itself."""
-        if epoch == self._contact_epoch and self.agent is not None:
+        if epoch == self.contact_epoch and self.agent is not None:
             self.agent = None
             for attempt in [one for one in self._executor.unanswered_on(self._cluster.name, jobs=False) if one.arrived]:
                 self._cluster.end(attempt, "lease")
             self.drop_buffered_calls()
 
     def _declare_lost(self, epoch: int) -> None:
-        if epoch == self._contact_epoch and self.state == "down":
-            self._close("no message for lost_after_s", restarted=False)
+        if epoch == self.contact_epoch and self.state == "down":
+            self._close("no message for lost_after_s", "CLUSTER_LOST")
+
+    def check_processes(self, epoch: int) -> None:
+        """Is the agent dead with all its workers? The control plane finds out if it is on the same machine."""
+        if epoch != self.contact_epoch or self.state not in ("up", "down"):
+            return
+        if self.agent is not None or not self.workers_are_dead():
+            self._driver.after(1.0, self.check_processes, epoch)
+            return
+        if self.state == "up":
+            self._link_down("the connection was closed")
+        sentence = "none of its processes is alive"
+        self._driver.feed(events.ProcessesDead(self._cluster.name, sentence))
+        self._close(sentence, codes.PROCESSES_DEAD)
+
+    def workers_are_dead(self) -> bool:
+        """Whether nothing that was sent through the agent runs any more."""
+        return all(one.is_job for one in self._cluster.running.values())
 
     def restore(self) -> None:
         """Contact is possible again, to the session that runs now."""
         self.connected = True
-        self._contact_epoch += 1
+        self.contact_epoch += 1
         if not self._cluster.alive:
             self.lose_contact()
             return
@@ -239,33 +256,34 @@ class FaultyLink:
         elif self.state in ("up", "down") and self.agent != self._cluster.session:
             if self.state == "up":
                 self._link_down("the agent is gone")
-            self._driver.after(self._rng.uniform(0.5, 2.0), self._agent_job_ended, self._contact_epoch)
+            self._driver.after(self._rng.uniform(0.5, 2.0), self._agent_job_ended, self.contact_epoch)
         self.deliver_buffered()
 
     def reconnect(self) -> None:
         """After a restart of the control plane: a living agent dials back; without one, wait until it must be dead."""
         if self.state in ("none", "starting"):
             return
-        self._contact_epoch += 1
+        self.contact_epoch += 1
         if self.reachable and self.agent == self._cluster.session:
             self._link_up()
             return
         self._link_down("it has not dialled back")
         if self.reachable:
-            self._driver.after(self._rng.uniform(0.5, 2.0), self._agent_job_ended, self._contact_epoch)
+            self._driver.after(self._rng.uniform(0.5, 2.0), self._agent_job_ended, self.contact_epoch)
         else:
             self.lose_contact()
 
     def _agent_job_ended(self, epoch: int) -> None:
         """The dashboard reports that the agent's job has ended."""
-        if epoch == self._contact_epoch and self.state == "down":
-            self._close("the agent has ended", restarted=self._cluster.session > 1)
+        if epoch == self.contact_epoch and self.state == "down":
+            restarted = self._cluster.session > 1
+            self._close("the agent has ended", codes.CLUSTER_RESTARTED if restarted else "CLUSTER_LOST")
 
-    def _close(self, sentence: str, *, restarted: bool) -> None:
+    def _close(self, sentence: str, code: str) -> None:
         self.state, self.agent = "none", None
         self.drop_buffered_calls()
         lost = self._executor.unanswered_on(self._cluster.name, jobs=False)
-        self._executor.fail_lost([one for one in lost if one not in self._waiting], sentence, restarted=restarted)
+        self._executor.fail_lost([one for one in lost if one not in self._waiting], sentence, code)
         self._driver.feed(events.LinkClosed(self._cluster.name, sentence))
 
     def drop_buffered_calls(self) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
-from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle import codes, events
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FaultyCluster
 from ray_multicluster_scheduler.simulation.faulty.faulty_executor import FaultyExecutor
@@ -227,6 +227,8 @@ class FaultyRun:
         self.driver.after(seconds, self._restart_cluster, name)
         if rng.random() < 0.5:
             self.driver.after(self.settings.lease_s, self._declare_dead, name, cluster.session)
+        if rng.random() < 0.5:
+            self.driver.after(rng.uniform(0.1, 3.0), link.check_processes, link.contact_epoch)
 
     def _declare_dead(self, name: str, session: int) -> None:
         """An operator declares the cluster dead, if it still is."""
@@ -253,7 +255,7 @@ class FaultyRun:
     def _fail_lost_jobs(self, lost: list[Attempt], link: FaultyLink) -> None:
         """The dashboard of the new session does not know these jobs."""
         if link.reachable and link.dashboard_ok:
-            self.executor.fail_lost(lost, "the cluster restarted", restarted=True)
+            self.executor.fail_lost(lost, "the cluster restarted", codes.CLUSTER_RESTARTED)
         else:
             self.driver.after(1.0, self._fail_lost_jobs, lost, link)
 

@@ -114,7 +114,7 @@ class Walk:
         self.state.record_link_failure("no", permanent=self.chance.random() < 0.5, now=self.now)
 
     def do_declare_dead(self) -> None:
-        self.state.declare_dead("burnt", self.now)
+        self.state.mark_dead("burnt", self.now)
 
     def do_cordon(self) -> None:
         self.state.cordoned = self.chance.random() < 0.5

@@ -35,9 +35,9 @@ class AgentSide:
             worker.transport.abort()
 
 
-async def agent_side() -> AgentSide:
+async def agent_side(lock_file: str = "") -> AgentSide:
     received: list[Message] = []
     lines: list[tuple[tuple[str, int], bool]] = []
     server = WorkerServer(received.append, lambda: side.left_s, lambda actor, is_open: lines.append((actor, is_open)))
-    side = AgentSide(server, await server.start("127.0.0.1", 30.0), received, lines)
+    side = AgentSide(server, await server.start("127.0.0.1", 30.0, lock_file), received, lines)
     return side

@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import Rejected
 from ray_multicluster_scheduler.scheduler.connection.links import agent_link
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import PROCESSES_DEAD
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.unit.connection.conftest import Plane
@@ -150,6 +151,23 @@ async def test_one_poll_that_finds_no_job_is_not_enough(plane: Plane) -> None:
     await asyncio.sleep(0.1)
     assert not link.ended.is_set()
     assert plane.received.results() == []
+
+
+async def test_processes_that_are_known_to_be_dead_are_reported_at_once(plane: Plane) -> None:
+    """Before the ends of the calls, so that none is repeated there; the lease would end in a minute."""
+    answers: list[str | None] = [PROCESSES_DEAD]
+
+    async def death_reason() -> str | None:
+        return answers.pop(0)
+
+    link, agent = await plane.pair(death_reason=death_reason)
+    link.submit([call("t1")])
+    await agent.cut()
+    await plane.received.until("link_closed")
+    assert plane.received.kinds()[-4:] == ["link_down", "processes_dead", "finished", "link_closed"]
+    result = plane.received.result("t1")
+    assert (result.failure, result.code) == (FailureClass.CLUSTER, "PROCESSES_DEAD")
+    assert result.message == f"the agent in cluster 'a' has ended: {PROCESSES_DEAD}"
 
 
 async def test_a_connection_that_is_given_up_delivers_nothing_more(plane: Plane) -> None:

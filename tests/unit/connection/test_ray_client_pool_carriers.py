@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.scheduler.connection import ray_client_pool
 from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher, job_carrier
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JoinInvitation
@@ -17,6 +20,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import
 from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CARRIER_RETRY_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import CannotDial, DialInServer, Join
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker import process_lock
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import ClusterLink
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import (
@@ -24,6 +28,7 @@ from ray_multicluster_scheduler.scheduler.connection.links.link_problem import (
     LinkProblem,
     from_connector,
 )
+from tests.support import scripted_agent
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.support.scripted_agent import ScriptedAgent
@@ -40,6 +45,7 @@ class ScriptedClientCarrier:
         self.ended: list[str] = []
         self.released: list[str] = []
         self.over: str | None = None
+        self.delay_s = 0.0
         self.closed = False
         self.messages_when_dialing_stopped: list[str] | None = None
 
@@ -62,6 +68,7 @@ class ScriptedClientCarrier:
         self.restored.append((agent, port))
 
     async def death_reason(self, cluster: str, agent: str) -> str | None:
+        await asyncio.sleep(self.delay_s)
         return self.over
 
     async def stop(self, cluster: str, agent: str) -> None:
@@ -226,6 +233,42 @@ async def test_a_gateway_of_another_session_means_a_restart_and_is_released() ->
     assert fleet.received.result("t1").code == "CLUSTER_RESTARTED"
     await eventually(lambda: client.released == [link.agent])
     assert fleet.agents == {}
+    await close_fleet(fleet)
+
+
+@pytest.mark.parametrize(("answer", "code"), [(None, "PROCESSES_DEAD"), (CLUSTER_RESTARTED, "CLUSTER_RESTARTED")])
+async def test_a_free_lock_file_proves_the_death_unless_the_cluster_says_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None, code: str
+) -> None:
+    fleet, client = fleet_with_two_carriers(dashboard=None)
+    lock_file = process_lock.create(str(tmp_path))
+    monkeypatch.setitem(scripted_agent.WHO, "lock_file", lock_file)
+    link = await fleet.pool.link("a")
+    assert fleet.agents[link.agent].lock_file == lock_file, "the next process may need it"
+    link.submit([call("t1")])
+    await fleet.dashboard.agents[0].cut()
+    await fleet.received.until("link_down")
+    client.over = answer
+    os.close(process_lock._held.pop(lock_file))  # as if this process, which holds it, had died
+    await fleet.received.until("link_closed")
+    assert fleet.received.result("t1").code == code
+    await close_fleet(fleet)
+
+
+async def test_a_cluster_that_does_not_answer_cannot_delay_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_client_pool, "_DEATH_REASON_TIMEOUT_S", 0.05)
+    fleet, client = fleet_with_two_carriers(dashboard=None)
+    lock_file = process_lock.create(str(tmp_path))
+    monkeypatch.setitem(scripted_agent.WHO, "lock_file", lock_file)
+    link = await fleet.pool.link("a")
+    link.submit([call("t1")])
+    os.close(process_lock._held.pop(lock_file))
+    client.delay_s = 600
+    await fleet.dashboard.agents[0].cut()
+    await fleet.received.until("link_closed")
+    assert fleet.received.result("t1").code == "PROCESSES_DEAD"
     await close_fleet(fleet)
 
 

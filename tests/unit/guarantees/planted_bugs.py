@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.scheduler.policy.filters.in_flight import InFlig
 from ray_multicluster_scheduler.scheduler.queue.shape_group import QueueEntry, ShapeGroup
 from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FaultyCluster
 from ray_multicluster_scheduler.simulation.faulty.faulty_executor import FaultyExecutor
+from ray_multicluster_scheduler.simulation.faulty.faulty_link import FaultyLink
 from ray_multicluster_scheduler.simulation.faulty.scenario import Scenario
 from tests.unit.guarantees.scenarios import action, item, scenario, submit
 from tests.unit.lifecycle.gangs import gang
@@ -170,6 +171,17 @@ PLANTED = [
             breaker_failures=100,
         ),
         bug=lambda: patch.object(Attempts, "_grace_s", lambda *_: 0.0),
+    ),
+    PlantedBug(
+        "at_most_one_live_attempt",
+        "processes count as dead as soon as the agent is",
+        scenario(
+            submit(1, *(item(f"t{number}", 4, 60.0) for number in range(6))),
+            [action(12, "kill_cluster", "a", 100.0)],
+            {**SIX_NODES, "b": {f"b{number}": {"CPU": 4.0} for number in range(6)}},
+            breaker_failures=100,
+        ),
+        bug=lambda: patch.object(FaultyLink, "workers_are_dead", lambda *_: True),
     ),
     PlantedBug(
         "at_most_one_live_attempt",

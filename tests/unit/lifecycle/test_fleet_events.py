@@ -7,7 +7,13 @@ import pytest
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import FailureClass, NodeSnapshot, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Complete, Persist, SetTimer
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    CancelAttempt,
+    Complete,
+    Persist,
+    RememberFleet,
+    SetTimer,
+)
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task, with_lost_job
 
 
@@ -17,12 +23,57 @@ def test_a_silent_link_makes_the_cluster_suspect_and_keeps_what_runs() -> None:
     driver.start("running")
     driver.send(events.LinkDown("a", "3 heartbeats missed"))
     assert driver.state("running") is TaskState.RUNNING
-    assert SetTimer("lost:a", driver.now + 60) in driver.issued(SetTimer)
+    assert SetTimer("lost:a", driver.now + 5) in driver.issued(SetTimer)
     driver.submit(task("new"))
     assert driver.machine.record("new").code == "CLUSTER_SUSPECT"
     driver.link_up("a", 2)
     assert driver.state("new") is TaskState.DISPATCHING
     assert "lost:a" not in driver.machine.timers
+
+
+def test_what_is_on_a_silent_cluster_says_when_it_goes_elsewhere() -> None:
+    driver = ready(4)
+    for one in (task("running"), task("sent"), job("j")):
+        driver.submit(one)
+    driver.start("running")
+    driver.send(events.LinkDown("a", "silent"))
+    driver.fire("lost:a", after=5)
+    for task_id, state in (("running", TaskState.RUNNING), ("sent", TaskState.DISPATCHING)):
+        record = driver.machine.record(task_id)
+        assert (record.state, record.code) == (state, "CLUSTER_SUSPECT")
+        assert record.sentence == (
+            "a has been silent for 5 s; what runs there may be alive, so it goes elsewhere in 55 s (lost_after_s) "
+            "unless it answers"
+        )
+    assert driver.machine.record("j").code == "PLACED", "a job does not go elsewhere"
+    assert SetTimer("lost:a", driver.now + 55) in driver.issued(SetTimer)
+    driver.link_up("a")
+    for task_id, state in (("running", TaskState.RUNNING), ("sent", TaskState.DISPATCHING)):
+        assert (driver.state(task_id), driver.machine.record(task_id).code) == (state, "CONTACT_AGAIN")
+
+
+def test_a_cluster_whose_processes_are_dead_gets_no_work_before_it_answers() -> None:
+    driver = ready(4, 2, retry_backoff={"base_s": 0})
+    driver.submit(task("t", preferred_cluster="a"))
+    driver.start("t")
+    driver.send(events.LinkDown("a", "the connection was closed"))
+    driver.send(events.ProcessesDead("a", "its agent and all its workers are dead"))
+    assert [type(one) for one in driver.issued(RememberFleet)] == [RememberFleet]
+    assert driver.state("t") is TaskState.RUNNING, "its own end follows"
+    lost = events.AttemptFinished("t", 1, "failed", FailureClass.CLUSTER, code="PROCESSES_DEAD", sentence="it died")
+    driver.send(lost)
+    driver.send(events.LinkClosed("a", "it has ended"))
+    assert (driver.state("t"), driver.machine.record("t").code) == (TaskState.RETRYING, "PROCESSES_DEAD")
+    driver.fire("retry:t")
+    assert driver.sent_to() == {"t": "b"}, "not a, although its snapshot is new"
+    problem = driver.machine.view("a", driver.now).problem
+    assert problem is not None
+    assert problem.code == "CLUSTER_DEAD"
+    assert problem.sentence == "its agent and all its workers are dead; it takes no work before it answers again"
+    driver.now += 1
+    driver.snapshot("a", 4)
+    assert driver.machine.view("a", driver.now).problem is None
+    driver.send(events.ProcessesDead("nobody", ""))
 
 
 def test_lost_tasks_run_again_when_the_link_returns() -> None:

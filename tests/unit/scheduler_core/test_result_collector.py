@@ -27,6 +27,7 @@ def test_a_call_from_a_link_to_the_machine() -> None:
     link.print("t1", "hello")
     link.finish("t1", b"value")
     link.down("no contact")
+    collect.processes_dead("a", "all of them")
     link.lose("gone")
     assert posted == [
         events.LinkUp("a", "3.11.7", "2.60.0", "session_1"),
@@ -34,6 +35,7 @@ def test_a_call_from_a_link_to_the_machine() -> None:
         events.Started("t1", 1, 7.0, "n2"),
         events.AttemptFinished("t1", 1, "succeeded"),
         events.LinkDown("a", "no contact"),
+        events.ProcessesDead("a", "all of them"),
         events.LinkClosed("a", "gone"),
     ]
     result = collect.result("t1")

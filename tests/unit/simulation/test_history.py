@@ -67,6 +67,7 @@ EVENTS: list[events.Event] = [
     events.HeadSilent("a", 16.0),
     events.LinkUp("a", "3.11.2", "2.60.0", "s1"),
     events.LinkDown("a", "silent"),
+    events.ProcessesDead("a", "all of them"),
     events.LinkClosed("a", "over"),
     events.LinkFailed("a", "NO", "no way", permanent=True),
     events.DispatchAccepted("t1", 1),

@@ -16,8 +16,10 @@ from ray_multicluster_scheduler.common.exception import (
     error_from_problem,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.notices import SilentClusterNotices
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.scheduler.policy.reasons import CLUSTER_SUSPECT
 
 _log = get_logger(__name__)
 POLL_S = 25.0
@@ -45,6 +47,7 @@ class ResultPoller:
         self._add: dict[str, None] = {}
         self._received: dict[str, None] = {}
         self._wake = asyncio.Event()
+        self._notices = SilentClusterNotices()
         self._polling: asyncio.Task[None] | None = None
         self._mailbox: str | None = None
 
@@ -136,6 +139,8 @@ class ResultPoller:
             step = wire.step_from_wire(status)
             if item.transition is None or item.transition.number < step.number:
                 item.moved(step)
+                if step.code == CLUSTER_SUSPECT:
+                    self._notices.add(str(step.cluster), step.at, step.sentence, item.id)
 
     async def _end(self, item: Promise, status: Mapping[str, Any]) -> None:
         body = status["outcome"]

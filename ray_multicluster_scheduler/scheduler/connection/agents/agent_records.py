@@ -16,6 +16,7 @@ class AgentRecord:
     ``carrier`` started it, for the reason ``why``, in the Ray session ``session`` ("": not recorded). An agent that we
     dial ``listens`` at these addresses, accepts our key ``identity``, and has a certificate with this ``fingerprint``.
     ``reached_at`` was the address of its cluster ("": not recorded); another address may belong to another cluster.
+    ``lock_file``: see gateway/worker/process_lock.py ("": it has none).
     """
 
     cluster: str
@@ -35,6 +36,7 @@ class AgentRecord:
     fingerprint: str = ""
     reached_at: str = ""
     why: str = ""
+    lock_file: str = ""
 
     def lease_excess_s(self, lease_s: float) -> float:
         """The seconds by which its lease is longer than ``lease_s``."""

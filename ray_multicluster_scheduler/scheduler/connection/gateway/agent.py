@@ -34,6 +34,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.cluster_probe impor
     ClusterProbe,
     agent_identity,
     object_store_bytes,
+    session_folder,
 )
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import (
@@ -43,6 +44,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection imp
     Lease,
     dial,
 )
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker import process_lock
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import LEAVING
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Key
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker_server import WorkerServer
@@ -91,18 +93,25 @@ class Agent:
         self._last_contact = time.monotonic()
         self._heartbeat_s = 0.0
         self._secret: str | None = None
+        self._lock_file = ""
+        """See process_lock; empty if it could not be made."""
         self._snapshot: dict[str, Any] | None = None
 
     async def run(self) -> None:
         """Serve until the control plane closes it (Closed) or rejects it (Rejected), or the lease expires
         (CannotDial)."""
-        identity = agent_identity(self._join.carrier)
+        try:
+            self._lock_file = process_lock.create(session_folder())
+        except OSError as error:
+            print(f"rmcs agent: no lock file: {error}", flush=True)
+        identity = {**agent_identity(self._join.carrier), "lock_file": self._lock_file}
         connection = await dial(self._join, identity, None, time.monotonic() + self._join.first_join_s)
         self._secret = str(connection.welcome["secret"])
         self._lease.seconds = float(connection.welcome["lease_s"])
         self._lease.answered(connection.asked_at)
         self._heartbeat_s = float(connection.welcome["heartbeat_s"])
-        self._calls.agent_endpoint = await self._workers.start(ray.util.get_node_ip_address(), self._lease.seconds)
+        node = ray.util.get_node_ip_address()
+        self._calls.agent_endpoint = await self._workers.start(node, self._lease.seconds, self._lock_file)
         self._objects.max_bytes = max(int(object_store_bytes() * _OBJECT_STORE_SHARE), _MIN_OBJECT_BYTES)
         probe = ClusterProbe(
             publish=lambda seen: self._loop.call_soon_threadsafe(self._send_snapshot, seen),
@@ -119,6 +128,8 @@ class Agent:
         except Closed:
             await self._calls.cancelled_ended()
             raise
+        finally:
+            process_lock.remove(self._lock_file)
 
     async def _serve(self, connection: Connection, probe: ClusterProbe) -> None:
         """Serve one connection until it breaks."""
@@ -264,6 +275,8 @@ class Agent:
             if record.method is not None:
                 self._actors.call(record)
             elif record.actor is not None:
+                if record.actor["detached"]:
+                    process_lock.remove(self._lock_file)  # it may start, without a lease, after the end of this agent
                 self._actors.create(record, record.actor)
             elif record.gang is not None:
                 self._gangs.create(record, record.gang)

@@ -50,6 +50,13 @@ def session_name() -> str:
     return str(ray._private.worker.global_worker.node.session_name)  # older versions of Ray
 
 
+def session_folder() -> str:
+    """Ray's folder for this session on this machine."""
+    import ray  # noqa: PLC0415 - see above
+
+    return str(ray._private.worker.global_worker.node.get_session_dir_path())
+
+
 def object_store_bytes() -> float:
     """Object store capacity of this process's node, where its ``ray.put`` stores values."""
     import ray  # noqa: PLC0415 - see above

@@ -20,12 +20,14 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener impor
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.links.call_tracker import CallTracker
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, LinkInfo, LinkListener
-from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CLUSTER_RESTARTED
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CLUSTER_RESTARTED, PROCESSES_DEAD
 from ray_multicluster_scheduler.scheduler.connection.links.remote_values import RemoteValues
 
 _log = get_logger(__name__)
 _CLOSE_TIMEOUT_S, _STOP_TIMEOUT_S = 3.0, 5.0
 _CLOSED = "the link to the cluster is closed"
+_CODES = {CLUSTER_RESTARTED: "CLUSTER_RESTARTED", PROCESSES_DEAD: "PROCESSES_DEAD"}
+"""Codes of lost calls by the reason; CLUSTER_LOST for any other."""
 
 
 class AgentLink:
@@ -303,10 +305,13 @@ class AgentLink:
             reason = await self._ask_death_reason()
             if self.connected:
                 return
-            if reason is not None and reported is not None:  # a dashboard that just started may miss a job once
+            certain = reported is not None or reason == PROCESSES_DEAD  # a new dashboard may miss a job once
+            if reason is not None and certain:
                 _log.warning("agent %s of cluster %s has ended: %s", self.agent, self.cluster, reason)
                 text = f"the agent in cluster {self.cluster!r} has ended: {reason}"
-                self._end(text, restarted=reason == CLUSTER_RESTARTED)
+                if reason == PROCESSES_DEAD:
+                    self._listener.processes_dead(self.cluster, text)
+                self._end(text, _CODES.get(reason, "CLUSTER_LOST"))
             elif time.monotonic() > self._lease_renewed_at + self._lost_after_s + self._away_s:
                 self._declared_dead = True
                 await self._try_to_stop_agent()
@@ -335,7 +340,7 @@ class AgentLink:
             _log.exception("cannot find out whether agent %s of cluster %s has ended", self.agent, self.cluster)
             return None
 
-    def _end(self, sentence: str, *, restarted: bool = False) -> None:
+    def _end(self, sentence: str, code: str = "CLUSTER_LOST") -> None:
         """All calls behind this link have ended: report the pending ones as lost."""
         if self.ended.is_set():
             return
@@ -343,7 +348,7 @@ class AgentLink:
         self._outbox = None
         self.joined.cancel()  # does nothing if it has joined
         self._calls.disconnected()
-        self._calls.fail_all(sentence, restarted=restarted)
+        self._calls.fail_all(sentence, code)
         self._values.fail_all(sentence)
         self._listener.link_closed(self.cluster, sentence)
 
@@ -410,6 +415,7 @@ def link_info(cluster: str, hello: dict[str, Any]) -> LinkInfo:
         cluster=cluster,
         carrier=carrier if carrier in ("dial_in", "ray_client") else "agent",
         protocol=int(hello["protocol"]),
+        lock_file=str(hello.get("lock_file") or ""),
         **{name: str(hello[name]) for name in texts},
     )
 

@@ -135,10 +135,10 @@ class CallTracker:
     def disconnected(self) -> None:
         self._sender = None
 
-    def fail_all(self, sentence: str, *, restarted: bool = False) -> None:
-        """Report every pending call as lost; if the cluster ``restarted``, its other nodes may not know it yet."""
+    def fail_all(self, sentence: str, code: str = "CLUSTER_LOST") -> None:
+        """Report every pending call as lost, with this code."""
         for key, pending in self._pending.pop_all():
-            self._listener.finished(self._cluster, pending.lost(key, sentence, restarted=restarted))
+            self._listener.finished(self._cluster, pending.lost(key, sentence, code))
 
     # Messages of the agent --------------------------------------------------------------------------------
 

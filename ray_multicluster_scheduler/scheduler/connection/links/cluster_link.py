@@ -172,6 +172,8 @@ class LinkInfo:
     os: str
     arch: str
     job_id: str = ""
+    lock_file: str = ""
+    """See gateway/worker/process_lock.py; empty without one."""
 
 
 class LinkListener(Protocol):
@@ -182,6 +184,9 @@ class LinkListener(Protocol):
     def link_down(self, cluster: str, sentence: str) -> None: ...
 
     def link_closed(self, cluster: str, sentence: str) -> None: ...
+
+    def processes_dead(self, cluster: str, sentence: str) -> None:
+        """The agent and all its workers are known to be dead. Reported before the ends of their calls."""
 
     def head_silent(self, cluster: str, silent_s: float) -> None:
         """The agent is connected, but the cluster's head has not answered it for ``silent_s``. Repeated until the next

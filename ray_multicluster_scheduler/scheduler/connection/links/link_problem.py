@@ -13,6 +13,8 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link import message
 _TAIL_LINES = 5
 CLUSTER_RESTARTED = "the cluster was restarted and has no record of it"
 """The reason why an agent is dead if its cluster does not know it."""
+PROCESSES_DEAD = "it and all its workers are dead (none of them holds its lock file on this machine any more)"
+"""The reason if its lock file is free (see gateway/worker/process_lock.py)."""
 
 
 class LinkProblem(ClusterConnectionError):

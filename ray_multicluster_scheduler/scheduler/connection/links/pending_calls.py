@@ -40,9 +40,8 @@ class PendingCall:
     def failed(self, key: CallKey, failure: FailureClass, error_type: str, code: str, message: str) -> CallResult:
         return self._result(key, "failed", failure=failure, error_type=error_type, code=code, message=message)
 
-    def lost(self, key: CallKey, sentence: str, *, restarted: bool = False) -> CallResult:
+    def lost(self, key: CallKey, sentence: str, code: str = "CLUSTER_LOST") -> CallResult:
         """The result of a call that died with its link; "cancelled" if cancellation was requested."""
-        code = "CLUSTER_RESTARTED" if restarted else "CLUSTER_LOST"
         if self.cancelled:
             return self._result(key, "cancelled", code=code, message=sentence)
         return self.failed(key, FailureClass.CLUSTER, "ClusterLostError", code, sentence)

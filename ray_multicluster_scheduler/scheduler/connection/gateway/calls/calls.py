@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records 
     MAX_VALUE_BYTES,
     CallRecord,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.failures import describe
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.failures import describe, lost_its_node
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_options import task_options
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_threads import RayThreads
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reporting import Move
@@ -30,6 +30,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link import message
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint, Key, TaskOrder, unpack
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import kill_worker, run_call
 
+_WORKER_END_S = 3.0
 _MAX_CACHED_KINDS = 1000
 
 
@@ -122,11 +123,18 @@ class CallRunner:
         """The same for a reference."""
         return self._threads.run_in_pool(lambda: _read(ref))
 
-    def complete(self, record: CallRecord, value: bytes | None, error: BaseException | None) -> None:
-        """Set the call's result from the envelope or error that Ray returned."""
+    def complete(
+        self, record: CallRecord, value: bytes | None, error: BaseException | None, *, waited: bool = False
+    ) -> None:
+        """Set the call's result from the envelope or error that Ray returned. After the death of a node, once its
+        worker has ended, too: it checks once a second whether its raylet is alive."""
         if record.head is not None:
             return
         if value is None:
+            if lost_its_node(error) and not waited:
+                last = partial(self.complete, record, None, error, waited=True)
+                record.timers.append(asyncio.get_running_loop().call_later(_WORKER_END_S, last))
+                return
             self.conclude(record, describe(error, record.cancelled))
             return
         try:

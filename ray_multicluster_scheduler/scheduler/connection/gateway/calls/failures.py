@@ -42,6 +42,11 @@ def describe(error: BaseException | None, cancelled: bool) -> dict[str, Any]:
     return {**base, "failure": "permanent", "code": "RAY_REFUSED"}
 
 
+def lost_its_node(error: BaseException | None) -> bool:
+    """Its raylet is dead, which Ray reports before its worker has ended."""
+    return isinstance(error, (rex.NodeDiedError, rex.LocalRayletDiedError))
+
+
 def actor_died(name: str, key: tuple[str, int], why: str, error: BaseException | None = None) -> dict[str, Any]:
     """The head of the result of an actor that failed, and of calls of its methods."""
     gone = isinstance(error, rex.ActorUnavailableError)

@@ -9,7 +9,8 @@ Handshake, on every connection; the join token is never sent, the link's secret 
     REJECT     control plane → agent   {sentence}                                 then the connection closes
 
 ``proof`` is HMAC-SHA256(key, role, nonce of the other side); the key is the one-time join token on the first
-connection and the link's secret on later ones. Then, in any order:
+connection and the link's secret on later ones. ``agent_identity`` has the agent's ``lock_file`` (see
+worker/process_lock.py), which older agents lack. Then, in any order:
 
     CALLS      → agent    {calls: [{id, attempt, fence, name, fn, fn_blob, args_blob, res, env, homes, home,
                           objects, ahead, short, keep, actor, method, life, gang}]} + attachments; see below

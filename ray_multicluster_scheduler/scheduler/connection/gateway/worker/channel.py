@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common.frames import FrameError, FrameReader, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker import process_lock
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
 
 Parts: TypeAlias = list[tuple[str, list[str]]]
@@ -217,9 +218,9 @@ class WorkerChannel:
         try:
             while time.monotonic() >= self._lease_until - self._margin():
                 if time.monotonic() > deadline:
-                    host, port, _, lease_s = self.address
+                    agent = f"the agent at {self.address.host}:{self.address.port}"
                     raise NoLease(
-                        f"the agent at {host}:{port} granted nothing for {lease_s:g} s, so the call was not started; "
+                        f"{agent} granted nothing for {self.address.lease_s:g} s, so the call was not started; "
                         "the nodes of a cluster must reach each other on all ports"
                     )
                 self._answered.wait(_TICK_S)
@@ -290,7 +291,9 @@ class WorkerChannel:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a second small message would wait 40 ms
             proof = m.proof(self.address.secret, "worker", self._nonce(connection))
-            self._write(connection, m.HELLO, {"proof": proof, "pid": os.getpid(), **self._identity()})
+            locked = process_lock.hold(self.address.lock_file)  # before any lease: see process_lock
+            hello = {"proof": proof, "pid": os.getpid(), "locked": locked, **self._identity()}
+            self._write(connection, m.HELLO, hello)
         except BaseException:
             connection.close()
             raise

@@ -21,12 +21,13 @@ Homes: TypeAlias = tuple[list[str], str] | None
 
 
 class AgentEndpoint(NamedTuple):
-    """Where the agent listens for its workers, and the secret that admits them."""
+    """Where the agent listens for its workers, the secret that admits them, and its lock file (see process_lock)."""
 
     host: str
     port: int
     secret: str
     lease_s: float
+    lock_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """WorkerServer: the agent's server for its workers: receives start reports and output, and renews their leases.
 
 CHALLENGE  agent → worker   {nonce}
-HELLO      worker → agent   {proof, pid, actor}  HMAC of the nonce with the secret that came with the call; actor: its
-                                                 key, from an actor's process, which stays connected as long as it lives
+HELLO      worker → agent   {proof, pid, locked, actor}  proof: HMAC of the nonce with the secret that came with the
+                                                 call; locked: whether it holds the agent's lock file; actor: its key,
+                                                 from an actor's process, which stays connected as long as it lives
 lease      worker → agent   {t}                asks for the lease (t: the worker's own clock)
 lease      agent → worker   {t, left_s}        the lease lasts left_s seconds from t
 started, output             worker → agent
@@ -18,6 +19,7 @@ from collections.abc import Callable
 
 from ray_multicluster_scheduler.common.frames import MAX_HANDSHAKE_BYTES, FrameError, FrameReader, Message, small_frame
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker import process_lock
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import LEASE
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint, Key
 
@@ -38,16 +40,17 @@ class WorkerServer:
         actor_connection: Callable[[Key, bool], None],
     ) -> None:
         self._handle, self._left_s, self._actor_connection = handle, left_s, actor_connection
-        self._secret = secrets.token_hex(16)
+        self._secret, self._lock_file = secrets.token_hex(16), ""
         self._server: asyncio.Server | None = None
         self._workers: set[asyncio.StreamWriter] = set()
         self._actors: dict[Key, asyncio.StreamWriter] = {}
 
-    async def start(self, host: str, lease_s: float) -> AgentEndpoint:
+    async def start(self, host: str, lease_s: float, lock_file: str) -> AgentEndpoint:
         """Open the port; returns how workers reach it."""
+        self._lock_file = lock_file
         self._server = await asyncio.start_server(self._serve, host, 0)
         port = self._server.sockets[0].getsockname()[1]
-        return AgentEndpoint(host, port, self._secret, lease_s)
+        return AgentEndpoint(host, port, self._secret, lease_s, lock_file)
 
     def send_to_actor(self, actor: Key, message: Message) -> None:
         """Send a message to an actor's process, if that is connected."""
@@ -63,6 +66,8 @@ class WorkerServer:
             if not messages:
                 return
             hello, *early = messages
+            if not hello.head.get("locked"):
+                process_lock.remove(self._lock_file)  # before the first lease is granted
             if "actor" in hello.head:
                 actor = (str(hello.head["actor"][0]), int(hello.head["actor"][1]))
                 self._actors[actor] = writer
