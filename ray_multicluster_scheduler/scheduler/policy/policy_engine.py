@@ -149,7 +149,7 @@ class PolicyEngine:
         table = self.table(task, views, retry=retry)
         better = self._better_pending_cluster(task, views, best, retry=retry)
         if better is not None:
-            sentence = f"{better} is a better match than {best.name} and its first snapshot is on its way"
+            sentence = f"{better} is a better match than {best.name} and its snapshot is on its way"
             return SchedulingDecision(
                 task.id, now, None, BETTER_IS_ASKED, sentence, table, unblocked_by(BETTER_IS_ASKED, better)
             )
@@ -428,15 +428,17 @@ class PolicyEngine:
     def _better_pending_cluster(
         self, task: TaskDescription, views: Iterable[ClusterView], best: ClusterView, *, retry: bool
     ) -> str | None:
-        """A cluster that the item prefers to ``best`` and whose first snapshot is on its way."""
+        """A cluster that the item prefers to ``best`` and whose snapshot is on its way. An item that declares nothing
+        fits wherever it is sent; it prefers an equal cluster with fewer such items of ours."""
         reached: tuple[int, ...] | None = None
+        counted = best.undeclared if self._counting and not task.placement else 0
         for view in views:
             if view.problem is None or not view.problem.being_asked:
                 continue
             reached = reached or self.preference(task, best)
-            if self.preference(task, view) > reached and not permanently_rejected(
-                self._new_report(task, view, retry=retry)
-            ):
+            preference = self.preference(task, view)
+            better = preference > reached or (preference == reached and view.undeclared < counted)
+            if better and not permanently_rejected(self._new_report(task, view, retry=retry)):
                 return view.name
         return None
 

@@ -247,6 +247,35 @@ def test_preferred_falls_back_or_waits_as_asked() -> None:
     assert driver.sent_to()["wait"] == "a"
 
 
+def test_jobs_without_needs_wait_for_the_first_answer_of_an_equal_cluster() -> None:
+    """Each fits on the cluster that answers first, and all would be sent there within a second."""
+    for answers in (True, False):
+        driver = Driver()
+        for number in range(6):
+            driver.submit(job(f"j{number}"))
+        driver.snapshot("a", 8, source="http")
+        assert driver.sent_to() == {"j0": "a"}, "the first one starts at once"
+        waiting = driver.machine.record("j1")
+        assert (waiting.code, waiting.sentence) == (
+            "BETTER_IS_ASKED",
+            "b is a better match than a and its snapshot is on its way",
+        )
+        if answers:
+            driver.snapshot("b", 8, source="http")
+            assert Counter(driver.sent_to().values()) == {"a": 3, "b": 3}
+        else:
+            driver.no_answer("b")
+            assert Counter(driver.sent_to().values()) == {"a": 6}
+
+
+def test_tasks_and_items_with_needs_do_not_wait_for_an_equal_cluster() -> None:
+    driver = Driver()
+    for number in range(6):
+        driver.submit(task(f"t{number}", cpus=1))
+    driver.snapshot("a", 8, source="http")
+    assert set(driver.sent_to().values()) == {"a"}
+
+
 def test_the_submission_interval_lies_between_two_dispatches_to_one_cluster() -> None:
     """Whatever happens meanwhile: starts and ends of earlier jobs, new jobs, a timer that fires a little early."""
     driver = ready(8, 8, submission_interval_s=2)
