@@ -47,6 +47,7 @@ def cluster(name: str, state: str, **values: Any) -> dict[str, Any]:
         "sentence": "",
         "stale": False,
         "cordoned": False,
+        "cordon_reason": None,
         "items": 0,
         "other_control_planes": [],
         "tags": [],
