@@ -212,7 +212,7 @@ async def events_during_a_cut_are_reported_after_it() -> None:
 async def a_repeated_call_is_reported_as_it_is() -> None:
     """As from a restarted service that may have sent it before."""
     agent, wire, serving = await with_one_call()
-    agent._handle_worker(Message("started", {"id": "t1", "attempt": 1, "at": 5.0, "node": "n1"}))
+    agent._handle_worker(Message("started", {"id": "t1", "attempt": 1, "at": 5.0, "node": "n1", "pid": 7}))
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
     await receive_all(wire)
     assert [head["calls"] for head in wire.of(m.STARTED)] == [[["t1", 1, 5.0, "n1"]]] * 2

@@ -19,6 +19,7 @@ from ray_multicluster_scheduler import (
     WorkerCrashedError,
     get,
 )
+from ray_multicluster_scheduler.exceptions import RayTaskError
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 
 
@@ -140,17 +141,55 @@ class TestWhatComesBack:
         with pytest.raises(TaskSubmissionError, match="result, a lock, cannot be pickled"):
             scheduler.submit_task(lambda: __import__("threading").Lock(), retries=3)
 
+    def test_an_exception_is_rebuilt_without_its_constructor(self, scheduler: UnifiedScheduler) -> None:
+        class Awkward(OSError):
+            def __init__(self, a: int, *, b: int) -> None:
+                super().__init__(5, f"{a} is not {b}", "file")
+                self.a, self.lock = a, __import__("threading").Lock()
+
+        def fail(number: int = 1) -> None:
+            try:
+                [][number]
+            except IndexError as error:
+                raise Awkward(number, b=2) from error
+
+        class Failing:
+            def __init__(self, number: int) -> None:
+                if number:
+                    fail(number)
+
+            def method(self) -> None:
+                fail(3)
+
+        actor = scheduler.submit_actor(Failing, (0,))
+        calls = [
+            lambda: scheduler.submit_task(fail),
+            lambda: scheduler.submit_actor(Failing, (2,)),
+            lambda: actor.method.remote().result(60),
+        ]
+        for number, call in enumerate(calls, 1):
+            with pytest.raises(Awkward) as caught:
+                call()
+            error = caught.value
+            assert (error.a, error.errno, error.filename) == (number, 5, "file")
+            assert isinstance(error, RayTaskError)
+            assert "came without what cannot be pickled: lock (TypeError" in error.__notes__[0]
+            assert isinstance(error.__cause__, IndexError)
+            assert "raise Awkward(number, b=2)" in str(error.__cause__.__cause__)
+        actor.kill()
+
     def test_an_exception_that_cannot_be_rebuilt_is_still_readable(self, scheduler: UnifiedScheduler) -> None:
         def fail() -> None:
-            class Awkward(Exception):
-                def __init__(self, a: int, b: int) -> None:
-                    super().__init__(f"{a} is not {b}")
+            import sys
+            import types
 
-            raise Awkward(1, 2)
+            far = sys.modules["far_away"] = types.ModuleType("far_away")
+            far.Awkward = type("Awkward", (Exception,), {"__module__": "far_away"})
+            raise far.Awkward("1 is not 2")
 
         with pytest.raises(RemoteError, match="Awkward: 1 is not 2") as caught:
             scheduler.submit_task(fail)
-        assert "raise Awkward(1, 2)" in str(caught.value.__cause__)
+        assert "raise far.Awkward" in str(caught.value.__cause__)
 
     def test_sys_exit_is_an_error_of_the_task(self, scheduler: UnifiedScheduler) -> None:
         with pytest.raises(RemoteError, match=r"sys\.exit\(3\)"):

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from ray_multicluster_scheduler.common import exception as errors
-from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common import pickling, task_errors
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.common.notices import unread_failures
-from ray_multicluster_scheduler.common.task_errors import as_task_error
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
@@ -85,7 +84,7 @@ def error_of(outcome: Outcome) -> BaseException | None:
     if outcome.origin is not None:
         first = error_of(outcome.origin)
         if first is not None:
-            first.add_note(f"{done.task_id} needed the value as an argument, so it did not run")
+            task_errors.note(first, f"{done.task_id} needed the value as an argument, so it did not run")
         return first
     if done.error is None and outcome.result is not None:
         return _user_error(done, outcome.result)
@@ -127,9 +126,12 @@ def _user_error(done: Complete, result: CallResult) -> BaseException:
             next_step="see the remote traceback above",
         )
     else:
-        error = as_task_error(error)
-        error.add_note(note)
-    error.__cause__ = errors.RemoteTraceback(result.traceback)
+        error = task_errors.as_task_error(error)
+        task_errors.note(error, note)
+    first: BaseException = error  # of the chain of its causes
+    while first.__cause__ is not None and not isinstance(first.__cause__, errors.RemoteTraceback):
+        first = first.__cause__
+    task_errors.set_attribute(first, "__cause__", errors.RemoteTraceback(result.traceback))
     return error
 
 

@@ -42,14 +42,15 @@ def test_an_error_keeps_its_place_type_and_traceback() -> None:
 
 
 def test_an_exception_that_cannot_be_pickled_is_reported_as_text() -> None:
+    class Unpicklable(ValueError):
+        lock = threading.Lock()
+
     def bad(x: int) -> None:
-        error = ValueError("text")
-        error.lock = threading.Lock()
-        raise error
+        raise Unpicklable("text")
 
     (failure,) = run_rows(bad, False, [1]).failures
     assert failure.payload is None
-    assert "ValueError: text" in failure.message
+    assert "Unpicklable: text" in failure.message
     assert "cannot be pickled" in failure.message
 
 

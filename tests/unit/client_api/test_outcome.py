@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
+from ray_multicluster_scheduler.common.task_errors import RayTaskError, dumps_error
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
 from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, value_of
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
@@ -53,6 +55,30 @@ def test_the_users_exception_comes_back_as_itself_with_where_and_how() -> None:
     text = "".join(traceback.format_exception(caught.value))
     assert "Traceback …" in text
     assert "raised in t1 (attempt 2) on cluster 'mac'" in text
+    assert isinstance(caught.value.__cause__, errors.RemoteTraceback)
+
+
+def test_the_traceback_is_the_first_cause_of_a_users_exception_with_causes() -> None:
+    error = ValueError("bad")
+    error.__cause__ = KeyError("k")
+    with pytest.raises(ValueError, match="^bad") as caught:
+        value_of(raised(dumps_error(error)))
+    cause = caught.value.__cause__
+    assert isinstance(cause, KeyError)
+    assert isinstance(cause.__cause__, errors.RemoteTraceback)
+    assert isinstance(caught.value, RayTaskError)
+    assert caught.value.traceback_str == cause.__cause__.text
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+def test_a_users_exception_that_refuses_attributes() -> None:
+    with pytest.raises(Frozen) as caught:
+        value_of(raised(dumps_error(Frozen(3))))
+    assert caught.value.code == 3
     assert isinstance(caught.value.__cause__, errors.RemoteTraceback)
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.import_errors import note_import
+from ray_multicluster_scheduler.common.task_errors import dumps_error
 
 _MAX_TEXT = 20_000
 
@@ -73,7 +74,7 @@ def _failure_of_call(place: int, error: BaseException) -> Failure:
         return _failure(place, error, f"the call called sys.exit({error.code!r})")
     failure = _failure(place, error, f"{type(error).__name__}: {_text(error)}{note_import(error)}")
     try:
-        return failure._replace(payload=pickling.dumps(error.with_traceback(None)))
+        return failure._replace(payload=dumps_error(error))
     except Exception as problem:  # noqa: BLE001 - the text of the error is kept instead
         return failure._replace(message=f"{failure.message} (the exception itself cannot be pickled: {problem})")
 

@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.common.object_argument import (
     fill_in,
     references_to,
 )
+from ray_multicluster_scheduler.common.task_errors import dumps_error
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Homes
 
 Outcome: TypeAlias = tuple[dict[str, Any], bytes]
@@ -87,7 +88,7 @@ def user_error(error: BaseException) -> Outcome:
         error.__traceback__ = error.__traceback__.tb_next
     head = failed("user", error, f"{type(error).__name__}: {_text(error)}{note_import(error)}")
     try:
-        return head, pickling.dumps(error.with_traceback(None))
+        return head, dumps_error(error)
     except Exception as problem:  # noqa: BLE001 - the text of the error is kept instead
         head["message"] += f" (the exception itself cannot be pickled: {problem})"
         return head, b""
