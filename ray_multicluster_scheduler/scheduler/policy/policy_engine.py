@@ -429,7 +429,7 @@ class PolicyEngine:
         self, task: TaskDescription, views: Iterable[ClusterView], best: ClusterView, *, retry: bool
     ) -> str | None:
         """A cluster that the item prefers to ``best`` and whose snapshot is on its way. An item that declares nothing
-        fits wherever it is sent; it prefers an equal cluster with fewer such items of ours."""
+        fits everywhere: it prefers an equal cluster with fewer such items of ours, if that has a dashboard to ask."""
         reached: tuple[int, ...] | None = None
         counted = best.undeclared if self._counting and not task.placement else 0
         for view in views:
@@ -437,7 +437,8 @@ class PolicyEngine:
                 continue
             reached = reached or self.preference(task, best)
             preference = self.preference(task, view)
-            better = preference > reached or (preference == reached and view.undeclared < counted)
+            idler = view.undeclared < counted and view.metadata.dashboard is not None
+            better = preference > reached or (idler and preference == reached)
             if better and not permanently_rejected(self._new_report(task, view, retry=retry)):
                 return view.name
         return None

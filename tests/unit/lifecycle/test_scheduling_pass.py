@@ -268,7 +268,15 @@ def test_jobs_without_needs_wait_for_the_first_answer_of_an_equal_cluster() -> N
             assert Counter(driver.sent_to().values()) == {"a": 6}
 
 
-def test_tasks_and_items_with_needs_do_not_wait_for_an_equal_cluster() -> None:
+def test_nothing_waits_for_an_equal_cluster_whose_agent_must_be_started_first() -> None:
+    driver = Driver(cluster("a"), cluster("b", dashboard=None, head_address="b:10001"))
+    for number in range(3):
+        driver.submit(task(f"t{number}", cpus=0))
+    driver.snapshot("a", 8, source="http")
+    assert set(driver.sent_to()) == {"t0", "t1", "t2"}
+
+
+def test_items_with_needs_do_not_wait_for_an_equal_cluster() -> None:
     driver = Driver()
     for number in range(6):
         driver.submit(task(f"t{number}", cpus=1))
