@@ -99,6 +99,8 @@ if TYPE_CHECKING:
         ClusterConnectionError,
         ClusterLostError,
         ConfigurationError,
+        InferenceError,
+        InstanceError,
         JobsFailedError,
         NoFeasibleClusterError,
         NoHealthyClusterError,
@@ -137,6 +139,8 @@ __all__ = [
     "FleetConfig",
     "FleetExecutor",
     "GangMember",
+    "InferenceError",
+    "InstanceError",
     "JobHandle",
     "JobsFailedError",
     "LocalCluster",
@@ -257,9 +261,10 @@ _HOMES = {
     "common.context_manager": "ClusterContextManager",
     "common.exception": (
         "ActorDiedError ClusterConnectionError ClusterLostError ConfigurationError JobsFailedError "
-        "NoFeasibleClusterError NoHealthyClusterError NotAllowedError PolicyEvaluationError QueueFullError RemoteError "
-        "RemoteTraceback ResultLostError SchedulerError ServiceUnavailableError StoreError StoreFullError "
-        "TaskCancelledError TaskSubmissionError TaskTimeoutError UnknownItemError WorkerCrashedError"
+        "InferenceError InstanceError NoFeasibleClusterError NoHealthyClusterError NotAllowedError "
+        "PolicyEvaluationError QueueFullError RemoteError RemoteTraceback ResultLostError SchedulerError "
+        "ServiceUnavailableError StoreError StoreFullError TaskCancelledError TaskSubmissionError TaskTimeoutError "
+        "UnknownItemError WorkerCrashedError"
     ),
     "common.model": "Rejection TaskState",
     "control_plane.config": "ClusterConfig FleetConfig Settings",

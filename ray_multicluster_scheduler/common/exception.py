@@ -19,6 +19,8 @@ SchedulerError
 │   └── StoreFullError          … because the disk or the quota is full
 ├── ServiceUnavailableError     the service cannot be reached, or cannot answer now
 ├── UnknownItemError            no item with this id was accepted here
+├── InferenceError              a request to a model failed
+│   └── InstanceError           an instance of a model cannot be reached, or its answer makes no sense
 ├── NotAllowedError             the service denies the caller this request
 └── RemoteError                 user code raised an exception that cannot be unpickled here
 
@@ -173,6 +175,18 @@ class UnknownItemError(SchedulerError, LookupError, ValueError):
 
 class NotAllowedError(SchedulerError, PermissionError):
     """The token is missing, invalid, or lacks the role or the ownership for this request."""
+
+
+class InferenceError(SchedulerError):
+    """A request to a model failed: its instance reported an error, or was lost and the request must not be repeated."""
+
+
+class InstanceError(InferenceError):
+    """An instance of a model cannot be reached, or its answer makes no sense. ``sent``: it may have received the
+    request. ``status``: the HTTP status of an answer that is an error."""
+
+    sent = True
+    status: int | None = None
 
 
 class RemoteError(SchedulerError, RayTaskError):

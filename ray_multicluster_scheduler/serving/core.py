@@ -1,0 +1,562 @@
+"""SwarmPilotScheduler: sends each request to the instance of its model that is expected to finish it first."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    InferenceError,
+    InstanceError,
+    QueueFullError,
+    SchedulerError,
+    TaskTimeoutError,
+    UnknownItemError,
+)
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.serving.client import LoopThread, TaskInstance, TaskInstanceClient
+from ray_multicluster_scheduler.serving.models import (
+    InstanceKind,
+    InstanceSubmitResponse,
+    QueueInfoItem,
+    SchedulerRequest,
+    SchedulerResponse,
+    TaskStatus,
+    TIRegisterRequest,
+)
+from ray_multicluster_scheduler.serving.predictor import LookupPredictor, Predictor, features_of
+from ray_multicluster_scheduler.serving.router.forwarder import InstanceChannel
+from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
+from ray_multicluster_scheduler.serving.router.router import Router
+from ray_multicluster_scheduler.serving.strategies import BaseStrategy, create_strategy
+from ray_multicluster_scheduler.serving.task_tracker import TaskInfo, TaskTracker
+
+T = TypeVar("T")
+_log = get_logger(__name__)
+DEFAULT_STRATEGY = "shortest_queue"
+MAX_ATTEMPTS = 3
+"""Of a task whose instances answer with errors of the server (5xx)."""
+_OPENAI_CONCURRENCY = 64
+
+
+class SwarmPilotScheduler:
+    """Chooses, charges, forwards and tracks. Every method may be called from any thread.
+
+    In an asyncio server pass its ``loop``; otherwise a thread of this object does the I/O. ``close()`` ends it.
+    """
+
+    def __init__(
+        self,
+        strategy: str | BaseStrategy = DEFAULT_STRATEGY,
+        *,
+        predictions: str | Path | None = None,
+        max_waiting: int = 100_000,
+        health_interval_s: float = 5.0,
+        task_timeout_s: float = 3600.0,
+        tracker: TaskTracker | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.task_tracker = tracker or TaskTracker()
+        self.max_waiting = max_waiting
+        self.predictor = Predictor(LookupPredictor(predictions) if predictions else None)
+        self._router = Router(_strategy(strategy), self.predictor)
+        self._health_interval_s = health_interval_s
+        self._lock = threading.RLock()
+        self._channels: dict[str, InstanceChannel] = {}
+        self._ids: dict[str, str] = {}
+        """The UUID of each instance by "host:port"."""
+        self.task_timeout_s = task_timeout_s
+        self._loop = loop
+        self._thread: LoopThread | None = None
+        self._closed = False
+
+    # ---- requests
+
+    def schedule(self, request: SchedulerRequest) -> SchedulerResponse:
+        """Choose an instance and charge the request to it; it is forwarded as soon as the instance has a free slot.
+
+        Returns at once. Raises QueueFullError over ``max_waiting``, ConfigurationError if the task id is taken.
+        """
+        task = Task(
+            id=request.task_id or uuid.uuid4().hex,
+            model=request.model_type,
+            input=request.input_data,
+            metadata=dict(request.metadata),
+            features=features_of(request.metadata),
+            arrived=time.monotonic(),
+        )
+        with self._lock:
+            self._check_open()
+            if self.task_tracker.waiting >= self.max_waiting:
+                raise QueueFullError(
+                    f"{self.max_waiting:,} requests wait already, so a request for {task.model} was refused.",
+                    task_id=task.id,
+                    next_step="submit it again later, or add instances",
+                )
+            try:
+                self.task_tracker.register_task(task.id, None, task.model)
+            except ValueError as error:
+                raise ConfigurationError(f"{str(error).capitalize()}.", next_step="choose another id") from None
+            self._router.submit(task, task.arrived)
+            self._carry_out()
+            info = self.task_tracker.get_task_info(task.id)
+        assert info is not None
+        return SchedulerResponse(task_id=task.id, instance_id=info.ti_uuid, reason=info.reason)
+
+    async def schedule_async(self, request: SchedulerRequest) -> SchedulerResponse:
+        """As :meth:`schedule`, which never blocks."""
+        return self.schedule(request)
+
+    def wait(self, task_id: str, timeout: float | None = None) -> Any:
+        """Wait for the result and return it. Raises InferenceError if the task failed, TaskTimeoutError after
+        ``timeout`` seconds (the task goes on), UnknownItemError for an unknown id."""
+        finished: Future[TaskInfo] = Future()
+        with self._watching(task_id, finished.set_result):
+            try:
+                return _result_of(finished.result(timeout))
+            except TimeoutError:
+                raise _not_finished(task_id, timeout) from None
+
+    async def wait_async(self, task_id: str, timeout: float | None = None) -> Any:
+        """As :meth:`wait`, without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        finished: asyncio.Future[TaskInfo] = loop.create_future()
+
+        def set_result(info: TaskInfo) -> None:
+            if not finished.done():
+                finished.set_result(info)
+
+        with self._watching(task_id, lambda info: loop.call_soon_threadsafe(set_result, info)):
+            try:
+                async with asyncio.timeout(timeout):
+                    return _result_of(await finished)
+            except TimeoutError:
+                raise _not_finished(task_id, timeout) from None
+
+    def handle_completion(
+        self,
+        task_id: str,
+        instance_id: str | None = None,
+        execution_time: float | None = None,
+        result: Any = None,
+        error: str | None = None,
+    ) -> bool:
+        """An instance (its UUID or "host:port") reports the end of a task; ``execution_time`` is in milliseconds.
+
+        Returns whether this was the first report; repeats are harmless. Raises UnknownItemError for an unknown task,
+        InstanceError if that instance never had it.
+        """
+        with self._lock:
+            task = self._router.tasks.get(task_id)
+            if task is None:
+                if self.task_tracker.get_task_info(task_id) is None:
+                    raise _unknown(task_id)
+                return False
+            reporter = self._ids.get(instance_id, instance_id) if instance_id is not None else None
+            holder = task.instance.uuid if task.instance is not None and task.started is not None else None
+            if reporter is not None and reporter != holder and reporter not in task.tried:
+                raise InstanceError(
+                    f"The instance {instance_id} reports a result of task {task_id}, which it was never given.",
+                    next_step="report it under the id of the instance that ran it",
+                )
+            self._finish(task, result, error, execution_time, current=reporter is None or reporter == holder)
+            return True
+
+    def explain(self, task_id: str) -> dict[str, Any]:
+        """State and instance of a task, and why that one: each candidate with its expected wait, the task's own
+        predicted time there and its queue. Raises UnknownItemError."""
+        with self._lock:
+            info = self.task_tracker.get_task_info(task_id)
+            if info is None:
+                raise _unknown(task_id)
+            decision = info.decision
+            return {
+                "task_id": task_id,
+                "model": info.model_name,
+                "state": str(info.task_status),
+                "instance": info.ti_uuid,
+                "reason": info.reason,
+                "decision": decision.to_dict() if decision is not None else None,
+            }
+
+    # ---- instances
+
+    def add_instance(
+        self,
+        address: str | TaskInstanceClient,
+        *,
+        model_name: str | None = None,
+        kind: InstanceKind | str = InstanceKind.QUEUE,
+        concurrency: int | None = None,
+        weight: float = 1.0,
+        hardware: str | None = None,
+        software_name: str | None = None,
+        software_version: str | None = None,
+    ) -> TaskInstance:
+        """Register an instance by URL, "host:port" or client. Waits a few seconds at most for its first answer; one
+        that does not answer is registered all the same, and used when it does. The same address again returns the
+        same instance."""
+        return self.run(
+            self.add_instance_async(
+                address,
+                model_name=model_name,
+                kind=kind,
+                concurrency=concurrency,
+                weight=weight,
+                hardware=hardware,
+                software_name=software_name,
+                software_version=software_version,
+            )
+        )
+
+    async def register_async(self, request: TIRegisterRequest) -> TaskInstance:
+        """As :meth:`add_instance`, for a registration of the API or of a configuration."""
+        settings = request.model_dump(exclude={"host", "port"})
+        host = f"[{request.host}]" if ":" in request.host else request.host
+        return await self.add_instance_async(f"{host}:{request.port}", **settings)
+
+    async def add_instance_async(
+        self,
+        address: str | TaskInstanceClient,
+        *,
+        model_name: str | None = None,
+        kind: InstanceKind | str = InstanceKind.QUEUE,
+        concurrency: int | None = None,
+        weight: float = 1.0,
+        **hardware: str | None,
+    ) -> TaskInstance:
+        """As :meth:`add_instance`, without blocking the event loop."""
+        client = address if isinstance(address, TaskInstanceClient) else TaskInstanceClient(_url(address))
+        kind = InstanceKind(kind)
+        with self._lock:
+            self._check_open()
+            known = self._ids.get(client.instance_id)
+            if known is not None and not self._router.instances[known].draining:
+                return TaskInstance(known, self._channels[known].client)
+            instance = Instance(
+                uuid=str(uuid.uuid4()),
+                models=(model_name,) if model_name else (),
+                concurrency=concurrency or (_OPENAI_CONCURRENCY if kind is InstanceKind.OPENAI else 1),
+                weight=weight,
+                hardware={name: value for name, value in hardware.items() if value},
+                healthy=False,
+            )
+            self._router.add_instance(instance, time.monotonic())
+            self._ids[client.instance_id] = instance.uuid
+            channel = InstanceChannel(instance.uuid, client, kind, self, self._health_interval_s)
+            channel.model, channel.concurrency = model_name, concurrency
+            self._channels[instance.uuid] = channel
+        await self._on_loop(channel.start())
+        return TaskInstance(instance.uuid, client)
+
+    def remove_instance(self, instance: str | TaskInstance, *, drain: bool = True) -> str:
+        """Stop using an instance (by UUID or "host:port"); returns its UUID. Tasks that wait there go elsewhere.
+
+        Those that run there finish (``drain``), or are sent elsewhere if they may run twice, and fail otherwise.
+        Raises UnknownItemError.
+        """
+        with self._lock:
+            name = instance.uuid if isinstance(instance, TaskInstance) else instance
+            found = self._ids.get(name, name)
+            if found not in self._router.instances:
+                raise UnknownItemError(f"There is no instance {name}.", next_step="list them with queue_info()")
+            running = self._router.drain(found, time.monotonic())
+            if not drain:
+                for task in running:
+                    self._lose(task, f"the instance {self._channels[found].client.instance_id} was removed")
+            self._forget_if_empty(found)
+            self._carry_out()
+        return found
+
+    def set_strategy(self, strategy: str | BaseStrategy, model: str | None = None) -> None:
+        """Use a strategy from the next request on: for one model, or for all that have none of their own. What is
+        charged stays. Raises ConfigurationError for an unknown name."""
+        chosen = _strategy(strategy)
+        with self._lock:
+            if model is None:
+                self._router.default_strategy = chosen
+            else:
+                self._router.strategies[model] = chosen
+
+    def instance_problem(self, instance: str) -> str:
+        """Why an instance is not used; empty if it is healthy."""
+        return self._channels[instance].problem
+
+    def queue_info(self, model: str | None = None) -> list[QueueInfoItem]:
+        """The queue of each instance (of one model)."""
+        now = time.monotonic()
+        with self._lock:
+            rows = []
+            for instance in self._router.instances.values():
+                mean, variance = instance.backlog(now)
+                rows += [
+                    QueueInfoItem(
+                        model_name=name,
+                        ti_uuid=instance.uuid,
+                        waiting_time_expect=mean,
+                        waiting_time_error=variance**0.5,
+                        length=instance.length,
+                        running=len(instance.running),
+                        healthy=instance.accepts,
+                    )
+                    for name in instance.models
+                    if model in {None, name}
+                ]
+            return rows
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts of tasks by state, times by model and instance, queues, and how good the predictions were."""
+        with self._lock:
+            return {
+                "tasks": {str(status): count for status, count in self.task_tracker.counts().items()},
+                "strategy": self._router.default_strategy.name,
+                "strategies": {model: one.name for model, one in self._router.strategies.items()},
+                "times": self.task_tracker.timing_statistics(),
+                "queues": [row.model_dump() for row in self.queue_info()],
+                "predictions": [
+                    {
+                        "model": model,
+                        "instance": instance,
+                        "count": one.count,
+                        "relative_error": one.relative_error,
+                        "within_p90": one.covered,
+                    }
+                    for model, instance, one in self.predictor.accuracy()
+                ],
+            }
+
+    def close(self) -> None:
+        """End all connections; tasks that are not finished stay as they are. Idempotent."""
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.run(self._close_channels())
+            thread.stop()
+
+    async def close_async(self) -> None:
+        """As :meth:`close`, for a scheduler that runs on the caller's event loop."""
+        self._closed = True
+        if self._thread is None:
+            await self._close_channels()
+        else:
+            await asyncio.to_thread(self.close)
+
+    async def _close_channels(self) -> None:
+        for channel in list(self._channels.values()):
+            await channel.close()
+
+    def __enter__(self) -> SwarmPilotScheduler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- reports of the channels, on the event loop
+
+    def answered(self, task: Task, attempt: int, answer: InstanceSubmitResponse) -> None:
+        """An instance acknowledged a task, or returned its result."""
+        with self._lock:
+            if self._router.tasks.get(task.id) is not task:
+                return
+            current = task.attempt == attempt
+            if answer.finished:
+                self._finish(task, answer.result, answer.error, answer.execution_time, current=current)
+            elif answer.status == "error":
+                self.forward_failed(task, attempt, InstanceError(f"It refused the task: {answer.message}."))
+            elif current:
+                task.acknowledged = True
+
+    def forward_failed(self, task: Task, attempt: int, error: InstanceError) -> None:
+        """An instance did not take a task, or lost it."""
+        with self._lock:
+            if self._router.tasks.get(task.id) is not task or task.attempt != attempt or task.instance is None:
+                return
+            if error.status is not None and error.status < 500 and error.status != 429:
+                self._finish(task, None, str(error), None)  # the request is wrong; every instance would say so
+                return
+            self._channels[task.instance.uuid].failed(str(error), gone=not error.sent)
+            if self._router.tasks.get(task.id) is task and task.attempt == attempt:
+                self._lose(task, str(error), sent=error.sent)
+            self._carry_out()
+
+    def probed(self, uuid: str, models: tuple[str, ...], replicas: int) -> None:
+        """An instance answers, and serves these models."""
+        now = time.monotonic()
+        with self._lock:
+            instance = self._router.instances.get(uuid)
+            if instance is None:
+                return
+            channel = self._channels[uuid]
+            models = (channel.model,) if channel.model else models
+            if channel.kind is InstanceKind.QUEUE and channel.concurrency is None:
+                instance.concurrency = max(1, replicas)
+            if models != instance.models:
+                self._router.set_models(uuid, models, now)
+            self._router.set_health(uuid, True, now)
+            self._expire(instance, now)
+            self._carry_out()
+
+    def unreachable(self, uuid: str, problem: str, *, gone: bool) -> None:
+        """An instance does not answer; if it is gone, so is what ran there."""
+        now = time.monotonic()
+        with self._lock:
+            instance = self._router.instances.get(uuid)
+            if instance is None:
+                return
+            self._router.set_health(uuid, False, now)
+            for task in list(instance.running.values()) if gone else ():
+                self._lose(task, f"{problem} It ran there")
+            self._expire(instance, now)
+            self._carry_out()
+
+    # ---- inside, with the lock held
+
+    def _finish(
+        self, task: Task, result: Any, error: str | None, execution_ms: float | None, *, current: bool = True
+    ) -> None:
+        """End a task; ``current``: by the instance that holds it now, not by an earlier one."""
+        instance = task.instance
+        self._router.finish(task, time.monotonic(), execution_ms, learn=current and error is None)
+        if error is None:
+            self.task_tracker.mark_completed(task.id, result, execution_ms=execution_ms)
+        else:
+            self.task_tracker.mark_failed(task.id, error, execution_ms=execution_ms)
+        if instance is not None:
+            if current:
+                self._channels[instance.uuid].succeeded()
+            self._forget_if_empty(instance.uuid)
+        self._carry_out()
+
+    def _lose(self, task: Task, problem: str, *, sent: bool = True) -> None:
+        """The instance of a running task has it no longer: repeat it if that is safe, else fail it."""
+        instance = task.instance
+        repeatable = not sent or bool(task.metadata.get("idempotent", not task.acknowledged))
+        if repeatable and (not sent or len(task.tried) + 1 < MAX_ATTEMPTS):
+            self._router.give_back(task, time.monotonic())
+        else:
+            tries = len(task.tried) + 1
+            why = f"it was tried {tries} times" if repeatable else "it may have run, and is not idempotent"
+            self._router.finish(task, time.monotonic(), learn=False)
+            self.task_tracker.mark_failed(task.id, f"{problem.rstrip('.')}; {why}.")
+        if instance is not None:
+            self._forget_if_empty(instance.uuid)
+
+    def _expire(self, instance: Instance, now: float) -> None:
+        """Give up tasks that have run for longer than ``task_timeout_s`` on this instance."""
+        for task in list(instance.running.values()):
+            if task.started is not None and now - task.started > self.task_timeout_s:
+                self._lose(task, f"The instance {instance.uuid} reported no result in {self.task_timeout_s:g} s")
+
+    def _carry_out(self) -> None:
+        """Record what was placed, and forward what can start."""
+        started = self._router.start_ready(time.monotonic())
+        for task in self._router.moved:
+            if self._router.tasks.get(task.id) is task:
+                self._record_place(task)
+        self._router.moved.clear()
+        for task in started:
+            if task.instance is not None:
+                self.task_tracker.mark_scheduled(task.id)
+                self._call_soon(self._channels[task.instance.uuid].forward, task, task.attempt)
+
+    def _record_place(self, task: Task) -> None:
+        if task.instance is not None:
+            self.task_tracker.assign(task.id, task.instance.uuid, task.decision.reason, task.decision)
+            return
+        known = list(self._router.instances_of(task.model))
+        reason = f"none of the {len(known)} instances of {task.model} can take it now" if known else ""
+        self.task_tracker.assign(task.id, None, reason or f"no instance of the model {task.model} is registered")
+
+    def _forget_if_empty(self, uuid: str) -> None:
+        """Drop an instance that is being removed, and has no tasks left."""
+        instance = self._router.instances.get(uuid)
+        if instance is None or not instance.draining or instance.length:
+            return
+        self._router.forget_instance(uuid)
+        channel = self._channels.pop(uuid)
+        if self._ids.get(channel.client.instance_id) == uuid:
+            del self._ids[channel.client.instance_id]
+        self._call_soon(channel.end)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SchedulerError("This serving scheduler is closed.", next_step="create another one")
+
+    # ---- the event loop
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that does the I/O; without one of the caller's, a thread of its own."""
+        with self._lock:
+            if self._loop is None:
+                self._thread = LoopThread("rmcs-serving")
+                self._loop = self._thread.loop
+            return self._loop
+
+    def _call_soon(self, function: Callable[..., None], *arguments: Any) -> None:
+        if _running_loop() is self.loop:
+            function(*arguments)
+        else:
+            self.loop.call_soon_threadsafe(function, *arguments)
+
+    async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await on the scheduler's loop, from any loop."""
+        if asyncio.get_running_loop() is self.loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the scheduler's loop, from a thread that has none, and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    @contextmanager
+    def _watching(self, task_id: str, callback: Callable[[TaskInfo], object]) -> Iterator[None]:
+        if not self.task_tracker.on_finished(task_id, callback):
+            raise _unknown(task_id)
+        try:
+            yield
+        finally:
+            self.task_tracker.discard_callback(task_id, callback)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _strategy(strategy: str | BaseStrategy) -> BaseStrategy:
+    return create_strategy(strategy) if isinstance(strategy, str) else strategy
+
+
+def _url(address: str) -> str:
+    return address if "://" in address else f"http://{address}"
+
+
+def _unknown(task_id: str) -> UnknownItemError:
+    return UnknownItemError(
+        f"There is no task {task_id} here.", task_id=task_id, next_step="check the id; finished tasks expire"
+    )
+
+
+def _not_finished(task_id: str, timeout: float | None) -> TaskTimeoutError:
+    return TaskTimeoutError(
+        f"Task {task_id} has not finished within {timeout:g} s; it goes on.",
+        task_id=task_id,
+        next_step="wait longer, or ask explain() what it waits for",
+    )
+
+
+def _result_of(info: TaskInfo) -> Any:
+    if info.task_status is TaskStatus.FAILED:
+        raise InferenceError(f"Task {info.task_id} of {info.model_name} failed: {info.error}", task_id=info.task_id)
+    return info.result

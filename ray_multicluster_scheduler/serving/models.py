@@ -1,0 +1,270 @@
+"""Pydantic models of all requests and answers of the serving API, and of the Python calls that share them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+
+class TaskStatus(StrEnum):
+    """State of a task: queued → scheduled → completed or failed."""
+
+    QUEUED = "queued"
+    """It waits, for an instance of its model or for a free slot of the chosen one."""
+    SCHEDULED = "scheduled"
+    """It was forwarded to its instance."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+    @property
+    def finished(self) -> bool:
+        return self in {TaskStatus.COMPLETED, TaskStatus.FAILED}
+
+
+class InstanceKind(StrEnum):
+    """The protocol that an instance speaks."""
+
+    QUEUE = "queue"
+    """GET /info and POST /queue/submit; it reports results to the scheduler, or returns them in its answer."""
+    OPENAI = "openai"
+    """GET /v1/models and the other routes of an OpenAI-style server."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(protected_namespaces=())  # fields such as model_name are part of the API
+
+
+# ---- Python
+
+
+class SchedulerRequest(_Model):
+    """A request for any instance of a model. Numbers in ``metadata`` are features of the time prediction."""
+
+    model_type: str = Field(min_length=1)
+    input_data: JsonValue = None
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    task_id: str | None = Field(None, min_length=1, max_length=200)
+
+
+class SchedulerResponse(_Model):
+    """Where a request was sent. ``instance_id`` is None while no instance of its model is available."""
+
+    task_id: str
+    instance_id: str | None = None
+    reason: str = ""
+
+
+class InstanceStatusResponse(_Model):
+    """What an instance reports about itself."""
+
+    instance_id: str
+    model_type: str | None = None
+    replicas_running: int = 0
+    queue_size: int = 0
+    status: str = "unknown"
+
+
+class InstanceSubmitResponse(_Model):
+    """An instance's answer to a submitted task: an acknowledgement, or the result at once."""
+
+    model_config = ConfigDict(protected_namespaces=(), extra="ignore")
+
+    task_id: str | None = None
+    status: str = "success"
+    message: str | None = None
+    result: JsonValue = None
+    error: str | None = None
+    execution_time: float | None = Field(None, ge=0, description="ms")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer already has the result or the error."""
+        return self.error is not None or "result" in self.model_fields_set
+
+
+# ---- instances
+
+
+class InstanceAddress(_Model):
+    """Where an instance listens."""
+
+    host: str = Field(min_length=1, max_length=255)
+    port: int = Field(ge=1, le=65535)
+
+
+class TIRegisterRequest(InstanceAddress):
+    """POST /ti/register. Without ``model_name`` the instance is asked for it."""
+
+    model_name: str | None = Field(None, min_length=1)
+    hardware: str | None = None
+    software_name: str | None = None
+    software_version: str | None = None
+    concurrency: int | None = Field(None, ge=1, le=100_000, description="requests that it serves at the same time")
+    weight: float = Field(1.0, gt=0, description="share of requests under the strategy `weighted`")
+    kind: InstanceKind = InstanceKind.QUEUE
+
+
+class TIRegisterResponse(_Model):
+    status: Literal["success"] = "success"
+    message: str
+    ti_uuid: str
+
+
+class TIRemoveRequest(_Model):
+    """POST /ti/remove: by ``ti_uuid``, or by ``host`` and ``port``."""
+
+    ti_uuid: str | None = None
+    host: str | None = None
+    port: int | None = None
+    drain: bool = Field(True, description="let the tasks that run there finish")
+
+    @model_validator(mode="after")
+    def _one_instance(self) -> TIRemoveRequest:
+        if self.ti_uuid is None and (self.host is None or self.port is None):
+            raise ValueError("give ti_uuid, or host and port")
+        return self
+
+
+class TIRemoveResponse(_Model):
+    status: Literal["success"] = "success"
+    message: str
+    ti_uuid: str
+
+
+# ---- tasks
+
+
+class BatchTaskItem(_Model):
+    task_input: JsonValue
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    task_id: str | None = Field(None, min_length=1, max_length=200)
+
+
+class QueueSubmitRequest(BatchTaskItem):
+    """POST /queue/submit."""
+
+    model_name: str = Field(min_length=1)
+
+
+class QueueSubmitResponse(_Model):
+    """``scheduled_ti`` is empty while no instance of the model is available."""
+
+    status: Literal["success"] = "success"
+    task_id: str
+    scheduled_ti: str
+
+
+class QueueBatchSubmitRequest(_Model):
+    """POST /queue/submit_batch."""
+
+    model_name: str = Field(min_length=1)
+    tasks: list[BatchTaskItem]
+
+
+class BatchTaskResult(_Model):
+    index: int
+    status: Literal["success", "error"]
+    task_id: str | None = None
+    scheduled_ti: str | None = None
+    error: str | None = None
+
+
+class QueueBatchSubmitResponse(_Model):
+    status: Literal["success", "partial", "error"]
+    total_tasks: int
+    successful_tasks: int
+    failed_tasks: int
+    results: list[BatchTaskResult]
+
+
+class QueueInfoItem(_Model):
+    """One instance's queue: the expected remaining time of what is charged there, and its standard deviation."""
+
+    model_name: str
+    ti_uuid: str
+    waiting_time_expect: float = Field(description="ms")
+    waiting_time_error: float = Field(description="ms")
+    length: int = Field(description="tasks that are charged there, running ones included")
+    running: int
+    healthy: bool
+
+
+class QueueInfoResponse(_Model):
+    status: Literal["success"] = "success"
+    queues: list[QueueInfoItem]
+
+
+class TaskQueryResponse(_Model):
+    task_id: str
+    task_status: TaskStatus
+    scheduled_ti: str
+    submit_time: float = Field(description="seconds since the epoch")
+    model_name: str
+    reason: str | None = Field(None, description="why it waits")
+    result: JsonValue = None
+    error: str | None = None
+
+
+class AllTasksResponse(_Model):
+    """One page; ``next`` is the cursor of the following one."""
+
+    total_tasks: int
+    tasks: list[TaskQueryResponse]
+    next: str | None = None
+
+
+class ClearTasksResponse(_Model):
+    status: Literal["success"] = "success"
+    cleared: int
+
+
+class TaskCompletionNotification(_Model):
+    """POST /notify/task_complete and POST /result/submit, from an instance (its "host:port" or UUID)."""
+
+    task_id: str
+    instance_id: str
+    execution_time: float | None = Field(None, ge=0, description="ms")
+    result: JsonValue = None
+    error: str | None = None
+
+
+class ResultSubmitResponse(_Model):
+    status: Literal["success"] = "success"
+    message: str
+
+
+# ---- the scheduler
+
+
+class SetStrategyRequest(_Model):
+    """POST /scheduler/set: for one model, or without ``model_name`` for all that have no strategy of their own."""
+
+    name: str
+    model_name: str | None = None
+
+
+class SetStrategyResponse(_Model):
+    status: Literal["success"] = "success"
+    message: str = "OK"
+
+
+class ModelInfo(_Model):
+    model_name: str
+    strategy: str
+    instances: int
+    healthy: int
+    waiting: int
+    running: int
+
+
+class ModelsResponse(_Model):
+    models: list[ModelInfo]
+
+
+class HealthResponse(_Model):
+    status: Literal["healthy"] = "healthy"
+    instances: int
+    healthy_instances: int
+    waiting_tasks: int

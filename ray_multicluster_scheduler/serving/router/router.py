@@ -1,0 +1,314 @@
+"""Router: places each task on an instance, charges it there, and moves it from waiting to running to finished.
+
+Plain Python without I/O; the caller serialises all calls. A task is in one place at any time: waiting without an
+instance (``unassigned``), waiting at an instance, or running there. ``start_ready`` returns what is to be forwarded.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.serving.predictor import Prediction, Predictor
+from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
+from ray_multicluster_scheduler.serving.strategies.base import BaseStrategy, Candidate, Choice, shortest
+
+_log = get_logger(__name__)
+_MAX_SCANNED = 100
+"""Waiting tasks of another instance that are considered for a free slot."""
+_MIN_GAIN = 0.05
+"""A waiting task moves only if it is expected to finish earlier by this part of the time it has left."""
+
+
+_Move = tuple[float, Task, Prediction | None]
+"""Milliseconds that a task gains, the task, and its prediction on the other instance."""
+
+
+class Decision(NamedTuple):
+    """Why an instance was chosen: the strategy's sentence, and for each candidate its wait, own time and length."""
+
+    strategy: str
+    instance: str
+    reason: str
+    candidates: tuple[str, ...]
+    numbers: array[float]
+    """Three for each candidate: expected wait (ms), own time (ms; -1 if unknown), tasks that were charged there."""
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = []
+        for index, instance in enumerate(self.candidates):
+            wait, own, length = self.numbers[3 * index : 3 * index + 3]
+            rows.append(
+                {
+                    "instance": instance,
+                    "wait_ms": round(wait, 3),
+                    "predicted_ms": None if own < 0 else round(own, 3),
+                    "charged_tasks": int(length),
+                }
+            )
+        return {"strategy": self.strategy, "instance": self.instance, "reason": self.reason, "candidates": rows}
+
+
+class Router:
+    """Instances, the live tasks, and the strategy of each model."""
+
+    def __init__(self, strategy: BaseStrategy, predictor: Predictor) -> None:
+        self.predictor = predictor
+        self.default_strategy = strategy
+        self.strategies: dict[str, BaseStrategy] = {}
+        """Of the models that have one of their own."""
+        self.instances: dict[str, Instance] = {}
+        self.tasks: dict[str, Task] = {}
+        self.unassigned: dict[str, dict[str, Task]] = {}
+        """By model: the tasks for which there is no instance, oldest first."""
+        self._by_model: dict[str, dict[str, Instance]] = {}
+        self._unpredicted: dict[str, dict[str, Task]] = {}
+        """By model: the tasks at instances that were charged nothing, since nothing was known of the model."""
+        self._ready: dict[str, Instance] = {}
+        """Instances that may have a free slot and a task for it."""
+        self.moved: list[Task] = []
+        """Tasks whose instance changed since the caller last looked."""
+
+    # ---- instances
+
+    def add_instance(self, instance: Instance, now: float) -> None:
+        self.instances[instance.uuid] = instance
+        for model in instance.models:
+            self._by_model.setdefault(model, {})[instance.uuid] = instance
+        if instance.accepts:
+            self._offer(instance, now)
+
+    def set_models(self, uuid: str, models: tuple[str, ...], now: float) -> None:
+        """The instance serves other models than before; what waits there is placed anew."""
+        instance = self.instances[uuid]
+        self._remove_from_index(instance)
+        instance.models = models
+        for model in models:
+            self._by_model.setdefault(model, {})[uuid] = instance
+        self._move_waiting(instance, now)
+        if instance.accepts:
+            self._offer(instance, now)
+
+    def set_health(self, uuid: str, healthy: bool, now: float) -> None:
+        """An unhealthy instance gets no tasks, and those that wait there go elsewhere."""
+        instance = self.instances[uuid]
+        if instance.healthy == healthy:
+            return
+        instance.healthy = healthy
+        if instance.accepts:
+            self._offer(instance, now)
+        else:
+            self._move_waiting(instance, now)
+
+    def drain(self, uuid: str, now: float) -> list[Task]:
+        """No new tasks for this instance; those that wait there go elsewhere. Returns those that run there."""
+        instance = self.instances[uuid]
+        instance.draining = True
+        self._move_waiting(instance, now)
+        return list(instance.running.values())
+
+    def forget_instance(self, uuid: str) -> None:
+        """Remove a drained instance on which nothing runs."""
+        instance = self.instances.pop(uuid)
+        assert not instance.length, f"{instance.length} tasks are charged to the instance {uuid}"
+        self._ready.pop(uuid, None)
+        self._remove_from_index(instance)
+        self.predictor.forget_instance(uuid)
+
+    def instances_of(self, model: str) -> Iterable[Instance]:
+        return self._by_model.get(model, {}).values()
+
+    def models(self) -> set[str]:
+        """Models that have instances or waiting tasks."""
+        return {*self._by_model, *self.unassigned}
+
+    def strategy_of(self, model: str) -> BaseStrategy:
+        return self.strategies.get(model, self.default_strategy)
+
+    # ---- tasks
+
+    def submit(self, task: Task, now: float) -> None:
+        """Place a new task. Its id must not be that of a live task."""
+        self.tasks[task.id] = task
+        self._place(task, now)
+
+    def start_ready(self, now: float) -> list[Task]:
+        """Move tasks into free slots; the caller forwards each to ``task.instance``."""
+        started = []
+        while self._ready:
+            _, instance = self._ready.popitem()
+            while instance.accepts and instance.has_free_slot:
+                task = next(iter(instance.waiting.values()), None) or self._take_from_others(instance, now)
+                if task is None:
+                    break
+                instance.start(task, now)
+                started.append(task)
+        return started
+
+    def finish(self, task: Task, now: float, execution_ms: float | None = None, *, learn: bool = True) -> None:
+        """Remove a live task, and exactly what was charged for it; ``learn`` from its time if it has a result."""
+        instance, started = task.instance, task.started
+        if instance is not None and started is not None and learn:
+            actual = (now - started) * 1000 if execution_ms is None else execution_ms
+            self.predictor.learn(
+                task.model, instance.uuid, instance.hardware, task.metadata, task.features, actual, task.prediction
+            )
+        self._take_out(task)
+        del self.tasks[task.id]
+        if learn and task.model in self._unpredicted:
+            self._charge_unpredicted(task.model)
+
+    def give_back(self, task: Task, now: float) -> None:
+        """The instance did not take the task or lost it: choose again, another one if there is another."""
+        if task.instance is not None:
+            task.tried.append(task.instance.uuid)
+        task.attempt += 1
+        self._take_out(task)
+        self._place(task, now)
+
+    # ---- inside
+
+    def _take_out(self, task: Task) -> None:
+        """Remove the task from where it waits or runs."""
+        instance = task.instance
+        if instance is not None:
+            instance.release(task)
+            self._unpredicted.get(task.model, {}).pop(task.id, None)
+            self._ready[instance.uuid] = instance
+            return
+        waiting = self.unassigned[task.model]
+        del waiting[task.id]
+        if not waiting:
+            del self.unassigned[task.model]
+
+    def _place(self, task: Task, now: float) -> None:
+        able = [one for one in self.instances_of(task.model) if one.accepts]
+        if task.tried:
+            able = [one for one in able if one.uuid not in task.tried] or able
+        self.moved.append(task)
+        if not able:
+            task.prediction = task.decision = None
+            self.unassigned.setdefault(task.model, {})[task.id] = task
+            return
+        candidates = [self._candidate(one, task, now) for one in able]
+        strategy = self.strategy_of(task.model)
+        choice = self._select(strategy, candidates, task)
+        numbers: array[float] = array("f")
+        for one in candidates:
+            own = -1.0 if one.prediction is None else one.prediction.mean_ms
+            numbers.extend((one.wait_ms, own, one.length))
+            if one.instance == choice.instance:
+                task.prediction = one.prediction
+        names = tuple(one.instance for one in candidates)
+        task.decision = Decision(strategy.name, choice.instance, choice.reason, names, numbers)
+        chosen = self.instances[choice.instance]
+        chosen.charge(task)
+        if task.prediction is None:
+            self._unpredicted.setdefault(task.model, {})[task.id] = task
+        if chosen.has_free_slot:
+            self._ready[chosen.uuid] = chosen
+
+    def _charge_unpredicted(self, model: str) -> None:
+        """The first time of a model was observed: charge the tasks that were placed before."""
+        for task in self._unpredicted.pop(model).values():
+            assert task.instance is not None
+            prediction = self._predict(task.instance, task)
+            if prediction is not None:
+                task.instance.charge_time(task, prediction)
+
+    def _select(self, strategy: BaseStrategy, candidates: list[Candidate], task: Task) -> Choice:
+        try:
+            choice = strategy.select(candidates, task)
+            if any(one.instance == choice.instance for one in candidates):
+                return choice
+            problem = f"it chose {choice.instance!r}, which is no candidate"
+        except Exception as error:  # noqa: BLE001 # code of users; a request must not be lost by it
+            problem = f"{type(error).__name__}: {error}"
+        _log.error(
+            "serving strategy %s failed for task %s (%s); joining the shortest queue", strategy.name, task.id, problem
+        )
+        fallback = shortest(candidates)
+        return Choice(fallback.instance, f"{fallback.reason}; the strategy {strategy.name} failed: {problem}")
+
+    def _candidate(self, instance: Instance, task: Task, now: float) -> Candidate:
+        backlog, variance = instance.backlog(now)
+        return Candidate(
+            instance=instance.uuid,
+            length=instance.length,
+            running=len(instance.running),
+            concurrency=instance.concurrency,
+            weight=instance.weight,
+            backlog_ms=backlog,
+            backlog_variance=variance,
+            prediction=self._predict(instance, task),
+        )
+
+    def _predict(self, instance: Instance, task: Task) -> Prediction | None:
+        return self.predictor.predict(task.model, instance.uuid, instance.hardware, task.metadata, task.features)
+
+    def _remove_from_index(self, instance: Instance) -> None:
+        for model in instance.models:
+            self._by_model[model].pop(instance.uuid)
+            if not self._by_model[model]:
+                del self._by_model[model]
+
+    def _offer(self, instance: Instance, now: float) -> None:
+        """An instance became available: place what waits for one of its models."""
+        self._ready[instance.uuid] = instance
+        for model in instance.models:
+            for task in self.unassigned.pop(model, {}).values():
+                self._place(task, now)
+
+    def _move_waiting(self, instance: Instance, now: float) -> None:
+        for task in list(instance.waiting.values()):
+            self._take_out(task)
+            self._place(task, now)
+        self._ready.pop(instance.uuid, None)
+
+    def _take_from_others(self, instance: Instance, now: float) -> Task | None:
+        """A task that waits at another instance and would finish earlier in a free slot of this one; it is charged
+        here. The one that gains most of those that come first at their instances."""
+        best: _Move | None = None
+        for model in instance.models:
+            if not self.strategy_of(model).moves_waiting:
+                continue
+            for other in self.instances_of(model):
+                found = self._gain(other, instance, model, now) if other is not instance and other.waiting else None
+                if found is not None and (best is None or found[0] > best[0]):
+                    best = found
+        if best is None:
+            return None
+        gain, task, prediction = best
+        model = task.model
+        left = task.instance
+        assert left is not None
+        left.release(task)
+        self._unpredicted.get(model, {}).pop(task.id, None)
+        task.prediction = prediction
+        reason = f"moved to a free slot, expected to finish {gain:.4g} ms earlier than on {left.uuid}"
+        task.decision = Decision(self.strategy_of(task.model).name, instance.uuid, reason, (), array("f"))
+        instance.charge(task)
+        if prediction is None:
+            self._unpredicted.setdefault(model, {})[task.id] = task
+        self.moved.append(task)
+        return task
+
+    def _gain(
+        self, other: Instance, instance: Instance, model: str, now: float
+    ) -> tuple[float, Task, Prediction | None] | None:
+        """The first task waiting at ``other`` that would finish earlier here, and by how many milliseconds."""
+        before, _ = other.remaining(now)
+        for position, task in enumerate(other.waiting.values()):
+            if position == _MAX_SCANNED:
+                return None
+            there = before / other.concurrency + task.charge[0] / 1e3
+            before += task.charge[0] / 1e3
+            if task.model != model or instance.uuid in task.tried:
+                continue
+            prediction = self._predict(instance, task)
+            here = prediction.mean_ms if prediction is not None else 0.0
+            if here < there * (1 - _MIN_GAIN) or (prediction is None and not task.charge[0]):
+                return there - here, task, prediction
+        return None

@@ -1,0 +1,270 @@
+"""TaskTracker: the state, result and timing of every task of a serving scheduler. Thread-safe and bounded."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from ray_multicluster_scheduler.serving.models import TaskStatus
+
+_TASK_OVERHEAD_BYTES = 600
+"""Memory of a record without its result and error."""
+_RECENT_TIMES = 512
+
+
+@dataclass(slots=True)
+class TaskInfo:
+    """One task. Times are seconds since the epoch; durations are milliseconds."""
+
+    task_id: str
+    model_name: str
+    ti_uuid: str | None
+    task_status: TaskStatus
+    submit_time: float
+    scheduled_time: float | None = None
+    completion_time: float | None = None
+    execution_ms: float | None = None
+    result: Any = None
+    error: str | None = None
+    reason: str = ""
+    """Why it waits, or why its instance was chosen."""
+    decision: Any = None
+    """How its instance was chosen, for `explain`."""
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Timing:
+    """Count, mean and recent values of one duration, in milliseconds."""
+
+    count: int = 0
+    total: float = 0.0
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_TIMES))
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.total += value
+        self.recent.append(value)
+
+    def summary(self) -> dict[str, float]:
+        if not self.count:
+            return {"count": 0}
+        ordered = sorted(self.recent)
+        return {
+            "count": self.count,
+            "mean_ms": self.total / self.count,
+            "p50_ms": ordered[len(ordered) // 2],
+            "p95_ms": ordered[len(ordered) * 95 // 100],
+        }
+
+
+class TaskTracker:
+    """Records tasks until they are pruned: finished ones only, the oldest first, when there are more than
+    ``max_finished``, when they are older than ``max_age_s``, or when they take more than ``max_bytes``."""
+
+    def __init__(
+        self,
+        *,
+        max_finished: int = 100_000,
+        max_age_s: float = 24 * 3600.0,
+        max_bytes: int = 256 * 1024**2,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._max_finished, self._max_age_s, self._max_bytes = max_finished, max_age_s, max_bytes
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._live: dict[str, TaskInfo] = {}
+        self._finished: dict[str, TaskInfo] = {}
+        """In the order in which they finished."""
+        self._finished_bytes = 0
+        self._counts: Counter[TaskStatus] = Counter()
+        self._callbacks: dict[str, list[Callable[[TaskInfo], object]]] = {}
+        self._timings: dict[tuple[str, str], dict[str, Timing]] = {}
+
+    # ---- transitions
+
+    def register_task(self, task_id: str, ti_uuid: str | None, model_name: str, *, reason: str = "") -> TaskInfo:
+        """Record a new task as queued. Raises ValueError if the id is taken."""
+        info = TaskInfo(task_id, model_name, ti_uuid, TaskStatus.QUEUED, self._clock(), reason=reason)
+        with self._lock:
+            if task_id in self._live or task_id in self._finished:
+                raise ValueError(f"the task id {task_id!r} is taken")
+            self._live[task_id] = info
+            self._counts[TaskStatus.QUEUED] += 1
+            self._prune()
+        return info
+
+    def assign(self, task_id: str, ti_uuid: str | None, reason: str = "", decision: Any = None) -> None:
+        """Record that a live task waits at an instance, or for any (None)."""
+        with self._lock:
+            info = self._live.get(task_id)
+            if info is not None:
+                self._move(info, TaskStatus.QUEUED)
+                info.ti_uuid, info.reason, info.decision = ti_uuid, reason, decision
+
+    def mark_scheduled(self, task_id: str) -> bool:
+        """The task was forwarded to its instance. False if it is unknown, forwarded already or finished."""
+        with self._lock:
+            info = self._live.get(task_id)
+            if info is None or info.task_status is not TaskStatus.QUEUED:
+                return False
+            self._move(info, TaskStatus.SCHEDULED)
+            info.scheduled_time = self._clock()
+            return True
+
+    def mark_completed(self, task_id: str, result: Any = None, *, execution_ms: float | None = None) -> bool:
+        """The task has a result. False if it is unknown, or finished before: the first result counts."""
+        return self._finish(task_id, TaskStatus.COMPLETED, result, None, execution_ms)
+
+    def mark_failed(self, task_id: str, error: str, *, execution_ms: float | None = None) -> bool:
+        """The task failed. False if it is unknown, or finished before."""
+        return self._finish(task_id, TaskStatus.FAILED, None, error, execution_ms)
+
+    def remove(self, task_id: str) -> bool:
+        """Forget a finished task. False if it is unknown or not finished."""
+        with self._lock:
+            info = self._finished.pop(task_id, None)
+            if info is not None:
+                self._forget(info)
+            return info is not None
+
+    def clear(self) -> int:
+        """Forget all finished tasks; returns how many."""
+        with self._lock:
+            cleared = len(self._finished)
+            for info in self._finished.values():
+                self._counts[info.task_status] -= 1
+            self._finished.clear()
+            self._finished_bytes = 0
+            return cleared
+
+    # ---- queries
+
+    @property
+    def waiting(self) -> int:
+        """The number of queued tasks."""
+        return self._counts[TaskStatus.QUEUED]
+
+    def get_task_info(self, task_id: str) -> TaskInfo | None:
+        with self._lock:
+            self._prune()
+            return self._live.get(task_id) or self._finished.get(task_id)
+
+    def counts(self) -> dict[TaskStatus, int]:
+        """The number of tasks in each state."""
+        with self._lock:
+            self._prune()
+            return {status: self._counts[status] for status in TaskStatus}
+
+    def list_tasks(self, limit: int = 1000, offset: int = 0) -> list[TaskInfo]:
+        """A page of all tasks: the finished ones in the order in which they finished, then the live ones."""
+        with self._lock:
+            self._prune()
+            return list(islice(self._all(), offset, offset + limit))
+
+    def on_finished(self, task_id: str, callback: Callable[[TaskInfo], object]) -> bool:
+        """Call back once when the task has finished, now if it has. False if it is unknown."""
+        with self._lock:
+            info = self._finished.get(task_id)
+            if info is None:
+                if task_id not in self._live:
+                    return False
+                self._callbacks.setdefault(task_id, []).append(callback)
+                return True
+        callback(info)
+        return True
+
+    def discard_callback(self, task_id: str, callback: Callable[[TaskInfo], object]) -> None:
+        with self._lock:
+            waiting = self._callbacks.get(task_id, [])
+            if callback in waiting:
+                waiting.remove(callback)
+            if not waiting:
+                self._callbacks.pop(task_id, None)
+
+    def timing_statistics(self) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+        """By model and instance: total (submission to end), execution (as the instance reports it, or as measured
+        from outside) and overhead (the difference)."""
+        with self._lock:
+            found: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+            for (model, instance), timings in self._timings.items():
+                found.setdefault(model, {})[instance] = {name: one.summary() for name, one in timings.items()}
+            return found
+
+    # ---- with the lock held
+
+    def _all(self) -> Iterator[TaskInfo]:
+        yield from self._finished.values()
+        yield from self._live.values()
+
+    def _move(self, info: TaskInfo, status: TaskStatus) -> None:
+        self._counts[info.task_status] -= 1
+        self._counts[status] += 1
+        info.task_status = status
+
+    def _finish(
+        self, task_id: str, status: TaskStatus, result: Any, error: str | None, execution_ms: float | None
+    ) -> bool:
+        size = _TASK_OVERHEAD_BYTES + len(error or "") + _size_of(result)
+        with self._lock:
+            info = self._live.pop(task_id, None)
+            if info is None:
+                return False
+            self._move(info, status)
+            now = info.completion_time = self._clock()
+            info.result, info.error, info.size, info.execution_ms = result, error, size, execution_ms
+            self._finished[task_id] = info
+            self._finished_bytes += size
+            if status is TaskStatus.COMPLETED:
+                self._record_times(info, now)
+            self._prune()
+            callbacks = self._callbacks.pop(task_id, ())
+        for callback in callbacks:
+            callback(info)
+        return True
+
+    def _record_times(self, info: TaskInfo, now: float) -> None:
+        total = (now - info.submit_time) * 1000
+        execution = info.execution_ms
+        if execution is None:
+            execution = (now - (info.scheduled_time or now)) * 1000
+        timings = self._timings.setdefault(
+            (info.model_name, info.ti_uuid or ""), {name: Timing() for name in ("total", "execution", "overhead")}
+        )
+        for name, value in (("total", total), ("execution", execution), ("overhead", total - execution)):
+            timings[name].add(value)
+
+    def _prune(self) -> None:
+        oldest_allowed = self._clock() - self._max_age_s
+        while self._finished:
+            oldest = next(iter(self._finished.values()))
+            if (
+                len(self._finished) <= self._max_finished
+                and self._finished_bytes <= self._max_bytes
+                and (oldest.completion_time or 0) >= oldest_allowed
+            ):
+                return
+            del self._finished[oldest.task_id]
+            self._forget(oldest)
+
+    def _forget(self, info: TaskInfo) -> None:
+        self._counts[info.task_status] -= 1
+        self._finished_bytes -= info.size
+
+
+def _size_of(result: Any) -> int:
+    """Bytes of a result, as JSON; of what is not JSON, of its representation."""
+    if result is None:
+        return 0
+    if isinstance(result, (bytes, str)):
+        return len(result)
+    try:
+        return len(json.dumps(result))
+    except (TypeError, ValueError):
+        return len(repr(result))

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.serving import SwarmPilotScheduler
+from tests.support.serving_instances import StubInstance
+
+
+@pytest.fixture
+def instance() -> Iterator[Callable[..., StubInstance]]:
+    """Starts stub instances, and stops them after the test."""
+    started: list[StubInstance] = []
+
+    def start(*arguments: Any, **options: Any) -> StubInstance:
+        started.append(StubInstance(*arguments, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+@pytest.fixture
+def scheduler() -> Iterator[SwarmPilotScheduler]:
+    with SwarmPilotScheduler(health_interval_s=0.2) as one:
+        yield one

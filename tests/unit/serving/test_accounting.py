@@ -1,0 +1,182 @@
+"""What is charged to instances: any order of events leaves an idle router with exactly zero charged."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ray_multicluster_scheduler.serving.predictor import Prediction, Predictor
+from ray_multicluster_scheduler.serving.router.ledger import Instance, Task, remaining_time
+from ray_multicluster_scheduler.serving.router.router import Router
+from ray_multicluster_scheduler.serving.strategies import create_strategy, strategy_names
+
+
+class RoutedTasks(RuleBasedStateMachine):
+    """Submits, starts, finishes, loses and moves tasks in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = Router(create_strategy("shortest_queue"), Predictor())
+        self.now = 0.0
+        self.submitted = self.finished = self.added = 0
+
+    @rule(model=st.sampled_from("ab"), size=st.floats(0.1, 1e4))
+    def submit(self, model: str, size: float) -> None:
+        self.submitted += 1
+        features = {"size": size}
+        self.router.submit(Task(f"t{self.submitted}", model, None, dict(features), features, self.now), self.now)
+
+    @rule()
+    def start(self) -> None:
+        for task in self.router.start_ready(self.now):
+            assert task.instance is not None
+            assert task.started == self.now
+
+    @rule(seconds=st.floats(0, 100))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: self.router.tasks)
+    @rule(data=st.data(), learn=st.booleans(), took=st.none() | st.floats(0, 1e6))
+    def finish(self, data: st.DataObject, learn: bool, took: float | None) -> None:
+        self.router.finish(self._any_task(data), self.now, took, learn=learn)
+        self.finished += 1
+
+    @precondition(lambda self: self.router.tasks)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        task = self._any_task(data)
+        attempt = task.attempt
+        self.router.give_back(task, self.now)
+        assert task.attempt == attempt + 1
+
+    @rule(
+        models=st.sampled_from([("a",), ("b",), ("a", "b"), ()]), concurrency=st.integers(1, 3), healthy=st.booleans()
+    )
+    def add_instance(self, models: tuple[str, ...], concurrency: int, healthy: bool) -> None:
+        self.added += 1
+        self.router.add_instance(Instance(f"i{self.added}", models, concurrency, healthy=healthy), self.now)
+
+    @precondition(lambda self: self.router.instances)
+    @rule(data=st.data(), healthy=st.booleans())
+    def set_health(self, data: st.DataObject, healthy: bool) -> None:
+        self.router.set_health(self._any_instance(data), healthy, self.now)
+
+    @precondition(lambda self: self.router.instances)
+    @rule(data=st.data(), models=st.sampled_from([("a",), ("b",), ("a", "b")]))
+    def set_models(self, data: st.DataObject, models: tuple[str, ...]) -> None:
+        self.router.set_models(self._any_instance(data), models, self.now)
+
+    @precondition(lambda self: self.router.instances)
+    @rule(data=st.data())
+    def remove_instance(self, data: st.DataObject) -> None:
+        uuid = self._any_instance(data)
+        for task in self.router.drain(uuid, self.now):
+            self.router.give_back(task, self.now)
+        self.router.forget_instance(uuid)
+
+    @rule(name=st.sampled_from(strategy_names()))
+    def switch_strategy(self, name: str) -> None:
+        self.router.default_strategy = create_strategy(name)
+
+    @invariant()
+    def each_task_is_in_one_place(self) -> None:
+        places = [task for one in self.router.unassigned.values() for task in one.values()]
+        for instance in self.router.instances.values():
+            places += [*instance.waiting.values(), *instance.running.values()]
+            assert all(task.instance is instance for task in (*instance.waiting.values(), *instance.running.values()))
+            assert all(task.started is None for task in instance.waiting.values())
+            assert len(instance.running) <= instance.concurrency
+            assert instance.accepts or not instance.waiting
+        assert sorted(task.id for task in places) == sorted(self.router.tasks)
+        assert len(self.router.tasks) == self.submitted - self.finished
+
+    @invariant()
+    def charges_are_those_of_the_tasks(self) -> None:
+        for instance in self.router.instances.values():
+            charges = [task.charge for task in (*instance.waiting.values(), *instance.running.values())]
+            assert instance.charged_us == sum(mean for mean, _ in charges)
+            assert instance.charged_variance == sum(variance for _, variance in charges)
+            mean, variance = instance.backlog(self.now)
+            assert mean >= 0
+            assert variance >= 0
+            assert math.isfinite(mean + variance)
+
+    def teardown(self) -> None:
+        for task in list(self.router.tasks.values()):
+            self.router.finish(task, self.now)
+        for instance in self.router.instances.values():
+            assert (instance.charged_us, instance.charged_variance, instance.backlog(self.now)) == (0, 0, (0.0, 0.0))
+        assert not self.router.unassigned
+
+    def _any_task(self, data: st.DataObject) -> Task:
+        return self.router.tasks[data.draw(st.sampled_from(sorted(self.router.tasks)))]
+
+    def _any_instance(self, data: st.DataObject) -> str:
+        return str(data.draw(st.sampled_from(sorted(self.router.instances))))
+
+
+TestRoutedTasks = RoutedTasks.TestCase
+TestRoutedTasks.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+def test_remaining_time_is_the_conditional_expectation() -> None:
+    """Compared with a sample of the same lognormal distribution."""
+    rng = random.Random(1)
+    mean, std = 50.0, 75.0
+    spread = math.log1p((std / mean) ** 2)
+    sample = [math.exp(rng.gauss(math.log(mean) - spread / 2, math.sqrt(spread))) for _ in range(200_000)]
+    for elapsed in (0.0, 10.0, 50.0, 200.0):
+        left = [value - elapsed for value in sample if value > elapsed]
+        expected, _ = remaining_time(mean, std, elapsed)
+        assert expected == pytest.approx(sum(left) / len(left), rel=0.05)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(10.0, 0.0), (10.0, 3.0), (0.001, 0.002), (1e6, 1.0), (0.0, 0.0)])
+def test_remaining_time_far_in_the_tail(mean: float, std: float) -> None:
+    for exponent in range(-20, 60):
+        elapsed = mean * 1.3**exponent
+        expected, variance = remaining_time(mean, std, elapsed)
+        assert 0 <= expected <= 10 * (mean + elapsed)
+        assert variance >= 0
+        assert math.isfinite(variance)
+        if elapsed > 2 * mean:
+            assert expected > elapsed / 100, "what overruns is not expected to end at once"
+
+
+def test_an_instance_without_predictions_is_charged_nothing_and_counts_tasks() -> None:
+    router = Router(create_strategy("shortest_queue"), Predictor())
+    for name in "xy":
+        router.add_instance(Instance(name, ("m",)), 0.0)
+    for index in range(6):
+        router.submit(Task(str(index), "m", None, {}, {}, 0.0), 0.0)
+    assert [one.length for one in router.instances.values()] == [3, 3]
+    assert all(one.charged_us == 0 for one in router.instances.values())
+
+
+def test_a_waiting_task_moves_to_a_slot_that_becomes_free() -> None:
+    """Two equal instances: the long task of one keeps its neighbour waiting until the other one is free."""
+    predictor = Predictor()
+    for name in "xy":
+        for _ in range(5):
+            predictor.learn("m", name, {}, {}, {}, 10.0, Prediction(10.0, 1.0))
+    router = Router(create_strategy("shortest_queue"), predictor)
+    for name in "xy":
+        router.add_instance(Instance(name, ("m",)), 0.0)
+    for index in range(4):
+        router.submit(Task(str(index), "m", None, {}, {}, 0.0), 0.0)
+    started = {task.id: task for task in router.start_ready(0.0)}
+    assert len(started) == 2
+    first, second = started.values()
+    router.finish(first, 0.010)
+    own = router.start_ready(0.010)
+    router.finish(own[0], 0.020)
+    moved = router.start_ready(0.020)  # the task behind `second`, which still runs
+    assert len(moved) == 1
+    assert moved[0].instance is not second.instance
+    assert moved[0].decision.reason.startswith("moved to a free slot")

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+
+from ray_multicluster_scheduler.serving import TaskTracker
+from ray_multicluster_scheduler.serving.models import TaskStatus
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_task_goes_from_queued_to_scheduled_to_completed() -> None:
+    clock = Clock()
+    tracker = TaskTracker(clock=clock)
+    tracker.register_task(task_id="a", ti_uuid="i", model_name="m")
+    info = tracker.get_task_info("a")
+    assert info is not None
+    assert (info.task_status, info.ti_uuid, info.submit_time) == (TaskStatus.QUEUED, "i", 1000.0)
+    assert tracker.mark_scheduled("a")
+    assert info.task_status is TaskStatus.SCHEDULED
+    clock.now += 2
+    assert tracker.mark_completed("a", result={"x": 1})
+    info = tracker.get_task_info("a")
+    assert info is not None
+    assert (info.task_status, info.result, info.completion_time) == (TaskStatus.COMPLETED, {"x": 1}, 1002.0)
+
+
+def test_the_first_end_counts() -> None:
+    tracker = TaskTracker()
+    tracker.register_task("a", "i", "m")
+    assert tracker.mark_failed("a", error="no")
+    assert not tracker.mark_completed("a", result=1)
+    assert not tracker.mark_scheduled("a")
+    info = tracker.get_task_info("a")
+    assert info is not None
+    assert (info.task_status, info.error, info.result) == (TaskStatus.FAILED, "no", None)
+
+
+def test_unknown_ids_change_nothing_and_a_taken_one_is_refused() -> None:
+    tracker = TaskTracker()
+    assert tracker.get_task_info("x") is None
+    assert not tracker.mark_scheduled("x")
+    assert not tracker.mark_completed("x")
+    assert not tracker.remove("x")
+    assert not tracker.on_finished("x", print)
+    tracker.register_task("x", None, "m")
+    with pytest.raises(ValueError, match="taken"):
+        tracker.register_task("x", None, "m")
+    assert not tracker.remove("x"), "it is not finished"
+
+
+def test_a_task_that_goes_back_waits_again() -> None:
+    tracker = TaskTracker()
+    tracker.register_task("a", "i", "m")
+    tracker.mark_scheduled("a")
+    tracker.assign("a", None, "no instance")
+    info = tracker.get_task_info("a")
+    assert info is not None
+    assert (info.task_status, info.ti_uuid, info.reason) == (
+        TaskStatus.QUEUED,
+        None,
+        "no instance",
+    )
+    assert tracker.counts()[TaskStatus.SCHEDULED] == 0
+    assert tracker.waiting == 1
+
+
+@pytest.mark.parametrize("limit", [{"max_finished": 3}, {"max_bytes": 3_000}, {"max_age_s": 3.5}])
+def test_only_finished_tasks_are_pruned_and_the_oldest_first(limit: dict[str, float]) -> None:
+    clock = Clock()
+    tracker = TaskTracker(**limit, clock=clock)  # type: ignore[arg-type]
+    tracker.register_task("live", "i", "m")
+    for index in range(10):
+        clock.now += 1
+        tracker.register_task(f"t{index}", "i", "m")
+        tracker.mark_completed(f"t{index}", result="x" * 200)
+    kept = [info.task_id for info in tracker.list_tasks()]
+    assert kept[-1] == "live", "it is older than all others, and not finished"
+    assert 2 <= len(kept) <= 5
+    assert kept[:-1] == [f"t{index}" for index in range(11 - len(kept), 10)]
+    assert tracker.counts()[TaskStatus.COMPLETED] == len(kept) - 1
+
+
+def test_old_tasks_expire_when_they_are_asked_for() -> None:
+    clock = Clock()
+    tracker = TaskTracker(max_age_s=10, clock=clock)
+    tracker.register_task("a", "i", "m")
+    tracker.mark_completed("a")
+    clock.now += 11
+    assert tracker.get_task_info("a") is None
+
+
+def test_clear_and_remove_forget_finished_tasks() -> None:
+    tracker = TaskTracker()
+    for name in "abc":
+        tracker.register_task(name, "i", "m")
+    tracker.mark_completed("a")
+    tracker.mark_failed("b", "no")
+    assert tracker.remove("a")
+    assert tracker.clear() == 1
+    assert [info.task_id for info in tracker.list_tasks()] == ["c"]
+    assert sum(tracker.counts().values()) == 1
+
+
+def test_pages() -> None:
+    tracker = TaskTracker()
+    for index in range(10):
+        tracker.register_task(str(index), "i", "m")
+    assert [info.task_id for info in tracker.list_tasks(limit=3, offset=6)] == ["6", "7", "8"]
+
+
+def test_callbacks_are_called_once_at_the_end_or_at_once_after_it() -> None:
+    tracker = TaskTracker()
+    tracker.register_task("a", "i", "m")
+    calls: list[str] = []
+    assert tracker.on_finished("a", lambda info: calls.append(info.task_id))
+    discarded = calls.append
+    tracker.on_finished("a", discarded)
+    tracker.discard_callback("a", discarded)
+    tracker.mark_completed("a")
+    tracker.mark_completed("a")
+    assert calls == ["a"]
+    tracker.on_finished("a", lambda info: calls.append("late"))
+    assert calls == ["a", "late"]
+
+
+def test_times_by_model_and_instance() -> None:
+    clock = Clock()
+    tracker = TaskTracker(clock=clock)
+    for index in range(4):
+        tracker.register_task(str(index), "i", "m")
+        clock.now += 1
+        tracker.mark_scheduled(str(index))
+        clock.now += 2
+        tracker.mark_completed(str(index), execution_ms=1500 if index else None)
+    times = tracker.timing_statistics()["m"]["i"]
+    assert times["total"]["count"] == 4
+    assert times["total"]["mean_ms"] == pytest.approx(3000)
+    assert times["execution"]["mean_ms"] == pytest.approx((2000 + 3 * 1500) / 4)
+    assert times["overhead"]["p50_ms"] == pytest.approx(1500)
+
+
+def test_threads_do_not_lose_or_double_count() -> None:
+    tracker = TaskTracker(max_finished=50)
+    wins: list[str] = []
+
+    def work(thread: int) -> None:
+        for index in range(300):
+            name = f"{thread}-{index}"
+            tracker.register_task(name, "i", "m")
+            tracker.mark_scheduled(name)
+            shared = f"shared-{index}"
+            with contextlib.suppress(ValueError):
+                tracker.register_task(shared, "i", "m")
+            if tracker.mark_completed(shared):
+                wins.append(shared)
+            tracker.mark_completed(name)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts = tracker.counts()
+    assert counts[TaskStatus.QUEUED] == counts[TaskStatus.SCHEDULED] == 0
+    assert counts[TaskStatus.COMPLETED] == 50 == len(tracker.list_tasks())
+    assert len(wins) >= 300
