@@ -40,13 +40,14 @@ class Prediction:
     mean_ms: float
     std_ms: float
     quantiles: tuple[tuple[float, float], ...] = ()
-    """Pairs of level and time, by increasing level."""
+    """Pairs of level and time in units of ``scale``, by increasing level."""
     source: str = ""
     """Where it comes from: table, or observations of the instance, the hardware or the model."""
+    scale: float = 1.0
 
     def quantile(self, level: float) -> float:
         """The time within which this share of such requests ends, interpolated between the stated ones."""
-        return interpolate(self.quantiles, level) if self.quantiles else self.mean_ms
+        return self.scale * interpolate(self.quantiles, level) if self.quantiles else self.mean_ms
 
 
 def interpolate(points: Sequence[tuple[float, float]], level: float) -> float:
@@ -232,6 +233,8 @@ class LearnedTimes:
         self._errors = [_Error(), _Error(), _Error()]
         self._ratio_variance = _DEFAULT_CV**2
         self._shifts = [math.log(1 + _DEFAULT_CV) * (level - 0.5) * 2 for level in LEVELS]
+        self._cv = _DEFAULT_CV
+        self._relative_quantiles = _relative_quantiles(self._shifts)
 
     @property
     def square_error(self) -> float:
@@ -242,11 +245,13 @@ class LearnedTimes:
         """The mean time in ms; None if nothing was observed."""
         if not self.count:
             return None
-        best, best_error = self._average.mean, self._errors[0].value
-        for index, value in ((1, self._bucket_mean(features)), (2, self._linear_mean(features))):
-            if value is not None and self._errors[index].value < best_error:
-                best, best_error = value, self._errors[index].value
-        return best
+        average, bucket, linear = (one.value for one in self._errors)
+        value = None
+        if linear < average and linear <= bucket:
+            value = self._linear_mean(features)
+        if value is None and bucket < average:
+            value = self._bucket_mean(features)
+        return self._average.mean if value is None else value
 
     def predict(self, features: Mapping[str, float], source: str) -> Prediction | None:
         mean = self.estimate(features)
@@ -254,8 +259,7 @@ class LearnedTimes:
 
     def around(self, mean: float, source: str) -> Prediction:
         """A prediction with this mean and the observed spread."""
-        points = tuple((level, mean * math.exp(shift)) for level, shift in zip(LEVELS, self._shifts, strict=True))
-        return Prediction(mean, mean * math.sqrt(self._ratio_variance), points, source)
+        return Prediction(mean, mean * self._cv, self._relative_quantiles, source, scale=mean)
 
     def learn(self, features: Mapping[str, float], actual: float, predicted: float | None) -> None:
         """Add an observation; ``predicted`` is the mean that was stated for it before."""
@@ -275,8 +279,10 @@ class LearnedTimes:
         weight = max(1 / (self.count + 1), 1 / _WINDOW)
         self._ratio_variance += weight * ((ratio - 1) ** 2 - self._ratio_variance)
         for index, level in enumerate(LEVELS):
-            covered = ratio <= math.exp(self._shifts[index])
+            covered = ratio <= self._relative_quantiles[index][1]
             self._shifts[index] += _STEP * (level - covered)
+        self._cv = math.sqrt(self._ratio_variance)
+        self._relative_quantiles = _relative_quantiles(self._shifts)
 
     def _learn_features(self, features: Mapping[str, float], actual: float) -> None:
         names = tuple(sorted(features)[:_MAX_FEATURES])
@@ -310,6 +316,10 @@ class LearnedTimes:
             return None
         value = self._linear.estimate(self._values(features))
         return value if value > 0 else None
+
+
+def _relative_quantiles(shifts: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    return tuple((level, math.exp(shift)) for level, shift in zip(LEVELS, shifts, strict=True))
 
 
 class _Average:
