@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from ray_multicluster_scheduler.serving.client import LoopThread, TaskInstance, 
 from ray_multicluster_scheduler.serving.models import (
     InstanceKind,
     InstanceSubmitResponse,
+    ModelInfo,
     QueueInfoItem,
     SchedulerRequest,
     SchedulerResponse,
@@ -33,7 +35,7 @@ from ray_multicluster_scheduler.serving.models import (
     TIRegisterRequest,
 )
 from ray_multicluster_scheduler.serving.predictor import LookupPredictor, Predictor, features_of
-from ray_multicluster_scheduler.serving.router.forwarder import InstanceChannel
+from ray_multicluster_scheduler.serving.router.forwarder import InstanceChannel, Send
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
 from ray_multicluster_scheduler.serving.router.router import Router
 from ray_multicluster_scheduler.serving.strategies import BaseStrategy, create_strategy
@@ -83,33 +85,43 @@ class SwarmPilotScheduler:
     def schedule(self, request: SchedulerRequest) -> SchedulerResponse:
         """Choose an instance and charge the request to it; it is forwarded as soon as the instance has a free slot.
 
-        Returns at once. Raises QueueFullError over ``max_waiting``, ConfigurationError if the task id is taken.
+        Returns at once. The same request again with the same ``task_id`` is the same task. Raises QueueFullError over
+        ``max_waiting``, TaskIdTakenError if the id is that of another request.
         """
-        task = Task(
-            id=request.task_id or uuid.uuid4().hex,
-            model=request.model_type,
-            input=request.input_data,
-            metadata=dict(request.metadata),
-            features=features_of(request.metadata),
-            arrived=time.monotonic(),
-        )
+        (info,) = self.submit(request.model_type, [(request.task_id, request.input_data, request.metadata)])
+        if isinstance(info, SchedulerError):
+            raise info
+        return SchedulerResponse(task_id=info.task_id, instance_id=info.ti_uuid, reason=info.reason)
+
+    def submit(
+        self, model: str, requests: Iterable[tuple[str | None, Any, Mapping[str, Any]]]
+    ) -> list[TaskInfo | SchedulerError]:
+        """Schedule requests for one model in one pass; each is a task id (or None), the input and the metadata.
+        Returns for each its task, or why it was refused."""
+        now = time.monotonic()
+        results: list[TaskInfo | SchedulerError] = []
         with self._lock:
             self._check_open()
-            if self.task_tracker.waiting >= self.max_waiting:
-                raise QueueFullError(
-                    f"{self.max_waiting:,} requests wait already, so a request for {task.model} was refused.",
-                    task_id=task.id,
-                    next_step="submit it again later, or add instances",
+            for task_id, data, metadata in requests:
+                task = Task(
+                    id=task_id or uuid.uuid4().hex,
+                    model=model,
+                    input=data,
+                    metadata=dict(metadata),
+                    features=features_of(metadata),
+                    arrived=now,
                 )
-            try:
-                self.task_tracker.register_task(task.id, None, task.model)
-            except ValueError as error:
-                raise ConfigurationError(f"{str(error).capitalize()}.", next_step="choose another id") from None
-            self._router.submit(task, task.arrived)
+                fingerprint = 0 if task_id is None else _fingerprint(task)
+                known = self.task_tracker.get_task_info(task_id) if task_id is not None else None
+                if known is None:
+                    results.append(self._accept(task, fingerprint, now))
+                elif known.fingerprint == fingerprint:  # a repeat
+                    results.append(known)
+                else:
+                    sentence = f"The task id {task_id} is taken by another request."
+                    results.append(TaskIdTakenError(sentence, task_id=task_id, next_step="choose another id"))
             self._carry_out()
-            info = self.task_tracker.get_task_info(task.id)
-        assert info is not None
-        return SchedulerResponse(task_id=task.id, instance_id=info.ti_uuid, reason=info.reason)
+        return results
 
     async def schedule_async(self, request: SchedulerRequest) -> SchedulerResponse:
         """As :meth:`schedule`, which never blocks."""
@@ -286,6 +298,53 @@ class SwarmPilotScheduler:
             else:
                 self._router.strategies[model] = chosen
 
+    def instance_uuid(self, name: str) -> str | None:
+        """The UUID of a registered instance, by UUID or "host:port"; None if there is none."""
+        with self._lock:
+            found = self._ids.get(name, name)
+            return found if found in self._router.instances else None
+
+    def connect_instance(self, instance: str, send: Send) -> Callable[[], None]:
+        """Send the tasks of an instance over its own connection from now on, until the returned function is called."""
+        channel = self._channels[instance]
+        channel.send = send
+
+        def disconnect() -> None:
+            if channel.send is send:
+                channel.send = None
+
+        return disconnect
+
+    def acknowledge(self, task_id: str, instance: str, success: bool, message: str) -> None:
+        """An instance took a task that was sent over its connection, or refused it."""
+        with self._lock:
+            task = self._router.tasks.get(task_id)
+            if task is None or task.instance is None or task.instance.uuid != instance:
+                return
+            if success:
+                task.acknowledged = True
+            else:
+                self.forward_failed(task, task.attempt, InstanceError(f"It refused the task: {message}."))
+
+    def models(self) -> list[ModelInfo]:
+        """The models that have instances or waiting tasks."""
+        with self._lock:
+            rows = []
+            for model in sorted(self._router.models()):
+                instances = list(self._router.instances_of(model))
+                waiting = sum(task.model == model for one in instances for task in one.waiting.values())
+                rows.append(
+                    ModelInfo(
+                        model_name=model,
+                        strategy=self._router.strategy_of(model).name,
+                        instances=len(instances),
+                        healthy=sum(one.accepts for one in instances),
+                        waiting=waiting + len(self._router.unassigned.get(model, ())),
+                        running=sum(task.model == model for one in instances for task in one.running.values()),
+                    )
+                )
+            return rows
+
     def instance_problem(self, instance: str) -> str:
         """Why an instance is not used; empty if it is healthy."""
         return self._channels[instance].problem
@@ -419,6 +478,18 @@ class SwarmPilotScheduler:
 
     # ---- inside, with the lock held
 
+    def _accept(self, task: Task, fingerprint: int, now: float) -> TaskInfo | SchedulerError:
+        if self.task_tracker.waiting >= self.max_waiting:
+            return QueueFullError(
+                f"{self.max_waiting:,} requests wait already, so a request for {task.model} was refused.",
+                task_id=task.id,
+                next_step="submit it again later, or add instances",
+            )
+        info = self.task_tracker.register_task(task.id, None, task.model)
+        info.fingerprint = fingerprint
+        self._router.submit(task, now)
+        return info
+
     def _finish(
         self, task: Task, result: Any, error: str | None, execution_ms: float | None, *, current: bool = True
     ) -> None:
@@ -540,6 +611,18 @@ def _strategy(strategy: str | BaseStrategy) -> BaseStrategy:
 
 def _url(address: str) -> str:
     return address if "://" in address else f"http://{address}"
+
+
+class TaskIdTakenError(ConfigurationError):
+    """The id of a task is that of another request."""
+
+
+TaskIdTakenError.code = ConfigurationError.code
+
+
+def _fingerprint(task: Task) -> int:
+    """Equal for equal requests, within this process."""
+    return hash((task.model, json.dumps([task.input, task.metadata], sort_keys=True, default=repr)))
 
 
 def _unknown(task_id: str) -> UnknownItemError:

@@ -246,11 +246,9 @@ class LearnedTimes:
         if not self.count:
             return None
         average, bucket, linear = (one.value for one in self._errors)
-        value = None
-        if linear < average and linear <= bucket:
+        value = self._bucket_mean(features) if bucket < average and bucket < linear else None
+        if value is None and linear < average:
             value = self._linear_mean(features)
-        if value is None and bucket < average:
-            value = self._bucket_mean(features)
         return self._average.mean if value is None else value
 
     def predict(self, features: Mapping[str, float], source: str) -> Prediction | None:

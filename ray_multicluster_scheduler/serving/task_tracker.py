@@ -36,6 +36,8 @@ class TaskInfo:
     """Why it waits, or why its instance was chosen."""
     decision: Any = None
     """How its instance was chosen, for `explain`."""
+    fingerprint: int = 0
+    """Of the request, by which a repeated submission is recognised."""
     size: int = 0
 
 

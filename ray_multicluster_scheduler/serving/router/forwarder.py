@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from ray_multicluster_scheduler.common.exception import InstanceError
@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.serving.models import InstanceKind, InstanceSubm
 from ray_multicluster_scheduler.serving.router.ledger import Task
 
 _log = get_logger(__name__)
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 FAILURES_TO_OPEN = 5
 """Failed requests in a row after which an instance gets no tasks until it has recovered."""
 _MAX_RECOVERY_S = 60.0
@@ -51,6 +52,8 @@ class InstanceChannel:
         self._open_until = -math.inf
         self._probe_now = asyncio.Event()
         self._finished_since_probe = False
+        self.send: Send | None = None
+        """Sends a message over a connection that the instance has opened; then tasks go that way."""
         self.model: str | None = None
         self.concurrency: int | None = None
         """What the registration says; without it, what the instance reports is used."""
@@ -119,9 +122,17 @@ class InstanceChannel:
         except InstanceError as error:
             self._reports.forward_failed(task, attempt, error)
         else:
-            self._reports.answered(task, attempt, answer)
+            if answer is not None:
+                self._reports.answered(task, attempt, answer)
 
-    async def _submit(self, task: Task) -> InstanceSubmitResponse:
+    async def _submit(self, task: Task) -> InstanceSubmitResponse | None:
+        if self.send is not None:
+            message = {"type": "task", "task_id": task.id, "model_name": task.model}
+            try:
+                await self.send({**message, "task_input": task.input, "metadata": task.metadata})
+            except Exception as error:  # noqa: BLE001 # a server's socket may raise many kinds when it is closed
+                raise InstanceError(f"The connection of {self.client.instance_id} failed: {error}.") from None
+            return None  # it acknowledges in a message of its own
         return await self.client.submit_async(
             task.input, task_id=task.id, model_name=task.model, metadata=task.metadata
         )

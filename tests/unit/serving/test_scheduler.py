@@ -309,8 +309,10 @@ def test_over_the_bound_a_request_is_refused(instance: Start) -> None:
 
 def test_a_task_id_is_taken_once(scheduler: SwarmPilotScheduler) -> None:
     assert scheduler.schedule(request(task_id="mine")).task_id == "mine"
+    assert scheduler.schedule(request(task_id="mine")).task_id == "mine", "a repeat of the same request"
+    assert scheduler.statistics()["tasks"]["queued"] == 1
     with pytest.raises(ConfigurationError, match="mine"):
-        scheduler.schedule(request(task_id="mine"))
+        scheduler.schedule(request(page=2, task_id="mine"))
 
 
 def test_unknown_tasks_are_errors(scheduler: SwarmPilotScheduler) -> None:

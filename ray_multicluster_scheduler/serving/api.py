@@ -1,0 +1,437 @@
+"""The HTTP face of a serving scheduler: ``app`` for `uvicorn ray_multicluster_scheduler.serving.api:app`.
+
+``ServingApp`` answers the frequent route, POST /queue/submit, itself; FastAPI answers the others.
+``RMCS_SERVING_CONFIG`` names the configuration of ``app``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, WebSocket
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
+
+from ray_multicluster_scheduler import __version__
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    InstanceError,
+    QueueFullError,
+    SchedulerError,
+    UnknownItemError,
+)
+from ray_multicluster_scheduler.serving import models
+from ray_multicluster_scheduler.serving.config import apply_config, read_config
+from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler, TaskIdTakenError
+from ray_multicluster_scheduler.serving.task_tracker import TaskInfo
+
+CONFIG_VARIABLE = "RMCS_SERVING_CONFIG"
+MAX_BODY = 64 * 1024**2
+_REGISTER_WITHIN_S = 10.0
+_POLICY_VIOLATION = 1008
+_STATUS: tuple[tuple[type[SchedulerError], int], ...] = (
+    (UnknownItemError, 404),
+    (TaskIdTakenError, 409),
+    (InstanceError, 409),
+    (QueueFullError, 429),
+    (ConfigurationError, 422),
+)
+router = APIRouter()
+
+
+# ---- instances
+
+
+@router.post("/ti/register")
+async def register(request: Request, body: models.TIRegisterRequest) -> models.TIRegisterResponse:
+    """Register an instance. The same address again is the same instance; one that does not answer is used later."""
+    scheduler = _scheduler(request)
+    added = await scheduler.register_async(body)
+    problem = scheduler.instance_problem(added.uuid)
+    message = f"registered, but not used until it answers: {problem}" if problem else "registered"
+    return models.TIRegisterResponse(message=message, ti_uuid=added.uuid)
+
+
+@router.post("/ti/remove")
+async def remove(request: Request, body: models.TIRemoveRequest) -> models.TIRemoveResponse:
+    """Remove an instance. What waits there goes elsewhere; with ``drain`` what runs there finishes."""
+    name = body.ti_uuid or f"{body.host}:{body.port}"
+    uuid = _scheduler(request).remove_instance(name, drain=body.drain)
+    return models.TIRemoveResponse(message="removed", ti_uuid=uuid)
+
+
+@router.get("/models")
+async def list_models(request: Request) -> models.ModelsResponse:
+    """The models that have instances or waiting tasks."""
+    return models.ModelsResponse(models=_scheduler(request).models())
+
+
+# ---- tasks
+
+
+@router.post("/queue/submit")
+async def submit(request: Request, body: models.QueueSubmitRequest) -> models.QueueSubmitResponse:
+    """Submit a task. ``ServingApp`` answers this route itself; this function is its entry in the OpenAPI document."""
+    return submitted(_scheduler(request), body)
+
+
+@router.post("/queue/submit_batch")
+async def submit_batch(request: Request, body: models.QueueBatchSubmitRequest) -> models.QueueBatchSubmitResponse:
+    """Submit many tasks for one model in one pass; each may be refused for itself."""
+    tasks = [(one.task_id, one.task_input, one.metadata) for one in body.tasks]
+    results = [
+        models.BatchTaskResult(index=index, status="error", task_id=one.task_id, error=str(one))
+        if isinstance(one, SchedulerError)
+        else models.BatchTaskResult(index=index, status="success", task_id=one.task_id, scheduled_ti=one.ti_uuid or "")
+        for index, one in enumerate(_scheduler(request).submit(body.model_name, tasks))
+    ]
+    failed = sum(one.status == "error" for one in results)
+    return models.QueueBatchSubmitResponse(
+        status="success" if not failed else "partial" if failed < len(results) else "error",
+        total_tasks=len(results),
+        successful_tasks=len(results) - failed,
+        failed_tasks=failed,
+        results=results,
+    )
+
+
+@router.get("/queue/info")
+async def queue_info(request: Request, model_name: str | None = None) -> models.QueueInfoResponse:
+    """The queue of each instance: the expected remaining time of what is charged there."""
+    return models.QueueInfoResponse(queues=_scheduler(request).queue_info(model_name))
+
+
+@router.get("/task/query")
+async def query(request: Request, task_id: str) -> models.TaskQueryResponse:
+    """The state of a task, and its result once it has one."""
+    info = _scheduler(request).task_tracker.get_task_info(task_id)
+    if info is None:
+        raise UnknownItemError(
+            f"There is no task {task_id} here.", task_id=task_id, next_step="check the id; finished tasks expire"
+        )
+    return _task(info)
+
+
+@router.get("/task/all_tasks")
+async def all_tasks(request: Request, limit: int = 1000, after: int = 0) -> models.AllTasksResponse:
+    """All tasks in pages: the finished ones in the order in which they finished, then the others."""
+    tracker = _scheduler(request).task_tracker
+    total, limit, after = sum(tracker.counts().values()), max(1, min(limit, 10_000)), max(0, after)
+    return models.AllTasksResponse(
+        total_tasks=total,
+        tasks=[_task(info) for info in tracker.list_tasks(limit, after)],
+        next=str(after + limit) if after + limit < total else None,
+    )
+
+
+@router.post("/task/clear")
+async def clear(request: Request) -> models.ClearTasksResponse:
+    """Forget all finished tasks."""
+    return models.ClearTasksResponse(cleared=_scheduler(request).task_tracker.clear())
+
+
+@router.post("/notify/task_complete")
+@router.post("/result/submit")
+async def complete(request: Request, body: models.TaskCompletionNotification) -> models.ResultSubmitResponse:
+    """An instance reports the end of a task. Repeats are harmless: the first report counts."""
+    first = _completed(_scheduler(request), body)
+    return models.ResultSubmitResponse(message="received" if first else "was received before")
+
+
+# ---- the scheduler
+
+
+@router.get("/health")
+async def health(request: Request) -> models.HealthResponse:
+    scheduler = _scheduler(request)
+    queues = {row.ti_uuid: row.healthy for row in scheduler.queue_info()}
+    return models.HealthResponse(
+        instances=len(queues),
+        healthy_instances=sum(queues.values()),
+        waiting_tasks=scheduler.task_tracker.waiting,
+    )
+
+
+@router.post("/scheduler/set")
+async def set_strategy(request: Request, body: models.SetStrategyRequest) -> models.SetStrategyResponse:
+    """Use another strategy from the next request on; what is charged stays."""
+    _scheduler(request).set_strategy(body.name, body.model_name)
+    return models.SetStrategyResponse()
+
+
+# ---- instances that connect
+
+
+@router.websocket("/ws/result_submit")
+async def instance_socket(websocket: WebSocket) -> None:
+    """A registered instance gets its tasks and reports results over one socket."""
+    await websocket.accept()
+    scheduler: SwarmPilotScheduler = websocket.app.state.scheduler
+    try:
+        async with asyncio.timeout(_REGISTER_WITHIN_S):
+            instance = await _registered(websocket, scheduler)
+    except TimeoutError:
+        await websocket.close(_POLICY_VIOLATION, "no registration within 10 s")
+        return
+    except WebSocketDisconnect:
+        return
+    if instance is None:
+        return
+
+    async def send(message: Mapping[str, Any]) -> None:
+        await websocket.send_text(json.dumps(message, separators=(",", ":")))
+
+    disconnect = scheduler.connect_instance(instance, send)
+    try:
+        await send({"type": "registered", "instance_id": instance})
+        while True:
+            for answer in _answers(scheduler, instance, await websocket.receive_text()):
+                await send(answer)
+    except (WebSocketDisconnect, KeyError):  # KeyError: a binary message has no text
+        with suppress(RuntimeError):  # it is closed already
+            await websocket.close()
+    finally:
+        disconnect()
+
+
+async def _registered(websocket: WebSocket, scheduler: SwarmPilotScheduler) -> str | None:
+    """The UUID of the instance that connects; None if it was refused."""
+    first = _message(await websocket.receive_text())
+    given = first.get("instance_id") if first.get("type") == "register" else None
+    instance = scheduler.instance_uuid(given) if isinstance(given, str) else None
+    if instance is None:
+        sentence = "not a registration" if given is None else f"no instance {given} is registered"
+        await websocket.close(_POLICY_VIOLATION, sentence[:120])
+    return instance
+
+
+def _answers(scheduler: SwarmPilotScheduler, instance: str, text: str) -> list[dict[str, Any]]:
+    """The answers to one message of an instance."""
+    message = _message(text)
+    match message.get("type"):
+        case "ping":
+            return [{"type": "pong"}]
+        case "task_ack":
+            success = bool(message.get("success", True))
+            scheduler.acknowledge(str(message.get("task_id")), instance, success, str(message.get("message") or ""))
+            return []
+        case "result":
+            return [_acknowledgement(scheduler, instance, message)]
+        case "batch":
+            messages = message.get("messages")
+            rows = messages if isinstance(messages, list) else []
+            return [_acknowledgement(scheduler, instance, one if isinstance(one, dict) else {}) for one in rows]
+        case other:
+            return [{"type": "error", "message": f"unknown message type {other!r}"}]
+
+
+def _acknowledgement(scheduler: SwarmPilotScheduler, instance: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    task_id = str(message.get("task_id"))
+    try:
+        body = models.TaskCompletionNotification.model_validate({"instance_id": instance, **message})
+        first = _completed(scheduler, body)
+    except ValidationError as error:
+        return {"type": "ack", "task_id": task_id, "success": False, "message": _first_problem(error.errors())}
+    except SchedulerError as error:
+        return {"type": "ack", "task_id": task_id, "success": False, "message": str(error)}
+    return {
+        "type": "ack",
+        "task_id": task_id,
+        "success": True,
+        "message": "received" if first else "was received before",
+    }
+
+
+# ---- helpers
+
+
+def submitted(scheduler: SwarmPilotScheduler, body: models.QueueSubmitRequest) -> models.QueueSubmitResponse:
+    (info,) = scheduler.submit(body.model_name, [(body.task_id, body.task_input, body.metadata)])
+    if isinstance(info, SchedulerError):
+        raise info
+    return models.QueueSubmitResponse(task_id=info.task_id, scheduled_ti=info.ti_uuid or "")
+
+
+def _completed(scheduler: SwarmPilotScheduler, body: models.TaskCompletionNotification) -> bool:
+    return scheduler.handle_completion(body.task_id, body.instance_id, body.execution_time, body.result, body.error)
+
+
+def _scheduler(request: Request) -> SwarmPilotScheduler:
+    found: SwarmPilotScheduler = request.app.state.scheduler
+    return found
+
+
+def _task(info: TaskInfo) -> models.TaskQueryResponse:
+    return models.TaskQueryResponse(
+        task_id=info.task_id,
+        task_status=info.task_status,
+        scheduled_ti=info.ti_uuid or "",
+        submit_time=info.submit_time,
+        model_name=info.model_name,
+        reason=info.reason or None,
+        result=info.result,
+        error=info.error,
+    )
+
+
+def _message(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _first_problem(errors: Any) -> str:
+    first = errors[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'the body'}: {first['msg']}"
+
+
+def problem(status: int, code: str, message: str) -> dict[str, Any]:
+    """A problem document (RFC 9457)."""
+    title = HTTPStatus(status).phrase
+    return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": message}
+
+
+def _problem_of(error: SchedulerError) -> dict[str, Any]:
+    status = next((number for kind, number in _STATUS if isinstance(error, kind)), 503)
+    return problem(status, error.code, str(error))
+
+
+def _problem_headers(document: Mapping[str, Any]) -> dict[str, str]:
+    return {"retry-after": "1"} if document["status"] in {429, 503} else {}
+
+
+async def _answer_error(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, SchedulerError):
+        document = _problem_of(error)
+    elif isinstance(error, RequestValidationError):
+        document = problem(422, "CONFIGURATION", _first_problem(error.errors()))
+    else:
+        assert isinstance(error, HTTPException)
+        document = problem(error.status_code, HTTPStatus(error.status_code).name, str(error.detail))
+    return JSONResponse(document, document["status"], _problem_headers(document), media_type="application/problem+json")
+
+
+class ServingApp:
+    """ASGI application. Without a scheduler it creates one when the server starts, and closes it when that stops."""
+
+    def __init__(self, scheduler: SwarmPilotScheduler | None = None) -> None:
+        self._owned = scheduler is None
+        self.routes = FastAPI(title="ray_multicluster_scheduler serving", version=__version__)
+        self.routes.include_router(router)
+        for kind in (SchedulerError, RequestValidationError, HTTPException):
+            self.routes.add_exception_handler(kind, _answer_error)
+        if scheduler is not None:
+            self.routes.state.scheduler = scheduler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http" and (foreign := _foreign_origin(scope)):
+            await _send_json(send, problem(403, "NOT_ALLOWED", f"A page of {foreign} may not use this scheduler."))
+        elif scope["type"] == "http" and scope["method"] == "POST":
+            await self._post(scope, receive, send)
+        else:
+            await self.routes(scope, receive, send)
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body within its limit; answer POST /queue/submit, and pass others on."""
+        body = await _read(receive)
+        if body is None:
+            await _send_json(send, problem(413, "TOO_LARGE", f"The body has more than {MAX_BODY:,} bytes."))
+            return
+        if scope["path"] != "/queue/submit":
+            await self.routes(scope, _replay(body, receive), send)
+            return
+        try:
+            request = models.QueueSubmitRequest.model_validate_json(body)
+            answer = submitted(self.routes.state.scheduler, request)
+        except ValidationError as error:
+            await _send_json(send, problem(422, "CONFIGURATION", _first_problem(error.errors(include_url=False))))
+        except SchedulerError as error:
+            await _send_json(send, _problem_of(error))
+        else:
+            await _send(send, 200, b"application/json", answer.model_dump_json().encode())
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            if self._owned:
+                self.routes.state.scheduler = await start_scheduler(os.environ.get(CONFIG_VARIABLE))
+        except SchedulerError as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        if self._owned:
+            await self.routes.state.scheduler.close_async()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+async def start_scheduler(config: str | None) -> SwarmPilotScheduler:
+    """A scheduler on the running loop, with the instances of a configuration file."""
+    content = read_config(config) if config else None
+    scheduler = SwarmPilotScheduler(loop=asyncio.get_running_loop())
+    if content is not None:
+        await apply_config(content, scheduler)
+    return scheduler
+
+
+def _foreign_origin(scope: Scope) -> str | None:
+    """The origin of a web page of another machine, which must not steer a scheduler that has no tokens."""
+    origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
+    if origin is None:
+        return None
+    host = origin.decode("latin-1").partition("://")[2].rsplit(":", 1)[0]
+    return None if host in {"localhost", "127.0.0.1", "[::1]"} else origin.decode("latin-1")
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The body of a request; None if it is too large."""
+    pieces, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b""
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > MAX_BODY:
+            return None
+        pieces.append(piece)
+        if not message.get("more_body"):
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that begins with a body that was read already."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
+
+
+async def _send_json(send: Send, document: Mapping[str, Any]) -> None:
+    extra = [(name.encode(), value.encode()) for name, value in _problem_headers(document).items()]
+    await _send(send, document["status"], b"application/problem+json", json.dumps(document).encode(), *extra)
+
+
+async def _send(send: Send, status: int, kind: bytes, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    fields = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})
+
+
+app = ServingApp()

@@ -1,0 +1,367 @@
+"""Every route of the stand-alone scheduler, over real HTTP and WebSockets, as instances and clients use them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+import websockets.sync.client
+from websockets.exceptions import ConnectionClosed
+
+from ray_multicluster_scheduler.serving import api
+from tests.support.serving_instances import StubInstance
+
+Start = Callable[..., StubInstance]
+
+
+class Server:
+    """The application in a real server on a free port."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._server = uvicorn.Server(uvicorn.Config(api.ServingApp(), log_config=None, timeout_graceful_shutdown=1))
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve([self._listener]))
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._listener.close()
+
+    def call(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        """GET, or POST with a body; the status and the JSON of the answer."""
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, content, {"content-type": "application/json", **(headers or {})}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                assert error.headers["content-type"] == "application/problem+json"
+                if error.code == 429:
+                    assert error.headers["retry-after"]
+                return error.code, json.loads(error.read())
+
+    def ok(self, path: str, body: Any = None) -> Any:
+        status, answer = self.call(path, body)
+        assert status == 200, answer
+        return answer
+
+    def result(self, task_id: str) -> Any:
+        """Wait until a task has ended."""
+        end = time.monotonic() + 60
+        while (task := self.ok(f"/task/query?task_id={task_id}"))["task_status"] not in {"completed", "failed"}:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        return task
+
+    def socket(self) -> websockets.sync.client.ClientConnection:
+        return websockets.sync.client.connect(f"ws://127.0.0.1:{self.port}/ws/result_submit")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    one = Server()
+    yield one
+    one.stop()
+
+
+def register(server: Server, stub: StubInstance, **values: Any) -> str:
+    return str(server.ok("/ti/register", {"host": "127.0.0.1", "port": stub.port, **values})["ti_uuid"])
+
+
+def test_register_submit_and_query(server: Server, instance: Start) -> None:
+    stub = instance()
+    answer = server.ok("/ti/register", {"host": "127.0.0.1", "port": stub.port, "model_name": "ocr"})
+    assert (answer["status"], answer["message"]) == ("success", "registered")
+    assert register(server, stub) == answer["ti_uuid"]
+    submitted = server.ok("/queue/submit", {"model_name": "ocr", "task_input": {"page": 1}, "metadata": {}})
+    assert (submitted["status"], submitted["scheduled_ti"]) == ("success", answer["ti_uuid"])
+    task = server.result(submitted["task_id"])
+    assert task["result"] == {"echo": {"page": 1}, "instance": stub.address}
+    assert task["scheduled_ti"] == answer["ti_uuid"]
+    assert abs(task["submit_time"] - time.time()) < 600
+    assert server.ok("/health") == {"status": "healthy", "instances": 1, "healthy_instances": 1, "waiting_tasks": 0}
+    (queue,) = server.ok("/queue/info?model_name=ocr")["queues"]
+    assert (queue["length"], queue["waiting_time_expect"], queue["healthy"]) == (0, 0, True)
+    assert server.ok("/queue/info?model_name=none")["queues"] == []
+
+
+def test_tasks_without_an_instance_wait_for_one(server: Server, instance: Start) -> None:
+    submitted = server.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})
+    assert submitted["scheduled_ti"] == ""
+    task = server.ok(f"/task/query?task_id={submitted['task_id']}")
+    assert task["task_status"] == "queued"
+    assert "no instance" in task["reason"]
+    register(server, instance())
+    assert server.result(submitted["task_id"])["task_status"] == "completed"
+
+
+def test_an_instance_that_does_not_answer_is_registered_and_says_so(server: Server) -> None:
+    answer = server.ok("/ti/register", {"host": "127.0.0.1", "port": 1, "model_name": "ocr"})
+    assert "not used until it answers" in answer["message"]
+    assert server.ok("/models")["models"] == [
+        {
+            "model_name": "ocr",
+            "strategy": "shortest_queue",
+            "instances": 1,
+            "healthy": 0,
+            "waiting": 0,
+            "running": 0,
+        }
+    ]
+
+
+def test_a_batch_is_accepted_task_by_task(server: Server, instance: Start) -> None:
+    register(server, instance())
+    tasks = [{"task_input": 1, "task_id": "a"}, {"task_input": 2, "task_id": "a"}, {"task_input": 3}]
+    answer = server.ok("/queue/submit_batch", {"model_name": "ocr", "tasks": tasks})
+    assert (answer["status"], answer["total_tasks"], answer["successful_tasks"], answer["failed_tasks"]) == (
+        "partial",
+        3,
+        2,
+        1,
+    )
+    assert [row["status"] for row in answer["results"]] == ["success", "error", "success"]
+    assert "taken" in answer["results"][1]["error"]
+    for row in (answer["results"][0], answer["results"][2]):
+        server.result(row["task_id"])
+    assert server.ok("/queue/submit_batch", {"model_name": "ocr", "tasks": []})["status"] == "success"
+
+
+def test_an_acknowledging_instance_reports_by_http(server: Server, instance: Start) -> None:
+    stub = instance()
+    stub.callback = server.url
+    register(server, stub)
+    submitted = server.ok("/queue/submit", {"model_name": "ocr", "task_input": 7})
+    assert server.result(submitted["task_id"])["result"]["echo"] == 7
+    report = {"task_id": submitted["task_id"], "instance_id": stub.address, "execution_time": 1, "result": "again"}
+    for route in ("/notify/task_complete", "/result/submit"):
+        assert server.ok(route, report) == {"status": "success", "message": "was received before"}
+    assert server.result(submitted["task_id"])["result"]["echo"] == 7
+
+
+def test_lists_pages_and_clear(server: Server, instance: Start) -> None:
+    register(server, instance())
+    for page in range(5):
+        server.result(
+            server.ok("/queue/submit", {"model_name": "ocr", "task_input": page, "task_id": str(page)})["task_id"]
+        )
+    server.ok("/queue/submit", {"model_name": "none", "task_input": 1, "task_id": "waits"})
+    first = server.ok("/task/all_tasks?limit=4")
+    second = server.ok(f"/task/all_tasks?limit=4&after={first['next']}")
+    assert [row["task_id"] for row in first["tasks"] + second["tasks"]] == ["0", "1", "2", "3", "4", "waits"]
+    assert (first["total_tasks"], second["next"]) == (6, None)
+    assert server.ok("/task/clear", {}) == {"status": "success", "cleared": 5}
+    assert [row["task_id"] for row in server.ok("/task/all_tasks")["tasks"]] == ["waits"]
+
+
+def test_the_strategy_is_switched(server: Server) -> None:
+    assert server.ok("/scheduler/set", {"name": "round_robin"}) == {"status": "success", "message": "OK"}
+    status, answer = server.call("/scheduler/set", {"name": "fastest"})
+    assert status == 422
+    assert "shortest_queue" in answer["detail"]
+
+
+def test_removal(server: Server, instance: Start) -> None:
+    stub = instance()
+    uuid = register(server, stub)
+    assert server.ok("/ti/remove", {"host": "127.0.0.1", "port": stub.port})["ti_uuid"] == uuid
+    assert server.call("/ti/remove", {"ti_uuid": uuid})[0] == 404
+    assert server.call("/ti/remove", {})[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/task/query?task_id=none", None, 404),
+        ("/task/query", None, 422),
+        ("/nowhere", None, 404),
+        ("/queue/submit", b"{", 422),
+        ("/queue/submit", b"[" * 100_000, 422),
+        ("/queue/submit", b"\xff\xfe", 422),
+        ("/queue/submit", {"task_input": 1}, 422),
+        ("/queue/submit", {"model_name": "ocr", "task_input": 1, "metadata": 7}, 422),
+        ("/queue/submit", {"model_name": "", "task_input": 1}, 422),
+        ("/queue/submit", {"model_name": "ocr", "task_input": 1, "task_id": "x" * 1000}, 422),
+        ("/queue/submit_batch", {"model_name": "ocr", "tasks": 1}, 422),
+        ("/ti/register", {"host": "127.0.0.1", "port": 0}, 422),
+        ("/ti/register", b"", 422),
+        ("/result/submit", {"task_id": "none", "instance_id": "x"}, 404),
+        ("/result/submit", {"instance_id": "x"}, 422),
+    ],
+)
+def test_bad_requests_are_answered_with_a_problem(server: Server, path: str, body: Any, status: int) -> None:
+    found, problem = server.call(path, body)
+    assert (found, problem["status"]) == (status, status)
+    assert problem["detail"]
+    assert problem["code"]
+
+
+def test_an_id_that_is_taken_by_another_request_is_refused(server: Server) -> None:
+    body = {"model_name": "ocr", "task_input": 1, "task_id": "mine"}
+    assert server.ok("/queue/submit", body) == server.ok("/queue/submit", body)
+    assert server.call("/queue/submit", {**body, "task_input": 2})[0] == 409
+
+
+def test_a_result_of_an_instance_that_never_had_the_task_is_refused(server: Server) -> None:
+    server.ok("/queue/submit", {"model_name": "ocr", "task_input": 1, "task_id": "mine"})
+    status, answer = server.call("/result/submit", {"task_id": "mine", "instance_id": "127.0.0.1:9", "result": 1})
+    assert status == 409
+    assert "never given" in answer["detail"]
+
+
+def test_a_body_over_the_limit_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "MAX_BODY", 1000)
+    assert server.call("/queue/submit", b"x" * 2000)[0] == 413
+    assert server.call("/ti/register", b"x" * 2000)[0] == 413
+
+
+def test_over_the_bound_clients_are_asked_to_retry(server: Server) -> None:
+    scheduler = server._server.config.app.routes.state.scheduler  # type: ignore[union-attr]
+    scheduler.max_waiting = 1
+    server.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})
+    assert server.call("/queue/submit", {"model_name": "ocr", "task_input": 1})[0] == 429
+
+
+def test_pages_of_other_machines_are_refused(server: Server) -> None:
+    assert server.call("/health", headers={"origin": "http://evil.example"})[0] == 403
+    assert server.call("/health", headers={"origin": "http://localhost:3000"})[0] == 200
+
+
+def test_all_routes_are_in_the_openapi_document(server: Server) -> None:
+    document = server.ok("/openapi.json")
+    assert {"/ti/register", "/ti/remove", "/queue/submit", "/queue/submit_batch", "/queue/info", "/task/query"} <= set(
+        document["paths"]
+    )
+    assert "QueueSubmitRequest" in document["components"]["schemas"]
+
+
+# ---- instances over a WebSocket
+
+
+def test_an_instance_gets_tasks_and_reports_over_one_socket(server: Server, instance: Start) -> None:
+    stub = instance(replicas=2)
+    uuid = register(server, stub)
+    with server.socket() as connection:
+        connection.send(json.dumps({"type": "register", "instance_id": stub.address}))
+        assert json.loads(connection.recv(60)) == {"type": "registered", "instance_id": uuid}
+        ids = [server.ok("/queue/submit", {"model_name": "ocr", "task_input": n})["task_id"] for n in range(2)]
+        tasks = [json.loads(connection.recv(60)) for _ in range(2)]
+        assert [task["task_id"] for task in tasks] == ids
+        assert tasks[0] == {
+            "type": "task",
+            "task_id": ids[0],
+            "model_name": "ocr",
+            "task_input": 0,
+            "metadata": {},
+        }
+        connection.send(json.dumps({"type": "ping"}))
+        assert json.loads(connection.recv(60)) == {"type": "pong"}
+        connection.send(json.dumps({"type": "task_ack", "task_id": ids[0], "success": True}))
+        results = [{"task_id": one, "execution_time": 3.5, "result": {"n": one}} for one in ids]
+        connection.send(json.dumps({"type": "result", **results[0]}))
+        assert json.loads(connection.recv(60)) == {
+            "type": "ack",
+            "task_id": ids[0],
+            "success": True,
+            "message": "received",
+        }
+        connection.send(json.dumps({"type": "batch", "messages": [*results, {"task_id": "none"}]}))
+        acks = [json.loads(connection.recv(60)) for _ in range(3)]
+        assert [(ack["success"], ack["message"]) for ack in acks[:2]] == [
+            (True, "was received before"),
+            (True, "received"),
+        ]
+        assert not acks[2]["success"]
+        assert [server.result(one)["result"] for one in ids] == [{"n": one} for one in ids]
+        connection.send(json.dumps({"type": "dance"}))
+        assert json.loads(connection.recv(60))["type"] == "error"
+    assert stub.received == [], "nothing went by HTTP"
+    again = server.ok("/queue/submit", {"model_name": "ocr", "task_input": 5})["task_id"]
+    assert server.result(again)["result"]["echo"] == 5, "after the socket is closed, tasks go by HTTP again"
+
+
+def test_a_task_that_the_instance_refuses_goes_elsewhere(server: Server, instance: Start) -> None:
+    first = instance()
+    register(server, first)
+    with server.socket() as connection:
+        connection.send(json.dumps({"type": "register", "instance_id": first.address}))
+        connection.recv(60)
+        task = server.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})["task_id"]
+        connection.recv(60)
+        second = instance()
+        register(server, second)
+        connection.send(json.dumps({"type": "task_ack", "task_id": task, "success": False, "message": "full"}))
+        assert server.result(task)["result"]["instance"] == second.address
+
+
+@pytest.mark.parametrize("first", ["no json", "[]", '{"type": "result"}', '{"type": "register", "instance_id": "x:1"}'])
+def test_a_socket_that_does_not_register_is_closed(server: Server, first: str) -> None:
+    with server.socket() as connection:
+        connection.send(first)
+        with pytest.raises(ConnectionClosed) as closed:
+            connection.recv(60)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+
+
+def test_a_silent_socket_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_REGISTER_WITHIN_S", 0.05)
+    with server.socket() as connection, pytest.raises(ConnectionClosed):
+        connection.recv(60)
+
+
+# ---- the process
+
+
+def test_the_module_serves_a_configuration_alone(instance: Start, tmp_path: Path) -> None:
+    stub = instance()
+    config = tmp_path / "config.yaml"
+    config.write_text(f"instances: [{{host: 127.0.0.1, port: {stub.port}}}]")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "ray_multicluster_scheduler.serving", "--config", str(config), "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=Path.cwd()) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if "Uvicorn running" in line:
+                    break
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
+                assert json.loads(answer.read())["healthy_instances"] == 1
+        finally:
+            process.terminate()
+            process.communicate()
+    assert process.returncode in {0, -15}
+
+
+def test_a_wrong_configuration_ends_the_process_with_a_sentence(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("instance: []")
+    command = [sys.executable, "-m", "ray_multicluster_scheduler.serving", "--config", str(config)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 2
+    assert "did you mean 'instances'" in ended.stderr
+    assert "Traceback" not in ended.stderr
