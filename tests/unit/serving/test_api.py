@@ -50,18 +50,16 @@ class Server:
     def call(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         """GET, or POST with a body; the status and the JSON of the answer."""
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(
-            self.url + path, content, {"content-type": "application/json", **(headers or {})}
-        )
+        sent = {"content-type": "application/json", **(headers or {})}
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, json.loads(answer.read())
+            answer = urllib.request.urlopen(urllib.request.Request(self.url + path, content, sent), timeout=60)
         except urllib.error.HTTPError as error:
-            with error:
-                assert error.headers["content-type"] == "application/problem+json"
-                if error.code == 429:
-                    assert error.headers["retry-after"]
-                return error.code, json.loads(error.read())
+            answer = error
+        with answer:
+            if answer.status >= 400:
+                assert answer.headers["content-type"] == "application/problem+json"
+            assert (answer.status in {429, 503}) == ("retry-after" in answer.headers)
+            return answer.status, json.loads(answer.read())
 
     def ok(self, path: str, body: Any = None) -> Any:
         status, answer = self.call(path, body)
