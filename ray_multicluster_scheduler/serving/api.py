@@ -33,6 +33,12 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.serving import models
 from ray_multicluster_scheduler.serving.config import apply_config, read_config
 from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler, TaskIdTakenError
+from ray_multicluster_scheduler.serving.router.passthrough import (
+    DeadlineError,
+    InferenceRequestError,
+    PassThrough,
+    UpstreamError,
+)
 from ray_multicluster_scheduler.serving.task_tracker import TaskInfo
 
 CONFIG_VARIABLE = "RMCS_SERVING_CONFIG"
@@ -40,9 +46,12 @@ MAX_BODY = 64 * 1024**2
 _REGISTER_WITHIN_S = 10.0
 _POLICY_VIOLATION = 1008
 _STATUS: tuple[tuple[type[SchedulerError], int], ...] = (
+    (InferenceRequestError, 400),
     (UnknownItemError, 404),
     (TaskIdTakenError, 409),
+    (UpstreamError, 502),
     (InstanceError, 409),
+    (DeadlineError, 503),
     (QueueFullError, 429),
     (ConfigurationError, 422),
 )
@@ -252,6 +261,17 @@ def _acknowledgement(scheduler: SwarmPilotScheduler, instance: str, message: Map
     }
 
 
+# ---- pass-through
+
+
+@router.get("/v1/models")
+async def v1_models(request: Request) -> dict[str, Any]:
+    """The models, in the shape of OpenAI's API. All other /v1 routes are passed to an instance as they are."""
+    rows = _scheduler(request).models()
+    data = [{"id": row.model_name, "object": "model", "owned_by": "ray_multicluster_scheduler"} for row in rows]
+    return {"object": "list", "data": data}
+
+
 # ---- helpers
 
 
@@ -298,9 +318,10 @@ def _first_problem(errors: Any) -> str:
 
 
 def problem(status: int, code: str, message: str) -> dict[str, Any]:
-    """A problem document (RFC 9457)."""
+    """A problem document (RFC 9457), with the fields that clients of OpenAI's API read."""
     title = HTTPStatus(status).phrase
-    return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": message}
+    document = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": message}
+    return {**document, "error": {"message": message, "type": code.lower(), "code": code}}
 
 
 def _problem_of(error: SchedulerError) -> dict[str, Any]:
@@ -351,12 +372,15 @@ class ServingApp:
         if body is None:
             await _send_json(send, problem(413, "TOO_LARGE", f"The body has more than {MAX_BODY:,} bytes."))
             return
-        if scope["path"] != "/queue/submit":
-            await self.routes(scope, _replay(body, receive), send)
-            return
+        path, scheduler = scope["path"], self.routes.state.scheduler
         try:
-            request = models.QueueSubmitRequest.model_validate_json(body)
-            answer = submitted(self.routes.state.scheduler, request)
+            if path.startswith("/v1/"):
+                await PassThrough(scheduler)(scope, receive, send, body)
+                return
+            if path != "/queue/submit":
+                await self.routes(scope, _replay(body, receive), send)
+                return
+            answer = submitted(scheduler, models.QueueSubmitRequest.model_validate_json(body))
         except ValidationError as error:
             await _send_json(send, problem(422, "CONFIGURATION", _first_problem(error.errors(include_url=False))))
         except SchedulerError as error:

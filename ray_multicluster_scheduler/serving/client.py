@@ -55,6 +55,13 @@ class TaskInstanceClient:
         self._pool: HttpPool | None = None
         self._thread: LoopThread | None = None
 
+    @property
+    def pool(self) -> HttpPool:
+        """Its connections."""
+        if self._pool is None:
+            self._pool = HttpPool(self.base_url, connect_timeout=self._connect_timeout)
+        return self._pool
+
     # ---- async
 
     async def get_status_async(self) -> InstanceStatusResponse:
@@ -153,11 +160,9 @@ class TaskInstanceClient:
         return self._thread.run(work)
 
     async def _json(self, method: str, path: str, request: Any, timeout: float | None) -> dict[str, Any]:
-        if self._pool is None:
-            self._pool = HttpPool(self.base_url, connect_timeout=self._connect_timeout)
         content = b"" if request is None else json.dumps(request, separators=(",", ":")).encode()
         try:
-            status, body = await self._pool.fetch(
+            status, body = await self.pool.fetch(
                 method, path, body=content, headers=_JSON if content else (), timeout=timeout, limit=self._max_body
             )
         except HttpError as error:

@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.common.exception import (
     InstanceError,
     QueueFullError,
     SchedulerError,
+    ServiceUnavailableError,
     TaskTimeoutError,
     UnknownItemError,
 )
@@ -36,6 +37,7 @@ from ray_multicluster_scheduler.serving.models import (
 )
 from ray_multicluster_scheduler.serving.predictor import LookupPredictor, Predictor, features_of
 from ray_multicluster_scheduler.serving.router.forwarder import InstanceChannel, Send
+from ray_multicluster_scheduler.serving.router.http_client import HttpPool
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
 from ray_multicluster_scheduler.serving.router.router import Router
 from ray_multicluster_scheduler.serving.strategies import BaseStrategy, create_strategy
@@ -258,6 +260,7 @@ class SwarmPilotScheduler:
                 models=(model_name,) if model_name else (),
                 concurrency=concurrency or (_OPENAI_CONCURRENCY if kind is InstanceKind.OPENAI else 1),
                 weight=weight,
+                openai=kind is InstanceKind.OPENAI,
                 hardware={name: value for name, value in hardware.items() if value},
                 healthy=False,
             )
@@ -418,6 +421,62 @@ class SwarmPilotScheduler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # ---- pass-through requests, on the event loop
+
+    def open_request(self, task: Task) -> None:
+        """Place a request that its caller forwards when ``task.slot`` is set. Raises UnknownItemError for an unknown
+        model, ServiceUnavailableError without an instance that answers, QueueFullError over ``max_waiting``."""
+        with self._lock:
+            self._check_open()
+            self._check_available(task)
+            if len(self._router.tasks) >= self.max_waiting:
+                raise _full(task, self.max_waiting)
+            self._router.submit(task, task.arrived)
+            self._carry_out()
+
+    def close_request(self, task: Task, *, learn: bool, problem: str = "") -> None:
+        """The request has ended."""
+        with self._lock:
+            instance = task.instance
+            if self._router.tasks.get(task.id) is not task:
+                return
+            if instance is not None and task.started is not None:
+                self._channels[instance.uuid].ended(problem)
+                if learn:
+                    now = time.monotonic()
+                    total, execution = (now - task.arrived) * 1000, (now - task.started) * 1000
+                    self.task_tracker.record_times(task.model, instance.uuid, total, execution)
+            self._router.finish(task, time.monotonic(), learn=learn)
+            if instance is not None:
+                self._forget_if_empty(instance.uuid)
+            self._carry_out()
+
+    def retry_request(self, task: Task, problem: str, *, gone: bool) -> None:
+        """The request did not reach its instance, or may be sent twice: place it again."""
+        with self._lock:
+            instance = task.instance
+            assert instance is not None
+            if not gone and task.attempt >= MAX_ATTEMPTS:
+                raise InstanceError(f"The request for {task.model} was tried {task.attempt} times: {problem}.")
+            task.slot = self.loop.create_future()
+            self._channels[instance.uuid].failed(problem, gone=gone)
+            self._router.give_back(task, time.monotonic())
+            self._forget_if_empty(instance.uuid)
+            self._check_available(task)
+            self._carry_out()
+
+    def _check_available(self, task: Task) -> None:
+        instances = list(self._router.instances_of(task.model))
+        if not instances:
+            raise UnknownItemError(
+                f"No instance of the model {task.model} is registered.", next_step="use one of GET /v1/models"
+            )
+        if not any(one.accepts and one.openai for one in instances):
+            raise ServiceUnavailableError(
+                f"None of the {len(instances)} instances of {task.model} can take a /v1 request now.",
+                next_step="try again later; queue_info() shows the instances",
+            )
+
     # ---- reports of the channels, on the event loop
 
     def answered(self, task: Task, attempt: int, answer: InstanceSubmitResponse) -> None:
@@ -480,11 +539,7 @@ class SwarmPilotScheduler:
 
     def _accept(self, task: Task, fingerprint: int, now: float) -> TaskInfo | SchedulerError:
         if self.task_tracker.waiting >= self.max_waiting:
-            return QueueFullError(
-                f"{self.max_waiting:,} requests wait already, so a request for {task.model} was refused.",
-                task_id=task.id,
-                next_step="submit it again later, or add instances",
-            )
+            return _full(task, self.max_waiting)
         info = self.task_tracker.register_task(task.id, None, task.model)
         info.fingerprint = fingerprint
         self._router.submit(task, now)
@@ -502,12 +557,14 @@ class SwarmPilotScheduler:
             self.task_tracker.mark_failed(task.id, error, execution_ms=execution_ms)
         if instance is not None:
             if current:
-                self._channels[instance.uuid].succeeded()
+                self._channels[instance.uuid].ended()
             self._forget_if_empty(instance.uuid)
         self._carry_out()
 
     def _lose(self, task: Task, problem: str, *, sent: bool = True) -> None:
         """The instance of a running task has it no longer: repeat it if that is safe, else fail it."""
+        if task.slot is not None:  # whoever forwards it sees the end of its connection
+            return
         instance = task.instance
         repeatable = not sent or bool(task.metadata.get("idempotent", not task.acknowledged))
         if repeatable and (not sent or len(task.tried) + 1 < MAX_ATTEMPTS):
@@ -530,13 +587,17 @@ class SwarmPilotScheduler:
         """Record what was placed, and forward what can start."""
         started = self._router.start_ready(time.monotonic())
         for task in self._router.moved:
-            if self._router.tasks.get(task.id) is task:
+            if task.slot is None and self._router.tasks.get(task.id) is task:
                 self._record_place(task)
         self._router.moved.clear()
         for task in started:
-            if task.instance is not None:
+            assert task.instance is not None
+            channel = self._channels[task.instance.uuid]
+            if task.slot is None:
                 self.task_tracker.mark_scheduled(task.id)
-                self._call_soon(self._channels[task.instance.uuid].forward, task, task.attempt)
+                self._call_soon(channel.forward, task, task.attempt)
+            else:
+                self._call_soon(_set_slot, task.slot, channel.client)
 
     def _record_place(self, task: Task) -> None:
         if task.instance is not None:
@@ -613,6 +674,11 @@ def _url(address: str) -> str:
     return address if "://" in address else f"http://{address}"
 
 
+def _set_slot(slot: asyncio.Future[HttpPool], client: TaskInstanceClient) -> None:
+    if not slot.done():
+        slot.set_result(client.pool)
+
+
 class TaskIdTakenError(ConfigurationError):
     """The id of a task is that of another request."""
 
@@ -623,6 +689,14 @@ TaskIdTakenError.code = ConfigurationError.code
 def _fingerprint(task: Task) -> int:
     """Equal for equal requests, within this process."""
     return hash((task.model, json.dumps([task.input, task.metadata], sort_keys=True, default=repr)))
+
+
+def _full(task: Task, limit: int) -> QueueFullError:
+    return QueueFullError(
+        f"{limit:,} requests wait already, so a request for {task.model} was refused.",
+        task_id=task.id,
+        next_step="submit it again later, or add instances",
+    )
 
 
 def _unknown(task_id: str) -> UnknownItemError:

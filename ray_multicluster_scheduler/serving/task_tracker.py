@@ -190,6 +190,11 @@ class TaskTracker:
             if not waiting:
                 self._callbacks.pop(task_id, None)
 
+    def record_times(self, model: str, instance: str, total: float, execution: float) -> None:
+        """Add the times (ms) of a request that is no task."""
+        with self._lock:
+            self._add_times(model, instance, total, execution)
+
     def timing_statistics(self) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
         """By model and instance: total (submission to end), execution (as the instance reports it, or as measured
         from outside) and overhead (the difference)."""
@@ -236,9 +241,12 @@ class TaskTracker:
         execution = info.execution_ms
         if execution is None:
             execution = (now - (info.scheduled_time or now)) * 1000
-        timings = self._timings.setdefault(
-            (info.model_name, info.ti_uuid or ""), {name: Timing() for name in ("total", "execution", "overhead")}
-        )
+        self._add_times(info.model_name, info.ti_uuid or "", total, execution)
+
+    def _add_times(self, model: str, instance: str, total: float, execution: float) -> None:
+        timings = self._timings.get((model, instance))
+        if timings is None:
+            timings = self._timings[model, instance] = {name: Timing() for name in ("total", "execution", "overhead")}
         for name, value in (("total", total), ("execution", execution), ("overhead", total - execution)):
             timings[name].add(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -135,3 +136,95 @@ class StubInstance:
         }
         async with ClientSession() as session, session.post(f"{self.callback}/result/submit", json=report) as answer:
             answer.raise_for_status()
+
+
+class OpenAIStub:
+    """A server of OpenAI's API with one model, which answers with the words of the last message, backwards.
+
+    ``seconds`` are spent before each word of an answer. ``die_after`` closes the connection after so many words.
+    """
+
+    def __init__(self, model: str = "small-llm", *, seconds: float = 0.0, port: int = 0) -> None:
+        self.model, self.seconds, self.port = model, seconds, port
+        self.die_after: int | None = None
+        self.status = 200
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.sent: list[bytes] = []
+        self.running = self.cancelled = 0
+        self._thread = LoopThread("openai-stub")
+        self._runner: web.AppRunner | None = None
+        self._thread.run(self._start())
+
+    def stop(self) -> None:
+        """Idempotent."""
+        if self._runner is not None:
+            self._thread.run(self._runner.cleanup())
+            self._runner = None
+            self._thread.stop()
+
+    async def _start(self) -> None:
+        app = web.Application()
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/embeddings", self._embed)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await site.start()
+        assert site._server is not None
+        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": self.model, "object": "model"}]})
+
+    async def _embed(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        row = {"object": "embedding", "index": 0, "embedding": [float(len(body["input"]))]}
+        usage = {"prompt_tokens": 1, "total_tokens": 1}
+        return web.json_response({"object": "list", "model": self.model, "data": [row], "usage": usage})
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.requests.append(body)
+        self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        if self.status != 200:
+            return web.json_response({"error": {"message": "out of order"}}, status=self.status)
+        self.running += 1
+        try:
+            return await self._answer(request, body)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+
+    async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        words = body["messages"][-1]["content"].split()[::-1]
+        if not body.get("stream"):
+            await asyncio.sleep(self.seconds * len(words))
+            if self.die_after is not None:
+                assert request.transport is not None
+                request.transport.abort()
+            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": " ".join(words)}}
+            return web.json_response({**self._envelope("chat.completion"), "choices": [choice]})
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for index, word in enumerate(words):
+            await asyncio.sleep(self.seconds)
+            if index == self.die_after:
+                assert request.transport is not None
+                request.transport.abort()
+                return response
+            delta = {"index": 0, "delta": {"content": f"{word} "}, "finish_reason": None}
+            await self._write(response, {**self._envelope("chat.completion.chunk"), "choices": [delta]})
+        await self._write(response, "[DONE]")
+        return response
+
+    def _envelope(self, kind: str) -> dict[str, Any]:
+        return {"id": "x", "object": kind, "created": 1, "model": self.model}
+
+    async def _write(self, response: web.StreamResponse, event: Any) -> None:
+        text = event if isinstance(event, str) else json.dumps(event)
+        self.sent.append(f"data: {text}\n\n".encode())
+        await response.write(self.sent[-1])

@@ -70,8 +70,11 @@ class InstanceChannel:
     def forward(self, task: Task, attempt: int) -> None:
         self._spawn(self._forward(task, attempt))
 
-    def succeeded(self) -> None:
-        """A task finished there."""
+    def ended(self, problem: str = "") -> None:
+        """A task ended there: well, or by a ``problem`` of the instance."""
+        if problem:
+            self.failed(problem, gone=False)
+            return
         self._failures = self._openings = 0
         self._finished_since_probe = True
 

@@ -44,6 +44,8 @@ class Task:
     """The instances to which it was forwarded before."""
     decision: Any = None
     """How its instance was chosen, for `explain`."""
+    slot: Any = None
+    """Of a pass-through: a future that gets the connections of its instance when it may be forwarded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +56,8 @@ class Instance:
     models: tuple[str, ...]
     concurrency: int = 1
     weight: float = 1.0
+    openai: bool = False
+    """Whether it serves pass-through requests (/v1)."""
     hardware: dict[str, str] = field(default_factory=dict)
     """hardware, software_name and software_version, where known."""
     healthy: bool = True

@@ -36,6 +36,14 @@ class Decision(NamedTuple):
     numbers: array[float]
     """Three for each candidate: expected wait (ms), own time (ms; -1 if unknown), tasks that were charged there."""
 
+    def expected_ms(self) -> float | None:
+        """The expected time until the request is finished on the chosen instance; None if it is unknown."""
+        if self.instance not in self.candidates:
+            return None
+        index = 3 * self.candidates.index(self.instance)
+        wait, own = self.numbers[index : index + 2]
+        return wait + own if own >= 0 else None
+
     def to_dict(self) -> dict[str, Any]:
         rows = []
         for index, instance in enumerate(self.candidates):
@@ -184,7 +192,7 @@ class Router:
             del self.unassigned[task.model]
 
     def _place(self, task: Task, now: float) -> None:
-        able = [one for one in self.instances_of(task.model) if one.accepts]
+        able = [one for one in self.instances_of(task.model) if one.accepts and (one.openai or task.slot is None)]
         if task.tried:
             able = [one for one in able if one.uuid not in task.tried] or able
         self.moved.append(task)
@@ -305,7 +313,7 @@ class Router:
                 return None
             there = before / other.concurrency + task.charge[0] / 1e3
             before += task.charge[0] / 1e3
-            if task.model != model or instance.uuid in task.tried:
+            if task.model != model or instance.uuid in task.tried or not (instance.openai or task.slot is None):
                 continue
             prediction = self._predict(instance, task)
             here = prediction.mean_ms if prediction is not None else 0.0
