@@ -139,6 +139,43 @@ async def test_waiting_calls_can_be_recalled_and_cancelled_and_never_run(line: B
     assert [one.name for one in notes.iterdir()] == ["3"]
 
 
+async def test_what_waits_in_ray_can_be_recalled_and_never_runs(line: BareLink, tmp_path: Path) -> None:
+    """Two calls hold the CPUs, so that Ray starts nothing else. What is not recalled runs, however long it waited."""
+
+    def note(path: str) -> None:
+        Path(path).touch()
+
+    def hold(folder: str, name: str) -> None:
+        import time
+
+        Path(f"{folder}/{name}").touch()
+        while not Path(f"{folder}/go").exists():
+            time.sleep(0.02)
+
+    class Noted:
+        def __init__(self, path: str) -> None:
+            Path(path).touch()
+
+    line.submit(*(task(f"h{n}", hold, str(tmp_path), f"h{n}") for n in (1, 2)))
+    await eventually(lambda: len(list(tmp_path.iterdir())) == 2, timeout=60)
+    line.submit(*(task(f"t{n}", note, str(tmp_path / f"t{n}")) for n in (1, 2)))
+    line.submit(task("big", note, str(tmp_path / "big"), b"x" * 1_000_000))
+    line.make("a1", Noted, str(tmp_path / "a1"))
+    await eventually(lambda: len(line.heard.of("accepted")) >= 6, timeout=60)
+    for name in ("t1", "big", "a1", "h1"):
+        line.link.recall(name, 1)
+    for name in ("t1", "big", "a1"):
+        result = await line.result(name)
+        assert (result.status, result.code) == ("cancelled", "RECALLED"), name
+    (tmp_path / "go").touch()
+    await line.value("t2")
+    assert [(await line.result(name)).status for name in ("h1", "h2")] == ["succeeded"] * 2
+    await line.value("t2")
+    line.submit(*(task(f"u{n}", len, "abc") for n in (1, 2)))
+    assert [await line.value(f"u{n}") for n in (1, 2)] == [3, 3]
+    assert {one.name for one in tmp_path.iterdir()} == {"go", "h1", "h2", "t2"}
+
+
 async def test_a_late_prefetched_call_waits_for_start(line: BareLink) -> None:
     line.submit(task("t1", len, "abc", ahead="overlap"))
     await line.received.until("accepted")

@@ -185,6 +185,60 @@ def test_a_head_and_its_raylet_are_killed(fleet: LocalFleet, tmp_path: Path) -> 
     assert lines(tmp_path / "done") == [str(task.attempt)]
 
 
+@contextmanager
+def stopped_head(fleet: LocalFleet) -> Iterator[None]:
+    """SIGSTOP of the GCS and the raylet of "mac"; agents and workers go on."""
+    processes = [psutil.Process(pid) for pid in fleet.processes("mac")]
+    head = [process for process in processes if process.name() in ("gcs_server", "raylet")]
+    assert len(head) == 2
+    for process in head:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in head:
+            process.resume()
+
+
+def test_a_stopped_head_gives_back_what_has_not_begun(fleet: LocalFleet, tmp_path: Path) -> None:
+    """No timeout would end an attempt before the end of the test."""
+
+    def note(path: str) -> tuple[str, int]:
+        from ray_multicluster_scheduler import current
+
+        me = current()
+        with open(path, "a") as file:
+            file.write(f"{me.cluster}\n")
+        return me.cluster, me.attempt
+
+    class Noted:
+        def __init__(self, path: str) -> None:
+            note(path)
+
+        def call(self) -> int:
+            return 1
+
+    with impatient(fleet, tmp_path, heartbeat_s=5, lease_s=300, lost_after_s=400, start_grace_s=400) as scheduler:
+        running = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
+        until(lambda: bool(lines(tmp_path / "ticks")), 60)
+        with stopped_head(fleet):
+            task = scheduler.submit_task_async(note, (str(tmp_path / "task"),), **ON_MAC)
+            actor = scheduler.submit_actor(Noted, (str(tmp_path / "actor"),), **NOTHING, **ON_MAC)
+            until(lambda: task.cluster == actor.cluster == "mac", 30)
+            assert task.result(120) == ("linux", 2)
+            assert actor.call.remote().result(120) == 1
+            state = next(one for one in scheduler.list_clusters() if one["name"] == "mac")["state"]
+            assert (state, running.state) == ("HEAD_SILENT", TaskState.RUNNING)
+        until(lambda: next(one for one in scheduler.list_clusters() if one["name"] == "mac")["state"] == "UP", 60)
+        assert scheduler.submit_task(len, ("back",), **ON_MAC, fallback="wait") == 4, "Ray has caught up"
+        (tmp_path / "go").touch()
+        assert running.result(60) == ("mac", 1)
+        for one in (task, actor):
+            assert "TAKEN_BACK" in [step["code"] for step in one.explain()["history"]]
+        actor.kill()
+    assert lines(tmp_path / "task") == lines(tmp_path / "actor") == ["linux"]
+
+
 def test_declare_dead_moves_work_at_once(fleet: LocalFleet, tmp_path: Path) -> None:
     """No timeout would declare it lost before the end of the test, and it is as if it were on another machine."""
     with impatient(fleet, tmp_path, lease_s=300, lost_after_s=400) as scheduler:

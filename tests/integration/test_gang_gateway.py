@@ -107,15 +107,22 @@ async def test_cancel_ends_all_members(line: BareLink, tmp_path: Path) -> None:
     await no_group_is_left(line, "g5")
 
 
-async def test_a_gang_without_room_starts_no_member_and_can_be_recalled(line: BareLink, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["cancel", "recall"])
+async def test_a_gang_without_room_starts_no_member_and_can_be_taken_back(
+    line: BareLink, tmp_path: Path, how: str
+) -> None:
     line.submit(task("holder", noting_its_end(), str(tmp_path), "holder"))
     await line.started("holder")
     await eventually((tmp_path / "holder-began").exists)
     line.submit(gang("g6", *(part(noting_its_end(), str(tmp_path), name) for name in "ab")))
     await eventually(lambda: "accepted" in line._story("g6", 1), lambda: str(line.received.events), 60)
     await asyncio.sleep(1.0)  # enough for a member to start that may not
-    line.link.cancel("g6", 1, force=False)
-    assert (await line.result("g6")).status == "cancelled"
+    if how == "cancel":
+        line.link.cancel("g6", 1, force=False)
+    else:
+        line.link.recall("g6", 1)
+    result = await line.result("g6")
+    assert (result.status, result.code) == ("cancelled", "" if how == "cancel" else "RECALLED")
     assert {path.name for path in tmp_path.iterdir()} == {"holder-began"}, "one CPU was free, and nobody took it"
     line.link.cancel("holder", 1, force=True)
     await line.result("holder")

@@ -129,6 +129,9 @@ class Attempts:
             self._failed(
                 record, failure, event.error_type, event.code, event.sentence, now, refused=False, grace_s=grace_s
             )
+        elif ending is None and event.code in (codes.RECALLED, codes.KILLED):
+            # Taken back, but seen to start, or to get a slot, meanwhile.
+            self._recalled(record, Ending("take_back", f"was taken back from {cluster}", False), event.code, now)
         elif ending is not None:
             self._recalled(record, ending, event.code, now)
         else:

@@ -84,12 +84,18 @@ class FleetEvents:
             self._scheduling.request_full_scan()
 
     def head_silent(self, event: HeadSilent, now: float) -> None:
-        """The state of the cluster becomes stale although its link is up: no new work goes there."""
+        """The state of the cluster becomes stale although its link is up: no new work goes there, and what has not
+        begun is taken back. A detached actor is not: its process does not depend on the agent that would refuse it."""
         state = self._machine.registry.find(event.cluster)
-        if state is not None and state.head_silent_since is None:
+        if state is None:
+            return
+        if state.head_silent_since is None:
             state.head_silent_since = now - event.silent_s
             self._machine.clusters_to_refresh.add(state.name)
             self._scheduling.request_full_scan()
+        for record in self._records_on(state, jobs=False):
+            if record.task.actor is None or not record.task.actor.detached:
+                self._prefetch.recall(record, f"its head (GCS) has not answered for {event.silent_s:.0f} s", now)
 
     def link_up(self, event: LinkUp, now: float) -> None:
         state = self._find_and_reschedule(event.cluster)

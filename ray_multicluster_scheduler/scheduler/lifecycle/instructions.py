@@ -105,7 +105,7 @@ class StartAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RecallAttempt:
-    """Take back a prefetched attempt that has not started; it then finishes as cancelled."""
+    """Take back an attempt unless it has begun; it then finishes as cancelled."""
 
     task_id: str
     attempt: int

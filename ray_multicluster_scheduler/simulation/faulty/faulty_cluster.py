@@ -54,8 +54,10 @@ class Attempt:
     short: bool = False
     planned_parts: Parts = field(default_factory=dict)
     arrived: bool = False
+    submitted_at: float = 0.0
+    """When it was submitted to Ray."""
     overlapping: bool = False
-    """It has no slot yet, but waits in Ray itself: it cannot be recalled."""
+    """It has no slot yet, but waits in Ray itself."""
     began: bool = False
     ended: bool = False
     start_reported: bool = False
@@ -63,6 +65,7 @@ class Attempt:
     parts: Parts = field(default_factory=dict)
     cancel_on_arrival: bool = False
     recall_on_arrival: bool = False
+    recalled: bool = False
     has_slot: bool = False
     final_event: Event | None = None
     """Its end or refusal, once the cluster knows it."""
@@ -118,6 +121,7 @@ class FaultyCluster:
         self.other_usage: dict[str, float] = {}
         """By node, the share of it that other users hold."""
         self.session = 0
+        self.head_silent_since: float | None = None
         self.running: dict[Key, Attempt] = {}
         self.ray_queue: list[Attempt] = []
         self.gateway_queue: list[Attempt] = []
@@ -132,6 +136,7 @@ class FaultyCluster:
     def boot(self) -> None:
         """Start a new session; its nodes have other ids than before."""
         self.session += 1
+        self.head_silent_since = None
         self.nodes = {self.node_id(node): dict(total) for node, total in self.configured_nodes.items()}
         self._record_nodes()
 
@@ -193,11 +198,14 @@ class FaultyCluster:
 
     def submit(self, attempt: Attempt) -> None:
         """Submit to Ray: it starts when there is room."""
+        attempt.submitted_at = self._driver.now
         self.ray_queue.append(attempt)
         self.start_queued()
 
     def start_queued(self) -> None:
-        """Start what fits, in the order of arrival."""
+        """Start what fits, in the order of arrival; nothing while the head is silent."""
+        if self.head_silent_since is not None:
+            return
         for attempt in list(self.ray_queue):
             if attempt.ended or attempt.began:
                 self.ray_queue.remove(attempt)

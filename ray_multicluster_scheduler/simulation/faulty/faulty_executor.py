@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import RECALL_AFTER_S
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FaultyCluster, Key, draw_outcome
@@ -146,6 +147,15 @@ class FaultyExecutor:
         elif attempt in cluster.gateway_queue:
             cluster.gateway_queue.remove(attempt)
             cluster.end(attempt, "cancelled")
+        elif attempt in cluster.ray_queue:
+            left_s = attempt.submitted_at + RECALL_AFTER_S - self.driver.now
+            self.driver.after(max(0.0, left_s), self._recall_from_ray, attempt, cluster)
+
+    def _recall_from_ray(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        """The agent takes it back unless it has begun by now. If Ray runs it later, its worker asks, and skips it."""
+        if attempt in cluster.ray_queue and not attempt.began:
+            attempt.recalled = True
+            cluster.end(attempt, "cancelled")
 
     def _cancel(self, attempt: Attempt, cluster: FaultyCluster) -> None:
         if attempt.began and attempt.outcome.ignores_cancel:
@@ -178,6 +188,8 @@ class FaultyExecutor:
             return
         attempt.overlapping = not attempt.has_slot
         cluster.submit(attempt)
+        if attempt.recall_on_arrival:
+            self._recall(attempt, cluster)
 
     def picks_other_node(self, attempt: Attempt) -> bool:
         """Does Ray choose another node than the machine reserved?"""
@@ -231,7 +243,8 @@ def _final_event(attempt: Attempt, how: EndKind) -> events.AttemptFinished:
     if how == "succeeded":
         return events.AttemptFinished(*attempt.key, "succeeded", took=attempt.outcome.run_s, started_at=began_at)
     if how == "cancelled":
-        return events.AttemptFinished(*attempt.key, "cancelled", code=codes.KILLED if attempt.began else "")
+        code = codes.KILLED if attempt.began else codes.RECALLED if attempt.recalled else ""
+        return events.AttemptFinished(*attempt.key, "cancelled", code=code)
     failure, error, sentence = FailureClass.CRASH, None, f"its worker {how}"
     if how == "failed":
         failure, error, sentence = attempt.outcome.failure or FailureClass.USER, "ValueError", "it raised"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _MAY_BE_LOST = events.DispatchAccepted | events.Started | events.PlaceMoved
 LEASE_MARGIN_S = 0.5
+HEAD_SILENT_S = 5.0
 Call: TypeAlias = Callable[[Attempt, FaultyCluster], None]
 """Something to be done on the cluster for an attempt."""
 
@@ -43,6 +44,10 @@ class FaultyLink:
     @property
     def reachable(self) -> bool:
         return self.connected and self._cluster.alive
+
+    @property
+    def dashboard_answers(self) -> bool:
+        return self.dashboard_ok and self._cluster.head_silent_since is None
 
     # ---- calls
 
@@ -78,10 +83,10 @@ class FaultyLink:
     def _has_contact_for(self, attempt: Attempt) -> bool:
         if not self.reachable:
             return False
-        return self.dashboard_ok if attempt.is_job else self.agent == self._cluster.session
+        return self.dashboard_answers if attempt.is_job else self.agent == self._cluster.session
 
     def _start_agent(self) -> None:
-        if self.reachable and self.may_link and self.dashboard_ok and not self._driver.draw_fault(self._rng, 0.05):
+        if self.reachable and self.may_link and self.dashboard_answers and not self._driver.draw_fault(self._rng, 0.05):
             self.agent = self._cluster.session
             self._link_up()
             waiting, self._waiting = self._waiting, []
@@ -104,7 +109,7 @@ class FaultyLink:
 
     def submit_job(self, attempt: Attempt) -> None:
         """Submit over HTTP: refused if it certainly did not arrive; after a lost answer the status is queried."""
-        if not self.reachable or not self.dashboard_ok:
+        if not self.reachable or not self.dashboard_answers:
             delay = self._rng.uniform(0.1, 1.0)
             self._executor.refuse(attempt, FailureClass.CLUSTER, "NO_ANSWER", "no answer", delay)
         else:  # if contact is lost on the way, it may or may not have arrived
@@ -161,12 +166,26 @@ class FaultyLink:
 
     def _push_snapshot(self) -> None:
         self._push_due = False
-        if self.state == "up" and self.reachable and self.agent == self._cluster.session:
+        if self._agent_can_report() and self._cluster.head_silent_since is None:
             if self._driver.draw_fault(self._rng, 0.02):
                 self._driver.record_fault(f"a snapshot of {self._cluster.name} is lost")
                 self.schedule_snapshot()
                 return
             self._driver.feed(events.SnapshotTaken(self._cluster.snapshot(http=False)))
+
+    def watch_head(self, silent_since: float) -> None:
+        """The head has fallen silent: let the agent report it after a while, and then with every heartbeat."""
+        self._driver.after(HEAD_SILENT_S, self._report_silent_head, silent_since)
+
+    def _report_silent_head(self, silent_since: float) -> None:
+        if self._cluster.head_silent_since != silent_since:
+            return
+        if self._agent_can_report():
+            self._driver.feed(events.HeadSilent(self._cluster.name, self._driver.now - silent_since))
+        self._driver.after(self._heartbeat_s, self._report_silent_head, silent_since)
+
+    def _agent_can_report(self) -> bool:
+        return self.state == "up" and self.reachable and self.agent == self._cluster.session
 
     def refresh(self) -> None:
         self._driver.after(self._rng.uniform(0.02, 0.5), self._answer_refresh, self._driver.epoch)
@@ -175,7 +194,7 @@ class FaultyLink:
         name = self._cluster.name
         if epoch != self._driver.epoch:
             return
-        if not self.reachable or not self.dashboard_ok or self._driver.draw_fault(self._rng, 0.03):
+        if not self.reachable or not self.dashboard_answers or self._driver.draw_fault(self._rng, 0.03):
             self._driver.feed(events.SnapshotFailed(name, "TIMEOUT", "no answer"))
             return
         stale = self._driver.draw_fault(self._rng, 0.2)
@@ -190,7 +209,7 @@ class FaultyLink:
 
     def _answer_dashboard_check(self, epoch: int) -> None:
         if epoch == self._driver.epoch:
-            problem = None if self.reachable and self.dashboard_ok else "connection refused"
+            problem = None if self.reachable and self.dashboard_answers else "connection refused"
             self._driver.feed(events.DashboardChecked(self._cluster.name, problem))
 
     # ---- contact

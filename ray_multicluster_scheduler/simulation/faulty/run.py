@@ -123,6 +123,7 @@ class FaultyRun:
         link.may_link, link.dashboard_ok = True, True
         if not cluster.alive:
             self._restart_cluster(metadata.name)
+        self._restore_head(metadata.name, cluster.session)
         self._restore_link(link)
         for node, total in cluster.configured_nodes.items():
             cluster.add_node(cluster.node_id(node), total)
@@ -254,7 +255,7 @@ class FaultyRun:
 
     def _fail_lost_jobs(self, lost: list[Attempt], link: FaultyLink) -> None:
         """The dashboard of the new session does not know these jobs."""
-        if link.reachable and link.dashboard_ok:
+        if link.reachable and link.dashboard_answers:
             self.executor.fail_lost(lost, "the cluster restarted", codes.CLUSTER_RESTARTED)
         else:
             self.driver.after(1.0, self._fail_lost_jobs, lost, link)
@@ -294,6 +295,22 @@ class FaultyRun:
     def _restore_dashboard(self, name: str) -> None:
         self.executor.links[name].dashboard_ok = True
         self.executor.links[name].deliver_buffered()
+
+    def silence_head(self, name: str, seconds: float) -> None:
+        """The head stops: Ray starts nothing and the dashboard does not answer, but agent and workers go on."""
+        cluster = self.executor.clusters[name]
+        if cluster.alive and cluster.head_silent_since is None:
+            cluster.head_silent_since = self.driver.now
+            self.executor.links[name].watch_head(self.driver.now)
+            self.driver.after(seconds, self._restore_head, name, cluster.session)
+
+    def _restore_head(self, name: str, session: int) -> None:
+        cluster, link = self.executor.clusters[name], self.executor.links[name]
+        if cluster.session == session and cluster.head_silent_since is not None:
+            cluster.head_silent_since = None
+            cluster.start_queued()
+            link.schedule_snapshot()
+            link.deliver_buffered()
 
     def block_agents(self, name: str, seconds: float) -> None:
         """No agent can be started."""

@@ -113,8 +113,9 @@ def generate_scenario(seed: int, items: int = ITEMS, style: Style | None = None)
         _draw_fault(rng, names, nodes, BEGIN + rng.uniform(0.15, 1) * length) for _ in range(rng.randint(6, 16))
     ]
     actions += [_operator_action(rng, names, BEGIN + rng.random() * length) for _ in range(rng.randint(0, 6))]
-    # A stream of its own, so that seeds from before there were limits stay what they were.
+    # Streams of their own, so that seeds from before there were these actions stay what they were.
     actions += _limit_actions(Random(f"limits {seed}"), length)  # nosec B311 # reproducible on purpose
+    actions += _silent_heads(Random(f"heads {seed}"), names, length)  # nosec B311 # the same
     actions += [Action(BEGIN + (one + rng.random()) * length / 12, "dump_state", (one % 6 == 5,)) for one in range(14)]
     actions += [Action(BEGIN + (0.1 + 0.9 * rng.random()) * length, "crash", (rng.random() < 0.6,), True)]
     if style.stream:
@@ -223,6 +224,13 @@ def _limit_actions(rng: Random, length: float) -> list[Action]:
         weight, running = rng.choice([1.0, 0.2, 5.0]), rng.choice([None, 0, 1, 4])
         actions.append(Action(at, "limit", (owner, weight, running, rng.choice([None, None, 20]), seconds)))
     return actions
+
+
+def _silent_heads(rng: Random, names: list[str], length: float) -> list[Action]:
+    return [
+        Action(BEGIN + rng.uniform(0.1, 1) * length, "silence_head", (rng.choice(names), seconds), True)
+        for seconds in rng.choice([(), (8.0,), (3.0, 15.0), (12.0, 25.0)])
+    ]
 
 
 def _operator_action(rng: Random, names: list[str], at: float) -> Action:

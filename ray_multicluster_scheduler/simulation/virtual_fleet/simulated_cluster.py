@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.common.model.gang_description import Strategy
 from ray_multicluster_scheduler.common.model.resources import ResourceShape, fits, plus, shape_of
 from ray_multicluster_scheduler.scheduler.cluster.packing import pack
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slot_allocator import SlotAllocator
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import RECALL_AFTER_S
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, Event, PlaceMoved, Started
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
 from ray_multicluster_scheduler.simulation.simulated_fleet import SimulatedCluster
@@ -165,14 +166,14 @@ class SimulatedItem:
 class Attempt:
     """One attempt of an item, as the cluster that has it knows it. ``ended`` is the truth of the cluster."""
 
-    __slots__ = ("began_at", "cancel_requested", "dispatch", "ended", "item", "key", "parts")
+    __slots__ = ("began_at", "cancel_requested", "dispatch", "ended", "item", "key", "parts", "recalled")
 
     def __init__(self, dispatch: Dispatch, item: SimulatedItem) -> None:
         self.dispatch, self.item = dispatch, item
         self.key: Key = (dispatch.task_id, dispatch.attempt)
         self.parts: Parts | None = None
         self.began_at: float | None = None
-        self.cancel_requested = False
+        self.cancel_requested = self.recalled = False
         self.ended = False
 
     @property
@@ -238,16 +239,22 @@ class SimulatedClusterRun:
         for ready in self._slots.start(key):
             self._submit_to_ray(self.attempts[ready])
 
-    def recall(self, key: Key) -> bool:
-        """End an attempt that still waits in the gateway; False if it does not."""
+    def recall(self, key: Key) -> None:
+        """End an attempt that has not begun: at once if it waits in the gateway, later if it waits in Ray."""
         attempt = self.attempts.get(key)
-        if attempt is None or not self._slots.recall(key):
-            return False
-        del self.attempts[key]
-        attempt.ended = True
-        self.recalled += 1
-        self._report(AttemptFinished(*key, "cancelled", code="RECALLED"), False)
-        return True
+        if attempt is not None and self._slots.recall(key):
+            del self.attempts[key]
+            attempt.ended = True
+            self.recalled += 1
+            self._report(AttemptFinished(*key, "cancelled", code="RECALLED"), False)
+        elif key in self._ray_queue:
+            self._clock.after(RECALL_AFTER_S, self._recall_from_ray, self._ray_queue[key])
+
+    def _recall_from_ray(self, attempt: Attempt) -> None:
+        if not attempt.ended and attempt.key in self._ray_queue:
+            self.recalled += 1
+            attempt.recalled = True
+            self._end_and_report(attempt, "cancelled")
 
     def cancel(self, key: Key) -> None:
         """End an attempt, wherever it is; does nothing if it has ended."""
@@ -363,7 +370,8 @@ class SimulatedClusterRun:
     def _final_event(self, attempt: Attempt, how: str, began_at: float | None) -> AttemptFinished:
         task_id, number = attempt.key
         if how == "cancelled":
-            return AttemptFinished(task_id, number, "cancelled", code="JOB_STOPPED" if attempt.is_job else "")
+            code = "JOB_STOPPED" if attempt.is_job else "RECALLED" if attempt.recalled else ""
+            return AttemptFinished(task_id, number, "cancelled", code=code)
         took = None if began_at is None else self._clock.now - began_at
         together = took is not None and took <= SINGLE_REPORT_S and attempt.item.task.kind == "task"
         at, node = (began_at, attempt.node_names) if together else (None, None)

@@ -20,12 +20,19 @@ class AgentSide:
     """Lines of actors that opened and ended."""
     left_s: float = 30.0
     """What the agent's own lease has left."""
+    questions: list[tuple[str, int]] = field(default_factory=list)
+    """Calls that asked whether they may begin."""
+    taken_back: set[tuple[str, int]] = field(default_factory=set)
 
     def of(self, kind: str) -> list[Message]:
         return [message for message in self.received if message.kind == kind]
 
     def text(self) -> str:
         return "".join(text for message in self.of("output") for _, text in message.head["parts"])
+
+    def may_begin(self, key: tuple[str, int]) -> bool:
+        self.questions.append(key)
+        return key not in self.taken_back
 
     def disappear(self) -> None:
         """Refuse new connections and cut off those that are open."""
@@ -38,6 +45,11 @@ class AgentSide:
 async def agent_side(lock_file: str = "") -> AgentSide:
     received: list[Message] = []
     lines: list[tuple[tuple[str, int], bool]] = []
-    server = WorkerServer(received.append, lambda: side.left_s, lambda actor, is_open: lines.append((actor, is_open)))
+    server = WorkerServer(
+        received.append,
+        lambda: side.left_s,
+        lambda key: side.may_begin(key),  # noqa: PLW0108 - created below
+        lambda actor, is_open: lines.append((actor, is_open)),
+    )
     side = AgentSide(server, await server.start("127.0.0.1", 30.0, lock_file), received, lines)
     return side

@@ -11,6 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.frames import Message
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import CANCEL, LEAVING, ActorChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import TakenBack
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
 from tests.support.eventually import eventually
 from tests.unit.connection.agent_side import AgentSide, agent_side
@@ -44,6 +45,14 @@ async def test_the_connection_stays_open_and_its_end_is_reported(agent: AgentSid
     channel._shut_down()
     await eventually(lambda: (A1, False) in agent.lines)
     ended(channel)
+
+
+async def test_an_actor_that_was_taken_back_does_not_begin(agent: AgentSide) -> None:
+    agent.taken_back.add(A1)
+    channel = ActorChannel(agent.line, *A1, detached=False)
+    with pytest.raises(TakenBack):
+        await asyncio.to_thread(channel.begin_actor, "n1")
+    channel._shut_down()
 
 
 async def test_output_is_sent_before_the_result_and_in_order(agent: AgentSide) -> None:
@@ -106,6 +115,7 @@ async def test_a_detached_actor_connects_to_the_agent_that_attends_to_it(agent: 
 ACTOR = """
 import sys, time
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import ActorChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import TakenBack
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
 host, port, secret, lease_s, detached = sys.argv[1:]
 address = AgentEndpoint(host, int(port), secret, float(lease_s))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,9 +20,12 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker import chann
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import channel as running_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import worker_server
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import (
+    ALWAYS_ASK,
+    ASK_AFTER_S,
     REPORT_AFTER_S,
     NoLease,
     RunningCall,
+    TakenBack,
     WorkerChannel,
     channel_for,
 )
@@ -45,11 +50,14 @@ async def begin(
     attempt: int,
     node_id: str,
     *,
+    sent_at: float = math.inf,
     report_now: bool = False,
     member: int | None = None,
 ) -> RunningCall:
     """As a worker does; off the loop, since the agent of these tests lives on it and is asked for a lease."""
-    return await asyncio.to_thread(channel.begin, task_id, attempt, node_id, report_now=report_now, member=member)
+    return await asyncio.to_thread(
+        channel.begin, task_id, attempt, node_id, sent_at=sent_at, report_now=report_now, member=member
+    )
 
 
 async def finished(channel: WorkerChannel, running: RunningCall) -> list[tuple[str, str]]:
@@ -293,7 +301,7 @@ async def test_a_lease_counts_from_its_request(agent: AgentSide) -> None:
             for message in incoming.feed(data):
                 if message.kind == "lease":
                     await asyncio.sleep(0.6)
-                    frames.put(Message("lease", {"t": message.head["t"], "left_s": 20.0}))
+                    frames.put(Message("lease", {"t": message.head["t"], "left_s": 20.0, "now": 0.0}))
                     writer.write(frames.take())
         writer.close()
 
@@ -346,8 +354,70 @@ async def test_calls_that_follow_each_other_ask_once(agent: AgentSide) -> None:
     await finished(channel, await begin(channel, "t1", 1, "n1"))
     agent.disappear()
     for number in range(100):
-        running = channel.begin(f"t{number}", 1, "n1")
+        running = channel.begin(f"t{number}", 1, "n1", sent_at=time.monotonic())
         assert channel.end(running) == []
+
+
+async def test_a_call_that_waited_in_ray_begins_only_with_permission(agent: AgentSide) -> None:
+    agent.taken_back.add(("t2", 1))
+    channel = WorkerChannel(agent.line)
+    await finished(channel, await begin(channel, "t1", 1, "n1", sent_at=time.monotonic() - ASK_AFTER_S))
+    with pytest.raises(TakenBack):
+        await begin(channel, "t2", 1, "n1", sent_at=time.monotonic() - 60)
+    assert channel._running is None
+    with pytest.raises(TakenBack):
+        await begin(channel, "t2", 1, "n1", sent_at=ALWAYS_ASK)
+    await finished(channel, await begin(channel, "t2", 2, "n1", sent_at=ALWAYS_ASK))
+    assert agent.questions == [("t1", 1), ("t2", 1), ("t2", 1), ("t2", 2)]
+
+
+async def test_a_call_that_was_just_sent_begins_without_a_question(
+    agent: AgentSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_module, "ASK_AFTER_S", 100.0)  # on a busy machine a round trip takes a while
+    channel = WorkerChannel(agent.line)
+    for number in range(3):
+        await finished(channel, await begin(channel, f"t{number}", 1, "n1", sent_at=time.monotonic()))
+    assert agent.questions == []
+
+
+async def test_the_age_of_a_call_is_measured_by_the_agents_clock(
+    agent: AgentSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node's clock of this kind counts from when the node started."""
+    monkeypatch.setattr(channel_module, "ASK_AFTER_S", 100.0)
+    ahead_s = 10_000.0
+    agent_time = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s)
+    monkeypatch.setattr(worker_server, "time", agent_time)
+    channel = WorkerChannel(agent.line)
+    await finished(channel, await begin(channel, "t1", 1, "n1", sent_at=agent_time.monotonic()))
+    assert agent.questions == []
+    await finished(channel, await begin(channel, "t2", 1, "n1", sent_at=agent_time.monotonic() - 101.0))
+    assert agent.questions == [("t2", 1)]
+
+
+async def test_a_question_is_repeated_over_a_new_connection(agent: AgentSide) -> None:
+    channel = WorkerChannel(agent.line)
+    await finished(channel, await begin(channel, "t1", 1, "n1"))
+    permit, lost = agent.may_begin, []
+
+    def break_first(key: tuple[str, int]) -> bool:
+        if not lost:
+            lost.append(key)
+            raise ConnectionResetError("the connection broke")
+        return permit(key)
+
+    agent.may_begin = break_first  # type: ignore[method-assign]
+    await finished(channel, await begin(channel, "t2", 1, "n1", sent_at=ALWAYS_ASK))
+    assert (lost, agent.questions) == ([("t2", 1)], [("t2", 1)])
+
+
+async def test_no_call_begins_without_an_answer(agent: AgentSide) -> None:
+    channel = WorkerChannel(agent.line._replace(lease_s=3.0))
+    await finished(channel, await begin(channel, "t1", 1, "n1"))
+    agent.disappear()
+    with pytest.raises(NoLease):
+        await begin(channel, "t2", 1, "n1", sent_at=ALWAYS_ASK)
 
 
 def test_one_channel_serves_one_agent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +433,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import WorkerChannel
 host, port, secret, lease_s, seconds = sys.argv[1:]
 channel = WorkerChannel(AgentEndpoint(host, int(port), secret, float(lease_s)))
-running = channel.begin("t1", 2, "n1")
+running = channel.begin("t1", 2, "n1", sent_at=time.monotonic())
 time.sleep(float(seconds))
 channel.end(running)
 print("ran to its end")

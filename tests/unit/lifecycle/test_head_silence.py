@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from tests.unit.lifecycle.driver import job, ready, task
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
+from tests.unit.lifecycle.driver import actor, job, prefetched_of_two_owners, ready, task
 
 
 def test_nothing_new_goes_to_a_cluster_with_a_silent_head_until_it_answers() -> None:
@@ -37,3 +38,60 @@ def test_repeated_reports_change_nothing_and_unknown_clusters_are_ignored() -> N
     assert waits.sentence == "a: its link is up, but its head (GCS) has not answered for 21 s"
     assert driver.send(events.HeadSilent("a", 26.0), after=5) == []
     assert driver.send(events.HeadSilent("stranger", 16.0)) == []
+
+
+def test_what_has_not_begun_is_taken_back_and_goes_elsewhere() -> None:
+    driver = ready(4, 4)
+    driver.send(events.CordonChanged("b", True))
+    gone, begun = driver.submit(task("gone")), driver.submit(task("begun"))
+    made, kept, posted = (
+        driver.submit(actor("made")),
+        driver.submit(actor("kept", lifetime="detached", public_name="kept")),
+        driver.submit(job("j")),
+    )
+    driver.accept("gone")
+    driver.start("begun")
+    driver.send(events.CordonChanged("b", False))
+    driver.send(events.HeadSilent("a", 5.0), after=5)
+    assert [one.task_id for one in driver.said(RecallAttempt)] == ["gone", "made"]
+    assert (gone.code, gone.sentence) == (
+        "TAKEN_BACK",
+        "was taken back from a: its head (GCS) has not answered for 5 s",
+    )
+    driver.send(events.AttemptFinished("gone", 1, "cancelled", code="RECALLED"))
+    driver.send(events.AttemptFinished("made", 1, "cancelled", code="RECALLED"))
+    assert [(one.cluster, one.attempt, one.failures) for one in (gone, made)] == [("b", 2, {})] * 2
+    assert [one.cluster for one in (begun, kept, posted)] == ["a"] * 3
+
+
+def test_what_arrives_there_later_is_taken_back_by_the_next_report() -> None:
+    driver = ready(4)
+    first = driver.submit(task("first"))
+    driver.send(events.HeadSilent("a", 5.0), after=5)
+    driver.send(events.HeadSilent("a", 10.0), after=5)
+    assert not driver.said(RecallAttempt), "once is enough"
+    driver.start("first")
+    assert first.ending is None
+    driver.snapshot("a", 4)
+    driver.submit(task("second"))
+    driver.send(events.HeadSilent("a", 5.0), after=5)
+    assert [one.task_id for one in driver.said(RecallAttempt)] == ["second"], "the first one runs"
+
+
+def test_an_attempt_that_was_seen_to_start_and_then_taken_back_counts_as_begun() -> None:
+    driver = ready(4, crash_retries=3)
+    one = driver.submit(task("t"))
+    driver.send(events.HeadSilent("a", 5.0), after=5)
+    driver.start("t")
+    driver.send(events.AttemptFinished("t", 1, "cancelled", code="RECALLED"))
+    assert (one.state, one.code, dict(one.failures)) == (TaskState.RETRYING, "TAKEN_BACK", {FailureClass.CRASH: 1})
+
+
+def test_one_that_got_a_slot_meanwhile_and_was_taken_back_waits_again() -> None:
+    driver = prefetched_of_two_owners()
+    first = driver.machine.record("theirs")
+    driver.send(events.HeadSilent("a", 5.0), after=0.1)
+    driver.move("runs", "theirs")
+    assert first.ending is None
+    driver.send(events.AttemptFinished("theirs", 1, "cancelled", code="RECALLED"))
+    assert (first.state, first.failures) == (TaskState.QUEUED, {})

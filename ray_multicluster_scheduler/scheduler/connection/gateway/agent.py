@@ -54,7 +54,7 @@ _MAX_FUNCTIONS, _MAX_FUNCTION_BYTES = 1000, 256 * 1024 * 1024
 _MAX_OBJECTS, _OBJECT_STORE_SHARE, _MIN_OBJECT_BYTES = 100_000, 0.4, 64 * 1024 * 1024
 """Objects that calls share may fill this share of the object store."""
 
-_MIN_SILENCE_S = 5.0
+_HEAD_SILENT_S = 5.0
 """The head of a busy machine may normally take a few seconds to answer."""
 
 
@@ -75,7 +75,9 @@ class Agent:
         self._threads = RayThreads(self._wake_from_thread, self._schedule_poll)
         self._calls = CallRunner(join.cluster, join.own_modules, self._threads, self._wake)
         self._lease = Lease()
-        self._workers = WorkerServer(self._handle_worker, self._lease.grant_s, self._actor_connection)
+        self._workers = WorkerServer(
+            self._handle_worker, self._lease.grant_s, self._calls.may_begin, self._actor_connection
+        )
         self._actors = ActorRunner(
             self._threads, self._calls, self._loop.call_later, self._actor_ready, self._workers.send_to_actor
         )
@@ -138,12 +140,13 @@ class Agent:
         tasks = [
             asyncio.create_task(self._read(connection, probe)),
             asyncio.create_task(self._write(connection.writer)),
-            asyncio.create_task(self._beat(probe)),
+            asyncio.create_task(self._beat()),
+            asyncio.create_task(self._watch_head(probe)),
         ]
         self._calls.collect()  # all that have ended are among the unacknowledged
         self._values.resume()
         self._results.resume(self._calls.unacknowledged_moves(), self._calls.unacknowledged.values())
-        if self._snapshot is not None and not self._head_is_silent(probe):  # else the snapshot is out of date
+        if self._snapshot is not None and probe.silent_s() < _HEAD_SILENT_S:  # else the snapshot is out of date
             self.send(m.SNAPSHOT, self._snapshot)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -188,18 +191,23 @@ class Agent:
                 finally:
                     self._idle_writer = None
 
-    async def _beat(self, probe: ClusterProbe) -> None:
+    async def _beat(self) -> None:
         while True:
             self.send(m.PING, {"t": time.monotonic()}, urgent=True)
-            if self._head_is_silent(probe):
-                self.send(m.HEAD, {"silent_s": probe.silent_s()})
             await asyncio.sleep(self._heartbeat_s)
             self._check_lease()
             if time.monotonic() - self._last_contact > max(3 * self._heartbeat_s, 1.0):
                 raise TimeoutError("three heartbeats were missed")
 
-    def _head_is_silent(self, probe: ClusterProbe) -> bool:
-        return probe.silent_s() > max(3 * self._heartbeat_s, _MIN_SILENCE_S)
+    async def _watch_head(self, probe: ClusterProbe) -> None:
+        """Report the silence of the head when it has lasted long enough, and then with every heartbeat."""
+        while True:
+            silent_s = probe.silent_s()
+            if silent_s >= _HEAD_SILENT_S:
+                self.send(m.HEAD, {"silent_s": silent_s})
+                await asyncio.sleep(self._heartbeat_s)
+            else:
+                await asyncio.sleep(_HEAD_SILENT_S - silent_s)
 
     # Messages of the control plane ------------------------------------------------------------------------
 
@@ -224,7 +232,7 @@ class Agent:
             case m.START:
                 self._calls.start(m.message_keys(head))
             case m.RECALL:
-                self._calls.recall(m.message_keys(head))
+                self._recall(m.message_keys(head))
             case m.ACK:
                 keys = m.message_keys(head)
                 self._calls.forget(keys)
@@ -299,6 +307,18 @@ class Agent:
             self._gangs.cancel(record, force)
         else:
             self._calls.cancel(record, force)
+
+    def _recall(self, keys: list[Key]) -> None:
+        for key in keys:
+            record = self._calls.records.get(key)
+            if record is None or record.method is not None:
+                continue
+            if record.actor is not None:
+                self._actors.recall(record)
+            elif record.gang is not None:
+                self._gangs.recall(record)
+            else:
+                self._calls.recall(record)
 
     def _resume(self, keys: list[Key], *, sender_is_gone: bool, again: bool) -> None:
         """Report which calls have arrived, and their progress; the control plane sends the others again, unless their

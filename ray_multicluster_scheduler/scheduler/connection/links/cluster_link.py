@@ -258,8 +258,8 @@ class ClusterLink(Protocol):
         """Give a slot to this call, which was sent ahead. Ignored if it has started."""
 
     def recall(self, task_id: str, attempt: int) -> None:
-        """Take back a call that was sent ahead and has not started: ``finished`` as cancelled, code RECALLED, and it
-        never runs. Ignored if it has started or waits in Ray."""
+        """Take back a call that has not begun: ``finished`` as cancelled, code RECALLED, and it never runs. Ignored if
+        it has begun."""
 
     async def fetch(self, task_id: str, attempt: int) -> bytes:
         """Fetch a value kept in the cluster. Waits for a broken connection to return. Raises ResultLostError."""

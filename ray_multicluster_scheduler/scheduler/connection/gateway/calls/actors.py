@@ -25,6 +25,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.failures impo
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.method_queue import MethodQueue
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_options import actor_options
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_threads import RayThreads
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import CANCEL
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_shell import NO_OBJECT, AsyncShell, Shell
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import ActorOrder, Key, MethodOrder, unpack
@@ -313,6 +314,15 @@ class ActorRunner:
         actor = self._actors.get(record.key)
         if actor is not None and actor.handle is not None and not actor.dead:
             self._kill(actor)
+
+    def recall(self, record: CallRecord) -> None:
+        """Take back an actor whose constructor has not begun: its process will ask us, unless it is detached. Ray may
+        create it later; it is killed then."""
+        actor = self._actors.get(record.key)
+        if actor is None or actor.spec["detached"] or record.cancelled or record.may_have_begun:
+            return
+        self.cancel(record)
+        self._calls.conclude(record, {"status": "cancelled", "code": m.RECALLED})
 
     def leaves(self, key: Key) -> None:
         """Its process reports that it exits by its own request."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -136,11 +137,17 @@ class CallRecord:
     on_end: Callable[[CallRecord], None] | None = None
     """Of a gang's member: called when it ends, instead of a report to the control plane."""
     ref: Any = None
+    sent_at: float = math.inf
+    """When it was given to Ray."""
+    begun: bool = False
+    """Its process has asked for the permission to start, and got it."""
     cancelled: bool = False
     force: bool = False
     """Cancelled without an interrupt first."""
     process: tuple[str, int] | None = None
     """Of a task that has reported its start: its node, and the number of its process there."""
+    recalled: bool = False
+    """Cancelled by a recall, before it began."""
     progress: Progress = field(default_factory=Progress)
     head: dict[str, Any] | None = None
     """Of its result; None until it has ended."""
@@ -152,6 +159,11 @@ class CallRecord:
     waits_for_output: bool = False
     being_stored: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    @property
+    def may_have_begun(self) -> bool:
+        """True unless nothing was heard of its start."""
+        return self.begun or self.progress.started is not None
 
     @property
     def has_stored_result(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -27,6 +28,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_threads i
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reporting import Move
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slot_allocator import SlotAllocator
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import ALWAYS_ASK, RECALL_AFTER_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint, Key, TaskOrder, unpack
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import kill_worker, run_call
 
@@ -70,11 +72,33 @@ class CallRunner:
         for key in keys:
             self._submit_all(self._slots.start(key))
 
-    def recall(self, keys: Iterable[Key]) -> None:
-        """Return these calls to the control plane if they still wait here."""
-        for key in keys:
-            if self._slots.recall(key):
-                self.conclude(self.records[key], {"status": "cancelled", "code": m.RECALLED})
+    def recall(self, record: CallRecord) -> None:
+        """Return a call to the control plane unless it has begun. One that Ray has is cancelled there; Ray's answer
+        proves that it will not run. A worker may start a young one without asking, and its report may be on the way.
+        """
+        if record.head is not None or record.cancelled or record.may_have_begun:
+            return
+        if self._slots.recall(record.key):
+            self.conclude(record, {"status": "cancelled", "code": m.RECALLED})
+            return
+        left_s = record.sent_at + RECALL_AFTER_S - time.monotonic()
+        if 0 < left_s < math.inf:
+            record.timers.append(asyncio.get_running_loop().call_later(left_s, self.recall, record))
+            return
+        record.cancelled = record.recalled = True  # a thread that submits it now sets sent_at first, then reads this
+        if record.ref is not None:
+            cancel_in_ray(record, force=False, recursive=False)
+        elif left_s <= 0 or record.sent_at == math.inf:  # a thread waits for Ray: it never runs, or asks us first
+            self.conclude(record, {"status": "cancelled", "code": m.RECALLED})
+
+    def may_begin(self, key: Key) -> bool:
+        """The process of this call asks whether it may start; from now on the call cannot be recalled."""
+        record = self.records.get(key)
+        gang = record and self.records.get(record.gang_key or key)
+        if record is None or gang is None or any(one.cancelled or one.head is not None for one in (record, gang)):
+            return False
+        record.begun = gang.begun = True
+        return True
 
     def cancel(self, record: CallRecord, force: bool) -> None:
         """Cancel a task: interrupt it, and kill its worker if that does not help."""
@@ -156,6 +180,8 @@ class CallRunner:
         """Set the call's result and move its slot to the next call. With None the payload stays in the object store."""
         for timer in record.timers:
             timer.cancel()
+        if record.recalled and head["status"] == "cancelled":
+            head.setdefault("code", m.RECALLED)
         record.head, record.payload = head, payload
         record.release_arguments()
         if payload is not None:
@@ -203,12 +229,11 @@ class CallRunner:
 
     def _submit(self, record: CallRecord, *, on_the_loop: bool = False) -> None:
         """On any thread."""
-        if record.cancelled:
-            self._threads.run_on_loop(self.conclude, record, {"status": "cancelled"})
-            return
         try:
             item = CurrentItem(*record.key, record.fence, self.cluster)
-            self.submit_to_ray(record, item, self._remote_of(record))
+            if not self.submit_to_ray(record, item, self._remote_of(record)):
+                self._threads.run_on_loop(self.cancelled_unsent, record)
+                return
         except Exception as error:  # noqa: BLE001 - any error of Ray is this call's failure
             self._threads.run_on_loop(self.complete, record, None, error)
             return
@@ -220,12 +245,24 @@ class CallRunner:
         if record.cancelled:
             self.stop(record, record.force)
 
-    def submit_to_ray(self, record: CallRecord, item: CurrentItem, remote: Any) -> None:
-        """On any thread: submit a task to Ray. May block; raises Ray's exceptions."""
+    def cancelled_unsent(self, record: CallRecord) -> None:
+        """It was cancelled before it was submitted to Ray."""
+        if record.head is None:
+            self.conclude(record, {"status": "cancelled"})
+
+    def submit_to_ray(self, record: CallRecord, item: CurrentItem, remote: Any) -> bool:
+        """On any thread: submit a task to Ray; False if it was cancelled before. May block; raises Ray's exceptions."""
+        if record.cancelled:
+            return False
         inline, separate = record.split(ray.put)
-        order = TaskOrder(self.agent_endpoint, item, record.homes, record.digest, record.short, *inline).packed()
+        record.sent_at = time.monotonic()
+        if record.cancelled:
+            return False
+        since = record.sent_at if item.member is None else ALWAYS_ASK
+        order = TaskOrder(self.agent_endpoint, item, since, record.homes, record.digest, record.short, *inline).packed()
         record.ref = remote.remote(order, *separate)
         record.release_arguments()
+        return True
 
     def _remote_of(self, record: CallRecord) -> Any:
         """Our wrapper with the options of this call, cached by kind."""

@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.failures impo
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.gang_attempt import GangAttempt
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_options import task_options
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_threads import RayThreads
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Key
 
 
@@ -56,6 +57,14 @@ class GangRunner:
             self._end_members(gang, force)
         elif gang.placement_group is not None:
             self._finish(gang)
+
+    def recall(self, record: CallRecord) -> None:
+        """Take back a gang of which no member has begun: each of them will ask us."""
+        gang = self._gangs.get(record.key)
+        if gang is None or gang.over or record.cancelled or record.may_have_begun:
+            return
+        self.cancel(record, force=False)
+        self._calls.conclude(record, {"status": "cancelled", "code": m.RECALLED})
 
     @property
     def actor_gangs(self) -> int:
@@ -127,8 +136,10 @@ class GangRunner:
             try:
                 item = CurrentItem(*gang.record.key, gang.record.fence, self._calls.cluster, index)
                 options = {**task_options(member, self._calls.own_modules), "scheduling_strategy": _bundle(gang, index)}
-                self._calls.submit_to_ray(member, item, self._calls.wrapper.options(**options))
-                self._threads.watch(member.ref, partial(self._calls.complete, member))
+                if self._calls.submit_to_ray(member, item, self._calls.wrapper.options(**options)):
+                    self._threads.watch(member.ref, partial(self._calls.complete, member))
+                else:
+                    self._threads.run_on_loop(self._calls.cancelled_unsent, member)
             except Exception as error:  # noqa: BLE001 - any error of Ray is this member's failure, and the gang's
                 self._threads.run_on_loop(self._calls.complete, member, None, error)
         self._threads.run_on_loop(self._members_submitted, gang)
@@ -177,7 +188,11 @@ class GangRunner:
                 remove_placement_group(group)
         except Exception as error:  # noqa: BLE001 - the result is valid; the resources are lost until the agent ends
             print(f"rmcs agent: the placement group {group.id.hex()} cannot be removed: {error!r}", flush=True)
-        self._threads.run_on_loop(self._calls.conclude, gang.record, *gang.result())
+        self._threads.run_on_loop(self._conclude, gang)
+
+    def _conclude(self, gang: GangAttempt) -> None:
+        if gang.record.head is None:  # else it was recalled
+            self._calls.conclude(gang.record, *gang.result())
 
 
 def _bundle(gang: GangAttempt, index: int) -> PlacementGroupSchedulingStrategy:

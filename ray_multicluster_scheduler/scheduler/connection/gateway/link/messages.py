@@ -16,7 +16,8 @@ worker/process_lock.py), which older agents lack. Then, in any order:
                           objects, ahead, short, keep, actor, method, life, gang}]} + attachments; see below
     CANCEL     → agent    {id, attempt, force}
     START      → agent    {keys: [[id, attempt]]}  there are slots for these calls, which were sent ahead
-    RECALL     → agent    {keys}                   return these if they were sent ahead and wait in the agent's queue
+    RECALL     → agent    {keys}                   return these unless they have begun; older agents return only those
+                                                   that were sent ahead and wait in the agent's queue
     ACK        → agent    {keys}                   results that the agent need not keep any more
     RESUME     → agent    {keys, before, again}    after a reconnect: what is still unanswered
     PROBE      → agent    {}                       asks for a SNAPSHOT now
@@ -37,8 +38,8 @@ worker/process_lock.py), which older agents lack. Then, in any order:
     RELEASED   ← agent    {keys}                   the answer to RELEASE
     VALUE      ← agent    {id, attempt, problem, gone} + one attachment, empty if there is a problem
     SNAPSHOT   ← agent    {nodes: [{node_id, total, free, is_head}], observed}
-    HEAD       ← agent    {silent_s}               the time since the head last answered; sent with every PING until
-                                                   the next SNAPSHOT
+    HEAD       ← agent    {silent_s}               the time since the head last answered; sent after 5 s, and then
+                                                   as often as PING until the next SNAPSHOT
 
 A call's ``fn_blob`` and ``args_blob`` are positions among the attachments. ``objects`` is [[digest, position], …]. A
 function or object that the agent has from an earlier call has the position null. ``actor`` holds the fields of

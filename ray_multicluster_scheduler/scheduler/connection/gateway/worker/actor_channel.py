@@ -12,7 +12,11 @@ from contextlib import suppress
 from typing import Any
 
 from ray_multicluster_scheduler.common.frames import Message
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import RunningCall, WorkerChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import (
+    ALWAYS_ASK,
+    RunningCall,
+    WorkerChannel,
+)
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint, Key
 
 LEAVING, CANCEL = "leaving", "cancel"
@@ -33,8 +37,8 @@ class ActorChannel(WorkerChannel):
         super().__init__(agent)
 
     def begin_actor(self, node_id: str) -> RunningCall:
-        """Start the actor's own call, which lasts as long as the actor. Raises NoLease."""
-        running = self.begin(*self._actor, node_id)
+        """Start the actor's own call, which lasts as long as the actor. Raises NoLease and TakenBack."""
+        running = self.begin(*self._actor, node_id, sent_at=ALWAYS_ASK)
         running.reported = True  # its agent reports the start when the constructor has returned
         return running
 

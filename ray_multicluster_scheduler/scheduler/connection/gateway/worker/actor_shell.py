@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.current_item import set_current
 from ray_multicluster_scheduler.common.several_returns import as_many
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import ActorChannel
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import NoLease
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import NoLease, TakenBack
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import ActorOrder, Homes, MethodOrder, pack
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code import (
     Outcome,
@@ -54,6 +54,9 @@ class _Shell:
             self._running = self._channel.begin_actor(node_id)
         except NoLease as error:
             self._constructed = no_lease(node_id, error)
+            return
+        except TakenBack as error:
+            self._constructed = pack(failed("crash", error, str(error)))
             return
         set_current(actor_order.item)
         for stream in ("stdout", "stderr"):

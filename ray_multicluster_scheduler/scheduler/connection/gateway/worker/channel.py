@@ -8,23 +8,29 @@ A grant counts from when this process *asked*: a process that was stopped and re
 socket. For the same reason no call starts without a lease that was granted to this process: the call may have waited in
 Ray for any length of time, after the agent's lease expired. So the first call of a process costs one round trip; during
 further calls the lease is renewed in the background.
+
+A call that has waited in Ray for ``ASK_AFTER_S`` may have been taken back, so the agent is asked before it starts. Its
+age is known without a round trip: a grant has the time of the agent's clock, so this process knows the latest time that
+it can be there.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common.frames import FrameError, FrameReader, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import process_lock
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint, Key
 
 Parts: TypeAlias = list[tuple[str, list[str]]]
 """Streams, and the texts that were written to each, in order."""
@@ -110,7 +116,14 @@ def _chars(parts: Parts) -> int:
     return sum(len(text) for _, texts in parts for text in texts)
 
 
-LEASE = "lease"
+LEASE, BEGIN = "lease", "begin"
+ASK_AFTER_S = 2.0
+"""A call that was given to Ray this long ago starts only with the agent's permission."""
+RECALL_AFTER_S = ASK_AFTER_S + 2.0
+"""The agent takes a call back from Ray only this long after it was given to it: by then it has heard of a start without
+permission."""
+ALWAYS_ASK = -math.inf
+"""The ``sent_at`` of a call that always needs the permission."""
 REPORT_AFTER_S = 0.03
 _TICK_S = 0.02
 _IDLE_AFTER_S = 1.0
@@ -126,6 +139,10 @@ class NoLease(Exception):
     """The agent granted no lease for a call that was about to start, so it was not started."""
 
 
+class TakenBack(Exception):
+    """The control plane has taken back a call that was about to start, so it was not started."""
+
+
 class WorkerChannel:
     """The connection of this worker process. Created on its first call, lives as long as the process."""
 
@@ -136,6 +153,12 @@ class WorkerChannel:
         self._wake = threading.Event()
         self._running: RunningCall | None = None
         self._lease_until = 0.0
+        self._agent_ahead_s = 0.0
+        """How far the agent's clock is ahead of ours, at most."""
+        self._question: Key | None = None
+        """The call that waits for the agent's permission to start."""
+        self._asked_over: socket.socket | None = None
+        self._permission: bool | None = None
         self._answered = threading.Event()
         self._waiting = False
         self._asked_at = 0.0
@@ -146,15 +169,24 @@ class WorkerChannel:
         threading.Thread(target=self._loop, name="rmcs-worker-channel", daemon=True).start()
 
     def begin(
-        self, task_id: str, attempt: int, node_id: str, *, report_now: bool = False, member: int | None = None
+        self,
+        task_id: str,
+        attempt: int,
+        node_id: str,
+        *,
+        sent_at: float,
+        report_now: bool = False,
+        member: int | None = None,
     ) -> RunningCall:
-        """Start a call, or this ``member`` of a gang, once there is a lease for it. Raises NoLease.
+        """Start a call, or this ``member`` of a gang, once there is a lease for it. Raises NoLease and TakenBack.
 
-        ``report_now``: report the start before user code runs, which may hold the interpreter's lock, so that the
-        thread that would report it later never runs.
+        ``sent_at``: when the agent gave the call to Ray, by the agent's clock. ``report_now``: report the start before
+        user code runs, which may hold the interpreter's lock, so that the thread that would report it later never runs.
         """
-        if self._lease_is_needed() and time.monotonic() >= self._lease_until - self._margin():
-            self._wait_for_lease()
+        if self._lease_is_needed():
+            self._wait_until(self._has_lease)
+            if time.monotonic() + self._agent_ahead_s - sent_at >= ASK_AFTER_S:
+                self._ask((task_id, attempt))
         running = RunningCall(task_id, attempt, node_id, time.time(), time.monotonic(), member=member)
         with self._lock:
             self._running = running
@@ -211,12 +243,29 @@ class WorkerChannel:
         """The time that a call must have left to renew the lease in the background."""
         return self.address.lease_s * _RENEW_AFTER
 
-    def _wait_for_lease(self) -> None:
+    def _has_lease(self) -> bool:
+        return time.monotonic() < self._lease_until - self._margin()
+
+    def _ask(self, call: Key) -> None:
+        """Wait for the agent's permission to start this call. Raises NoLease and TakenBack."""
+        self._permission, self._asked_over, self._question = None, None, call
+        try:
+            self._wait_until(lambda: self._permission is not None)
+        finally:
+            self._question = None
+        if not self._permission:
+            raise TakenBack(f"{call[0]} (attempt {call[1]}) was taken back before it started")
+        self._wait_until(self._has_lease)  # which may have expired meanwhile
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for an answer of the agent. Raises NoLease."""
+        if condition():
+            return
         deadline = time.monotonic() + self.address.lease_s
         self._waiting = True
         self._wake.set()
         try:
-            while time.monotonic() >= self._lease_until - self._margin():
+            while not condition():
                 if time.monotonic() > deadline:
                     agent = f"the agent at {self.address.host}:{self.address.port}"
                     raise NoLease(
@@ -262,6 +311,7 @@ class WorkerChannel:
             self._connect_if_due(now)
         if self._socket is not None:
             self._renew_if_due(now)
+            self._send_question()
             self._report(running)
             self._receive()
 
@@ -328,6 +378,17 @@ class WorkerChannel:
         except OSError:
             self._disconnect()
 
+    def _send_question(self) -> None:
+        """Once over each connection."""
+        call = self._question
+        if call is None or self._asked_over is self._socket:
+            return
+        self._asked_over = self._socket
+        try:
+            self._send(BEGIN, {"id": call[0], "attempt": call[1]})
+        except OSError:
+            self._disconnect()
+
     def _report(self, running: RunningCall | None) -> None:
         if running is None or time.monotonic() - running.began < REPORT_AFTER_S:
             return
@@ -373,9 +434,14 @@ class WorkerChannel:
             self._disconnect()
 
     def _handle(self, message: Message) -> None:
-        """Renew the lease by a grant, which counts from the time of the request."""
-        until = float(message.head["t"]) + float(message.head["left_s"])
-        self._lease_until = max(self._lease_until, until)
+        """Renew the lease by a grant, which counts from the time of the request; or note the agent's permission."""
+        head = message.head
+        if message.kind == BEGIN:
+            if (head["id"], head["attempt"]) == self._question:
+                self._permission = bool(head["may"])
+        else:
+            self._agent_ahead_s = float(head["now"]) - float(head["t"])
+            self._lease_until = max(self._lease_until, float(head["t"]) + float(head["left_s"]))
         self._answered.set()
 
     def _send(self, kind: str, head: dict[str, Any]) -> None:

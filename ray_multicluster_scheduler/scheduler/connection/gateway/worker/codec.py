@@ -54,10 +54,12 @@ def _plain_item(item: CurrentItem) -> tuple[Any, ...]:
 
 
 class TaskOrder(NamedTuple):
-    """The order to run a task. Function and arguments that are None are separate arguments of Ray's, in this order."""
+    """The order to run a task. Function and arguments that are None are separate arguments of Ray's, in this order.
+    ``sent_at``: see :meth:`WorkerChannel.begin`."""
 
     agent: AgentEndpoint
     item: CurrentItem
+    sent_at: float
     homes: Homes
     digest: str
     short: bool

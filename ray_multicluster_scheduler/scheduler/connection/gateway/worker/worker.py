@@ -15,7 +15,12 @@ from functools import partial
 import ray
 
 from ray_multicluster_scheduler.common.current_item import set_current
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import NoLease, channel_for, write_output
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import (
+    NoLease,
+    TakenBack,
+    channel_for,
+    write_output,
+)
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import TaskOrder, pack, pack_success
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code import (
     Outcome,
@@ -38,9 +43,13 @@ def run_call(order: bytes, *separate: bytes) -> bytes:
     item, channel = task.item, channel_for(task.agent)
     node_id = this_node()
     try:
-        running = channel.begin(item.id, item.attempt, node_id, report_now=not task.short, member=item.member)
+        running = channel.begin(
+            item.id, item.attempt, node_id, sent_at=task.sent_at, report_now=not task.short, member=item.member
+        )
     except NoLease as error:
         return no_lease(node_id, error)
+    except TakenBack:
+        return pack({"status": "cancelled"})
     set_current(item)
     _capture_output()
     process = os.getpid()

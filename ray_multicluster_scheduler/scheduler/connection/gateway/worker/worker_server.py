@@ -5,7 +5,9 @@ HELLO      worker → agent   {proof, pid, locked, actor}  proof: HMAC of the no
                                                  call; locked: whether it holds the agent's lock file; actor: its key,
                                                  from an actor's process, which stays connected as long as it lives
 lease      worker → agent   {t}                asks for the lease (t: the worker's own clock)
-lease      agent → worker   {t, left_s}        the lease lasts left_s seconds from t
+lease      agent → worker   {t, left_s, now}   the lease lasts left_s seconds from t; now: the agent's clock
+begin      worker → agent   {id, attempt}      may this call start? Asked only for one that waited in Ray for a while
+begin      agent → worker   {id, attempt, may}  no, if it was taken back
 started, output             worker → agent
 leaving    worker → agent   {id, attempt}      this actor exits by its own request
 cancel     agent → worker   {id, attempt}      do not begin this method of the actor
@@ -15,12 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable
 
 from ray_multicluster_scheduler.common.frames import MAX_HANDSHAKE_BYTES, FrameError, FrameReader, Message, small_frame
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import process_lock
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import LEASE
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import BEGIN, LEASE
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint, Key
 
 _HANDSHAKE_TIMEOUT_S = 5.0
@@ -29,17 +32,19 @@ _HANDSHAKE_TIMEOUT_S = 5.0
 class WorkerServer:
     """Listens on the address of the agent's node; admits only processes that have the secret.
 
-    ``left_s`` returns how long a worker's lease may last. ``actor_connection`` is called when an actor's process
-    connects (True) and disconnects (False).
+    ``left_s`` returns how long a worker's lease may last, ``may_begin`` whether a call may start. ``actor_connection``
+    is called when an actor's process connects (True) and disconnects (False).
     """
 
     def __init__(
         self,
         handle: Callable[[Message], None],
         left_s: Callable[[], float],
+        may_begin: Callable[[Key], bool],
         actor_connection: Callable[[Key, bool], None],
     ) -> None:
-        self._handle, self._left_s, self._actor_connection = handle, left_s, actor_connection
+        self._handle, self._left_s, self._may_begin = handle, left_s, may_begin
+        self._actor_connection = actor_connection
         self._secret, self._lock_file = secrets.token_hex(16), ""
         self._server: asyncio.Server | None = None
         self._workers: set[asyncio.StreamWriter] = set()
@@ -102,8 +107,12 @@ class WorkerServer:
 
     def _handle_all(self, messages: list[Message], writer: asyncio.StreamWriter) -> None:
         for message in messages:
+            head = message.head
             if message.kind == LEASE:
-                grant = Message(LEASE, {"t": message.head["t"], "left_s": self._left_s()})
-                writer.write(small_frame(grant))
+                grant = {"t": head["t"], "left_s": self._left_s(), "now": time.monotonic()}
+                writer.write(small_frame(Message(LEASE, grant)))
+            elif message.kind == BEGIN:
+                may = self._may_begin((str(head["id"]), int(head["attempt"])))
+                writer.write(small_frame(Message(BEGIN, {**head, "may": may})))
             else:
                 self._handle(message)
