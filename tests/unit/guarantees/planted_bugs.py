@@ -88,7 +88,7 @@ class DropsRemember(SchedulerMachine):
         return [one for one in super().handle(event, now) if not isinstance(one, out.Remember)]
 
 
-# ---- a defective executor
+# ---- defective executors
 
 
 class RunsRefusedDispatches(FaultyExecutor):
@@ -99,6 +99,16 @@ class RunsRefusedDispatches(FaultyExecutor):
         if attempt.number == 1:
             refusal = events.DispatchRefused(*attempt.key, FailureClass.CLUSTER, "NO", "it was not taken")
             self.driver.after(0.1, self.driver.feed, refusal)
+
+
+class RunsWhatWasTakenBack(FaultyExecutor):
+    """What was taken back from Ray begins when the head answers again: no worker asks the agent."""
+
+    def _recall_from_ray(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        super()._recall_from_ray(attempt, cluster)
+        if attempt.recalled:
+            attempt.ended = False
+            cluster.ray_queue.append(attempt)
 
 
 # ---- patches of single methods
@@ -188,6 +198,16 @@ PLANTED = [
         "the executor carries out dispatches that it refuses",
         scenario(submit(1, item("t1", 1, 9.0))),
         executor=RunsRefusedDispatches,
+    ),
+    PlantedBug(
+        "at_most_one_live_attempt",
+        "an attempt that was taken back from a silent head begins later",
+        scenario(
+            submit(1, item("first", preferred_cluster="a")) + submit(6, item("t1", 1, 30.0, preferred_cluster="a")),
+            [action(5, "silence_head", "a", 20.0), action(30, "dump_state")],
+            {"a": {"a0": {"CPU": 8.0}}, "b": {"b0": {"CPU": 8.0}}},
+        ),
+        executor=RunsWhatWasTakenBack,
     ),
     PlantedBug(
         "fences_only_grow",

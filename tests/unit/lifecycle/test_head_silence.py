@@ -53,7 +53,7 @@ def test_what_has_not_begun_is_taken_back_and_goes_elsewhere() -> None:
     driver.start("begun")
     driver.send(events.CordonChanged("b", False))
     driver.send(events.HeadSilent("a", 5.0), after=5)
-    assert [one.task_id for one in driver.said(RecallAttempt)] == ["gone", "made"]
+    assert [one.task_id for one in driver.issued(RecallAttempt)] == ["gone", "made"]
     assert (gone.code, gone.sentence) == (
         "TAKEN_BACK",
         "was taken back from a: its head (GCS) has not answered for 5 s",
@@ -69,13 +69,13 @@ def test_what_arrives_there_later_is_taken_back_by_the_next_report() -> None:
     first = driver.submit(task("first"))
     driver.send(events.HeadSilent("a", 5.0), after=5)
     driver.send(events.HeadSilent("a", 10.0), after=5)
-    assert not driver.said(RecallAttempt), "once is enough"
+    assert not driver.issued(RecallAttempt), "once is enough"
     driver.start("first")
     assert first.ending is None
     driver.snapshot("a", 4)
     driver.submit(task("second"))
     driver.send(events.HeadSilent("a", 5.0), after=5)
-    assert [one.task_id for one in driver.said(RecallAttempt)] == ["second"], "the first one runs"
+    assert [one.task_id for one in driver.issued(RecallAttempt)] == ["second"], "the first one runs"
 
 
 def test_an_attempt_that_was_seen_to_start_and_then_taken_back_counts_as_begun() -> None:

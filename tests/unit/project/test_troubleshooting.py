@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.scheduler.policy import reasons
 PACKAGE = Path(ray_multicluster_scheduler.__file__).parent
 TEXT = (PACKAGE / "cli" / "troubleshooting.md").read_text(encoding="utf-8")
 EXPLAINED = re.findall(r"^### (\w+)$", TEXT, re.MULTILINE)
-UNSEEN = {"BEGUN"}
+UNSEEN = {"BEGUN", "RECALLED"}
 """Internal codes."""
 
 
