@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
+from ray_multicluster_scheduler.app.client_api.remote.result_poller import ResultPoller
 from ray_multicluster_scheduler.common import notices
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from tests.support.eventually import eventually
+from tests.unit.lifecycle.driver import task
 
 
 async def test_items_on_a_silent_cluster_share_one_line(
@@ -24,3 +29,17 @@ async def test_items_on_a_silent_cluster_share_one_line(
         "rmcs: 1 item on linux: linux has been silent for 5 s",
         "rmcs: 1 item on mac: mac has been silent for 5 s",
     ]
+
+
+async def test_a_client_of_a_service_prints_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_COLLECT_S", 0.05)
+    item, unused = Item(task("t1")), cast("Any", None)
+    poller = ResultPoller(unused, "program", list, {"t1": item}.get, unused, unused, unused)
+    silent = {"number": 4, "state": "RUNNING", "attempt": 1, "at": 5.0, "cluster": "mac", "code": "CLUSTER_SUSPECT"}
+    for _ in range(2):  # it may be sent again
+        await poller._handle_status({"id": "t1", "sentence": "mac has been silent for 5 s", **silent})
+    await eventually(lambda: not poller._notices._items)
+    assert item.transition is not None
+    assert capsys.readouterr().err == "rmcs: 1 item on mac: mac has been silent for 5 s\n"
