@@ -58,6 +58,7 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         for name in [name for name in os.environ if name.startswith("RMCS_") and name != "RMCS_RAY_PYTHON"]:
             patch.delenv(name)
         patch.setenv("RMCS_HOME", str(tmp_path_factory.mktemp("rmcs-home")))
+        patch.setenv("RMCS_AGENT_LINGER_S", "0")  # an agent would outlive its test
         yield
 
 

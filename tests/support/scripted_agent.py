@@ -49,6 +49,10 @@ class ScriptedAgent:
         self.secret = self.secret or str(connection.welcome["secret"])
         self._reading = asyncio.create_task(self._read(connection))
 
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
+
     def say(self, kind: str, head: dict[str, Any] | None = None, blobs: Sequence[bytes] = ()) -> None:
         assert self._connection is not None
         frames = FrameWriter()

@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.control_plane.config.config_warnings import (
     same_cluster_warning,
 )
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import AGENT_KEY, CONTROL_PLANE_KEY
+from ray_multicluster_scheduler.scheduler.connection.agents.lingering_agents import LingeringAgents
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 
@@ -109,7 +110,9 @@ async def _check_clock(client: DashboardClient, _: str | None) -> Finding:
 
 async def _check_agents(client: DashboardClient, control_plane: str | None) -> Finding:
     """Agents of another control plane are only a warning: each one applies its own limits."""
-    running = [job.get("metadata") or {} for job in await client.list_jobs() if job.get("status") == "RUNNING"]
+    idle = await asyncio.to_thread(LingeringAgents(0.0).names)
+    jobs = [job for job in await client.list_jobs() if job.get("submission_id") not in idle]
+    running = [job.get("metadata") or {} for job in jobs if job.get("status") == "RUNNING"]
     others = {str(one.get(CONTROL_PLANE_KEY)) for one in running if AGENT_KEY in one} - {control_plane}
     if not others:
         return ok(client.name, "no agents of other control planes")

@@ -33,7 +33,8 @@ def from_here(config: FleetConfig, progress: ProgressLine) -> Iterator[Finding]:
     """One finding for each cluster, by a scheduler in this process. Raises SchedulerError."""
     from ray_multicluster_scheduler import UnifiedScheduler
 
-    with UnifiedScheduler(config=config) as scheduler:
+    settings = config.settings.model_copy(update={"agent_linger_s": 0})  # the agents are started, and end
+    with UnifiedScheduler(config=config.model_copy(update={"settings": settings})) as scheduler:
         handles = {
             name: scheduler.submit_task_async(
                 len, (_ARGUMENT,), preferred_cluster=name, fallback="wait", queue_timeout=TASK_TIMEOUT_S, name="doctor"

@@ -171,6 +171,8 @@ class Settings(Strict):
     """A Python on this machine that has ray, for clusters that are reached by Ray Client; each may name its own."""
     agent_idle_s: Seconds = 300.0
     """An agent without work ends after this."""
+    agent_linger_s: MaybeSeconds = 30.0
+    """How long an agent waits, when its program has ended, for the next program of the same user; 0: it ends."""
     program_lease_s: Seconds = 60.0
     """The actors of a program end when it is silent for this time (service)."""
     keep_history_s: Seconds = 30 * 86_400.0

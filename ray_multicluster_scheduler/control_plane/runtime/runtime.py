@@ -43,6 +43,7 @@ from ray_multicluster_scheduler.control_plane.runtime.loop_thread import Callbac
 from ray_multicluster_scheduler.control_plane.runtime.outcome import OnFetched, as_read, note_failure, value_timeout
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority, check_submission
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore, NoAgentRecords
+from ray_multicluster_scheduler.scheduler.connection.agents.lingering_agents import LingeringAgents
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.links.remote_values import value_lost
@@ -460,6 +461,8 @@ class Runtime(LoopThread, ControlPlane):
         self.collector = self._persistence.collector(self._post, self.manager.when_durable)
         self.secret_masker = self.collector.secret_masker = SecretMasker(self.record)
         self.clients = JobClientPool(clusters)
+        lingers = settings.agent_linger_s > 0 and not self._persistence.lasting
+        lingering = LingeringAgents(settings.agent_linger_s) if lingers else None
         self.links = RayClientPool(
             clusters,
             settings,
@@ -470,6 +473,7 @@ class Runtime(LoopThread, ControlPlane):
             self.packages,
             self._persistence.memory,
             self._persistence.life,
+            lingering,
         )
         self.preparation = AttemptPreparation(self.links.packages, self.packages, str(Path.home()))
         self.preparation.update(clusters)

@@ -1,7 +1,7 @@
 """RayClientPool: the links for tasks and actors, one per cluster, made when first needed.
 
 A link is made by a carrier, which starts an agent in the cluster. Agents are recorded, so that the next process of the
-control plane can take them over.
+control plane can take them over, with their work. An embedded program leaves them to the next program, without work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import NO_LISTENER, AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import AgentLauncher, JoinInvitation
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import AgentAdmission, AgentListener
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import (
+    AgentAdmission,
+    AgentListener,
+    new_token,
+)
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import (
     AgentRecord,
     AgentRecordStore,
@@ -32,6 +36,11 @@ from ray_multicluster_scheduler.scheduler.connection.agents.carrier import (
     recorded_choice,
 )
 from ray_multicluster_scheduler.scheduler.connection.agents.job_carrier import DialInCarrier, JobCarrier
+from ray_multicluster_scheduler.scheduler.connection.agents.lingering_agents import (
+    ClaimedAgent,
+    LingeringAgents,
+    Terms,
+)
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import (
     TlsIdentity,
     identity_from,
@@ -56,6 +65,9 @@ _log = get_logger(__name__)
 _WRITE_TIMEOUT_S = 5.0
 _DEATH_REASON_TIMEOUT_S = 1.0
 """For the cluster to say more about the end of an agent that is known to be dead."""
+_TAKE_OVER_S, _EXECUTED_ANEW_S = 1.5, 5.0
+"""A lingering agent that is not taken over in this time is replaced; one that was left just now may still be importing
+Ray, and has until some seconds after that."""
 
 
 class RayClientPool:
@@ -75,13 +87,20 @@ class RayClientPool:
         packages: PackageCache,
         records: AgentRecordStore | None = None,
         life: int = 1,
+        lingering: LingeringAgents | None = None,
     ) -> None:
+        """``lingering``: agents are taken over from the program before, and left to the next one."""
+        self._lingering = lingering
+        self._terms: dict[str, Terms] = {}
+        """Of each agent that the next program may take over."""
         self._record_store: AgentRecordStore = records or NoAgentRecords()
         self._life = life
         self._clusters = dict(clusters)
         self._settings, self._jobs, self._listener, self._clock = settings, jobs, listener, clock
         self._control_plane = control_plane
-        launcher = self._launcher = AgentLauncher(control_plane, packages)
+        launcher = self._launcher = AgentLauncher(
+            control_plane, packages, idle=lambda: set() if lingering is None else lingering.names()
+        )
         self._client_carrier = ClientCarrier(self._config, settings)
         self._carriers: dict[str, Carrier] = {
             "agent": JobCarrier(self._config, settings, jobs, launcher),
@@ -173,11 +192,28 @@ class RayClientPool:
             await link.close(sentence)
 
     async def close(self, sentence: str = "the control plane ends") -> None:
-        """End every agent, report every call as finished, close the ports."""
+        """End every agent or leave it to the next program, report every call as finished, close the ports."""
         await _cancel(self._starting.values())
-        await asyncio.gather(*(link.close(sentence) for link in self.links()))
+        for port in self._ports.values():
+            port.stop_admitting()  # an agent that is left would take this program for the next one
+        await asyncio.gather(*(self._close_or_leave(link, sentence) for link in self._links.values()))
         await asyncio.gather(*self._background)
         await self._close_carriers_and_ports()
+
+    async def _close_or_leave(self, link: AgentLink, sentence: str) -> None:
+        record, terms = self._records.get(link.agent), self._terms.get(link.agent)
+        if self._lingering is None or record is None or terms is None or not link.connected:
+            if not link.ended.is_set():
+                await link.close(sentence)
+            return
+        record = replace(record, token=new_token(), secret="")  # nosec B106 # the agent forgets it
+        if record.tls:
+            record = replace(record, identity=self._tls().pem.decode())
+        if await link.leave(self._lingering.linger_s, record.token, sentence):
+            try:
+                await asyncio.to_thread(self._lingering.leave, record, terms)
+            except OSError as error:
+                _log.info("agent %s cannot be left to the next program: %s", link.agent, error)
 
     async def park(self, away_s: float = 0.0) -> list[str]:
         """Disconnect, and leave the agents to the next process: they reconnect until their leases expire.
@@ -246,6 +282,14 @@ class RayClientPool:
     async def _launch(self, config: ClusterConfig, choice: CarrierChoice) -> AgentLink:
         cluster, carrier = config.name, self._carriers[choice.carrier]
         address = await asyncio.to_thread(carrier.address, config)  # it may resolve a host name, which may be slow
+        terms: Terms | None = None
+        if self._lingering is not None and choice.carrier == "agent":
+            terms = await asyncio.to_thread(self._lingering.terms, config, address)
+            claimed = await asyncio.to_thread(self._lingering.claim, terms)
+            taken = None if claimed is None else await self._take_over(claimed, carrier)
+            if taken is not None:
+                self._terms[taken.agent] = terms
+                return taken
         admission = self._admission(address)
         port = await admission.start()
         agent = f"rmcs-agent-{self._control_plane}-{cluster}-{self._life}-{next(self._numbers)}"
@@ -281,7 +325,65 @@ class RayClientPool:
             await self._clean_up_after(link, admission, carrier)
             raise
         self._register(link, admission, carrier)
+        if terms is not None:
+            self._terms[agent] = terms
         return link
+
+    async def _take_over(self, claimed: ClaimedAgent, carrier: Carrier) -> AgentLink | None:
+        """The link to an agent that the program before left idle; None if it does not join soon."""
+        record = claimed.record
+        link = self._new_link(record.cluster, record.agent, carrier)
+        why = "it is not reachable any more"
+        admission: AgentAdmission | None = None
+        try:
+            admission = self._port_of(record)
+            _, secret = admission.expect(record.cluster, record.agent, link, record.token)
+            await admission.start()
+            why = await self._problem_of(link, carrier, claimed.left_s_ago)
+        except ConfigurationError as error:
+            if admission is not None:
+                self._ports.pop((record.host, record.port), None)  # new agents must not use it
+            why = error.message
+        finally:
+            if not link.joined.done():
+                if admission is not None:
+                    admission.revoke(record.agent)
+                await link.park()
+                self._run_in_background(carrier.stop(record.cluster, record.agent))
+        if admission is None or not link.joined.done():
+            _log.info("agent %s of cluster %s is not taken over: %s", record.agent, record.cluster, why)
+            return None
+        _log.info("the agent %s of the program before is used for cluster %s", record.agent, record.cluster)
+        self._records[record.agent] = replace(record, secret=secret, token="")  # nosec B106 # the token was used
+        self._register(link, admission, carrier)
+        return link
+
+    async def _problem_of(self, link: AgentLink, carrier: Carrier, left_s_ago: float) -> str:
+        """Wait until a lingering agent has joined; returns why it has not."""
+        asked = asyncio.create_task(carrier.death_reason(link.cluster, link.agent))
+        try:
+            async with asyncio.timeout(max(_TAKE_OVER_S, _EXECUTED_ANEW_S - left_s_ago)):
+                either: set[asyncio.Future[Any]] = {link.joined, asked}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if not link.joined.done() and (reason := asked.result()) is not None:
+                    return reason
+                await asyncio.wait({link.joined})
+        except TimeoutError:
+            return "it does not answer"
+        finally:
+            await _cancel([asked])
+        return ""
+
+    def _port_of(self, record: AgentRecord) -> AgentListener:
+        """The port that a lingering agent dials. Raises ConfigurationError."""
+        tls = None
+        if record.tls:
+            self._identity = self._identity or identity_from(record.identity.encode())
+            if self._identity.pem.decode() != record.identity:
+                raise ConfigurationError("this program has another key already.", cluster=record.cluster)
+            tls = self._identity.context
+        place = (record.host, record.port)
+        return self._ports.setdefault(place, AgentListener(*place, self._clock, tls))
 
     async def restore_agents(self, agents: Iterable[AgentRecord], identity: bytes | None) -> None:
         """Wait for the agents of the previous process on their ports, or dial them.
@@ -373,6 +475,7 @@ class RayClientPool:
 
     def _remove_record(self, agent: str) -> None:
         self._records.pop(agent, None)
+        self._terms.pop(agent, None)
         self._record_store.remove(agent)
 
     def _register(self, link: AgentLink, admission: AgentAdmission, carrier: Carrier) -> None:

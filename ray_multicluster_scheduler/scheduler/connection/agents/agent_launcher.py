@@ -92,8 +92,9 @@ class _JobPoller:
 class AgentLauncher:
     """Starts the agents of one control plane."""
 
-    def __init__(self, control_plane: str, packages: PackageCache) -> None:
-        self._control_plane, self._packages = control_plane, packages
+    def __init__(self, control_plane: str, packages: PackageCache, idle: Callable[[], set[str]] = set) -> None:
+        """``idle`` returns the names of agents that no control plane uses."""
+        self._control_plane, self._packages, self._idle = control_plane, packages, idle
         self.others: dict[str, tuple[str, ...]] = {}
         """By cluster: other control planes that had agents there when our last agent was started."""
 
@@ -198,9 +199,11 @@ class AgentLauncher:
             _log.info("cannot check for agents of other control planes: %s", problem)
             return
         found = set()
+        idle = await asyncio.to_thread(self._idle)
         for job in jobs:
             metadata = job.get("metadata") or {}  # not trusted
-            if job.get("status") == "RUNNING" and AGENT_KEY in metadata:
+            used = job.get("submission_id") not in idle
+            if job.get("status") == "RUNNING" and AGENT_KEY in metadata and used:
                 found.add(escaped(str(metadata.get(CONTROL_PLANE_KEY) or ""))[:_MAX_NAME_LENGTH])
         self.others[client.name] = tuple(sorted(found - {self._control_plane, ""})[:_MAX_OTHERS])
         for other in self.others[client.name]:

@@ -7,6 +7,7 @@ connections it proves the secret. The handshake is the same for connections that
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
@@ -34,6 +35,10 @@ _MAX_REVOKED = 1000
 
 Admit = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
 """:meth:`AgentAdmission.admit`: does the handshake and gives the connection to its link. False: rejected and closed."""
+
+
+class _UnknownLingeringAgent(PermissionError):
+    """It was left to another program than this one."""
 
 
 class AdmittingLink(Protocol):
@@ -70,6 +75,10 @@ class _Credentials:
     """The token, kept after its use."""
 
 
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
 class AgentAdmission:
     """Keeps the credentials of the expected agents and does the handshake, on connections that the caller provides."""
 
@@ -84,9 +93,10 @@ class AgentAdmission:
         """Begin to admit agents. Returns the number of our port for them: 0, because there is none."""
         return 0
 
-    def expect(self, cluster: str, agent: str, link: AdmittingLink) -> tuple[str, str]:
-        """Expect a new agent. Returns its one-time token, and the secret that it will get."""
-        token, secret = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+    def expect(self, cluster: str, agent: str, link: AdmittingLink, token: str = "") -> tuple[str, str]:
+        """Expect a new agent, or one with this ``token``. Returns its one-time token, and the secret that it will
+        get."""
+        token, secret = token or new_token(), new_token()
         until = self._clock.now() + TOKEN_LIFETIME_S
         self._expected[agent] = _Credentials(cluster, link, token, until, secret, token)
         return token, secret
@@ -110,7 +120,9 @@ class AgentAdmission:
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):  # in this task: no timeout can follow WELCOME
                 admitted, link = await self._handshake(reader, writer)
         except (OSError, FrameError, TimeoutError, PermissionError) as error:
-            _log.warning("a connection to the agent port was rejected: %s", error)
+            # An agent that another program left may have dialled this port before, and tries it again and again.
+            level = logging.DEBUG if isinstance(error, _UnknownLingeringAgent) else logging.WARNING
+            _log.log(level, "a connection to the agent port was rejected: %s", error)
             writer.close()
             return False
         except BaseException:  # the agent must not keep a connection that no link has
@@ -170,7 +182,8 @@ class AgentAdmission:
             raise PermissionError(f"protocol {head.get('protocol')} is not {PROTOCOL_VERSION}")
         known = self._expected.get(str(head.get("agent")))
         if known is None or known.cluster != head.get("cluster"):
-            raise PermissionError("this agent is not expected (any more)")
+            refused = _UnknownLingeringAgent if head.get("lingers") else PermissionError
+            raise refused("this agent is not expected (any more)")
         key = known.secret
         if not head.get("resume"):
             if known.token is None or self._clock.now() > known.valid_until:

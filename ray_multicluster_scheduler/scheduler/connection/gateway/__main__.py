@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Ray's variable for the runtime environment of a job's workers."""
+_STDERR = 2
 _SWITCH_INTERVAL_S = 0.0005
 """Ray's threads and the event loop often wait for each other; by Python's default for up to 5 ms each time."""
 
@@ -23,6 +25,7 @@ def main() -> NoReturn:
         _end(6, f"{m.OLD_PYTHON} {sys.executable} is Python {sys.version.split()[0]}")
     text = os.environ.pop(m.JOIN_VARIABLE, None)
     _hide_from_workers(m.JOIN_VARIABLE)
+    environment = dict(os.environ)
     if text is None:
         _end(2, f"{m.REFUSED} {m.JOIN_VARIABLE} is not set: this program is started by a control plane only.")
     try:
@@ -42,7 +45,10 @@ def main() -> NoReturn:
     try:
         asyncio.run(serve())
     except agent.Closed as reason:
-        _end(0, f"rmcs agent: closed by the control plane: {reason}")
+        _end(0, f"rmcs agent: closed: {reason}")
+    except agent.Lingers as left:
+        following = {"token": left.token, "first_join_s": left.seconds, "lingers": True}
+        _execute_anew(environment | {m.JOIN_VARIABLE: json.dumps({**json.loads(text), **following})})
     except connection.CannotListen as error:
         _end(7, f"{m.LISTEN_FAILED} {error}")
     except connection.CannotDial as error:
@@ -50,6 +56,15 @@ def main() -> NoReturn:
     except connection.Rejected as error:
         _end(5, f"{m.REFUSED} {error}")
     _end(1, "rmcs agent: ended")
+
+
+def _execute_anew(environment: dict[str, str]) -> NoReturn:
+    """Replace this process by a new one with the same id. For Ray its driver has exited, so that its work ends."""
+    print("rmcs agent: its program has ended; waiting for the next one", flush=True)
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):  # that of the listing is closed already
+            os.set_inheritable(int(name), int(name) <= _STDERR)
+    os.execve(sys.executable, sys.orig_argv, environment)  # nosec B606 # our own command line
 
 
 def _hide_from_workers(variable: str) -> None:

@@ -47,6 +47,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection imp
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import process_lock
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import LEAVING
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Key
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import this_node
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker_server import WorkerServer
 
 _MANY_CALLS, _BATCH_DELAY_S = 16, 0.003
@@ -60,6 +61,14 @@ _HEAD_SILENT_S = 5.0
 
 class Closed(Exception):
     """The control plane closed this agent."""
+
+
+class Lingers(Exception):
+    """The control plane leaves this agent to another program: ``seconds``, ``token``."""
+
+    def __init__(self, seconds: float, token: str) -> None:
+        super().__init__(seconds, token)
+        self.seconds, self.token = seconds, token
 
 
 class LeaseOver(Exception):
@@ -98,16 +107,17 @@ class Agent:
         self._lock_file = ""
         """See process_lock; empty if it could not be made."""
         self._snapshot: dict[str, Any] | None = None
+        self._lingers: Lingers | None = None
 
     async def run(self) -> None:
-        """Serve until the control plane closes it (Closed) or rejects it (Rejected), or the lease expires
-        (CannotDial)."""
+        """Serve until the control plane closes it (Closed), leaves it to another program (Lingers) or rejects it
+        (Rejected), or the lease expires (CannotDial)."""
         try:
             self._lock_file = process_lock.create(session_folder())
         except OSError as error:
             print(f"rmcs agent: no lock file: {error}", flush=True)
         identity = {**agent_identity(self._join.carrier), "lock_file": self._lock_file}
-        connection = await dial(self._join, identity, None, time.monotonic() + self._join.first_join_s)
+        connection = await self._first_connection(identity)
         self._secret = str(connection.welcome["secret"])
         self._lease.seconds = float(connection.welcome["lease_s"])
         self._lease.answered(connection.asked_at)
@@ -122,16 +132,30 @@ class Agent:
         try:
             while True:
                 await self._serve(connection, probe)
+                if self._lingers is not None:
+                    raise self._lingers
                 self._check_lease()
                 connection = await dial(self._join, identity, self._secret, self._lease.until)
                 self._lease.reconnected(connection.asked_at)
         except LeaseOver as error:
             raise CannotDial(str(error)) from None
-        except Closed:
+        except (Closed, Lingers):
             await self._calls.cancelled_ended()
             raise
         finally:
             process_lock.remove(self._lock_file)
+
+    async def _first_connection(self, identity: dict[str, Any]) -> Connection:
+        """While it waits for the next program, a worker starts that can run the first task at once."""
+        warm = ray.remote(this_node).options(num_cpus=0, max_retries=0).remote() if self._join.lingers else None
+        try:
+            return await dial(self._join, identity, None, time.monotonic() + self._join.first_join_s)
+        except CannotDial:
+            if self._join.lingers:
+                raise Closed(f"no program needed it within {self._join.first_join_s:g} s") from None
+            raise
+        finally:
+            del warm
 
     async def _serve(self, connection: Connection, probe: ClusterProbe) -> None:
         """Serve one connection until it breaks."""
@@ -261,6 +285,9 @@ class Agent:
             case m.AWAY:
                 self._lease.extend(float(head["seconds"]))
                 self.send(m.AWAY, {}, urgent=True)
+            case m.LINGER:
+                self._lingers = Lingers(float(head["seconds"]), str(head["token"]))
+                self.send(m.LINGER, {})
             case m.CLOSE:
                 raise Closed(str(head.get("sentence")))
             case _:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ray_multicluster_scheduler.common.clock import Clock
@@ -68,7 +69,7 @@ class AgentLink:
         self._calls = CallTracker(cluster, listener, self._send, self._values, inherited=inherited)
         self._orphan_ttl_s, self._away_s = orphan_ttl_s, away_s
         self._announced_s: float | None = None
-        self._absence_acknowledged, self.lease_renewed = asyncio.Event(), asyncio.Event()
+        self._absence_acknowledged, self._lingers, self.lease_renewed = (asyncio.Event() for _ in range(3))
         """``lease_renewed``: the agent sent a PING after it was admitted, so it has received WELCOME."""
         self._last_contact = self._lease_renewed_at = time.monotonic()
         self._last_snapshot: ResourceSnapshot | None = None
@@ -173,9 +174,20 @@ class AgentLink:
                 self.closed_by_agent = True
             except TimeoutError:
                 _log.warning("the agent of cluster %s did not close its connection when asked to end", self.cluster)
-        self._end(sentence)
-        self._calls.drop_orphaned_results()
-        await self.park()
+        await self._drop(sentence)
+
+    async def leave(self, seconds: float, token: str, sentence: str) -> bool:
+        """End the agent's work, and let it wait for the next program for ``seconds``; report what is still pending as
+        lost. False: it did not confirm, and has to be stopped."""
+        self.closing = True
+        if self.connected:
+            self._send(m.LINGER, {"seconds": seconds, "token": token})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await self._lingers.wait()
+        self.closed_by_agent = self._lingers.is_set()
+        await self._drop(sentence)
+        return self.closed_by_agent
 
     async def announce_absence(self, away_s: float) -> bool:
         """Extend the agent's lease by ``away_s``, until the next process starts. True: it confirmed."""
@@ -194,6 +206,11 @@ class AgentLink:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _drop(self, sentence: str) -> None:
+        self._end(sentence)
+        self._calls.drop_orphaned_results()
+        await self.park()
 
     def _fail_if_ended(self) -> None:
         if self.ended.is_set():
@@ -381,6 +398,8 @@ class AgentLink:
                     pong.set_result(None)
             case m.AWAY:
                 self._absence_acknowledged.set()
+            case m.LINGER:
+                self._lingers.set()
             case m.FINISHED:
                 self.last_used = time.monotonic()
                 self._calls.handle(message)

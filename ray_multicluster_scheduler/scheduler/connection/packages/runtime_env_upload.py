@@ -191,6 +191,11 @@ async def ship_own_package(packages: PackageCache, store: PackageStore) -> str:
     return await packages.ship(OWN_PACKAGE, "py_module", OWN_EXCLUDES, store)
 
 
+def own_package_fingerprint() -> str:
+    """Changes with every change of our own package. Blocks."""
+    return plan_package(OWN_PACKAGE, "py_module", OWN_EXCLUDES).fingerprint()
+
+
 async def resolve_runtime_env(
     runtime_env: Mapping[str, Any], base_dir: str | Path | None, client: PackageStore, cache: PackageCache
 ) -> dict[str, Any]:

@@ -38,6 +38,7 @@ _CONNECT_TIMEOUT_S = 3.0
 _TLS_TIMEOUT_S = 5.0
 _HANDSHAKE_TIMEOUT_S = 5.0
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+_LINGER_PAUSE_S = 0.2
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -117,6 +118,8 @@ class Join:
     opener: Callable[[], Awaitable[Streams]] | None = None
     listen: dict[str, Any] | None = None
     """The port at which to listen (0: any free one), and the certificate of the control plane."""
+    lingers: bool = False
+    """Its program has ended, and it waits for the next one, which may begin to listen at any moment."""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Join:
@@ -153,8 +156,11 @@ async def dial(join: Join, identity: dict[str, Any], secret: str | None, until: 
                 # A try that was cut short does not replace the problem of an earlier one.
                 if time.monotonic() < until or address not in problems:
                     problems[address] = f"{type(error).__name__}: {str(error) or 'no answer in time'}"
-        # An opener waits by itself, so no pause is needed.
-        pause = 0.0 if join.opener is not None else _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
+        pause = _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
+        if join.opener is not None:  # it waits by itself
+            pause = 0.0
+        elif join.lingers and secret is None:
+            pause = _LINGER_PAUSE_S
         tries += 1
         if time.monotonic() + pause > until:
             raise CannotDial("; ".join(f"{address} ({problem})" for address, problem in problems.items()))
@@ -168,6 +174,8 @@ async def _try(join: Join, host: str, port: int, identity: dict[str, Any], secre
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=_tls(join.certificate))
     try:
+        if writer.get_extra_info("sockname") == writer.get_extra_info("peername"):
+            raise ConnectionRefusedError("nobody listens")  # TCP connects a socket to itself if it got that port
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
             return await _handshake(join, reader, writer, identity, secret)
     except BaseException:
@@ -202,6 +210,7 @@ async def _handshake(
         "nonce": nonce,
         "proof": m.proof(key, "agent", str(challenge.head["nonce"])),
         "resume": secret is not None,
+        "lingers": join.lingers,
     }
     asked_at = time.monotonic()
     writer.write(small_frame(Message(m.HELLO, hello)))
@@ -209,7 +218,7 @@ async def _handshake(
     if answer.kind == m.REJECT:
         sentence = str(answer.head.get("sentence"))
         over_tls = writer.get_extra_info("ssl_object") is not None  # then it can only be our control plane
-        if over_tls or m.proof_is_right(answer.head.get("proof"), key, "reject", nonce):
+        if (over_tls and not join.lingers) or m.proof_is_right(answer.head.get("proof"), key, "reject", nonce):
             raise Rejected(sentence)
         raise ConnectionRefusedError(f"a server that is not proved to be our control plane rejects us: {sentence}")
     if answer.kind != m.WELCOME or not m.proof_is_right(answer.head.get("proof"), key, "control-plane", nonce):

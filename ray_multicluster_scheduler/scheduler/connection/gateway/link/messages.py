@@ -25,6 +25,7 @@ worker/process_lock.py), which older agents lack. Then, in any order:
     RELEASE    → agent    {keys}                   values that the agent need not keep any more
     AWAY       → agent    {seconds}                the control plane stops for a while; the agent replies AWAY
     CLOSE      → agent    {sentence}               end everything but detached actors, then the agent
+    LINGER     → agent    {seconds, token}         the same, but then wait for another program; see below
     PING/PONG  both ways  {t}                      t: the asking side's own clock; PONG repeats it
     ACCEPTED   ← agent    {keys}
     UNKNOWN    ← agent    {keys}                   never arrived (answer to RESUME), or came without a function or an
@@ -78,6 +79,10 @@ The lease: the agent may work until ``lease_s`` after it *sent* the newest PING 
 counts from its answer. An answer is never sent before its PING, so the agent's lease always ends first.
 AWAY extends the lease by ``seconds``, until the agent is admitted again and has sent its first PING. The next process
 of the control plane waits for that much longer, counted from its own start, before it declares the agent's calls dead.
+
+The agent answers LINGER with LINGER, and the control plane closes the connection. The agent's process then executes
+its program anew: a new driver for Ray, which has nothing of the old one but the job, the process id and the addresses
+to dial. It dials for ``seconds``, and joins the control plane that expects it with ``token`` like a new agent.
 """
 
 from __future__ import annotations
@@ -95,7 +100,7 @@ if TYPE_CHECKING:  # an older Python must be able to load this module, to report
 CHALLENGE, HELLO, WELCOME, REJECT = "challenge", "hello", "welcome", "reject"
 CALLS, CANCEL, START, RECALL = "calls", "cancel", "start", "recall"
 ACK, RESUME, PROBE, CLOSE = "ack", "resume", "probe", "close"
-PING, PONG, AWAY, HEAD = "ping", "pong", "away", "head"
+PING, PONG, AWAY, HEAD, LINGER = "ping", "pong", "away", "head", "linger"
 FETCH, RELEASE, KEPT, RELEASED, VALUE = "fetch", "release", "kept", "released", "value"
 ACCEPTED, UNKNOWN, STARTED, MOVED = "accepted", "unknown", "started", "moved"
 OUTPUT, FINISHED, SNAPSHOT = "output", "finished", "snapshot"
