@@ -24,8 +24,11 @@ def observed() -> dict[str, Any]:
 
     agents = [one for one in psutil.process_iter(["cmdline", "create_time"]) if "-u" in (one.info["cmdline"] or ())]
     agents = [one for one in agents if one.info["cmdline"][-1].endswith("scheduler.connection.gateway")]
+    # The time of the boot, from which psutil counts, is rounded to a second.
+    with open("/proc/uptime") as uptime:
+        off = time.time() - float(uptime.read().split()[0]) - psutil.boot_time()
     newest = max((one.info["create_time"] for one in agents), default=0.0)
-    return {"ran": ran, "worker": psutil.Process().create_time(), "agent": newest}
+    return {"ran": ran, "worker": psutil.Process().create_time() + off, "agent": newest + off}
 
 
 def main() -> None:

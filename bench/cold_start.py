@@ -69,8 +69,11 @@ class Cluster:
         found = [one for one in self.ask("/api/jobs/") if str(one["submission_id"]).startswith("rmcs-agent-")]
         return sorted(found, key=lambda one: float(one["start_time"]))
 
-    def wait_until_no_agent_runs(self) -> None:
-        while any(one["status"] in ("PENDING", "RUNNING") for one in self.agents()):
+    def end_agents(self) -> None:
+        """Also those that wait for the next program."""
+        while running := [one for one in self.agents() if one["status"] in ("PENDING", "RUNNING")]:
+            for one in running:
+                self.ask(f"/api/jobs/{one['submission_id']}/stop", {})
             time.sleep(0.1)
 
 
@@ -94,7 +97,8 @@ def steps(times: dict[str, float], began: float, posted: float | None) -> dict[s
 def program(config: Path, folder: Path, home: Path, cluster: Cluster) -> dict[str, float]:
     """Run the program with the version of our package in ``folder``; returns the seconds of each step."""
     known = {one["submission_id"] for one in cluster.agents()}
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RMCS_")}
+    left_out = ("RMCS_", "PYTHONDONTWRITEBYTECODE")  # users have compiled modules
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     environment |= {"PYTHONPATH": str(folder), "RMCS_HOME": str(home)}
     began = time.time()
     done = subprocess.run(
@@ -128,7 +132,7 @@ def run(rounds: int, against: Path | None) -> dict[str, Any]:
                 for name in ("first", "next"):
                     found[name + label] = program(fleet.config_path, folder, home, cluster)
                     print(number, name + label, found[name + label], file=sys.stderr, flush=True)
-                cluster.wait_until_no_agent_runs()
+                cluster.end_agents()
             for name, one in found.items():
                 if number:
                     figures.setdefault(name, []).append(one)

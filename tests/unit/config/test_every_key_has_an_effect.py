@@ -49,6 +49,7 @@ SETTINGS = {
     "agent_advertise": "support/mac_cluster.py::line_to_mac",
     "connector_python": "unit/connection/test_connector_environment.py::test_the_clusters_own_then_that_of_the_settings_then_ours_if_it_has_ray",
     "agent_idle_s": "integration/test_link.py::test_an_unneeded_agent_ends",
+    "agent_linger_s": "integration/test_lingering_agents.py::test_an_agent_that_no_program_needs_ends",
     "program_lease_s": "integration/test_service_actors.py::test_an_actor_ends_with_its_killed_program",
     "keep_history_s": "unit/service/test_retention.py::test_items_that_ended_longer_ago_than_keep_history_s_are_forgotten",
     "keep_history_items": "unit/service/test_retention.py::test_no_more_than_keep_history_items_are_kept_the_newest",

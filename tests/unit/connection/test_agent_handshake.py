@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -391,3 +392,44 @@ async def test_two_clusters_that_ask_at_once_get_one_port_and_nothing_is_left_op
     await port.close()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", first))
+
+
+async def test_an_agent_that_was_left_tries_on_until_its_own_program_answers(plane: Plane) -> None:
+    """Other programs that have this port reject it, and neither of them minds."""
+    left = replace(join(plane, "next"), lingers=True)
+    joining = asyncio.create_task(dial_and_close(left, patience=60))
+    await eventually(lambda: plane.port._in_handshake or joining.done())
+    assert not joining.done()
+    plane.port.expect("a", "agent-1", plane.link(), "next")
+    assert "secret" in await joining
+
+
+async def test_an_agent_that_was_left_does_not_end_on_the_word_of_another_program_over_tls(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dialling, "_LINGER_PAUSE_S", 0.01)
+    identity = make_identity()
+    port = AgentListener("127.0.0.1", 0, FakeClock(), identity.context)
+    address = [("127.0.0.1", await port.start())]
+    caplog.set_level(logging.INFO)
+    left = Join("a", "agent-1", address, "next", certificate=identity.certificate, lingers=True)
+    with pytest.raises(CannotDial, match="not expected"):
+        await dial_and_close(left, patience=0.5)
+    assert not caplog.records, "it happens all the time"
+    await port.close()
+
+
+async def test_a_socket_that_is_connected_to_itself_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TCP does that when a client dials a free local port, and is given that port."""
+
+    async def connected_to_itself(*_: object, **__: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        one = socket.socket()
+        one.bind(("127.0.0.1", 0))
+        one.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(one, one.getsockname())
+        return await opened(sock=one)
+
+    opened = asyncio.open_connection
+    monkeypatch.setattr(asyncio, "open_connection", connected_to_itself)
+    with pytest.raises(CannotDial, match="nobody listens"):
+        await dial_and_close(Join("a", "agent-1", [("127.0.0.1", 1)], "token"), patience=0.05)

@@ -232,6 +232,20 @@ async def test_two_programs_at_once_do_not_share_an_agent(
         assert len(set(names)) == len(dashboard.submitted) == 2
 
 
+async def test_an_agent_that_waits_for_a_program_is_no_other_control_plane(
+    dashboard: Dashboard, tmp_path: Path, left: ScriptedAgent
+) -> None:
+    dashboard.jobs[dashboard.submitted[0]["id"]]["submission_id"] = dashboard.submitted[0]["id"]
+    for folder, others in ((tmp_path, 0), (tmp_path / "of another user", 1)):
+        elsewhere = Program(dashboard, folder)
+        elsewhere.pool._lingering.claim = lambda terms: None  # type: ignore[union-attr, method-assign]
+        await elsewhere.pool.link("a")
+        assert len(elsewhere.pool.other_control_planes("a")) == others
+        dashboard.jobs.popitem()
+        await dashboard.agents.pop().close()
+        await elsewhere.pool.close()
+
+
 async def test_a_cancelled_take_over_leaves_nothing(dashboard: Dashboard, tmp_path: Path, left: ScriptedAgent) -> None:
     second = Program(dashboard, tmp_path)
     link = asyncio.create_task(second.pool.link("a"))
