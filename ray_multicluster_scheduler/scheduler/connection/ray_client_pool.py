@@ -65,9 +65,9 @@ _log = get_logger(__name__)
 _WRITE_TIMEOUT_S = 5.0
 _DEATH_REASON_TIMEOUT_S = 1.0
 """For the cluster to say more about the end of an agent that is known to be dead."""
-_TAKE_OVER_S, _EXECUTED_ANEW_S = 1.5, 5.0
-"""A lingering agent that is not taken over in this time is replaced; one that was left just now may still be importing
-Ray, and has until some seconds after that."""
+_TAKE_OVER_S = 1.5
+"""A lingering agent that does not join in this time is replaced. One that was left just now may still be importing Ray,
+and gets as much time as its start took."""
 
 
 class RayClientPool:
@@ -91,8 +91,8 @@ class RayClientPool:
     ) -> None:
         """``lingering``: agents are taken over from the program before, and left to the next one."""
         self._lingering = lingering
-        self._terms: dict[str, Terms] = {}
-        """Of each agent that the next program may take over."""
+        self._leavable: dict[str, tuple[Terms, float]] = {}
+        """The agents that the next program may take over: their terms, and how long their start took."""
         self._record_store: AgentRecordStore = records or NoAgentRecords()
         self._life = life
         self._clusters = dict(clusters)
@@ -201,8 +201,8 @@ class RayClientPool:
         await self._close_carriers_and_ports()
 
     async def _close_or_leave(self, link: AgentLink, sentence: str) -> None:
-        record, terms = self._records.get(link.agent), self._terms.get(link.agent)
-        if self._lingering is None or record is None or terms is None or not link.connected:
+        record, leavable = self._records.get(link.agent), self._leavable.get(link.agent)
+        if self._lingering is None or record is None or leavable is None or not link.connected:
             if not link.ended.is_set():
                 await link.close(sentence)
             return
@@ -211,7 +211,7 @@ class RayClientPool:
             record = replace(record, identity=self._tls().pem.decode())
         if await link.leave(self._lingering.linger_s, record.token, sentence):
             try:
-                await asyncio.to_thread(self._lingering.leave, record, terms)
+                await asyncio.to_thread(self._lingering.leave, record, *leavable)
             except OSError as error:
                 _log.info("agent %s cannot be left to the next program: %s", link.agent, error)
 
@@ -287,9 +287,10 @@ class RayClientPool:
             terms = await asyncio.to_thread(self._lingering.terms, config, address)
             claimed = await asyncio.to_thread(self._lingering.claim, terms)
             taken = None if claimed is None else await self._take_over(claimed, carrier)
-            if taken is not None:
-                self._terms[taken.agent] = terms
+            if claimed is not None and taken is not None:
+                self._leavable[taken.agent] = terms, claimed.start_s
                 return taken
+        began = asyncio.get_running_loop().time()
         admission = self._admission(address)
         port = await admission.start()
         agent = f"rmcs-agent-{self._control_plane}-{cluster}-{self._life}-{next(self._numbers)}"
@@ -326,7 +327,7 @@ class RayClientPool:
             raise
         self._register(link, admission, carrier)
         if terms is not None:
-            self._terms[agent] = terms
+            self._leavable[agent] = terms, asyncio.get_running_loop().time() - began
         return link
 
     async def _take_over(self, claimed: ClaimedAgent, carrier: Carrier) -> AgentLink | None:
@@ -339,7 +340,7 @@ class RayClientPool:
             admission = self._port_of(record)
             _, secret = admission.expect(record.cluster, record.agent, link, record.token)
             await admission.start()
-            why = await self._problem_of(link, carrier, claimed.left_s_ago)
+            why = await self._problem_of(link, carrier, max(_TAKE_OVER_S, claimed.start_s - claimed.left_s_ago))
         except ConfigurationError as error:
             if admission is not None:
                 self._ports.pop((record.host, record.port), None)  # new agents must not use it
@@ -358,11 +359,11 @@ class RayClientPool:
         self._register(link, admission, carrier)
         return link
 
-    async def _problem_of(self, link: AgentLink, carrier: Carrier, left_s_ago: float) -> str:
+    async def _problem_of(self, link: AgentLink, carrier: Carrier, timeout_s: float) -> str:
         """Wait until a lingering agent has joined; returns why it has not."""
         asked = asyncio.create_task(carrier.death_reason(link.cluster, link.agent))
         try:
-            async with asyncio.timeout(max(_TAKE_OVER_S, _EXECUTED_ANEW_S - left_s_ago)):
+            async with asyncio.timeout(timeout_s):
                 either: set[asyncio.Future[Any]] = {link.joined, asked}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if not link.joined.done() and (reason := asked.result()) is not None:
@@ -475,7 +476,7 @@ class RayClientPool:
 
     def _remove_record(self, agent: str) -> None:
         self._records.pop(agent, None)
-        self._terms.pop(agent, None)
+        self._leavable.pop(agent, None)
         self._record_store.remove(agent)
 
     def _register(self, link: AgentLink, admission: AgentAdmission, carrier: Carrier) -> None:

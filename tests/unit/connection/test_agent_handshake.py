@@ -405,18 +405,26 @@ async def test_an_agent_that_was_left_tries_on_until_its_own_program_answers(pla
 
 
 async def test_an_agent_that_was_left_does_not_end_on_the_word_of_another_program_over_tls(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(dialling, "_LINGER_PAUSE_S", 0.01)
+    caplog.set_level(logging.DEBUG)
     identity = make_identity()
-    port = AgentListener("127.0.0.1", 0, FakeClock(), identity.context)
-    address = [("127.0.0.1", await port.start())]
-    caplog.set_level(logging.INFO)
-    left = Join("a", "agent-1", address, "next", certificate=identity.certificate, lingers=True)
-    with pytest.raises(CannotDial, match="not expected"):
-        await dial_and_close(left, patience=0.5)
-    assert not caplog.records, "it happens all the time"
-    await port.close()
+    plane = Plane(AgentListener("127.0.0.1", 0, FakeClock(), identity.context), 0, FakeClock())
+    plane.number = await plane.port.start()
+    left = replace(join(plane, "next"), certificate=identity.certificate, lingers=True)
+    agent = ScriptedAgent(left)
+    joining = asyncio.create_task(agent.dial())
+    await eventually(lambda: "not expected" in caplog.text)
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG], "it happens all the time"
+    link = plane.link()
+    plane.port.expect("a", "agent-1", link, "next")
+    await joining
+    await link.joined
+    await agent.close()
+    await link.close("over")
+    server = plane.port._server
+    await plane.port.close()
+    await eventually(lambda: server is not None and server._active_count == 0)  # type: ignore[attr-defined]
 
 
 async def test_a_socket_that_is_connected_to_itself_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,6 @@ def executed_anew(agent: ScriptedAgent) -> ScriptedAgent:
 def dashboard(monkeypatch: pytest.MonkeyPatch) -> Dashboard:
     monkeypatch.setattr(agent_launcher, "_POLL_S", 0.02)
     monkeypatch.setattr(ray_client_pool, "_TAKE_OVER_S", 0.2)
-    monkeypatch.setattr(ray_client_pool, "_EXECUTED_ANEW_S", 0.2)
     return Dashboard()
 
 
@@ -105,7 +104,7 @@ def test_an_agent_is_claimed_once_by_the_terms_under_which_it_was_left(tmp_path:
     agents = LingeringAgents(30.0, tmp_path / "agents")
     terms = agents.terms(CONFIG, ADDRESS)
     assert agents.claim(terms) is None
-    agents.leave(RECORD, terms)
+    agents.leave(RECORD, terms, 2.0)
     assert agents.names() == {RECORD.agent}
     for other in (
         agents.terms(CONFIG.model_copy(update={"python": "/other/python"}), ADDRESS),
@@ -116,7 +115,7 @@ def test_an_agent_is_claimed_once_by_the_terms_under_which_it_was_left(tmp_path:
         assert agents.claim(other) is None
     claimed = agents.claim(terms)
     assert claimed is not None
-    assert claimed.record == RECORD
+    assert (claimed.record, claimed.start_s) == (RECORD, 2.0)
     assert claimed.left_s_ago < 30
     assert agents.claim(terms) is None
 
@@ -124,7 +123,7 @@ def test_an_agent_is_claimed_once_by_the_terms_under_which_it_was_left(tmp_path:
 def test_only_one_of_two_programs_that_saw_the_record_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = LingeringAgents(30.0, tmp_path), LingeringAgents(30.0, tmp_path)
     terms = first.terms(CONFIG, ADDRESS)
-    first.leave(RECORD, terms)
+    first.leave(RECORD, terms, 2.0)
     read, found = lingering_agents.read_private, []
 
     def read_while_the_other_claims(path: Path) -> str:
@@ -141,7 +140,7 @@ def test_only_one_of_two_programs_that_saw_the_record_gets_it(tmp_path: Path, mo
 def test_records_are_private_and_nothing_else_is_read(tmp_path: Path) -> None:
     agents = LingeringAgents(30.0, tmp_path / "agents")
     terms = agents.terms(CONFIG, ADDRESS)
-    agents.leave(RECORD, terms)
+    agents.leave(RECORD, terms, 2.0)
     (path,) = (tmp_path / "agents").iterdir()
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     path.chmod(0o644)
@@ -154,7 +153,7 @@ def test_records_are_private_and_nothing_else_is_read(tmp_path: Path) -> None:
 def test_the_record_of_an_agent_that_has_ended_is_removed(tmp_path: Path) -> None:
     agents = LingeringAgents(0.5, tmp_path)
     terms = agents.terms(CONFIG, ADDRESS)
-    agents.leave(RECORD, terms)
+    agents.leave(RECORD, terms, 2.0)
     assert agents.claim(terms) is None
     assert not list(tmp_path.iterdir())
 

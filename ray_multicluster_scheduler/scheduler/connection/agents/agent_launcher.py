@@ -131,7 +131,6 @@ class AgentLauncher:
 
     async def _submit(self, client: DashboardClient, python: str, link: AgentLink, invitation: JoinInvitation) -> None:
         package = await ship_own_package(self._packages, client)
-        await self._warn_about_other_control_planes(client)
         join: dict[str, Any] = {
             "cluster": link.cluster,
             "agent": link.agent,
@@ -142,7 +141,7 @@ class AgentLauncher:
         }
         if invitation.listens_for is not None:
             join["listen"] = {"port": invitation.port, "certificate": invitation.listens_for}
-        await client.submit_job(
+        submission = client.submit_job(
             link.agent,
             f"{shlex.quote(python)} -u -m ray_multicluster_scheduler.scheduler.connection.gateway",
             runtime_env={
@@ -152,6 +151,7 @@ class AgentLauncher:
             metadata={CONTROL_PLANE_KEY: self._control_plane, AGENT_KEY: link.cluster},
             entrypoint_num_cpus=0,
         )
+        await asyncio.gather(submission, self._warn_about_other_control_planes(client))
 
     async def _wait_until_joined(
         self, client: DashboardClient, python: str, link: AgentLink, dialed: str, poller: _JobPoller

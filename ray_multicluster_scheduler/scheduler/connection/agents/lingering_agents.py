@@ -31,10 +31,12 @@ Terms = dict[str, Any]
 
 
 class ClaimedAgent(NamedTuple):
-    """``record.token`` is its next one-time token; ``record.identity`` is our key that it trusts."""
+    """``record.token`` is its next one-time token; ``record.identity`` is our key that it trusts. Its first start took
+    ``start_s``."""
 
     record: AgentRecord
     left_s_ago: float
+    start_s: float
 
 
 class LingeringAgents:
@@ -55,10 +57,11 @@ class LingeringAgents:
             "package": own_package_fingerprint(),
         }
 
-    def leave(self, record: AgentRecord, terms: Terms) -> None:
+    def leave(self, record: AgentRecord, terms: Terms, start_s: float) -> None:
         """Record an agent that was told to linger. Raises OSError."""
         make_folder(self._folder)
-        content = {"terms": terms, "left_at": time.time(), "linger_s": self.linger_s, "agent": record.to_dict()}
+        content = {"terms": terms, "left_at": time.time(), "linger_s": self.linger_s, "start_s": start_s}
+        content["agent"] = record.to_dict()
         write_private(self._folder / f"{record.agent}.{secrets.token_hex(4)}.json", json.dumps(content))
 
     def names(self) -> set[str]:
@@ -76,5 +79,5 @@ class LingeringAgents:
                 if over or content["terms"] == terms:
                     path.unlink()  # fails if another program was faster
                 if not over and content["terms"] == terms:
-                    return ClaimedAgent(AgentRecord.from_dict(content["agent"]), left_s_ago)
+                    return ClaimedAgent(AgentRecord.from_dict(content["agent"]), left_s_ago, content["start_s"])
         return None

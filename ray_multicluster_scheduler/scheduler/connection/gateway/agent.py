@@ -152,6 +152,7 @@ class Agent:
             return await dial(self._join, identity, None, time.monotonic() + self._join.first_join_s)
         except CannotDial:
             if self._join.lingers:
+                process_lock.remove(self._lock_file)
                 raise Closed(f"no program needed it within {self._join.first_join_s:g} s") from None
             raise
         finally:

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
-
 import ray_multicluster_scheduler
 from ray_multicluster_scheduler.common.blob_names import digest_and_name, is_package_uri
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
+from ray_multicluster_scheduler.common.process import is_alive
 from ray_multicluster_scheduler.scheduler.connection.packages.packaging import (
     MAX_PACKAGE_BYTES,
     Package,
@@ -239,5 +238,5 @@ def _remove_abandoned() -> None:
     """Remove the folders of killed programs: a folder's name has the pid of its process."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+        if owner.isdigit() and not is_alive(int(owner)):
             shutil.rmtree(folder, ignore_errors=True)
