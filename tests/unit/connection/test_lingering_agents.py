@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link import message
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import Rejected
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
 from tests.support.eventually import eventually
-from tests.support.links import FakeClock, Heard, call
+from tests.support.links import FakeClock, RecordingListener, call
 from tests.support.scripted_agent import ScriptedAgent
 from tests.unit.connection.test_ray_client_pool import Dashboard
 
@@ -38,12 +38,12 @@ class Program:
     """An embedded program: its pool, over the dashboard of the cluster that all programs share."""
 
     def __init__(self, dashboard: Dashboard, folder: Path, **settings: Any) -> None:
-        self.dashboard, self.heard = dashboard, Heard()
+        self.dashboard, self.received = dashboard, RecordingListener()
         self.pool = RayClientPool(
             {"a": CONFIG},
             Settings(heartbeat_s=0.5, **settings),
             cast("Any", self),
-            self.heard,
+            self.received,
             FakeClock(),
             f"cp{next(NUMBERS)}",
             cast("Any", self),
@@ -76,7 +76,7 @@ async def program(dashboard: Dashboard, folder: Path, **settings: Any) -> AsyncI
 def executed_anew(agent: ScriptedAgent) -> ScriptedAgent:
     """What the process of this agent is after LINGER."""
     following = ScriptedAgent(replace(agent.join, token=agent.of(m.LINGER)[-1].head["token"], lingers=True))
-    agent.heard.clear()
+    agent.received.clear()
     return following
 
 
@@ -166,7 +166,7 @@ async def test_the_next_program_takes_the_agent_over(dashboard: Dashboard, tmp_p
         link = asyncio.create_task(second.pool.link("a"))
         await left.dial()
         assert (await link).agent == dashboard.submitted[0]["id"]  # type: ignore[attr-defined]
-        assert (left.welcome["lease_s"], second.heard.kinds()) == (20, ["link_up"])
+        assert (left.welcome["lease_s"], second.received.kinds()) == (20, ["link_up"])
         (await link).submit([call("t")])
         await eventually(left.calls)
         dashboard.agents.append(left)
@@ -175,7 +175,7 @@ async def test_the_next_program_takes_the_agent_over(dashboard: Dashboard, tmp_p
     again = json.loads(path.read_text())["agent"]
     assert again["token"] == left.of(m.LINGER)[0].head["token"] != left.join.token
     assert not again["secret"]
-    assert second.heard.kinds()[-1] == "link_closed", "its work has ended"
+    assert second.received.kinds()[-1] == "link_closed", "its work has ended"
 
 
 async def test_a_token_joins_once(dashboard: Dashboard, tmp_path: Path, left: ScriptedAgent) -> None:
@@ -208,7 +208,7 @@ async def test_an_agent_that_does_not_come_is_replaced_and_stopped(
         await eventually(lambda: dashboard.stopped == [dashboard.submitted[0]["id"]])
         with pytest.raises(Rejected):
             await left.dial()
-        assert second.heard.kinds() == ["link_up"]
+        assert second.received.kinds() == ["link_up"]
 
 
 async def test_an_agent_whose_port_another_program_has_is_replaced(
