@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ async def test_a_worker_has_the_lock_before_it_has_a_lease(tmp_path: Path) -> No
     lock_file = process_lock.create(str(tmp_path))
     agent = await agent_side(lock_file)
     channel = WorkerChannel(agent.line)
-    running = await asyncio.to_thread(channel.begin, "t1", 1, "n1")
+    running = await asyncio.to_thread(channel.begin, "t1", 1, "n1", sent_at=time.time())
     assert os.path.exists(lock_file)
     channel.end(running)
     await eventually(lambda: channel._socket is None)
@@ -111,7 +112,7 @@ async def test_the_file_is_removed_before_a_worker_without_the_lock_has_a_lease(
     seen: list[bool] = []
     agent.server._left_s = lambda: seen.append(os.path.exists(lock_file)) or 30.0  # type: ignore[func-returns-value]
     channel = WorkerChannel(agent.line._replace(lock_file=f"{lock_file}.on-another-machine"))
-    running = await asyncio.to_thread(channel.begin, "t1", 1, "n1")
+    running = await asyncio.to_thread(channel.begin, "t1", 1, "n1", sent_at=time.time())
     assert seen
     assert not any(seen)
     channel.end(running)
