@@ -126,3 +126,5 @@ def test_restore_sets_what_operators_had_ordered() -> None:
     after.restore("gone", cordoned=True, cordon_reason="", paused=None, dead=None)
     state = restored.state("a")
     assert (state.cordoned, state.cordon_reason, state.paused, state.dead) == (True, "disk", "tests", dead)
+    after.uncordon("a")
+    assert after.cordon_reason("a") == ""
