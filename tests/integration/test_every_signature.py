@@ -202,7 +202,7 @@ class TestHandles:
         assert copy.copy(handle) is handle
         assert copy.deepcopy({"deep": handle})["deep"] is handle
         for one in (handle, value):
-            with pytest.raises(TaskSubmissionError, match="as an argument of its own"):
+            with pytest.raises(TaskSubmissionError):
                 pickle.dumps(one)
             with pytest.raises(TaskSubmissionError, match=one.id):
                 submit_task(lambda captured=one: captured)

@@ -174,7 +174,8 @@ async def _try(join: Join, host: str, port: int, identity: dict[str, Any], secre
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=_tls(join.certificate))
     try:
-        if writer.get_extra_info("sockname") == writer.get_extra_info("peername"):
+        own = writer.get_extra_info("sockname")  # empty for the socket pair of a tunnel
+        if own and own == writer.get_extra_info("peername"):
             raise ConnectionRefusedError("nobody listens")  # TCP connects a socket to itself if it got that port
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
             return await _handshake(join, reader, writer, identity, secret)
