@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ray_multicluster_scheduler.common.frames import Blob
+
 RESULT = "result-"
 """Prefix of the name of a value that is the result of an item. The name of a put value is its digest."""
 ACTOR = "actor:"
@@ -42,11 +44,11 @@ class WithReferences(NamedTuple):
 class ReferencedValues:
     """The pickled objects of one call by name, and what :meth:`get` made of them."""
 
-    def __init__(self, pickled: Mapping[str, bytes]) -> None:
+    def __init__(self, pickled: Mapping[str, Blob]) -> None:
         self._pickled = pickled
         self._made: dict[tuple[str, int | None], Any] = {}
 
-    def get(self, name: str, part: int | None, make: Callable[[bytes], Any]) -> Any:
+    def get(self, name: str, part: int | None, make: Callable[[Blob], Any]) -> Any:
         """What ``make`` makes of the pickled object, made once for all references to it."""
         if (name, part) not in self._made:
             self._made[name, part] = make(self._pickled[name])

@@ -17,11 +17,14 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from ray_multicluster_scheduler.common.frames import Blob, Pieces, join_short
 from ray_multicluster_scheduler.common.imported_names import names_in_code
 
 _LOCAL, _RAY = "cloudpickle", "ray.cloudpickle"
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-_SMALL = 40
+_PLAIN = frozenset({type(None), bool, int, float})
+_TEXTS = frozenset({str, bytes})
+_SMALL, _SHORT = 40, 64 * 1024
+_LONG = 1024 * 1024
 
 
 def _inside_ray() -> bool:
@@ -41,10 +44,16 @@ class _Unpickler(pickle.Unpickler):
 
 def dumps(value: object) -> bytes:
     """Pickle anything that cloudpickle can; functions and classes that cannot be imported are pickled by value."""
+    return b"".join(dumps_pieces(value))
+
+
+def dumps_pieces(value: object) -> Pieces:
+    """The same pickle in pieces: large bytes and buffers in the value are not copied, so it must not change yet."""
     if _is_small_and_plain(value):
-        return pickle.dumps(value, protocol=5)
-    writer: Callable[..., bytes] = importlib.import_module(_RAY if _inside_ray() else _LOCAL).dumps
-    return writer(value, protocol=5)
+        return [pickle.dumps(value, protocol=5)]
+    file = _PiecesFile()
+    importlib.import_module(_RAY if _inside_ray() else _LOCAL).dump(value, file, protocol=5)
+    return join_short(file.pieces, _LONG)
 
 
 def dumps_with_modules(value: object, handles: list[Any] | None = None) -> tuple[bytes, set[str]]:
@@ -66,7 +75,7 @@ def _is_small_and_plain(value: object) -> bool:
     pending = [value]
     for item in pending:  # grows during the loop
         kind = type(item)
-        if kind in _PLAIN:
+        if kind in _PLAIN or (kind in _TEXTS and len(item) <= _SHORT):  # type: ignore[arg-type]  # a text or bytes
             continue
         if kind is not tuple and kind is not list and kind is not dict:
             return False
@@ -116,6 +125,34 @@ def _module_of(obj: Any) -> object:
     return getattr(obj, "__module__", None) or type(obj).__module__
 
 
-def loads(data: bytes | bytearray | memoryview) -> Any:
-    """Unpickle what :func:`dumps` wrote in a program or in a cluster."""
-    return _Unpickler(io.BytesIO(data)).load()
+def loads(data: Blob) -> Any:
+    """Unpickle what :func:`dumps` wrote in a program or in a cluster. ``data`` may also be another kind of buffer."""
+    if isinstance(data, bytes) or len(data) <= _SHORT:
+        return _Unpickler(io.BytesIO(data)).load()
+    return _Unpickler(io.BufferedReader(_BufferFile(data))).load()
+
+
+class _PiecesFile:
+    """The file of a pickler: keeps what is written, without a copy."""
+
+    def __init__(self) -> None:
+        self.pieces: Pieces = []
+
+    def write(self, data: Blob | pickle.PickleBuffer) -> None:
+        self.pieces.append(data.raw() if isinstance(data, pickle.PickleBuffer) else data)
+
+
+class _BufferFile(io.RawIOBase):
+    """Reads a buffer, which ``io.BytesIO`` would copy first."""
+
+    def __init__(self, data: Blob) -> None:
+        self._rest = memoryview(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: memoryview) -> int:  # type: ignore[override]  # all that is ever passed
+        count = min(len(target), len(self._rest))
+        target[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count

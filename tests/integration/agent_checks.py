@@ -37,6 +37,7 @@ class Wire:
         self._frames = FrameReader()
         self.transport = self
         self.aborted = False
+        self._protocol: Any = asyncio.StreamReaderProtocol(self.reader)
 
     def write(self, data: bytes) -> None:
         self.received += self._frames.feed(data)
@@ -53,7 +54,30 @@ class Wire:
     def feed(self, kind: str, head: dict[str, Any], blobs: Any = ()) -> None:
         frames = FrameWriter()
         frames.put(Message(kind, head, blobs))
-        self.reader.feed_data(frames.take())
+        self._receive(frames.take())
+
+    def end(self) -> None:
+        self._protocol.eof_received()
+
+    def get_protocol(self) -> Any:
+        return self._protocol
+
+    def set_protocol(self, protocol: Any) -> None:
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def _receive(self, data: bytes) -> None:
+        if isinstance(self._protocol, asyncio.StreamReaderProtocol):
+            self._protocol.data_received(data)
+            return
+        while data:
+            room = self._protocol.get_buffer(-1)
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+            self._protocol.buffer_updated(count)
+            data = data[count:]
 
     def connection(self) -> Connection:
         return Connection(self.reader, self, FrameReader(), {}, [], time.monotonic())
@@ -194,7 +218,7 @@ async def with_one_call() -> tuple[Any, Wire, Any]:
 
 async def events_during_a_cut_are_reported_after_it() -> None:
     agent, wire, serving = await with_one_call()
-    wire.reader.feed_eof()
+    wire.end()
     await asyncio.wait_for(serving, 5)
     about = {"id": "t1", "attempt": 1}
     agent._handle_worker(Message("started", {**about, "at": 5.0, "node": "n1", "pid": 7}))
@@ -369,7 +393,7 @@ async def a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_
     await receive_all(wire)
     assert actor.given == ["c1", "c3"]
     assert wire.of(m.UNKNOWN)[-1]["keys"] == [["c2", 1]]
-    actor.answers["c3"].set_result(pack_success(1.0, 0.5, "n1", b"value"))
+    actor.answers["c3"].set_result(pack_success(1.0, 0.5, "n1", [b"value"]))
     (result,) = (await wire.until(m.FINISHED))["results"]
     assert (result["id"], result["status"], result["method"]) == ("c3", "succeeded", True)
     wire.feed(m.RESUME, {"keys": [["c3", 1], ["c1", 1]], "again": True})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import struct
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -58,6 +61,86 @@ def test_attachments_are_exact_around_the_chunk_size(size: int) -> None:
     blobs = (bytes(range(256)) * (size // 256) + b"x" * (size % 256), b"", b"the end")
     (came,) = FrameReader().feed(wire(Message("calls", {"a": 1}, blobs)))
     assert (came.kind, came.head, came.blobs) == ("calls", {"a": 1}, blobs)
+
+
+def received(reader: FrameReader, data: bytes, sizes: Iterable[int]) -> tuple[list[Message], int]:
+    """The messages of these bytes, received as a connection does, and how many bytes were not copied."""
+    messages: list[Message] = []
+    rest, direct = memoryview(data), 0
+    for size in sizes:
+        room = reader.target()
+        count = min(size, len(rest), len(room) if room is not None else CHUNK_BYTES)
+        if room is None:
+            messages += reader.feed(rest[:count])
+        else:
+            room[:count] = rest[:count]
+            messages += reader.received(count)
+            direct += count
+        rest = rest[count:]
+        if not rest:
+            return messages, direct
+    raise AssertionError("too few sizes")
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from([0, 1, 9, 70_000, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 9, 700_000]), max_size=4
+        ),
+        max_size=4,
+    ),
+    st.lists(st.sampled_from([1, 8, 9, 10, 300, 40_000, CHUNK_BYTES, 1_000_000]), min_size=1),
+)
+def test_large_messages_arrive_in_any_pieces(lengths: list[list[int]], sizes: list[int]) -> None:
+    messages = [
+        Message(f"m{number}", {"x": number}, tuple(random.Random(size).randbytes(size) for size in one))
+        for number, one in enumerate(lengths)
+    ]
+    writer = FrameWriter()
+    for message in messages:
+        writer.put(message)
+    data = b"".join(b"".join(pieces) for pieces in iter(writer.take_pieces, []))
+    came, _ = received(
+        FrameReader(), data + frame(body({"k": "end", "n": []})), itertools.chain(sizes, itertools.repeat(100_000))
+    )
+    assert came.pop().kind == "end"
+    assert sorted(came, key=lambda one: one.kind) == messages
+
+
+def test_a_large_attachment_is_received_where_it_stays() -> None:
+    large = random.Random(1).randbytes(5_000_000)
+    (came,), direct = received(FrameReader(), wire(Message("x", {}, (b"small", large))), itertools.repeat(1_000_000))
+    assert came.blobs == (b"small", large)
+    assert all(type(blob) is bytes for blob in came.blobs)
+    assert direct > 4_000_000
+
+
+def test_a_large_attachment_is_sent_without_a_copy() -> None:
+    writer, large = FrameWriter(), b"x" * 3_000_000
+    writer.put(Message("x", {}, ([b"first", large, b"last"], b"another")))
+    pieces = list(itertools.chain.from_iterable(iter(writer.take_pieces, [])))
+    shared = sum(len(piece) for piece in pieces if isinstance(piece, memoryview) and piece.obj is large)
+    assert shared > 2_900_000
+    (came,) = FrameReader().feed(b"".join(pieces))
+    assert came.blobs == (b"first" + large + b"last", b"another")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        body({"k": "x", "n": [1000]}, b"y" * 300_000),
+        body({"k": "x", "n": [400_000]}, b"y" * 300_000),
+        body({"k": "x", "n": [1 << 40]}, b"y"),
+        body({"k": "x", "n": [True, "a"]}, b"y"),
+        body({"k": "x"}, b"y"),
+        struct.pack("!I", 1 << 30) + b"y",
+    ],
+    ids=lambda start: repr(start[:24]),
+)
+def test_a_broken_large_message_is_a_frame_error(start: bytes) -> None:
+    data = frame(start[:CHUNK_BYTES], flags=0) + frame(start[CHUNK_BYTES:])
+    with pytest.raises(FrameError):
+        received(FrameReader(), data, itertools.repeat(100_000))
 
 
 def test_attachments_may_be_any_buffer() -> None:

@@ -128,6 +128,24 @@ def test_plain_arguments_are_pickled_as_any_others(expression: str) -> None:
     assert pickling.loads(data) == value
 
 
+def test_large_bytes_are_pickled_and_unpickled_without_a_copy_in_between() -> None:
+    large, array = b"x" * 2_000_000, bytearray(b"y" * 2_000_000)
+    value = {"a": large, "b": array, "c": [b"z" * 100_000] * 3, "d": "text" * 500_000}
+    pieces = pickling.dumps_pieces(value)
+    assert any(piece is large for piece in pieces)
+    assert any(piece is array for piece in pieces)
+    assert b"".join(pieces) == pickling.dumps(value)
+    assert len(pieces) == 7, "short pieces are joined"
+    for kind in (bytes, bytearray, memoryview):
+        assert pickling.loads(kind(b"".join(pieces))) == value
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_any_pickle_is_read_from_any_buffer(protocol: int) -> None:
+    value = [{"n": number, "text": f"{number}" * 20, "f": print} for number in range(5_000)]
+    assert pickling.loads(memoryview(pickle.dumps(value, protocol))) == value
+
+
 def test_arguments_that_contain_themselves() -> None:
     loop: list[object] = []
     loop.append(loop)
@@ -212,7 +230,7 @@ def test_inside_a_cluster_the_names_are_mapped_the_other_way(monkeypatch: pytest
     ray, copy = types.ModuleType("ray"), types.ModuleType("ray.cloudpickle")
     inner = types.ModuleType("ray.cloudpickle.cloudpickle")
     inner.__dict__.update(cloudpickle.cloudpickle.__dict__)
-    copy.__dict__.update({"dumps": lambda value, protocol: b"by ray's copy", "cloudpickle": inner})
+    copy.__dict__.update({"dump": lambda value, file, protocol: file.write(b"by ray's copy"), "cloudpickle": inner})
     for name, module in {"ray": ray, "ray.cloudpickle": copy, "ray.cloudpickle.cloudpickle": inner}.items():
         monkeypatch.setitem(sys.modules, name, module)
     here = cloudpickle.dumps(lambda x: x + 1)

@@ -6,13 +6,13 @@ from typing import Any
 
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import (
-    BIG_BYTES,
     CallRecord,
     GangSpec,
     SharedObjectCache,
     record_from,
 )
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.gang_attempt import GangAttempt
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import BIG_BYTES
 from ray_multicluster_scheduler.scheduler.connection.links.call_sender import (
     Attachments,
     argument_bytes,

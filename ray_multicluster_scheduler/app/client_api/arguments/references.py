@@ -11,6 +11,7 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import UnknownItemError
+from ray_multicluster_scheduler.common.frames import Blob
 from ray_multicluster_scheduler.common.object_argument import referenced_values
 
 _known: weakref.WeakValueDictionary[tuple[str, int | None], Any] = weakref.WeakValueDictionary()
@@ -38,7 +39,7 @@ def restore_object(name: str, part: int | None) -> Any:
         )
     from ray_multicluster_scheduler.app.client_api.in_cluster.handle import put_object  # noqa: PLC0415 - inside only
 
-    def make(data: bytes) -> Any:
+    def make(data: Blob) -> Any:
         value = pickling.loads(data)
         return put_object(value if part is None else tuple(value)[part], f"the value of {name}")
 

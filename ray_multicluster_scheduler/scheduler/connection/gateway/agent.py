@@ -44,6 +44,11 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection imp
     Lease,
     dial,
 )
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.streams import (
+    read_messages,
+    write_if_idle,
+    write_some,
+)
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import process_lock
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import LEAVING
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Key
@@ -99,7 +104,7 @@ class Agent:
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
         self._idle_writer: asyncio.StreamWriter | None = None
-        """The connection's writer while the outbox is empty, for :func:`messages.write_if_idle`."""
+        """The connection's writer while the outbox is empty, for :func:`write_if_idle`."""
         self._drain_scheduled = self._draining = self._batch_scheduled = self._poll_scheduled = False
         self._last_contact = time.monotonic()
         self._heartbeat_s = 0.0
@@ -194,16 +199,17 @@ class Agent:
 
     async def _read(self, connection: Connection, probe: ClusterProbe) -> None:
         self._handle_all(connection.early, probe)
-        while data := await connection.reader.read(1 << 18):
+
+        def handle(messages: list[Message]) -> None:
             self._check_lease()  # first: a process that was stopped and resumes must not use buffered messages
             self._last_contact = time.monotonic()
-            self._handle_all(connection.frames.feed(data), probe)
-        raise ConnectionResetError("closed by the other side")
+            self._handle_all(messages, probe)
+
+        await read_messages(connection.reader, connection.writer, connection.frames, handle)
 
     async def _write(self, writer: asyncio.StreamWriter) -> None:
         while self._outbox is not None:
-            while data := self._outbox.take():
-                writer.write(data)
+            while write_some(writer, self._outbox):
                 await writer.drain()
                 self._results.send()
                 self._values.send()
@@ -469,5 +475,5 @@ class Agent:
         self._outbox.put(Message(kind, head, blobs), urgent=urgent)
         if lazy:
             self._loop.call_later(m.LAZY_S, self._can_send.set)
-        elif not m.write_if_idle(self._idle_writer, self._outbox):
+        elif not write_if_idle(self._idle_writer, self._outbox):
             self._can_send.set()

@@ -14,11 +14,16 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
-from ray_multicluster_scheduler.common.frames import CHUNK_BYTES, FrameError, FrameWriter, Message
+from ray_multicluster_scheduler.common.frames import FrameError, FrameWriter, Message
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import AgentConnection
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.streams import (
+    read_messages,
+    write_if_idle,
+    write_some,
+)
 from ray_multicluster_scheduler.scheduler.connection.links.call_tracker import CallTracker
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, LinkInfo, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CLUSTER_RESTARTED, PROCESSES_DEAD
@@ -288,15 +293,16 @@ class AgentLink:
 
     async def _read(self, connection: AgentConnection) -> None:
         self._handle_all(connection.early)
-        while data := await connection.reader.read(1 << 18):
+
+        def handle(messages: list[Message]) -> None:
             self._last_contact = time.monotonic()
-            self._handle_all(connection.frames.feed(data))
-        raise ConnectionResetError("closed by the agent")
+            self._handle_all(messages)
+
+        await read_messages(connection.reader, connection.writer, connection.frames, handle)
 
     async def _write(self, writer: asyncio.StreamWriter, outbox: FrameWriter) -> None:
         while True:
-            while data := outbox.take(CHUNK_BYTES):
-                writer.write(data)
+            while write_some(writer, outbox):
                 await writer.drain()
             self._can_send.clear()
             if not outbox:
@@ -415,7 +421,7 @@ class AgentLink:
         in_order = self._outbox.put(Message(kind, head, blobs), urgent=urgent)
         if lazy:
             asyncio.get_running_loop().call_later(m.LAZY_S, self._can_send.set)
-        elif not m.write_if_idle(self._idle_writer, self._outbox):
+        elif not write_if_idle(self._idle_writer, self._outbox):
             self._can_send.set()
         return in_order
 

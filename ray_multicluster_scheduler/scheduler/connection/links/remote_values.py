@@ -91,7 +91,8 @@ class RemoteValues:
                 self._kept_since.pop(key, None)
             self._fail(key, str(problem))
             return
-        value = bytes(message.blobs[0])
+        (value,) = message.blobs
+        assert isinstance(value, bytes)
         for future in self._pop_waiting(key):
             future.set_result(value)
 

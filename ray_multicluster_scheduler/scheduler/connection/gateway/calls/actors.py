@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,10 +12,10 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError
 
 from ray_multicluster_scheduler.common.current_item import CurrentItem
-from ray_multicluster_scheduler.common.frames import Message
+from ray_multicluster_scheduler.common.frames import Blob, Message
 from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.calls import CallRunner, cancel_in_ray
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.calls import CallRunner, cancel_in_ray, store
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.failures import (
     actor_died,
     cause_of,
@@ -28,7 +28,13 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_threads i
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import CANCEL
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_shell import NO_OBJECT, AsyncShell, Shell
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import ActorOrder, Key, MethodOrder, unpack
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import (
+    ActorOrder,
+    Envelope,
+    Key,
+    MethodOrder,
+    unpack,
+)
 
 _NAME_TIMEOUT_S, _NAME_PAUSE_S = 10.0, 0.2
 _CHECK_AGAIN_S = 0.3
@@ -159,9 +165,9 @@ class ActorMethods:
         """On a thread: move large arguments and objects to the object store."""
         problem: Exception | None = None
         try:
-            record.arguments = ray.put(record.arguments)
+            record.arguments = store(record.arguments)
             for one in record.objects:
-                one.argument(ray.put)
+                one.argument(store)
         except Exception as error:  # noqa: BLE001 - any error of Ray is this call's failure
             problem = error
         self._threads.run_on_loop(self._stored, actor, record, problem)
@@ -182,7 +188,7 @@ class ActorMethods:
     def _submit(self, actor: ActorAttempt, handle: Any, record: CallRecord) -> None:
         try:
             name = "" if record.method is None else record.method.name
-            (_, arguments), separate = record.split(ray.put)
+            (_, arguments), separate = record.split(store)
             order = MethodOrder(record.key, name, record.homes, arguments).packed()
             record.ref = handle.run.remote(order, *separate)
             record.release_arguments()
@@ -196,7 +202,7 @@ class ActorMethods:
             self._threads.watch_in_batch(record.ref, on_result)
 
     def _answered(
-        self, actor: ActorAttempt, record: CallRecord, value: bytes | None, error: BaseException | None
+        self, actor: ActorAttempt, record: CallRecord, value: Envelope | None, error: BaseException | None
     ) -> None:
         actor.unanswered.discard(record.key)
         if isinstance(error, RayActorError):
@@ -274,8 +280,8 @@ class ActorRunner:
         """On a thread: create the actor. Raises NameTaken, and Ray's exceptions."""
         record, spec = actor.record, actor.spec
         options = actor_options(record, spec, self._calls.own_modules)
-        cls = None if record.function is None else record.function.argument(ray.put)
-        objects = [one.argument(ray.put) for one in record.objects]
+        cls = None if record.function is None else record.function.argument(store)
+        objects = [one.argument(store) for one in record.objects]
         shell = self._shells[spec["asynchronous"]].options(**options)
         try:
             return shell.remote(self._order(actor), cls, record.arguments, *objects)
@@ -380,7 +386,7 @@ class ActorRunner:
         else:
             self._threads.watch(ref, partial(self._checked, actor))
 
-    def _checked(self, actor: ActorAttempt, value: bytes | None, error: BaseException | None) -> None:
+    def _checked(self, actor: ActorAttempt, value: Envelope | None, error: BaseException | None) -> None:
         actor.being_checked = False
         if actor.dead:
             return
@@ -397,10 +403,10 @@ class ActorRunner:
         if actor.is_ending or not actor.connected or not actor.node:
             self.check(actor.record.key)
 
-    def _lives(self, actor: ActorAttempt, head: dict[str, Any], payload: memoryview) -> None:
+    def _lives(self, actor: ActorAttempt, head: dict[str, Any], payload: Sequence[Blob]) -> None:
         """Handle the result of the constructor."""
         if head["status"] != "succeeded":
-            actor.constructor_failure = {name: head[name] for name in head.keys() - {"at", "node"}}, bytes(payload)
+            actor.constructor_failure = {name: head[name] for name in head.keys() - {"at", "node"}}, b"".join(payload)
             self._kill(actor)
             return
         is_first = not actor.node

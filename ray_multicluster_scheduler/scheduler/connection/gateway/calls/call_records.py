@@ -14,8 +14,6 @@ from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.frames import MAX_MESSAGE_BYTES
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Homes, Key
 
-BIG_BYTES = 1024 * 1024
-"""A larger result stays in the object store until it is sent."""
 MAX_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024 * 1024
 """The largest value of a message, which also has a head."""
 _INLINE_BYTES = 64 * 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import pickle
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -14,11 +15,11 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_multicluster_scheduler.common.current_item import CurrentItem
+from ray_multicluster_scheduler.common.frames import Pieces, bytes_in
 from ray_multicluster_scheduler.common.gang_values import joined
 from ray_multicluster_scheduler.common.model.resources import ResourceShape, shape_of
 from ray_multicluster_scheduler.common.model.states import CANCEL_GRACE_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import (
-    BIG_BYTES,
     MAX_VALUE_BYTES,
     CallRecord,
 )
@@ -29,7 +30,14 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reporting imp
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slot_allocator import SlotAllocator
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import ALWAYS_ASK, RECALL_AFTER_S
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import AgentEndpoint, Key, TaskOrder, unpack
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import (
+    BIG_BYTES,
+    AgentEndpoint,
+    Envelope,
+    Key,
+    TaskOrder,
+    unpack,
+)
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import kill_worker, run_call
 
 _WORKER_END_S = 3.0
@@ -134,21 +142,21 @@ class CallRunner:
     def unacknowledged_moves(self) -> list[Move]:
         return [(key, record.moved_to) for key, record in self.unacknowledged.items() if record.moved_to is not None]
 
-    def read_back(self, record: CallRecord) -> Future[bytes]:
-        """Read a stored result from the object store, off the event loop."""
+    def read_back(self, record: CallRecord) -> Future[Pieces]:
+        """Read a stored result from the object store, off the event loop. It is not copied while it is there."""
         if record.gang is not None:
             members = record.gang.members
             return self._threads.run_in_pool(
-                lambda: joined([_read(one.ref) if one.payload is None else one.payload for one in members])
+                lambda: [joined([b"".join(_read(one.ref)) if one.payload is None else one.payload for one in members])]
             )
         return self.read(record.ref)
 
-    def read(self, ref: Any) -> Future[bytes]:
+    def read(self, ref: Any) -> Future[Pieces]:
         """The same for a reference."""
         return self._threads.run_in_pool(lambda: _read(ref))
 
     def complete(
-        self, record: CallRecord, value: bytes | None, error: BaseException | None, *, waited: bool = False
+        self, record: CallRecord, value: Envelope | None, error: BaseException | None, *, waited: bool = False
     ) -> None:
         """Set the call's result from the envelope or error that Ray returned. After the death of a node, once its
         worker has ended, too: it checks once a second whether its raylet is alive."""
@@ -167,13 +175,14 @@ class CallRunner:
         except Exception as problem:  # noqa: BLE001 - a broken envelope is a failure of this call only
             self.conclude(record, describe(problem, record.cancelled))
             return
-        if len(payload) <= BIG_BYTES:
-            self.conclude(record, head, bytes(payload))
-        elif record.keep and head["status"] == "succeeded" and len(payload) <= MAX_VALUE_BYTES:
+        size = bytes_in(payload)
+        if size <= BIG_BYTES:
+            self.conclude(record, head, b"".join(payload))
+        elif record.keep and head["status"] == "succeeded" and size <= MAX_VALUE_BYTES:
             self.retained[record.key] = (record.ref, time.monotonic())
-            self.conclude(record, {**head, "kept": len(payload)})
+            self.conclude(record, {**head, "kept": size})
         else:
-            record.stored_bytes = len(payload)
+            record.stored_bytes = size
             self.conclude(record, head, None)
 
     def conclude(self, record: CallRecord, head: dict[str, Any], payload: bytes | None = b"") -> None:
@@ -254,7 +263,7 @@ class CallRunner:
         """On any thread: submit a task to Ray; False if it was cancelled before. May block; raises Ray's exceptions."""
         if record.cancelled:
             return False
-        inline, separate = record.split(ray.put)
+        inline, separate = record.split(store)
         record.sent_at = time.monotonic()
         if record.cancelled:
             return False
@@ -309,8 +318,13 @@ def cancel_in_ray(record: CallRecord, **options: Any) -> None:
         print(f"rmcs agent: {record.name} ({record.key[0]}) cannot be cancelled: {error!r}", flush=True)
 
 
-def _read(ref: Any) -> bytes:
-    return bytes(unpack(ray.get(ref))[1])
+def store(data: bytes) -> Any:
+    """A reference to these bytes in the object store, where workers read them without a copy. May block and raise."""
+    return ray.put(pickle.PickleBuffer(data))
+
+
+def _read(ref: Any) -> Pieces:
+    return unpack(ray.get(ref))[1]
 
 
 def _set(end: asyncio.Future[CallRecord], record: CallRecord) -> None:

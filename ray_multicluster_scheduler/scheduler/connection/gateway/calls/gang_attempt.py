@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_multicluster_scheduler.common.gang_values import joined
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import BIG_BYTES, CallRecord, Parts
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord, Parts
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import BIG_BYTES
 
 _MEMBER_FIELDS = frozenset({"at", "node", "chunks", "dropped", "parts"})
 """Fields that are combined from all members in the result of a gang."""

@@ -26,8 +26,8 @@ MAX_POLLS = 32
 """Per call. Calls wait behind each other in Ray, and on a busy machine that takes a while even for the shortest."""
 
 Step: TypeAlias = Callable[[], object]
-OnResult: TypeAlias = Callable[[bytes | None, BaseException | None], None]
-"""Gets the value of a reference, or the error."""
+OnResult: TypeAlias = Callable[[Any, BaseException | None], None]
+"""Gets the value of a reference, an envelope, or the error."""
 
 
 def run_step(step: Step) -> None:
@@ -93,13 +93,13 @@ class ResultPoller:
         else:
             self._watch(one.ref, one.on_result)
 
-    def _fetch(self, refs: Sequence[Any]) -> list[tuple[bytes | None, BaseException | None]]:
+    def _fetch(self, refs: Sequence[Any]) -> list[tuple[Any, BaseException | None]]:
         try:
             return [(value, None) for value in self._ray.get(list(refs))]
         except Exception:  # noqa: BLE001 - one of the results is an error: find out which
             return [self._fetch_one(ref) for ref in refs]
 
-    def _fetch_one(self, ref: Any) -> tuple[bytes | None, BaseException | None]:
+    def _fetch_one(self, ref: Any) -> tuple[Any, BaseException | None]:
         try:
             return self._ray.get(ref), None
         except Exception as error:  # noqa: BLE001 - this is its result

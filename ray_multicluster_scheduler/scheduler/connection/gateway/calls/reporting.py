@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeAlias
 
-from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
+from ray_multicluster_scheduler.common.frames import CHUNK_BYTES, Pieces, bytes_in
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import (
     MAX_VALUE_BYTES,
     CallRecord,
@@ -34,7 +34,7 @@ _BATCH_BYTES = 1024 * 1024
 _BATCH_RESULTS = 256
 _BATCH_MOVES = 500
 _READ_BYTES_AT_ONCE = 64 * 1024 * 1024
-"""The bytes of large results that are copied out of the object store at a time, or one larger result."""
+"""The bytes of large results that are read, maybe from other nodes, at a time, or one larger result."""
 _VALUES_AT_ONCE = 2
 _OUTPUT_TIMEOUT_S = 2.0
 
@@ -130,7 +130,7 @@ class ResultSender:
     """Sends results in the order in which the calls ended, after the moves of their slots. Lives on the event loop."""
 
     def __init__(
-        self, sender: ControlPlaneSender, reporter: ProgressReporter, read_back: Callable[[CallRecord], Future[bytes]]
+        self, sender: ControlPlaneSender, reporter: ProgressReporter, read_back: Callable[[CallRecord], Future[Pieces]]
     ) -> None:
         self._sender, self._reporter, self._read_back = sender, reporter, read_back
         self._ready: deque[CallRecord] = deque()
@@ -202,16 +202,17 @@ class ResultSender:
         connection = self._sender.connection()
 
         async def read_and_send() -> None:
-            payload = b""
+            payload: Pieces = []
             try:
                 payload = await asyncio.wrap_future(self._read_back(record))
             except Exception as error:  # noqa: BLE001 - any error of Ray makes the value unreadable
                 sentence = f"the result was stored in the cluster, but cannot be read any more: {error}"
                 _fail(record, "crash", "RESULT_LOST", type(error).__name__, sentence)
-            if len(payload) > MAX_VALUE_BYTES:
-                sentence = f"the result has {len(payload)} bytes, and less than 4 GiB can be sent; write it to a file"
+            size = bytes_in(payload)
+            if size > MAX_VALUE_BYTES:
+                sentence = f"the result has {size} bytes, and less than 4 GiB can be sent; write it to a file"
                 _fail(record, "permanent", "RESULT_TOO_LARGE", "ValueError", sentence)
-                payload = b""
+                payload = []
             # After a reconnect the new connection sends this result; do not send it twice.
             if self._sender.connection() is connection:
                 self._sender.send(m.FINISHED, {"results": [_result(record)]}, [payload])
@@ -253,7 +254,7 @@ class RetainedValues:
         self,
         sender: ControlPlaneSender,
         values: MutableMapping[Key, tuple[Any, float]],
-        read: Callable[[Any], Future[bytes]],
+        read: Callable[[Any], Future[Pieces]],
     ) -> None:
         self._sender, self._values, self._read = sender, values, read
         self._requested: OrderedDict[Key, None] = OrderedDict()
@@ -296,7 +297,7 @@ class RetainedValues:
 
     async def _send(self, key: Key) -> None:
         connection = self._sender.connection()
-        payload: bytes = b""
+        payload: Pieces = []
         problem: dict[str, Any] = {}
         try:
             if key in self._values:

@@ -90,12 +90,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:  # an older Python must be able to load this module, to report that it is too old
-    import asyncio
-
-    from ray_multicluster_scheduler.common.frames import FrameWriter
+from typing import Any, NamedTuple
 
 CHALLENGE, HELLO, WELCOME, REJECT = "challenge", "hello", "welcome", "reject"
 CALLS, CANCEL, START, RECALL = "calls", "cancel", "start", "recall"
@@ -108,7 +103,6 @@ OUTPUT, FINISHED, SNAPSHOT = "output", "finished", "snapshot"
 LAZY_S = 0.01
 """ACCEPTED and ACK are delayed by this time, to travel with other messages: waking the other side for them alone costs
 more than a short call."""
-_SMALL_BYTES = 64 * 1024
 RECALLED, NOT_SENDABLE, KILLED, BEGUN = "RECALLED", "NOT_SENDABLE", "KILLED", "BEGUN"
 """Result codes that both ends use."""
 
@@ -160,15 +154,6 @@ def proof(key: str, role: str, nonce: str) -> str:
 def proof_is_right(given: object, key: str, role: str, nonce: str) -> bool:
     """Compare in constant time."""
     return isinstance(given, str) and hmac.compare_digest(given.encode(), proof(key, role, nonce).encode())
-
-
-def write_if_idle(writer: asyncio.StreamWriter | None, outbox: FrameWriter) -> bool:
-    """Write the outbox at once if it is small and no other bytes wait, which saves the writing task a turn of the loop.
-    ``writer`` is None while that task is busy. Returns whether it was written."""
-    if writer is None or outbox.pending_bytes > _SMALL_BYTES or writer.transport.get_write_buffer_size():
-        return False
-    writer.write(outbox.take())
-    return True
 
 
 def not_sendable_text(error: Exception) -> str:

@@ -19,10 +19,17 @@ from ray.exceptions import AsyncioActorExit
 
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.current_item import set_current
+from ray_multicluster_scheduler.common.frames import Blob
 from ray_multicluster_scheduler.common.several_returns import as_many
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import ActorChannel
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import NoLease, TakenBack
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import ActorOrder, Homes, MethodOrder, pack
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import (
+    ActorOrder,
+    Envelope,
+    Homes,
+    MethodOrder,
+    pack,
+)
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code import (
     Outcome,
     Tee,
@@ -43,7 +50,7 @@ NO_OBJECT = "unborn"
 class _Shell:
     """The base of both. Its constructor does not raise, so that the agent gets the exception of user code."""
 
-    def __init__(self, order: bytes, cls: bytes, arguments: bytes, *objects: bytes) -> None:
+    def __init__(self, order: bytes, cls: Blob, arguments: Blob, *objects: Blob) -> None:
         actor_order = ActorOrder.unpacked(order)
         self._object: Any = None
         self._channel = ActorChannel(
@@ -66,47 +73,48 @@ class _Shell:
             raise RuntimeError(head["message"])  # Ray restarted the actor, so Ray must see the failure
         self._constructed = pack({"at": time.time(), "node": node_id, **head}, payload)
 
-    def _construct(self, homes: Homes, cls: bytes, arguments: bytes, objects: tuple[bytes, ...]) -> Outcome:
+    def _construct(self, homes: Homes, cls: Blob, arguments: Blob, objects: tuple[Blob, ...]) -> Outcome:
         try:
             made, args, kwargs, _ = load_call(homes, arguments, objects, partial(pickling.loads, cls))
         except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; every error is reported
-            return not_loadable(error), b""
+            return not_loadable(error), ()
         try:
             self._object = made(*args, **kwargs)
         except SystemExit as error:
-            return failed("user", error, f"the actor's constructor called sys.exit({error.code!r})"), b""
+            return failed("user", error, f"the actor's constructor called sys.exit({error.code!r})"), ()
         except BaseException as error:  # noqa: BLE001 - the user's exception is the answer
             return user_error(error)
-        return {"status": "succeeded"}, b""
+        return {"status": "succeeded"}, ()
 
     def _writer(self, stream: str) -> Callable[[str], None]:
         return lambda text: self._channel.write(self._running, stream, text)
 
-    def _attend(self, order: bytes) -> bytes:
+    def _attend(self, order: bytes) -> Envelope:
         actor_order = ActorOrder.unpacked(order)
         if self._object is not None:
             set_current(actor_order.item)
             self._channel.attend(actor_order.agent, actor_order.item.part_id, actor_order.item.attempt)
         return self._constructed
 
-    def _open(self, order: bytes, separate: Sequence[bytes]) -> bytes | _MethodCall:
+    def _open(self, order: bytes, separate: Sequence[Blob]) -> Envelope | _MethodCall:
         """The method call to make, or the envelope if none is made."""
         if self._object is None:
             return pack({"status": NO_OBJECT})
-        key, method, homes, arguments = MethodOrder.unpacked(order)
+        key, method, homes, inline = MethodOrder.unpacked(order)
         if not self._channel.begin_method(key):
             return pack({"status": "cancelled"})
+        arguments: Blob | None = inline
         if arguments is None:
             arguments, *separate = separate
         try:
             return load_call(homes, arguments, separate, lambda: method)
         except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; every error is reported
-            return self._pack((not_loadable(error), b""))
+            return self._pack((not_loadable(error), ()))
 
     def _display_name(self, method: str) -> str:
         return f"{type(self._object).__qualname__}.{method}"
 
-    def _pack(self, outcome: Outcome, took: float | None = None) -> bytes:
+    def _pack(self, outcome: Outcome, took: float | None = None) -> Envelope:
         """Send the output, then return the method's envelope, with the output that could not be sent."""
         head, payload = outcome
         if took is not None:
@@ -131,14 +139,14 @@ class _Shell:
 class Shell(_Shell):
     """An actor whose methods run one at a time, or in ``max_concurrency`` threads."""
 
-    def attend(self, order: bytes) -> bytes:
+    def attend(self, order: bytes) -> Envelope:
         """Report to this agent from now on; returns how the constructor ended. Also shows that the actor lives."""
         return self._attend(order)
 
-    def run(self, order: bytes, *separate: bytes) -> bytes:
+    def run(self, order: bytes, *separate: Blob) -> Envelope:
         """Call a method; returns an envelope."""
         call = self._open(order, separate)
-        if isinstance(call, bytes):
+        if not isinstance(call, tuple):
             return call
         method, args, kwargs, returns = call
         began = time.monotonic()
@@ -168,14 +176,14 @@ class Shell(_Shell):
 class AsyncShell(_Shell):
     """An actor with ``async def`` methods: all of its methods run on one event loop, as in Ray."""
 
-    async def attend(self, order: bytes) -> bytes:
+    async def attend(self, order: bytes) -> Envelope:
         """See :meth:`Shell.attend`."""
         return self._attend(order)
 
-    async def run(self, order: bytes, *separate: bytes) -> bytes:
+    async def run(self, order: bytes, *separate: Blob) -> Envelope:
         """See :meth:`Shell.run`."""
         call = self._open(order, separate)
-        if isinstance(call, bytes):
+        if not isinstance(call, tuple):
             return call
         method, args, kwargs, returns = call
         began = time.monotonic()
@@ -190,7 +198,7 @@ class AsyncShell(_Shell):
                 raise  # from ray.cancel()
             # Raised by the method: in the caller's program it would look like a cancellation there.
             head = failed("user", error, f"{self._display_name(method)} raised asyncio.CancelledError")
-            return self._pack((head, b""), time.monotonic() - began)
+            return self._pack((head, ()), time.monotonic() - began)
         except (SystemExit, AsyncioActorExit):
             self._leave()
         except BaseException as error:  # noqa: BLE001 - the user's exception is the answer

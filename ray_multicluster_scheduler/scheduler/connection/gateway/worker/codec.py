@@ -9,11 +9,18 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from ray_multicluster_scheduler.common.current_item import CurrentItem
+from ray_multicluster_scheduler.common.frames import Blob, Pieces, bytes_in
 
+BIG_BYTES = 1024 * 1024
+"""A larger payload is not part of the envelope's bytes, and stays in the object store until it is sent."""
+Envelope: TypeAlias = bytes | list[Any]
+"""What a call returns to the agent: the head and the payload; if that is large, a list of the head and its pieces, as
+buffers that Ray copies into the object store once, and shows to the agent there."""
 Key: TypeAlias = tuple[str, int]
 """Id of an item, and the number of its attempt."""
 Homes: TypeAlias = tuple[list[str], str] | None
@@ -98,20 +105,34 @@ _PLAIN = struct.Struct("!Idd")
 _PLAIN_MARK = 0xFFFFFFFF
 
 
-def pack(head: dict[str, Any], payload: bytes = b"") -> bytes:
-    """An envelope: a small JSON head, and the pickled value or exception."""
+def pack(head: dict[str, Any], payload: Sequence[Blob] = ()) -> Envelope:
+    """An envelope: a small JSON head, and the pickled value or exception, in pieces."""
     text = json.dumps(head, separators=(",", ":")).encode()
-    return b"".join((_HEAD.pack(len(text)), text, payload))
+    return _envelope((_HEAD.pack(len(text)), text), payload)
 
 
-def pack_success(at: float, took: float, node: str, payload: bytes) -> bytes:
+def pack_success(at: float, took: float, node: str, payload: Sequence[Blob]) -> Envelope:
     """The same for the most common head, in a tenth of the time."""
     name = node.encode()
-    return b"".join((_PLAIN.pack(_PLAIN_MARK, at, took), bytes((len(name),)), name, payload))
+    return _envelope((_PLAIN.pack(_PLAIN_MARK, at, took), bytes((len(name),)), name), payload)
 
 
-def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
-    """The head of an envelope, and a view of its payload."""
+def _envelope(head: tuple[bytes, ...], payload: Sequence[Blob]) -> Envelope:
+    if bytes_in(payload) <= BIG_BYTES:
+        return b"".join((*head, *payload))
+    return [b"".join(head), *(pickle.PickleBuffer(piece) for piece in payload)]
+
+
+def unpack(envelope: Envelope) -> tuple[dict[str, Any], Pieces]:
+    """The head of an envelope, and its payload in pieces, without copies."""
+    if isinstance(envelope, list):
+        head, rest = _unpack(envelope[0])
+        return head, [rest, *(memoryview(piece) for piece in envelope[1:])]
+    head, rest = _unpack(envelope)
+    return head, [rest]
+
+
+def _unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
     view = memoryview(data)
     (length,) = _HEAD.unpack_from(view)
     if length == _PLAIN_MARK:

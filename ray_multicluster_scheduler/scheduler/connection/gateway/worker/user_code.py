@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.frames import Blob
 from ray_multicluster_scheduler.common.home_paths import move_home_paths
 from ray_multicluster_scheduler.common.import_errors import explain_import, note_import
 from ray_multicluster_scheduler.common.object_argument import (
@@ -20,7 +21,7 @@ from ray_multicluster_scheduler.common.object_argument import (
 from ray_multicluster_scheduler.common.task_errors import dumps_error
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Homes
 
-Outcome: TypeAlias = tuple[dict[str, Any], bytes]
+Outcome: TypeAlias = tuple[dict[str, Any], Sequence[Blob]]
 """The head and the payload of an envelope."""
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ _functions: OrderedDict[str, Callable[..., Any]] = OrderedDict()
 _MAX_TEXT = 20_000
 
 
-def load_function(digest: str, function: bytes) -> Callable[..., Any]:
+def load_function(digest: str, function: Blob) -> Callable[..., Any]:
     """Unpickle a function, or return it from the cache. Raises any exception of unpickling."""
     target = _functions.get(digest)
     if target is None:
@@ -40,7 +41,7 @@ def load_function(digest: str, function: bytes) -> Callable[..., Any]:
 
 
 def load_call(
-    homes: Homes, arguments: bytes, objects: Sequence[bytes], load: Callable[[], T]
+    homes: Homes, arguments: Blob, objects: Sequence[Blob], load: Callable[[], T]
 ) -> tuple[T, Sequence[Any], dict[str, Any], int]:
     """Load the code by ``load``, unpickle the arguments, insert objects, and move paths to this cluster's home. Raises
     any exception of unpickling. The last is the number of values that a method returns (in the pickle, 1 is left out).
@@ -53,7 +54,7 @@ def load_call(
 
 
 def _load_call(
-    homes: Homes, call: Sequence[Any], objects: Sequence[bytes], load: Callable[[], T]
+    homes: Homes, call: Sequence[Any], objects: Sequence[Blob], load: Callable[[], T]
 ) -> tuple[T, Sequence[Any], dict[str, Any], int]:
     target = load()
     args, kwargs, *returns = call
@@ -67,10 +68,10 @@ def _load_call(
 def succeeded(value: Any, of: str) -> Outcome:
     """The outcome of a call that returned; ``of`` ("task's", "method's") is used in the error message."""
     try:
-        return {"status": "succeeded"}, pickling.dumps(value)
+        return {"status": "succeeded"}, pickling.dumps_pieces(value)
     except Exception as error:  # noqa: BLE001 - pickling runs arbitrary code; every error is reported
         sentence = f"the {of} result, a {type(value).__qualname__}, cannot be pickled: {error}"
-        return {**failed("permanent", error, sentence), "code": "RESULT_NOT_PICKLABLE"}, b""
+        return {**failed("permanent", error, sentence), "code": "RESULT_NOT_PICKLABLE"}, ()
 
 
 def not_loadable(error: Exception) -> dict[str, Any]:
@@ -88,10 +89,10 @@ def user_error(error: BaseException) -> Outcome:
         error.__traceback__ = error.__traceback__.tb_next
     head = failed("user", error, f"{type(error).__name__}: {_text(error)}{note_import(error)}")
     try:
-        return head, dumps_error(error)
+        return head, [dumps_error(error)]
     except Exception as problem:  # noqa: BLE001 - the text of the error is kept instead
         head["message"] += f" (the exception itself cannot be pickled: {problem})"
-        return head, b""
+        return head, ()
 
 
 def failed(failure: str, error: BaseException, sentence: str) -> dict[str, Any]:

@@ -15,13 +15,19 @@ from functools import partial
 import ray
 
 from ray_multicluster_scheduler.common.current_item import set_current
+from ray_multicluster_scheduler.common.frames import Blob
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import (
     NoLease,
     TakenBack,
     channel_for,
     write_output,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import TaskOrder, pack, pack_success
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import (
+    Envelope,
+    TaskOrder,
+    pack,
+    pack_success,
+)
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code import (
     Outcome,
     Tee,
@@ -37,7 +43,7 @@ _node_id = ""
 _streams: tuple[Tee, Tee] | None = None
 
 
-def run_call(order: bytes, *separate: bytes) -> bytes:
+def run_call(order: bytes, *separate: Blob) -> Envelope:
     """Run one attempt of a task. Always returns an envelope."""
     task = TaskOrder.unpacked(order)
     item, channel = task.item, channel_for(task.agent)
@@ -56,7 +62,7 @@ def run_call(order: bytes, *separate: bytes) -> bytes:
     try:
         head, payload = _call(task, separate)
     except KeyboardInterrupt:  # from ray.cancel()
-        head, payload = {"status": "cancelled"}, b""
+        head, payload = {"status": "cancelled"}, ()
     finally:
         if os.getpid() != process:
             os._exit(0)  # a child forked by user code has returned here; only its parent may answer
@@ -88,13 +94,14 @@ def kill_worker(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def no_lease(node_id: str, error: NoLease) -> bytes:
+def no_lease(node_id: str, error: NoLease) -> Envelope:
     """The envelope of a call that was not started without a lease."""
     return pack({**failed("crash", error, f"node {node_id}: {error}"), "code": "AGENT_UNREACHABLE"})
 
 
-def _call(task: TaskOrder, separate: Sequence[bytes]) -> Outcome:
-    function, arguments = task.function, task.arguments
+def _call(task: TaskOrder, separate: Sequence[Blob]) -> Outcome:
+    function: Blob | None = task.function
+    arguments: Blob | None = task.arguments
     if function is None:
         function, *separate = separate
     if arguments is None:
@@ -103,14 +110,14 @@ def _call(task: TaskOrder, separate: Sequence[bytes]) -> Outcome:
         load = partial(load_function, task.digest, function)
         target, args, kwargs, _ = load_call(task.homes, arguments, separate, load)
     except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; every error is reported
-        return not_loadable(error), b""
+        return not_loadable(error), ()
     began = time.monotonic()
     try:
         value = target(*args, **kwargs)
     except KeyboardInterrupt:
         raise
     except SystemExit as error:
-        outcome: Outcome = failed("user", error, f"the task called sys.exit({error.code!r})"), b""
+        outcome: Outcome = failed("user", error, f"the task called sys.exit({error.code!r})"), ()
         took = time.monotonic() - began
     except BaseException as error:  # noqa: BLE001 - the user's exception is the answer
         outcome = user_error(error)
