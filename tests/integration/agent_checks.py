@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message
+from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message, Pieces
 from ray_multicluster_scheduler.scheduler.connection.gateway.agent import Agent, LeaseOver
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import actors as methods_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import calls as calls_module
@@ -190,8 +190,8 @@ async def a_message_that_cannot_be_handled_costs_the_connection_only() -> None:
 async def a_result_that_is_too_large_is_a_failure_with_a_sentence() -> None:
     results_module.MAX_VALUE_BYTES = 1000
     agent, wire = new_agent(), Wire()
-    value: Future[bytes] = Future()
-    value.set_result(b"x" * 2000)
+    value: Future[Pieces] = Future()
+    value.set_result([b"x" * 1000] * 2)
     agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})
     agent._results._read_back = lambda _: value
     serving = serve(agent, wire)

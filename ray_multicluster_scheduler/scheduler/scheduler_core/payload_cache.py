@@ -19,16 +19,25 @@ if TYPE_CHECKING:
 CACHE_BYTES = 64 * 2**20
 ENTRY_BYTES = 250
 """Approximate overhead of one cached payload, in addition to its bytes."""
-_SMALL_BYTES = 4096
+_SMALL_BYTES, _LARGE_BYTES = 4096, 2**20
 
 
 class PayloadCache:
-    """Payloads of an embedded control plane: each blob is held once, and counts its users. Thread-safe."""
+    """Payloads of an embedded control plane: each blob is held once, and counts its users. Thread-safe.
 
-    def __init__(self) -> None:
+    ``hashes_large``: large arguments are named by their digest, too, because a service checks it.
+    """
+
+    def __init__(self, *, hashes_large: bool = False) -> None:
+        self._hashes_large = hashes_large
         self._lock = threading.Lock()
         self._blobs: dict[str, tuple[bytes, int]] = {}
         self._attached: dict[str, tuple[str, ...]] = {}
+
+    def name_for(self, data: bytes, item_id: str) -> str:
+        """The name for arguments that are compared with no others: their digest, or the id of their item if they are
+        large, because hashing takes as long as sending."""
+        return digest_of(data) if self._hashes_large or len(data) <= _LARGE_BYTES else f"arguments-of-{item_id}"
 
     def put(self, data: bytes) -> str:
         """Add a user of this blob; returns its digest."""

@@ -11,6 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.app.client_api.submission.submission import Submission, new_control_plane_id
 from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
@@ -38,6 +39,20 @@ def test_a_task_and_its_payload() -> None:
     assert task.arguments_digest is not None
     args, kwargs = pickling.loads(payload_cache.get(task.arguments_digest))
     assert pickling.loads(payload_cache.get(task.function_digest))(*args, **kwargs) == 3
+
+
+@pytest.mark.parametrize("hashes_large", [False, True])
+def test_large_arguments_are_hashed_only_where_they_are_compared(hashes_large: bool) -> None:
+    payload_cache = PayloadCache(hashes_large=hashes_large)
+    submission = Submission(Settings(), payload_cache, FakeClock(77.0), "cp1", [])
+    large = b"x" * 2_000_000
+    (first, arguments), (second, _) = [submission.task(local_function(), (large, 1)) for _ in range(2)]
+    assert (first.arguments_digest == second.arguments_digest == digest_of(arguments.data)) is hashes_large
+    assert first.arguments_digest is not None
+    assert payload_cache.get(first.arguments_digest) == arguments.data
+    for option in ({"dedup": "content"}, {"idempotency_key": "k"}):
+        compared, _ = submission.task(local_function(), (large, 1), **option)
+        assert compared.arguments_digest == digest_of(arguments.data)
 
 
 def test_ids_are_different_and_say_whose_they_are() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.common.frames import Pieces
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import reporting as results_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord, Method
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reporting import (
@@ -39,7 +40,7 @@ class Line:
         return [one["id"] for kind, head in self.sent if kind == m.FINISHED for one in head["results"]]
 
 
-def nothing_to_read(record: CallRecord) -> Future[bytes]:
+def nothing_to_read(record: CallRecord) -> Future[Pieces]:
     raise AssertionError(f"{record.key} is not big")
 
 
@@ -95,9 +96,9 @@ async def test_slot_moves_are_sent_before_the_results(line: Line, results: Resul
 
 async def test_large_results_are_read_a_few_at_a_time(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results_module, "_READ_BYTES_AT_ONCE", 100)
-    being_read: dict[str, Future[bytes]] = {}
+    being_read: dict[str, Future[Pieces]] = {}
 
-    def read_back(record: CallRecord) -> Future[bytes]:
+    def read_back(record: CallRecord) -> Future[Pieces]:
         return being_read.setdefault(record.key[0], Future())
 
     def big(name: str) -> CallRecord:
@@ -110,7 +111,7 @@ async def test_large_results_are_read_a_few_at_a_time(line: Line, monkeypatch: p
     await asyncio.sleep(0)
     assert list(being_read) == ["a", "b"]
     for expected in (["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d"]):
-        being_read[expected[-1]].set_result(b"x" * 60)
+        being_read[expected[-1]].set_result([b"x" * 60])
         async with asyncio.timeout(60):
             while line.answered() != expected or len(being_read) < min(len(expected) + 2, 4):
                 await asyncio.sleep(0.001)

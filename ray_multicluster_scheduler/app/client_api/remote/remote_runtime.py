@@ -103,7 +103,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         """``runtime_env`` is the default for all submissions; an item's own takes precedence."""
         self.address, self.control_plane, self._runtime_env = address, control_plane, runtime_env
         self._credentials = credentials
-        self.clock, self.payload_cache, self.output = SystemClock(), PayloadCache(), RemoteOutput(self)
+        self.clock, self.payload_cache, self.output = SystemClock(), PayloadCache(hashes_large=True), RemoteOutput(self)
         self._lock = threading.Lock()
         self._live: dict[str, Item] = {}
         self._own: set[str] = set()

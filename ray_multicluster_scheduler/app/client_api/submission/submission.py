@@ -91,15 +91,17 @@ class Submission:
         """Describe a task with these arguments. Raises TaskSubmissionError for a value that cannot be pickled."""
         function = template.function
         arguments = prepare_arguments(args, kwargs, template.name, function.handles)
-        digest = digest_of(arguments.data)
+        task_id, data = self.new_id("task"), arguments.data
+        is_compared = template.joined or template.fields.get("idempotency_key") is not None
+        digest = digest_of(data) if is_compared else self._payload_cache.name_for(data, task_id)
         now = self._clock.now()
         task = TaskDescription(
-            id=self.new_id("task"),
+            id=task_id,
             preferred_cluster=template.preferred_cluster or ClusterContextManager.get(),
             runtime_env=runtime_env_for(arguments, template.runtime_env, function.modules),
             function_digest=function.digest,
             arguments_digest=digest,
-            arguments_bytes=len(arguments.data),
+            arguments_bytes=len(data),
             home_paths=find_in_arguments(args, kwargs, self._homes),
             submitted_at=now,
             start_after=None if template.start_after is None else start_time(template.start_after, now),
@@ -109,7 +111,7 @@ class Submission:
             task = replace(task, content_key=content_key(task, source_names(arguments)))
         # Last, since an error above would leave the payloads in the cache.
         self._payload_cache.hold(function.digest, function.data)
-        self._payload_cache.hold(digest, arguments.data)
+        self._payload_cache.hold(digest, data)
         return task, arguments
 
     def job(self, entrypoint: str, **options: Unpack[JobOptions]) -> TaskDescription:
