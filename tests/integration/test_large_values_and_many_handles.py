@@ -5,12 +5,18 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ray_multicluster_scheduler import UnifiedScheduler, get, put, remote, submit_task, wait
+from ray_multicluster_scheduler.local_fleet import LocalFleet
+from tests.support.mac_cluster import agents_of_mac, config_of_mac
 
 MEGABYTES_200 = 200 * 1024 * 1024
 pytestmark = pytest.mark.usefixtures("scheduler")
@@ -39,6 +45,38 @@ def test_200_megabytes_there_and_back(scheduler: UnifiedScheduler) -> None:
     while any(name in payload_cache._blobs for name in (given.digest, f"result-{result.id}")):
         assert time.monotonic() < deadline, "nobody needs them any more"
         time.sleep(0.02)
+
+
+def peak_growth(process: psutil.Process, work: Callable[[], object]) -> float:
+    """By how many bytes this work raises what the process needs at most. On Linux."""
+    folder = Path(f"/proc/{process.pid}")
+    (folder / "clear_refs").write_text("5")  # resets the peak to what it needs now
+    before = process.memory_info().rss
+    work()
+    peak = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(peak.split()[1]) * 1024 - before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
+def test_the_memory_that_a_large_value_needs(fleet: LocalFleet, tmp_path: Path) -> None:
+    size, slack = 100_000_000, 40_000_000
+    with UnifiedScheduler(config_of_mac(fleet, tmp_path)) as scheduler:
+        others = {process.pid for process in agents_of_mac(fleet)}
+        assert scheduler.submit_task(len, (b"x" * 3_000_000,)) == 3_000_000
+        (agent,) = [process for process in agents_of_mac(fleet) if process.pid not in others] or agents_of_mac(fleet)
+        here = psutil.Process()
+        value = b"x" * size
+
+        def give() -> None:
+            assert scheduler.submit_task(len, (value,)) == size
+
+        def take() -> None:
+            assert len(scheduler.submit_task(lambda: b"x" * size)) == size
+
+        assert peak_growth(here, give) < 1 * size + slack, "its pickle"
+        assert peak_growth(here, take) < 2 * size + slack, "its pickle and the value"
+        assert peak_growth(agent, give) < 2 * size + slack, "what arrived, and Ray's object"
+        assert peak_growth(agent, take) < 1 * size + slack, "Ray's object"
 
 
 class Colour(enum.Enum):

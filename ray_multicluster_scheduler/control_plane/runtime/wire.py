@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 INLINE_BYTES = 32 * 1024
 """Blobs up to this size are sent in the message that names them; others in requests of their own."""
 
-_RESULT = tuple(one.name for one in fields(CallResult) if one.name != "payload")
+_RESULT = tuple(one.name for one in fields(CallResult) if one.name not in ("payload", "digest"))
 _COMPLETE = tuple(one.name for one in fields(Complete))
 
 
@@ -74,7 +74,7 @@ def outcome_to_wire(outcome: Outcome) -> dict[str, Any]:
             if len(result.payload) <= INLINE_BYTES:
                 body["payload"] = b64encode(result.payload).decode("ascii")
             else:
-                body["digest"] = digest_of(result.payload)
+                body["digest"] = result.digest or digest_of(result.payload)
     return {
         "completion": {name: getattr(outcome.completion, name) for name in _COMPLETE},
         "result": body or None,

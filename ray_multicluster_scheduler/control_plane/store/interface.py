@@ -151,8 +151,11 @@ class Store(Protocol):
     def pin_blobs(self, digests: Iterable[str]) -> list[str]:
         """Protect blobs from deletion until the change that names them is written. Returns those that are missing."""
 
-    def put_blob(self, data: bytes, *, beyond_quota: bool = False, user: str | None = None) -> str:
-        """Store a blob durably for a later change, and record that ``user`` uploaded it. Returns its digest.
+    def put_blob(
+        self, data: bytes, *, beyond_quota: bool = False, user: str | None = None, digest: str | None = None
+    ) -> str:
+        """Store a blob durably for a later change, and record that ``user`` uploaded it. Returns its digest, which is
+        computed unless it is given.
 
         Small blobs may be written with the change instead. Raises as :meth:`reserve` does, and at once while there is
         a write problem.

@@ -321,12 +321,14 @@ class SqliteStore:
     def pin_blobs(self, digests: Iterable[str]) -> list[str]:
         return self._quota.pin(digests)
 
-    def put_blob(self, data: bytes, *, beyond_quota: bool = False, user: str | None = None) -> str:
+    def put_blob(
+        self, data: bytes, *, beyond_quota: bool = False, user: str | None = None, digest: str | None = None
+    ) -> str:
         if self.write_problem is not None:
             raise StoreFullError(
                 f"A payload cannot be written now. {self.write_problem}", next_step="submit it again later"
             )
-        digest = digest_of(data)
+        digest = digest or digest_of(data)
         putters = [] if user is None else [(digest, user)]
         self._quota.reserve({digest: len(data)}, beyond_quota=beyond_quota)
         if len(data) <= SMALL_BYTES:

@@ -59,7 +59,7 @@ _values_of_completion = attrgetter(*_COMPLETE)
 _MAX_CACHED = 2_000
 _json = json.JSONEncoder(separators=(",", ":")).encode
 _PARTS = ("job", "actor", "gang")
-_RESULT = tuple(one.name for one in fields(CallResult) if one.name != "payload")
+_RESULT = tuple(one.name for one in fields(CallResult) if one.name not in ("payload", "digest"))
 _VALUE = "value"
 """The key that marks an outcome with a value; the digest is removed when the value expires."""
 
@@ -242,7 +242,7 @@ def decode_decision(stored: StoredDecision) -> SchedulingDecision:
 def encode_outcome(result: CallResult) -> Outcome:
     """The outcome of an attempt, with the digest of its value instead of the value."""
     document = {name: value for name in _RESULT if (value := getattr(result, name)) not in (None, "")}
-    digest = None if result.payload is None else digest_of(result.payload)
+    digest = None if result.payload is None else result.digest or digest_of(result.payload)
     if digest is not None:
         document[_VALUE] = True
     return Outcome(result.task_id, result.attempt, _text({"v": _VERSION, **document}), digest)
@@ -253,7 +253,7 @@ def decode_result(stored: Outcome, payload: bytes | None) -> CallResult:
     values: dict[str, Any] = {name: value for name, value in json.loads(stored.document).items() if name in _RESULT}
     if "failure" in values:
         values["failure"] = FailureClass(values["failure"])
-    return CallResult(**values, payload=payload)
+    return CallResult(**values, payload=payload, digest=stored.digest)
 
 
 def had_value(stored: Outcome) -> bool:

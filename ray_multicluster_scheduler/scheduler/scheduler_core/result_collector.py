@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
@@ -154,7 +155,7 @@ class DurableResultCollector(ResultCollector):
         self._store, self._log, self._when_durable = store, log, when_durable
         self._stored_output = output
         self._output_timer: asyncio.TimerHandle | None = None
-        self._queue: deque[tuple[asyncio.Task[None] | None, Callable[[], object]]] = deque()
+        self._queue: deque[tuple[asyncio.Task[str | None] | None, Callable[[], object]]] = deque()
         self._closing = False
         self._undelivered: dict[str, Callable[[], object]] = {}
 
@@ -188,7 +189,7 @@ class DurableResultCollector(ResultCollector):
         if payload is not None and len(payload) > _SMALL_BYTES:
             task = asyncio.get_running_loop().create_task(self._write(cluster, result, payload))
             task.add_done_callback(lambda _: self._run_queue())
-            self._queue.append((task, lambda: self._finish(cluster, result)))
+            self._queue.append((task, lambda: self._finish(cluster, replace(result, digest=_digest_from(task)))))
         else:
             self._in_order(lambda: self._finish(cluster, result))
 
@@ -235,13 +236,12 @@ class DurableResultCollector(ResultCollector):
             self._queue.popleft()
             callback()
 
-    async def _write(self, cluster: str, result: CallResult, payload: bytes) -> None:
-        """Write a large value, with retries: its agent keeps it until it is acknowledged."""
+    async def _write(self, cluster: str, result: CallResult, payload: bytes) -> str | None:
+        """Write a large value, with retries: its agent keeps it until it is acknowledged. Returns its digest."""
         logged = False
         while True:
             try:
-                await asyncio.to_thread(self._store.put_blob, payload, beyond_quota=True)
-                return
+                return await asyncio.to_thread(self._store.put_blob, payload, beyond_quota=True)
             except StoreFullError as error:
                 if not logged:
                     extra = about_item(result.task_id, result.attempt, cluster, error.code)
@@ -251,4 +251,9 @@ class DurableResultCollector(ResultCollector):
             except StoreError as error:  # the store has failed, which also ends the control plane
                 extra = about_item(result.task_id, result.attempt, cluster, error.code)
                 _log.error("the value of %s cannot be written: %s", result.task_id, error, extra=extra)
-                return
+                return None
+
+
+def _digest_from(task: asyncio.Task[str | None]) -> str | None:
+    """What :meth:`_write` returned; None if it failed."""
+    return None if task.cancelled() or task.exception() is not None else task.result()

@@ -12,11 +12,16 @@ import pytest
 
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
+from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.scheduler_core import record_codec
 from ray_multicluster_scheduler.scheduler.scheduler_core import result_collector as module
 from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import StoredOutput
@@ -106,6 +111,19 @@ async def test_a_large_value_is_on_the_disk_before_it_is_reported(world: World) 
     result = world.collector.result("t")
     assert result is not None
     assert result.payload == LARGE
+
+
+async def test_a_large_value_is_hashed_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_again(data: bytes) -> str:
+        raise AssertionError("it was hashed when it was written")
+
+    for other in (record_codec, wire):
+        monkeypatch.setattr(other, "digest_of", not_again)
+    world.finish("t", LARGE)
+    await eventually(lambda: world.told)
+    result = world.collector.result("t")
+    done = Complete("t", TaskState.SUCCEEDED, 1, "a")
+    assert wire.named_payloads(wire.outcome_to_wire(Outcome(done, result))) == [digest_of(LARGE)]
 
 
 async def test_all_that_comes_after_a_large_value_waits_for_it(world: World) -> None:

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailbox
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
+from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import payload_response
 from ray_multicluster_scheduler.control_plane.admin_api.routes.items import item_summary
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
     blobs_of,
@@ -197,4 +198,4 @@ async def call_result(request: Request, call_id: str, client: str) -> Response:
     outcome = known.outcome if isinstance(known, CallItem) else None
     if outcome is None or outcome.result is None or outcome.result.payload is None:
         raise UnknownItemError(f"There is no answer to the call {call_id!r}.", task_id=call_id)
-    return Response(outcome.result.payload, media_type="application/octet-stream")
+    return payload_response(outcome.result.payload)

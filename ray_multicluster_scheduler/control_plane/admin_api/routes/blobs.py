@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.store.blob_files import PIECE_BYTES
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_completion
 
 router = APIRouter(prefix="/api/v1", tags=["blobs"])
@@ -29,6 +31,18 @@ async def large_blob(runtime: ServiceRuntime, digest: str) -> Response | None:
         return None
     size, pieces = found
     return StreamingResponse(pieces, media_type=BYTES, headers={"Content-Length": str(size)})
+
+
+def payload_response(payload: bytes) -> Response:
+    """Send it in pieces: a connection would copy the whole of a large one to wait for its reader."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(payload), PIECE_BYTES):
+            yield payload[start : start + PIECE_BYTES]
+
+    if len(payload) <= PIECE_BYTES:
+        return Response(payload, media_type=BYTES)
+    return StreamingResponse(pieces(), media_type=BYTES, headers={"Content-Length": str(len(payload))})
 
 
 async def large_value(runtime: ServiceRuntime, item_id: str) -> Response | None:
@@ -56,7 +70,7 @@ async def put(request: Request, digest: str) -> dict[str, Any]:
     if found != digest:
         raise ConfigurationError(f"The digest of the payload is {found}, not {digest}.", next_step="send it again")
     user = caller_of(request).user
-    await asyncio.to_thread(partial(runtime.store.put_blob, data, user=user))
+    await asyncio.to_thread(partial(runtime.store.put_blob, data, user=user, digest=digest))
     runtime.payload_ownership.note(user, [digest])
     return {"digest": digest, "bytes": len(data)}
 

@@ -30,7 +30,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 from ray_multicluster_scheduler.control_plane.admin_api.events import output_stream
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
-from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import BYTES, large_value, result_lost
+from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import large_value, payload_response, result_lost
 from ray_multicluster_scheduler.control_plane.admin_api.routes.item_actions import steerable_item
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import (
     check_key,
@@ -345,12 +345,12 @@ async def result(request: Request, item_id: str) -> Response:
         raise SchedulerError(f"{item_id} is not over: {item.state}.", task_id=item_id, next_step="wait for its end")
     stored = item.outcome.result
     if stored is not None and stored.kept is not None:
-        return Response(await runtime_of(request).kept_values.fetch(item.outcome), media_type=BYTES)
+        return payload_response(await runtime_of(request).kept_values.fetch(item.outcome))
     if stored is None or stored.payload is None:
         if stored is not None and stored.code == VALUE_FORGOTTEN:
             raise result_lost(item_id)
         return Response(status_code=204)
-    return Response(stored.payload, media_type=BYTES)
+    return payload_response(stored.payload)
 
 
 @router.get("/items/{item_id}/logs", tags=["items"], **described(Rule.SEE, docs.OUTPUT_TEXT))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.common.exception import StoreFullError
@@ -94,7 +95,8 @@ class StoredKeptValues(KeptValueFetcher):
         logged = False
         while True:
             try:
-                await asyncio.to_thread(self._service.store.put_blob, outcome.result.payload or b"", beyond_quota=True)
+                store, payload = self._service.store, outcome.result.payload or b""
+                digest = await asyncio.to_thread(store.put_blob, payload, beyond_quota=True)
                 break
             except StoreFullError as error:
                 if not logged:
@@ -103,7 +105,7 @@ class StoredKeptValues(KeptValueFetcher):
                     _log.warning("the value of %s cannot be written yet: %s", task_id, error, extra=extra)
                 logged = True
                 await asyncio.sleep(_RETRY_S)
-        self._log.add_outcome(encode_outcome(outcome.result))
+        self._log.add_outcome(encode_outcome(replace(outcome.result, digest=digest)))
         written = asyncio.Event()
         self._service.manager.when_durable(written.set)
         await written.wait()

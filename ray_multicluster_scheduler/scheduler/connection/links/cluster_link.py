@@ -157,6 +157,8 @@ class CallResult:
     member: int | None = None
     kept: int | None = None
     kept_by: str | None = None
+    digest: str | None = field(default=None, compare=False)
+    """Of the payload, if it is known: hashing a large one takes a while."""
 
 
 @dataclass(frozen=True, slots=True)
