@@ -189,12 +189,13 @@ class FrameReader:
             length, message_id, flags = _FRAME.unpack_from(self._buffer, position)
             if length > CHUNK_BYTES or flags > _LAST:
                 raise FrameError("the peer does not use this protocol")
-            if self._incoming_bytes + length > self.max_message:
-                raise FrameError(f"messages in progress are over the limit of {self.max_message} bytes")
             start, end = position + _FRAME.size, position + _FRAME.size + length
             is_whole = flags & _LAST and message_id not in self._incoming
-            if is_whole and len(self._buffer) < end:
-                break
+            is_over = self._incoming_bytes + length > self.max_message
+            if len(self._buffer) < end and (is_whole or is_over):
+                break  # a large message may follow the last of a handshake, whose limit ends then
+            if is_over:
+                raise FrameError(f"messages in progress are over the limit of {self.max_message} bytes")
             with memoryview(self._buffer) as buffer, buffer[start:end] as payload:
                 position = start + len(payload)
                 if is_whole:

@@ -54,7 +54,7 @@ class Wire:
     def feed(self, kind: str, head: dict[str, Any], blobs: Any = ()) -> None:
         frames = FrameWriter()
         frames.put(Message(kind, head, blobs))
-        self._receive(frames.take())
+        asyncio.get_running_loop().call_soon(self._receive, frames.take())
 
     def end(self) -> None:
         self._protocol.eof_received()

@@ -261,6 +261,15 @@ def test_after_the_handshake_large_messages_are_allowed() -> None:
     assert len(came.blobs[0]) == 2_000_000
 
 
+@pytest.mark.parametrize("size", [1000, 100_000, 2_000_000])
+def test_a_large_message_may_begin_together_with_the_last_of_the_handshake(size: int) -> None:
+    data, reader = wire(Message("welcome"), Message("x", {}, (b"y" * size,))), FrameReader(max_message=500)
+    (welcome,) = reader.feed(data[:900])
+    reader.allow_large_messages()
+    (came,) = reader.feed(data[900:])
+    assert (welcome.kind, came.kind, came.blobs) == ("welcome", "x", (b"y" * size,))
+
+
 def test_the_limit_counts_what_is_in_progress_only() -> None:
     reader = FrameReader(max_message=1000)
     for _ in range(10):

@@ -120,7 +120,7 @@ async def test_a_large_value_is_hashed_once(world: World, monkeypatch: pytest.Mo
     for other in (record_codec, wire):
         monkeypatch.setattr(other, "digest_of", not_again)
     world.finish("t", LARGE)
-    await eventually(lambda: world.told)
+    await eventually(lambda: world.reported)
     result = world.collector.result("t")
     done = Complete("t", TaskState.SUCCEEDED, 1, "a")
     assert wire.named_payloads(wire.outcome_to_wire(Outcome(done, result))) == [digest_of(LARGE)]
