@@ -38,7 +38,9 @@ class TestWhatReachesRay:
     def test_requirements_constrain_placement(self, scheduler: UnifiedScheduler, tmp_path: Path) -> None:
         """Eight tasks that each need a whole cluster never overlap on one, and both clusters are used."""
         # While the agent of one cluster starts, its tasks go to the other.
-        agents = [scheduler.submit_task_async(int, preferred_cluster=name, fallback="wait") for name in ("linux", "mac")]
+        agents = [
+            scheduler.submit_task_async(int, preferred_cluster=name, fallback="wait") for name in ("linux", "mac")
+        ]
         get(agents, timeout=120)
         # Also by what is remembered of the last seconds: another user may have been there.
         _until(lambda: all(row.feasible for row in scheduler.plan({"CPU": 2}).candidates))
