@@ -19,12 +19,13 @@ PORT = 8102
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m ray_multicluster_scheduler.serving",
-        description="Route inference requests to the instances of a model. Listens on 127.0.0.1 only; "
-        "for other machines use `rmcs up`, which has tokens and TLS.",
+        description="Route inference requests to the instances of a model. Listens on 127.0.0.1 only.",
     )
     parser.add_argument("--config", help="a YAML file with instances and settings")
     parser.add_argument("--port", type=int, default=PORT, help="0 takes a free one (default: %(default)s)")
     options = parser.parse_args(arguments)
+    if not 0 <= options.port <= 65535:
+        parser.error(f"--port is {options.port}: give a port between 0 and 65535")
     if options.config:
         try:
             read_config(options.config)

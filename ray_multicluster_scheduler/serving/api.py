@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -35,7 +36,6 @@ from ray_multicluster_scheduler.serving.config import apply_config, read_config
 from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler, TaskIdTakenError
 from ray_multicluster_scheduler.serving.router.passthrough import (
     DeadlineError,
-    InferenceRequestError,
     PassThrough,
     UpstreamError,
 )
@@ -46,7 +46,6 @@ MAX_BODY = 64 * 1024**2
 _REGISTER_WITHIN_S = 10.0
 _POLICY_VIOLATION = 1008
 _STATUS: tuple[tuple[type[SchedulerError], int], ...] = (
-    (InferenceRequestError, 400),
     (UnknownItemError, 404),
     (TaskIdTakenError, 409),
     (UpstreamError, 502),
@@ -359,8 +358,8 @@ class ServingApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-        elif scope["type"] == "http" and (foreign := _foreign_origin(scope)):
-            await _send_json(send, problem(403, "NOT_ALLOWED", f"A page of {foreign} may not use this scheduler."))
+        elif scope["type"] == "http" and (foreign := _foreign_name(scope)):
+            await _send_json(send, problem(403, "NOT_ALLOWED", f"{foreign} is no name or page of this machine."))
         elif scope["type"] == "http" and scope["method"] == "POST":
             await self._post(scope, receive, send)
         else:
@@ -384,7 +383,10 @@ class ServingApp:
         except ValidationError as error:
             await _send_json(send, problem(422, "CONFIGURATION", _first_problem(error.errors(include_url=False))))
         except SchedulerError as error:
-            await _send_json(send, _problem_of(error))
+            document = _problem_of(error)
+            if path.startswith("/v1/") and document["status"] == 422:  # as OpenAI's API answers
+                document = problem(400, error.code, str(error))
+            await _send_json(send, document)
         else:
             await _send(send, 200, b"application/json", answer.model_dump_json().encode())
 
@@ -412,13 +414,14 @@ async def start_scheduler(config: str | None) -> SwarmPilotScheduler:
     return scheduler
 
 
-def _foreign_origin(scope: Scope) -> str | None:
-    """The origin of a web page of another machine, which must not steer a scheduler that has no tokens."""
-    origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
-    if origin is None:
-        return None
-    host = origin.decode("latin-1").partition("://")[2].rsplit(":", 1)[0]
-    return None if host in {"localhost", "127.0.0.1", "[::1]"} else origin.decode("latin-1")
+def _foreign_name(scope: Scope) -> str | None:
+    """A Host or Origin other than this machine: a web page from elsewhere must not use a scheduler without tokens."""
+    for name, value in scope["headers"]:
+        if name in {b"host", b"origin"}:
+            text = str(value, "latin-1")
+            if re.sub(r":\d+$", "", text.rpartition("://")[2]) not in {"localhost", "127.0.0.1", "[::1]"}:
+                return text
+    return None
 
 
 async def _read(receive: Receive) -> bytes | None:

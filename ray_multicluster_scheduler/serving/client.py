@@ -176,7 +176,7 @@ class TaskInstanceClient:
             raise failed
         try:
             found = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise InstanceError(f"The instance {self.instance_id} answered {method} {path} with no JSON object.")

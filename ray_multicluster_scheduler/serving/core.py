@@ -412,6 +412,10 @@ class SwarmPilotScheduler:
             await asyncio.to_thread(self.close)
 
     async def _close_channels(self) -> None:
+        with self._lock:
+            waiting, live = self.task_tracker.waiting, len(self._router.tasks)
+        if live:
+            _log.warning("the scheduler ends with %d accepted tasks, of which %d wait; they are lost", live, waiting)
         for channel in list(self._channels.values()):
             await channel.close()
 
@@ -470,6 +474,11 @@ class SwarmPilotScheduler:
         if not instances:
             raise UnknownItemError(
                 f"No instance of the model {task.model} is registered.", next_step="use one of GET /v1/models"
+            )
+        if not any(one.openai for one in instances):
+            raise ConfigurationError(
+                f"The instances of {task.model} take no /v1 requests.",
+                next_step="use POST /queue/submit, or register an instance with kind: openai",
             )
         if not any(one.accepts and one.openai for one in instances):
             raise ServiceUnavailableError(

@@ -122,8 +122,14 @@ class InstanceChannel:
     async def _forward(self, task: Task, attempt: int) -> None:
         try:
             answer = await (self._call_openai(task) if self.kind is InstanceKind.OPENAI else self._submit(task))
+            if answer is not None and answer.task_id not in {None, task.id}:
+                raise InstanceError(f"The instance {self.client.instance_id} answered for the task {answer.task_id}.")
         except InstanceError as error:
             self._reports.forward_failed(task, attempt, error)
+        except Exception as error:  # noqa: BLE001 # whatever an answer causes, the task must not stay in its slot
+            _log.exception("forwarding task %s to %s failed", task.id, self.client.instance_id)
+            failed = InstanceError(f"Forwarding to {self.client.instance_id} failed: {type(error).__name__}: {error}.")
+            self._reports.forward_failed(task, attempt, failed)
         else:
             if answer is not None:
                 self._reports.answered(task, attempt, answer)

@@ -14,7 +14,11 @@ from typing import Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
-from ray_multicluster_scheduler.common.exception import InstanceError, QueueFullError, SchedulerError
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    InstanceError,
+    QueueFullError,
+)
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.serving.router.http_client import Headers, HttpError, HttpPool, Response
 from ray_multicluster_scheduler.serving.router.ledger import Task
@@ -159,16 +163,14 @@ class _ClientWatch:
 
 
 def describe_request(body: bytes) -> tuple[str, dict[str, float]]:
-    """The model of a request, and the features on which its time depends. Raises InferenceRequestError."""
+    """The model of a request, and the features on which its time depends. Raises ConfigurationError."""
     try:
         request = json.loads(body)
     except (ValueError, RecursionError):
         request = None
     model = request.get("model") if isinstance(request, dict) else None
     if not isinstance(model, str) or not model:
-        raise InferenceRequestError(
-            "The body is not a JSON object with a model.", next_step="name a model of /v1/models"
-        )
+        raise ConfigurationError("The body is not a JSON object with a model.", next_step="name a model of /v1/models")
     features = {"prompt_characters": float(_length(request))}
     limit = request.get("max_completion_tokens", request.get("max_tokens"))
     if isinstance(limit, (int, float)) and not isinstance(limit, bool):
@@ -190,10 +192,6 @@ def _length(request: Mapping[str, Any]) -> int:
     return found
 
 
-class InferenceRequestError(SchedulerError):
-    """A /v1 request names no model, or its headers are wrong."""
-
-
 class UpstreamError(InstanceError):
     """The chosen instance failed before it answered, and the request must not be sent twice."""
 
@@ -211,7 +209,7 @@ def _deadline(value: bytes | None) -> float | None:
         deadline = -1.0
     if not 0 <= deadline < 1e9:
         text = value[:50].decode("latin-1")
-        raise InferenceRequestError(f"{DEADLINE.decode()} is {text!r}.", next_step="give milliseconds")
+        raise ConfigurationError(f"{DEADLINE.decode()} is {text!r}.", next_step="give milliseconds")
     return deadline
 
 

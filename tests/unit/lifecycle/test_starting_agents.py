@@ -127,3 +127,19 @@ def test_what_waits_in_the_queue_gets_a_freed_slot_first() -> None:
     driver.succeed(running[0])
     assert driver.machine.record("queued").cluster == "a"
     assert recalled(driver) == []
+
+
+def test_decisions_name_no_agent_that_is_up() -> None:
+    """With a queue, so that nothing was taken back since the agent of b came up."""
+    driver, running = four_on_two()
+    for number in range(4, 8):
+        driver.submit(task(f"t{number}"))
+    driver.link_up("b", 2)
+    (waited, _) = [name for name in ("t0", "t1", "t2", "t3") if name not in running]
+    driver.accept(waited)
+    driver.start(waited)
+    driver.succeed(waited)
+    (placed,) = [one for one in ("t4", "t5", "t6", "t7") if driver.machine.record(one).cluster is not None]
+    decision = driver.machine.record(placed).decision
+    assert decision is not None
+    assert "starting" not in decision.sentence

@@ -183,6 +183,7 @@ def test_over_the_bound_clients_are_asked_to_retry(server: Server) -> None:
 def test_pages_of_other_machines_are_refused(server: Server) -> None:
     assert server.call("/health", headers={"origin": "http://evil.example"})[0] == 403
     assert server.call("/health", headers={"origin": "http://localhost:3000"})[0] == 200
+    assert server.call("/health", headers={"host": "evil.example"})[0] == 403
 
 
 def test_all_routes_are_in_the_openapi_document(server: Server) -> None:

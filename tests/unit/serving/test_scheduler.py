@@ -204,7 +204,16 @@ def answering(*answers: web.Response | None) -> Callable[[web.Request], Any]:
     return handle
 
 
-@pytest.mark.parametrize("bad", [web.Response(status=500, text="no"), web.Response(text="garbage"), None])
+BAD_ANSWERS = [
+    web.Response(status=500, text="no"),
+    web.Response(text="garbage"),
+    web.Response(text='{"result": ' + "[" * 100_000 + "]" * 100_000 + "}"),
+    web.json_response({"task_id": "another", "result": 1}),
+    None,
+]
+
+
+@pytest.mark.parametrize("bad", BAD_ANSWERS)
 def test_a_request_that_an_instance_cannot_answer_is_tried_again(
     scheduler: SwarmPilotScheduler, instance: Start, bad: web.Response | None
 ) -> None:

@@ -38,7 +38,7 @@ class StartingAgents:
         one starts. Empty if there is none of the latter, or for a job, which needs no agent."""
         if not self._names or task.kind == "job":
             return ()
-        starting = [view for view in opened if view.name in self._names]
+        starting = [view for view in opened if view.name in self._names and view.link != "up"]
         if not starting:
             return ()
         liked = max(self._machine.engine.preference(task, view) for view in starting)
