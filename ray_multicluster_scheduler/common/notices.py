@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from collections.abc import Sequence
@@ -89,6 +88,8 @@ class SilentClusterNotices:
         """An item reports the silence of its cluster; all items there do so at the same time."""
         key = cluster, at
         if key not in self._items:
+            import asyncio  # noqa: PLC0415 - commands that print notices start without it
+
             self._items[key] = set()
             asyncio.get_running_loop().call_later(_COLLECT_S, self._print, key, sentence)
         self._items[key].add(item_id)

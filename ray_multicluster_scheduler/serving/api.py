@@ -33,7 +33,8 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.serving import models
 from ray_multicluster_scheduler.serving.config import apply_config, read_config
-from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler, TaskIdTakenError
+from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler
+from ray_multicluster_scheduler.serving.errors import TaskIdTakenError, unknown_task
 from ray_multicluster_scheduler.serving.router.passthrough import (
     DeadlineError,
     PassThrough,
@@ -124,9 +125,7 @@ async def query(request: Request, task_id: str) -> models.TaskQueryResponse:
     """The state of a task, and its result once it has one."""
     info = _scheduler(request).task_tracker.get_task_info(task_id)
     if info is None:
-        raise UnknownItemError(
-            f"There is no task {task_id} here.", task_id=task_id, next_step="check the id; finished tasks expire"
-        )
+        raise unknown_task(task_id)
     return _task(info)
 
 

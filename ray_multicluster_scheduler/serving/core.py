@@ -15,16 +15,20 @@ from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
-    InferenceError,
     InstanceError,
-    QueueFullError,
     SchedulerError,
     ServiceUnavailableError,
-    TaskTimeoutError,
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.serving.client import LoopThread, TaskInstance, TaskInstanceClient
+from ray_multicluster_scheduler.serving.errors import (
+    TaskIdTakenError,
+    not_finished,
+    queue_full,
+    result_of,
+    unknown_task,
+)
 from ray_multicluster_scheduler.serving.models import (
     InstanceKind,
     InstanceSubmitResponse,
@@ -32,7 +36,6 @@ from ray_multicluster_scheduler.serving.models import (
     QueueInfoItem,
     SchedulerRequest,
     SchedulerResponse,
-    TaskStatus,
     TIRegisterRequest,
 )
 from ray_multicluster_scheduler.serving.predictor import LookupPredictor, Predictor, features_of
@@ -135,9 +138,9 @@ class SwarmPilotScheduler:
         finished: Future[TaskInfo] = Future()
         with self._watching(task_id, finished.set_result):
             try:
-                return _result_of(finished.result(timeout))
+                return result_of(finished.result(timeout))
             except TimeoutError:
-                raise _not_finished(task_id, timeout) from None
+                raise not_finished(task_id, timeout) from None
 
     async def wait_async(self, task_id: str, timeout: float | None = None) -> Any:
         """As :meth:`wait`, without blocking the event loop."""
@@ -151,9 +154,9 @@ class SwarmPilotScheduler:
         with self._watching(task_id, lambda info: loop.call_soon_threadsafe(set_result, info)):
             try:
                 async with asyncio.timeout(timeout):
-                    return _result_of(await finished)
+                    return result_of(await finished)
             except TimeoutError:
-                raise _not_finished(task_id, timeout) from None
+                raise not_finished(task_id, timeout) from None
 
     def handle_completion(
         self,
@@ -172,7 +175,7 @@ class SwarmPilotScheduler:
             task = self._router.tasks.get(task_id)
             if task is None:
                 if self.task_tracker.get_task_info(task_id) is None:
-                    raise _unknown(task_id)
+                    raise unknown_task(task_id)
                 return False
             reporter = self._ids.get(instance_id, instance_id) if instance_id is not None else None
             holder = task.instance.uuid if task.instance is not None and task.started is not None else None
@@ -190,7 +193,7 @@ class SwarmPilotScheduler:
         with self._lock:
             info = self.task_tracker.get_task_info(task_id)
             if info is None:
-                raise _unknown(task_id)
+                raise unknown_task(task_id)
             decision = info.decision
             return {
                 "task_id": task_id,
@@ -434,7 +437,7 @@ class SwarmPilotScheduler:
             self._check_open()
             self._check_available(task)
             if len(self._router.tasks) >= self.max_waiting:
-                raise _full(task, self.max_waiting)
+                raise queue_full(task.id, task.model, self.max_waiting)
             self._router.submit(task, task.arrived)
             self._carry_out()
 
@@ -548,7 +551,7 @@ class SwarmPilotScheduler:
 
     def _accept(self, task: Task, fingerprint: int, now: float) -> TaskInfo | SchedulerError:
         if self.task_tracker.waiting >= self.max_waiting:
-            return _full(task, self.max_waiting)
+            return queue_full(task.id, task.model, self.max_waiting)
         info = self.task_tracker.register_task(task.id, None, task.model)
         info.fingerprint = fingerprint
         self._router.submit(task, now)
@@ -661,7 +664,7 @@ class SwarmPilotScheduler:
     @contextmanager
     def _watching(self, task_id: str, callback: Callable[[TaskInfo], object]) -> Iterator[None]:
         if not self.task_tracker.on_finished(task_id, callback):
-            raise _unknown(task_id)
+            raise unknown_task(task_id)
         try:
             yield
         finally:
@@ -688,41 +691,6 @@ def _set_slot(slot: asyncio.Future[HttpPool], client: TaskInstanceClient) -> Non
         slot.set_result(client.pool)
 
 
-class TaskIdTakenError(ConfigurationError):
-    """The id of a task is that of another request."""
-
-
-TaskIdTakenError.code = ConfigurationError.code
-
-
 def _fingerprint(task: Task) -> int:
     """Equal for equal requests, within this process."""
     return hash((task.model, json.dumps([task.input, task.metadata], sort_keys=True, default=repr)))
-
-
-def _full(task: Task, limit: int) -> QueueFullError:
-    return QueueFullError(
-        f"{limit:,} requests wait already, so a request for {task.model} was refused.",
-        task_id=task.id,
-        next_step="submit it again later, or add instances",
-    )
-
-
-def _unknown(task_id: str) -> UnknownItemError:
-    return UnknownItemError(
-        f"There is no task {task_id} here.", task_id=task_id, next_step="check the id; finished tasks expire"
-    )
-
-
-def _not_finished(task_id: str, timeout: float | None) -> TaskTimeoutError:
-    return TaskTimeoutError(
-        f"Task {task_id} has not finished within {timeout:g} s; it goes on.",
-        task_id=task_id,
-        next_step="wait longer, or ask explain() what it waits for",
-    )
-
-
-def _result_of(info: TaskInfo) -> Any:
-    if info.task_status is TaskStatus.FAILED:
-        raise InferenceError(f"Task {info.task_id} of {info.model_name} failed: {info.error}", task_id=info.task_id)
-    return info.result

@@ -55,3 +55,9 @@ def rmcs(capsys: pytest.CaptureFixture[str]) -> Rmcs:
         return Done(code, shown.out, shown.err)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _only_settings_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No agent runs here, so none can outlive its test (tests/conftest.py); commands list the settings that are given."""
+    monkeypatch.delenv("RMCS_AGENT_LINGER_S")

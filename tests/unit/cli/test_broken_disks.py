@@ -132,9 +132,9 @@ def test_a_local_fleet_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "rmcs"))
     monkeypatch.setenv("RMCS_RAY_PYTHON", sys.executable)
     code, output = shell(f"ulimit -f 0; exec {RMCS} fleet up -n 1")
-    assert code == 1
-    assert output[1] == "rmcs: error: No folder for temporary files can be written; /tmp: File too large."
-    assert "TMPDIR" in output[2]
+    assert code == 2
+    assert output[0] == "rmcs: error: No folder for temporary files can be written; /tmp: File too large."
+    assert "TMPDIR" in output[1]
 
 
 def test_a_local_fleet_whose_home_is_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.error_pickling import dumps_error
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.common.task_errors import RayTaskError, dumps_error
+from ray_multicluster_scheduler.common.task_errors import RayTaskError
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
 from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, value_of
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult

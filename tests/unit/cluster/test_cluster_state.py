@@ -172,7 +172,7 @@ def test_the_state_of_nodes_is_current_only_while_the_cluster_answers() -> None:
     assert not state.nodes_are_current(26.0)
     state = linked()
     assert state.nodes_are_current(1000.0), "its link tells of every change"
-    state.declare_dead("", 1000.0)
+    state.mark_dead("", 1000.0)
     assert not state.nodes_are_current(1000.0)
     state = linked()
     state.link_down(1000.0)

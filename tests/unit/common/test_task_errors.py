@@ -16,8 +16,9 @@ import pytest
 import ray_multicluster_scheduler as ray
 from ray_multicluster_scheduler import exceptions
 from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.error_pickling import dumps_error
 from ray_multicluster_scheduler.common.exception import ConfigurationError, RemoteError, SchedulerError
-from ray_multicluster_scheduler.common.task_errors import RayTaskError, as_task_error, dumps_error
+from ray_multicluster_scheduler.common.task_errors import RayTaskError, as_task_error
 
 RAY_PYTHON = Path(__file__).resolve().parents[3] / ".venv-ray" / "bin" / "python"
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.error_pickling import dumps_error
 from ray_multicluster_scheduler.common.import_errors import note_import
-from ray_multicluster_scheduler.common.task_errors import dumps_error
 
 _MAX_TEXT = 20_000
 

@@ -93,7 +93,7 @@ class AgentAdmission:
         """Begin to admit agents. Returns the number of our port for them: 0, because there is none."""
         return 0
 
-    def expect(self, cluster: str, agent: str, link: AdmittingLink, token: str = "") -> tuple[str, str]:
+    def expect(self, cluster: str, agent: str, link: AdmittingLink, token: str | None = None) -> tuple[str, str]:
         """Expect a new agent, or one with this ``token``. Returns its one-time token, and the secret that it will
         get."""
         token, secret = token or new_token(), new_token()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.error_pickling import dumps_error
 from ray_multicluster_scheduler.common.frames import Blob
 from ray_multicluster_scheduler.common.home_paths import move_home_paths
 from ray_multicluster_scheduler.common.import_errors import explain_import, note_import
@@ -18,7 +19,6 @@ from ray_multicluster_scheduler.common.object_argument import (
     fill_in,
     references_to,
 )
-from ray_multicluster_scheduler.common.task_errors import dumps_error
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import Homes
 
 Outcome: TypeAlias = tuple[dict[str, Any], Sequence[Blob]]

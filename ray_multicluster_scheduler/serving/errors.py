@@ -1,0 +1,50 @@
+"""The errors of serving that have a sentence of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    InferenceError,
+    QueueFullError,
+    TaskTimeoutError,
+    UnknownItemError,
+)
+from ray_multicluster_scheduler.serving.models import TaskStatus
+from ray_multicluster_scheduler.serving.task_tracker import TaskInfo
+
+
+class TaskIdTakenError(ConfigurationError):
+    """The id of a task is that of another request."""
+
+
+TaskIdTakenError.code = ConfigurationError.code
+
+
+def queue_full(task_id: str, model: str, limit: int) -> QueueFullError:
+    return QueueFullError(
+        f"{limit:,} requests wait already, so a request for {model} was refused.",
+        task_id=task_id,
+        next_step="submit it again later, or add instances",
+    )
+
+
+def unknown_task(task_id: str) -> UnknownItemError:
+    return UnknownItemError(
+        f"There is no task {task_id} here.", task_id=task_id, next_step="check the id; finished tasks expire"
+    )
+
+
+def not_finished(task_id: str, timeout: float | None) -> TaskTimeoutError:
+    return TaskTimeoutError(
+        f"Task {task_id} has not finished within {timeout:g} s; it goes on.",
+        task_id=task_id,
+        next_step="wait longer, or ask explain() what it waits for",
+    )
+
+
+def result_of(info: TaskInfo) -> Any:
+    if info.task_status is TaskStatus.FAILED:
+        raise InferenceError(f"Task {info.task_id} of {info.model_name} failed: {info.error}", task_id=info.task_id)
+    return info.result
