@@ -59,5 +59,5 @@ def rmcs(capsys: pytest.CaptureFixture[str]) -> Rmcs:
 
 @pytest.fixture(autouse=True)
 def _only_settings_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No agent runs here, so none can outlive its test (tests/conftest.py); commands list the settings that are given."""
+    """Commands list the settings that are given; no agent runs here that could outlive its test (tests/conftest.py)."""
     monkeypatch.delenv("RMCS_AGENT_LINGER_S")
