@@ -161,7 +161,7 @@ async def test_what_waits_in_ray_can_be_recalled_and_never_runs(line: BareLink, 
     line.submit(*(task(f"t{n}", note, str(tmp_path / f"t{n}")) for n in (1, 2)))
     line.submit(task("big", note, str(tmp_path / "big"), b"x" * 1_000_000))
     line.make("a1", Noted, str(tmp_path / "a1"))
-    await eventually(lambda: len(line.heard.of("accepted")) >= 6, timeout=60)
+    await eventually(lambda: len(line.received.of("accepted")) >= 6, timeout=60)
     for name in ("t1", "big", "a1", "h1"):
         line.link.recall(name, 1)
     for name in ("t1", "big", "a1"):
