@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -546,11 +547,14 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
 
     def _end(self, task: Task, result: Any, error: str | None, execution_ms: float | None = None) -> None:
         """Make the outcome of a task visible, with a journal as soon as it is on disk."""
-        if self.journal is None:
-            self.task_tracker.mark_ended(task.id, result, error, execution_ms)
+        if error is None:
+            show = partial(self.task_tracker.mark_completed, task.id, result, execution_ms=execution_ms)
         else:
-            written = self.journal.finished(task, result, error, execution_ms)
-            self._call_after(written, self.task_tracker.mark_ended, task.id, result, error, execution_ms)
+            show = partial(self.task_tracker.mark_failed, task.id, error, execution_ms=execution_ms)
+        if self.journal is None:
+            show()
+        else:
+            self._call_after(self.journal.finished(task, result, error, execution_ms), show)
 
     def _finish(
         self, task: Task, result: Any, error: str | None, execution_ms: float | None, *, current: bool = True

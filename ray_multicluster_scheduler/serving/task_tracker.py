@@ -143,11 +143,6 @@ class TaskTracker:
         """The task failed. False if it is unknown, or finished before."""
         return self._finish(task_id, TaskStatus.FAILED, None, error, execution_ms)
 
-    def mark_ended(self, task_id: str, result: Any, error: str | None, execution_ms: float | None) -> bool:
-        """The task failed if there is an ``error``, else it has a result. False if it is unknown, or ended before."""
-        status = TaskStatus.COMPLETED if error is None else TaskStatus.FAILED
-        return self._finish(task_id, status, result, error, execution_ms)
-
     def remove(self, task_id: str) -> bool:
         """Forget a finished task. False if it is unknown or not finished."""
         with self._lock:

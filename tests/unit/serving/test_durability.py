@@ -22,6 +22,7 @@ from typing import Any
 
 import apsw
 import pytest
+import websockets.sync.client
 
 from ray_multicluster_scheduler.common.exception import InferenceError, SchedulerError, ServiceUnavailableError
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
@@ -99,7 +100,7 @@ class Process:
         if self._process.returncode is None:
             self.end()
 
-    def call(self, path: str, body: Any = None) -> tuple[int, Any]:
+    def call(self, path: str, body: Any = None, timeout: float = 60) -> tuple[int, Any]:
         content = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json"}
         try:
@@ -398,3 +399,34 @@ def test_a_broken_disk_refuses_submissions_and_reports(tmp_path: Path, instance:
             scheduler.schedule(request(2, "b"))
         disk.broken = False
         assert [task["task_id"] for task in stub.received] == ["a"]
+
+
+# ---- what else goes through a process with a journal
+
+
+def test_v1_requests_are_never_stored(tmp_path: Path, llm: Callable[..., Any]) -> None:
+    with Process(tmp_path / "state") as process:
+        process.ok("/ti/register", {"host": "127.0.0.1", "port": llm().port, "kind": "openai"})
+        body = {"model": "small-llm", "messages": [{"role": "user", "content": "secret word"}]}
+        assert process.ok("/v1/chat/completions", body)["choices"]
+        assert rows(tmp_path / "state") == []
+
+
+def test_a_batch_and_its_results_over_a_socket_survive(tmp_path: Path, instance: Start) -> None:
+    stub = instance(replicas=3)
+    with Process(tmp_path / "state") as process:
+        process.register(stub)
+        with websockets.sync.client.connect(f"{process.url.replace('http', 'ws')}/ws/result_submit") as connection:
+            connection.send(json.dumps({"type": "register", "instance_id": stub.address}))
+            connection.recv(PATIENCE_S)
+            tasks = [{"task_input": one, "task_id": f"t{one}"} for one in range(3)]
+            answer = process.ok("/queue/submit_batch", {"model_name": "ocr", "tasks": tasks})
+            assert {row["scheduled_ti"] for row in answer["results"]} == {process.register(stub)}
+            got = [json.loads(connection.recv(PATIENCE_S))["task_id"] for _ in range(3)]
+            results = [{"task_id": one, "result": {"n": one}} for one in got[:2]]
+            connection.send(json.dumps({"type": "batch", "messages": results}))
+            assert all(json.loads(connection.recv(PATIENCE_S))["success"] for _ in results)
+            process.end()
+    with Process(tmp_path / "state") as process:
+        assert [process.query(one)["result"] for one in got[:2]] == [{"n": one} for one in got[:2]]
+        assert process.result(got[2])["result"]["echo"] == int(got[2][1:])
