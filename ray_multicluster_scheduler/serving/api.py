@@ -1,7 +1,7 @@
 """The HTTP face of a serving scheduler: ``app`` for `uvicorn ray_multicluster_scheduler.serving.api:app`.
 
 ``ServingApp`` answers the frequent route, POST /queue/submit, itself; FastAPI answers the others.
-``RMCS_SERVING_CONFIG`` names the configuration of ``app``.
+``RMCS_SERVING_CONFIG`` names the configuration of ``app``, ``RMCS_SERVING_STATE`` the folder where its tasks are kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -35,6 +35,7 @@ from ray_multicluster_scheduler.serving import models
 from ray_multicluster_scheduler.serving.config import apply_config, read_config
 from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler
 from ray_multicluster_scheduler.serving.errors import TaskIdTakenError, unknown_task
+from ray_multicluster_scheduler.serving.journal import open_journal
 from ray_multicluster_scheduler.serving.router.passthrough import (
     DeadlineError,
     PassThrough,
@@ -43,6 +44,7 @@ from ray_multicluster_scheduler.serving.router.passthrough import (
 from ray_multicluster_scheduler.serving.task_tracker import TaskInfo
 
 CONFIG_VARIABLE = "RMCS_SERVING_CONFIG"
+STATE_VARIABLE = "RMCS_SERVING_STATE"
 MAX_BODY = 64 * 1024**2
 _REGISTER_WITHIN_S = 10.0
 _POLICY_VIOLATION = 1008
@@ -75,7 +77,9 @@ async def register(request: Request, body: models.TIRegisterRequest) -> models.T
 async def remove(request: Request, body: models.TIRemoveRequest) -> models.TIRemoveResponse:
     """Remove an instance. What waits there goes elsewhere; with ``drain`` what runs there finishes."""
     name = body.ti_uuid or f"{body.host}:{body.port}"
-    uuid = _scheduler(request).remove_instance(name, drain=body.drain)
+    scheduler = _scheduler(request)
+    uuid = scheduler.remove_instance(name, drain=body.drain)
+    await scheduler.durable()
     return models.TIRemoveResponse(message="removed", ti_uuid=uuid)
 
 
@@ -91,18 +95,21 @@ async def list_models(request: Request) -> models.ModelsResponse:
 @router.post("/queue/submit")
 async def submit(request: Request, body: models.QueueSubmitRequest) -> models.QueueSubmitResponse:
     """Submit a task. ``ServingApp`` answers this route itself; this function is its entry in the OpenAPI document."""
-    return submitted(_scheduler(request), body)
+    return await submitted(_scheduler(request), body)
 
 
 @router.post("/queue/submit_batch")
 async def submit_batch(request: Request, body: models.QueueBatchSubmitRequest) -> models.QueueBatchSubmitResponse:
     """Submit many tasks for one model in one pass; each may be refused for itself."""
     tasks = [(one.task_id, one.task_input, one.metadata) for one in body.tasks]
+    scheduler = _scheduler(request)
+    accepted = scheduler.submit(body.model_name, tasks)
+    await scheduler.durable()
     results = [
         models.BatchTaskResult(index=index, status="error", task_id=one.task_id, error=str(one))
         if isinstance(one, SchedulerError)
         else models.BatchTaskResult(index=index, status="success", task_id=one.task_id, scheduled_ti=one.ti_uuid or "")
-        for index, one in enumerate(_scheduler(request).submit(body.model_name, tasks))
+        for index, one in enumerate(accepted)
     ]
     failed = sum(one.status == "error" for one in results)
     return models.QueueBatchSubmitResponse(
@@ -144,14 +151,19 @@ async def all_tasks(request: Request, limit: int = 1000, after: int = 0) -> mode
 @router.post("/task/clear")
 async def clear(request: Request) -> models.ClearTasksResponse:
     """Forget all finished tasks."""
-    return models.ClearTasksResponse(cleared=_scheduler(request).task_tracker.clear())
+    scheduler = _scheduler(request)
+    cleared = scheduler.task_tracker.clear()
+    await scheduler.durable()
+    return models.ClearTasksResponse(cleared=cleared)
 
 
 @router.post("/notify/task_complete")
 @router.post("/result/submit")
 async def complete(request: Request, body: models.TaskCompletionNotification) -> models.ResultSubmitResponse:
     """An instance reports the end of a task. Repeats are harmless: the first report counts."""
-    first = _completed(_scheduler(request), body)
+    scheduler = _scheduler(request)
+    first = _completed(scheduler, body)
+    await scheduler.durable()
     return models.ResultSubmitResponse(message="received" if first else "was received before")
 
 
@@ -202,7 +214,10 @@ async def instance_socket(websocket: WebSocket) -> None:
     try:
         await send({"type": "registered", "instance_id": instance})
         while True:
-            for answer in _answers(scheduler, instance, await websocket.receive_text()):
+            answers = _answers(scheduler, instance, await websocket.receive_text())
+            if answers:
+                await scheduler.durable()
+            for answer in answers:
                 await send(answer)
     except (WebSocketDisconnect, KeyError):  # KeyError: a binary message has no text
         with suppress(RuntimeError):  # it is closed already
@@ -273,10 +288,12 @@ async def v1_models(request: Request) -> dict[str, Any]:
 # ---- helpers
 
 
-def submitted(scheduler: SwarmPilotScheduler, body: models.QueueSubmitRequest) -> models.QueueSubmitResponse:
+async def submitted(scheduler: SwarmPilotScheduler, body: models.QueueSubmitRequest) -> models.QueueSubmitResponse:
     (info,) = scheduler.submit(body.model_name, [(body.task_id, body.task_input, body.metadata)])
     if isinstance(info, SchedulerError):
         raise info
+    if scheduler.journal is not None:
+        await scheduler.durable()
     return models.QueueSubmitResponse(task_id=info.task_id, scheduled_ti=info.ti_uuid or "")
 
 
@@ -378,7 +395,7 @@ class ServingApp:
             if path != "/queue/submit":
                 await self.routes(scope, _replay(body, receive), send)
                 return
-            answer = submitted(scheduler, models.QueueSubmitRequest.model_validate_json(body))
+            answer = await submitted(scheduler, models.QueueSubmitRequest.model_validate_json(body))
         except ValidationError as error:
             await _send_json(send, problem(422, "CONFIGURATION", _first_problem(error.errors(include_url=False))))
         except SchedulerError as error:
@@ -391,23 +408,29 @@ class ServingApp:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        try:
+        with ExitStack() as resources:
+            try:
+                if self._owned:
+                    config, state = os.environ.get(CONFIG_VARIABLE), os.environ.get(STATE_VARIABLE)
+                    self.routes.state.scheduler = await start_scheduler(config, state, resources)
+            except SchedulerError as error:
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                return
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
             if self._owned:
-                self.routes.state.scheduler = await start_scheduler(os.environ.get(CONFIG_VARIABLE))
-        except SchedulerError as error:
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
-            return
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        if self._owned:
-            await self.routes.state.scheduler.close_async()
+                await self.routes.state.scheduler.close_async()
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def start_scheduler(config: str | None) -> SwarmPilotScheduler:
-    """A scheduler on the running loop, with the instances of a configuration file."""
+async def start_scheduler(config: str | None, state: str | None, resources: ExitStack) -> SwarmPilotScheduler:
+    """A scheduler on the running loop, with the instances of a configuration file and what a state folder keeps;
+    ``resources`` closes the folder."""
     content = read_config(config) if config else None
-    scheduler = SwarmPilotScheduler(loop=asyncio.get_running_loop())
+    journal = resources.enter_context(open_journal(state)) if state else None
+    scheduler = SwarmPilotScheduler(loop=asyncio.get_running_loop(), journal=journal)
+    if journal is not None:
+        await scheduler.restore()
     if content is not None:
         await apply_config(content, scheduler)
     return scheduler

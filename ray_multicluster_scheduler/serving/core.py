@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.common.exception import (
-    ConfigurationError,
     InstanceError,
     SchedulerError,
-    ServiceUnavailableError,
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.serving.client import LoopThread, TaskInstance, TaskInstanceClient
+from ray_multicluster_scheduler.serving.client import TaskInstance, TaskInstanceClient
 from ray_multicluster_scheduler.serving.errors import (
     TaskIdTakenError,
-    not_finished,
+    check_available,
     queue_full,
-    result_of,
     unknown_task,
 )
+from ray_multicluster_scheduler.serving.journal import TaskJournal, fingerprint_of
+from ray_multicluster_scheduler.serving.loop_owner import LoopOwner
 from ray_multicluster_scheduler.serving.models import (
     InstanceKind,
     InstanceSubmitResponse,
@@ -44,6 +40,7 @@ from ray_multicluster_scheduler.serving.router.http_client import HttpPool
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
 from ray_multicluster_scheduler.serving.router.router import Router
 from ray_multicluster_scheduler.serving.strategies import BaseStrategy, create_strategy
+from ray_multicluster_scheduler.serving.task_queries import TaskQueries
 from ray_multicluster_scheduler.serving.task_tracker import TaskInfo, TaskTracker
 
 T = TypeVar("T")
@@ -54,10 +51,12 @@ MAX_ATTEMPTS = 3
 _OPENAI_CONCURRENCY = 64
 
 
-class SwarmPilotScheduler:
+class SwarmPilotScheduler(LoopOwner, TaskQueries):
     """Chooses, charges, forwards and tracks. Every method may be called from any thread.
 
     In an asyncio server pass its ``loop``; otherwise a thread of this object does the I/O. ``close()`` ends it.
+    With a ``journal`` tasks and instances outlive the process: a task is forwarded only after it is on disk, and its
+    result is visible only after that is. Call :meth:`restore` first; the caller closes the journal's store last.
     """
 
     def __init__(
@@ -70,19 +69,21 @@ class SwarmPilotScheduler:
         task_timeout_s: float = 3600.0,
         tracker: TaskTracker | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        journal: TaskJournal | None = None,
     ) -> None:
+        super().__init__(loop)
         self.task_tracker = tracker or TaskTracker()
+        self.journal = journal
+        if journal is not None:
+            self.task_tracker.on_forgotten = journal.forgotten
         self.max_waiting = max_waiting
         self.predictor = Predictor(LookupPredictor(predictions) if predictions else None)
         self._router = Router(_strategy(strategy), self.predictor)
         self._health_interval_s = health_interval_s
-        self._lock = threading.RLock()
         self._channels: dict[str, InstanceChannel] = {}
         self._ids: dict[str, str] = {}
         """The UUID of each instance by "host:port"."""
         self.task_timeout_s = task_timeout_s
-        self._loop = loop
-        self._thread: LoopThread | None = None
         self._closed = False
 
     # ---- requests
@@ -90,23 +91,27 @@ class SwarmPilotScheduler:
     def schedule(self, request: SchedulerRequest) -> SchedulerResponse:
         """Choose an instance and charge the request to it; it is forwarded as soon as the instance has a free slot.
 
-        Returns at once. The same request again with the same ``task_id`` is the same task. Raises QueueFullError over
-        ``max_waiting``, TaskIdTakenError if the id is that of another request.
+        Returns at once, or with a journal as soon as the task is on disk. The same request again with the same
+        ``task_id`` is the same task. Raises QueueFullError over ``max_waiting``, TaskIdTakenError if the id is that of
+        another request.
         """
-        (info,) = self.submit(request.model_type, [(request.task_id, request.input_data, request.metadata)])
-        if isinstance(info, SchedulerError):
-            raise info
-        return SchedulerResponse(task_id=info.task_id, instance_id=info.ti_uuid, reason=info.reason)
+        info = self._submit_one(request)
+        if self.journal is not None:
+            self.run(self.durable())
+        return _response(info)
 
     def submit(
         self, model: str, requests: Iterable[tuple[str | None, Any, Mapping[str, Any]]]
     ) -> list[TaskInfo | SchedulerError]:
         """Schedule requests for one model in one pass; each is a task id (or None), the input and the metadata.
-        Returns for each its task, or why it was refused."""
+        Returns for each its task, or why it was refused. They are accepted when :meth:`durable` returns."""
         now = time.monotonic()
         results: list[TaskInfo | SchedulerError] = []
+        accepted: list[tuple[Task, TaskInfo]] = []
         with self._lock:
             self._check_open()
+            if self.journal is not None:
+                self.journal.check_writable()
             for task_id, data, metadata in requests:
                 task = Task(
                     id=task_id or uuid.uuid4().hex,
@@ -116,47 +121,32 @@ class SwarmPilotScheduler:
                     features=features_of(metadata),
                     arrived=now,
                 )
-                fingerprint = 0 if task_id is None else _fingerprint(task)
+                fingerprint = 0 if task_id is None else fingerprint_of(task)
                 known = self.task_tracker.get_task_info(task_id) if task_id is not None else None
                 if known is None:
-                    results.append(self._accept(task, fingerprint, now))
+                    results.append(self._accept(task, fingerprint, accepted))
                 elif known.fingerprint == fingerprint:  # a repeat
                     results.append(known)
                 else:
                     sentence = f"The task id {task_id} is taken by another request."
                     results.append(TaskIdTakenError(sentence, task_id=task_id, next_step="choose another id"))
-            self._carry_out()
+            if self.journal is None or not accepted:
+                self._place(accepted)
+            else:
+                self._call_after(self.journal.accepted(accepted), self._place, accepted)
         return results
 
     async def schedule_async(self, request: SchedulerRequest) -> SchedulerResponse:
-        """As :meth:`schedule`, which never blocks."""
-        return self.schedule(request)
+        """As :meth:`schedule`, without blocking the event loop."""
+        info = self._submit_one(request)
+        await self.durable()
+        return _response(info)
 
-    def wait(self, task_id: str, timeout: float | None = None) -> Any:
-        """Wait for the result and return it. Raises InferenceError if the task failed, TaskTimeoutError after
-        ``timeout`` seconds (the task goes on), UnknownItemError for an unknown id."""
-        finished: Future[TaskInfo] = Future()
-        with self._watching(task_id, finished.set_result):
-            try:
-                return result_of(finished.result(timeout))
-            except TimeoutError:
-                raise not_finished(task_id, timeout) from None
-
-    async def wait_async(self, task_id: str, timeout: float | None = None) -> Any:
-        """As :meth:`wait`, without blocking the event loop."""
-        loop = asyncio.get_running_loop()
-        finished: asyncio.Future[TaskInfo] = loop.create_future()
-
-        def set_result(info: TaskInfo) -> None:
-            if not finished.done():
-                finished.set_result(info)
-
-        with self._watching(task_id, lambda info: loop.call_soon_threadsafe(set_result, info)):
-            try:
-                async with asyncio.timeout(timeout):
-                    return result_of(await finished)
-            except TimeoutError:
-                raise not_finished(task_id, timeout) from None
+    async def durable(self) -> None:
+        """Wait until all that was accepted, reported or changed so far is on disk; without a journal not at all. Raises
+        StoreError if it cannot be written any more."""
+        if self.journal is not None:
+            await asyncio.wrap_future(self.journal.written)
 
     def handle_completion(
         self,
@@ -168,8 +158,8 @@ class SwarmPilotScheduler:
     ) -> bool:
         """An instance (its UUID or "host:port") reports the end of a task; ``execution_time`` is in milliseconds.
 
-        Returns whether this was the first report; repeats are harmless. Raises UnknownItemError for an unknown task,
-        InstanceError if that instance never had it.
+        Returns whether this was the first report; repeats are harmless. It is on disk when :meth:`durable` returns.
+        Raises UnknownItemError for an unknown task, InstanceError if that instance never had it.
         """
         with self._lock:
             task = self._router.tasks.get(task_id)
@@ -186,23 +176,6 @@ class SwarmPilotScheduler:
                 )
             self._finish(task, result, error, execution_time, current=reporter is None or reporter == holder)
             return True
-
-    def explain(self, task_id: str) -> dict[str, Any]:
-        """State and instance of a task, and why that one: each candidate with its expected wait, the task's own
-        predicted time there and its queue. Raises UnknownItemError."""
-        with self._lock:
-            info = self.task_tracker.get_task_info(task_id)
-            if info is None:
-                raise unknown_task(task_id)
-            decision = info.decision
-            return {
-                "task_id": task_id,
-                "model": info.model_name,
-                "state": str(info.task_status),
-                "instance": info.ti_uuid,
-                "reason": info.reason,
-                "decision": decision.to_dict() if decision is not None else None,
-            }
 
     # ---- instances
 
@@ -258,22 +231,14 @@ class SwarmPilotScheduler:
             known = self._ids.get(client.instance_id)
             if known is not None and not self._router.instances[known].draining:
                 return TaskInstance(known, self._channels[known].client)
-            instance = Instance(
-                uuid=str(uuid.uuid4()),
-                models=(model_name,) if model_name else (),
-                concurrency=concurrency or (_OPENAI_CONCURRENCY if kind is InstanceKind.OPENAI else 1),
-                weight=weight,
-                openai=kind is InstanceKind.OPENAI,
-                hardware={name: value for name, value in hardware.items() if value},
-                healthy=False,
-            )
-            self._router.add_instance(instance, time.monotonic())
-            self._ids[client.instance_id] = instance.uuid
-            channel = InstanceChannel(instance.uuid, client, kind, self, self._health_interval_s)
-            channel.model, channel.concurrency = model_name, concurrency
-            self._channels[instance.uuid] = channel
+            if self.journal is not None:
+                self.journal.check_writable()
+            channel = self._register(str(uuid.uuid4()), client, kind, model_name, concurrency, weight, hardware)
+            if self.journal is not None:
+                self.journal.save_instance(channel, self._router.instances[channel.uuid])
         await self._on_loop(channel.start())
-        return TaskInstance(instance.uuid, client)
+        await self.durable()
+        return TaskInstance(channel.uuid, client)
 
     def remove_instance(self, instance: str | TaskInstance, *, drain: bool = True) -> str:
         """Stop using an instance (by UUID or "host:port"); returns its UUID. Tasks that wait there go elsewhere.
@@ -287,6 +252,8 @@ class SwarmPilotScheduler:
             if found not in self._router.instances:
                 raise UnknownItemError(f"There is no instance {name}.", next_step="list them with queue_info()")
             running = self._router.drain(found, time.monotonic())
+            if self.journal is not None:
+                self.journal.save_instance(self._channels[found], self._router.instances[found])
             if not drain:
                 for task in running:
                     self._lose(task, f"the instance {self._channels[found].client.instance_id} was removed")
@@ -328,7 +295,7 @@ class SwarmPilotScheduler:
             if task is None or task.instance is None or task.instance.uuid != instance:
                 return
             if success:
-                task.acknowledged = True
+                self._acknowledged(task)
             else:
                 self.forward_failed(task, task.attempt, InstanceError(f"It refused the task: {message}."))
 
@@ -398,6 +365,24 @@ class SwarmPilotScheduler:
                 ],
             }
 
+    async def restore(self) -> None:
+        """Continue with the instances and tasks of the journal. Call it once, before all else. Raises StoreError."""
+        assert self.journal is not None
+        with self._lock:
+            for one, kept in self.journal.instances().items():
+                client, draining = TaskInstanceClient(kept.pop("url")), kept.pop("draining")
+                self._register(one, client, InstanceKind(kept.pop("kind")), **kept)
+                self._router.instances[one].draining = draining
+            for info, task in self.journal.tasks():
+                self.task_tracker.restore(info)
+                if task is not None:
+                    self._continue(task, self._router.instances.get(info.ti_uuid or ""))
+            for one in list(self._channels):
+                self._forget_if_empty(one)
+            self._carry_out()
+            channels = list(self._channels.values())
+        await asyncio.gather(*(self._on_loop(channel.start()) for channel in channels))
+
     def close(self) -> None:
         """End all connections; tasks that are not finished stay as they are. Idempotent."""
         self._closed = True
@@ -417,7 +402,7 @@ class SwarmPilotScheduler:
     async def _close_channels(self) -> None:
         with self._lock:
             waiting, live = self.task_tracker.waiting, len(self._router.tasks)
-        if live:
+        if live and self.journal is None:
             _log.warning("the scheduler ends with %d accepted tasks, of which %d wait; they are lost", live, waiting)
         for channel in list(self._channels.values()):
             await channel.close()
@@ -435,7 +420,7 @@ class SwarmPilotScheduler:
         model, ServiceUnavailableError without an instance that answers, QueueFullError over ``max_waiting``."""
         with self._lock:
             self._check_open()
-            self._check_available(task)
+            check_available(list(self._router.instances_of(task.model)), task.model)
             if len(self._router.tasks) >= self.max_waiting:
                 raise queue_full(task.id, task.model, self.max_waiting)
             self._router.submit(task, task.arrived)
@@ -469,25 +454,8 @@ class SwarmPilotScheduler:
             self._channels[instance.uuid].failed(problem, gone=gone)
             self._router.give_back(task, time.monotonic())
             self._forget_if_empty(instance.uuid)
-            self._check_available(task)
+            check_available(list(self._router.instances_of(task.model)), task.model)
             self._carry_out()
-
-    def _check_available(self, task: Task) -> None:
-        instances = list(self._router.instances_of(task.model))
-        if not instances:
-            raise UnknownItemError(
-                f"No instance of the model {task.model} is registered.", next_step="use one of GET /v1/models"
-            )
-        if not any(one.openai for one in instances):
-            raise ConfigurationError(
-                f"The instances of {task.model} take no /v1 requests.",
-                next_step="use POST /queue/submit, or register an instance with kind: openai",
-            )
-        if not any(one.accepts and one.openai for one in instances):
-            raise ServiceUnavailableError(
-                f"None of the {len(instances)} instances of {task.model} can take a /v1 request now.",
-                next_step="try again later; queue_info() shows the instances",
-            )
 
     # ---- reports of the channels, on the event loop
 
@@ -502,7 +470,7 @@ class SwarmPilotScheduler:
             elif answer.status == "error":
                 self.forward_failed(task, attempt, InstanceError(f"It refused the task: {answer.message}."))
             elif current:
-                task.acknowledged = True
+                self._acknowledged(task)
 
     def forward_failed(self, task: Task, attempt: int, error: InstanceError) -> None:
         """An instance did not take a task, or lost it."""
@@ -549,24 +517,52 @@ class SwarmPilotScheduler:
 
     # ---- inside, with the lock held
 
-    def _accept(self, task: Task, fingerprint: int, now: float) -> TaskInfo | SchedulerError:
+    def _submit_one(self, request: SchedulerRequest) -> TaskInfo:
+        (info,) = self.submit(request.model_type, [(request.task_id, request.input_data, request.metadata)])
+        if isinstance(info, SchedulerError):
+            raise info
+        return info
+
+    def _accept(self, task: Task, fingerprint: int, accepted: list[tuple[Task, TaskInfo]]) -> TaskInfo | SchedulerError:
         if self.task_tracker.waiting >= self.max_waiting:
             return queue_full(task.id, task.model, self.max_waiting)
         info = self.task_tracker.register_task(task.id, None, task.model)
         info.fingerprint = fingerprint
-        self._router.submit(task, now)
+        accepted.append((task, info))
         return info
+
+    def _place(self, accepted: list[tuple[Task, TaskInfo]]) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            now = time.monotonic()
+            for task, _ in accepted:
+                self._router.submit(task, now)
+            self._carry_out()
+
+    def _acknowledged(self, task: Task) -> None:
+        task.acknowledged = True
+        if self.journal is not None:
+            self.journal.moved(task)
+
+    def _end(self, task: Task, result: Any, error: str | None, execution_ms: float | None = None) -> None:
+        """Make the outcome of a task visible, with a journal as soon as it is on disk."""
+        if error is None:
+            show = partial(self.task_tracker.mark_completed, task.id, result, execution_ms=execution_ms)
+        else:
+            show = partial(self.task_tracker.mark_failed, task.id, error, execution_ms=execution_ms)
+        if self.journal is None:
+            show()
+        else:
+            self._call_after(self.journal.finished(task, result, error, execution_ms), show)
 
     def _finish(
         self, task: Task, result: Any, error: str | None, execution_ms: float | None, *, current: bool = True
     ) -> None:
         """End a task; ``current``: by the instance that holds it now, not by an earlier one."""
         instance = task.instance
+        self._end(task, result, error, execution_ms)
         self._router.finish(task, time.monotonic(), execution_ms, learn=current and error is None)
-        if error is None:
-            self.task_tracker.mark_completed(task.id, result, execution_ms=execution_ms)
-        else:
-            self.task_tracker.mark_failed(task.id, error, execution_ms=execution_ms)
         if instance is not None:
             if current:
                 self._channels[instance.uuid].ended()
@@ -579,13 +575,14 @@ class SwarmPilotScheduler:
             return
         instance = task.instance
         repeatable = not sent or bool(task.metadata.get("idempotent", not task.acknowledged))
-        if repeatable and (not sent or len(task.tried) + 1 < MAX_ATTEMPTS):
+        if repeatable and (not sent or task.attempt < MAX_ATTEMPTS):
             self._router.give_back(task, time.monotonic())
+            if self.journal is not None:
+                self.journal.moved(task)
         else:
-            tries = len(task.tried) + 1
-            why = f"it was tried {tries} times" if repeatable else "it may have run, and is not idempotent"
+            why = f"it was tried {task.attempt} times" if repeatable else "it may have run, and is not idempotent"
+            self._end(task, None, f"{problem.rstrip('.')}; {why}.")
             self._router.finish(task, time.monotonic(), learn=False)
-            self.task_tracker.mark_failed(task.id, f"{problem.rstrip('.')}; {why}.")
         if instance is not None:
             self._forget_if_empty(instance.uuid)
 
@@ -605,11 +602,20 @@ class SwarmPilotScheduler:
         for task in started:
             assert task.instance is not None
             channel = self._channels[task.instance.uuid]
-            if task.slot is None:
-                self.task_tracker.mark_scheduled(task.id)
-                self._call_soon(channel.forward, task, task.attempt)
+            if task.slot is not None:
+                self.call_soon(_set_slot, task.slot, channel.client)
+                continue
+            self.task_tracker.mark_scheduled(task.id)
+            if self.journal is None:
+                self.call_soon(channel.forward, task, task.attempt)
             else:
-                self._call_soon(_set_slot, task.slot, channel.client)
+                self._call_after(self.journal.moved(task), self._forward, channel, task, task.attempt)
+
+    def _forward(self, channel: InstanceChannel, task: Task, attempt: int) -> None:
+        """Forward a task whose instance is on disk, unless it has gone elsewhere meanwhile."""
+        with self._lock:
+            if self._router.tasks.get(task.id) is task and task.attempt == attempt and not self._closed:
+                channel.forward(task, attempt)
 
     def _record_place(self, task: Task) -> None:
         if task.instance is not None:
@@ -618,6 +624,42 @@ class SwarmPilotScheduler:
         known = list(self._router.instances_of(task.model))
         reason = f"none of the {len(known)} instances of {task.model} can take it now" if known else ""
         self.task_tracker.assign(task.id, None, reason or f"no instance of the model {task.model} is registered")
+
+    def _continue(self, task: Task, holder: Instance | None) -> None:
+        """Continue with a task of the journal; ``holder`` is the registered instance that had it."""
+        if task.acknowledged and holder is not None:
+            task.tried.pop()
+            self._router.resume(task, holder)
+        elif task.started is not None and not task.metadata.get("idempotent", not task.acknowledged):
+            self._end(task, None, "The scheduler was restarted; it may have run, and is not idempotent.")
+        else:
+            task.started, task.acknowledged = None, False
+            self._router.submit(task, time.monotonic())
+
+    def _register(
+        self,
+        uuid: str,
+        client: TaskInstanceClient,
+        kind: InstanceKind,
+        model_name: str | None,
+        concurrency: int | None,
+        weight: float,
+        hardware: Mapping[str, str | None],
+    ) -> InstanceChannel:
+        instance = Instance(
+            uuid=uuid,
+            models=(model_name,) if model_name else (),
+            concurrency=concurrency or (_OPENAI_CONCURRENCY if kind is InstanceKind.OPENAI else 1),
+            weight=weight,
+            openai=kind is InstanceKind.OPENAI,
+            hardware={name: value for name, value in hardware.items() if value},
+            healthy=False,
+        )
+        self._router.add_instance(instance, time.monotonic())
+        self._ids[client.instance_id] = uuid
+        channel = self._channels[uuid] = InstanceChannel(uuid, client, kind, self, self._health_interval_s)
+        channel.model, channel.concurrency = model_name, concurrency
+        return channel
 
     def _forget_if_empty(self, uuid: str) -> None:
         """Drop an instance that is being removed, and has no tasks left."""
@@ -628,54 +670,13 @@ class SwarmPilotScheduler:
         channel = self._channels.pop(uuid)
         if self._ids.get(channel.client.instance_id) == uuid:
             del self._ids[channel.client.instance_id]
-        self._call_soon(channel.end)
+        if self.journal is not None:
+            self.journal.forget_instance(uuid)
+        self.call_soon(channel.end)
 
     def _check_open(self) -> None:
         if self._closed:
             raise SchedulerError("This serving scheduler is closed.", next_step="create another one")
-
-    # ---- the event loop
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that does the I/O; without one of the caller's, a thread of its own."""
-        with self._lock:
-            if self._loop is None:
-                self._thread = LoopThread("rmcs-serving")
-                self._loop = self._thread.loop
-            return self._loop
-
-    def _call_soon(self, function: Callable[..., None], *arguments: Any) -> None:
-        if _running_loop() is self.loop:
-            function(*arguments)
-        else:
-            self.loop.call_soon_threadsafe(function, *arguments)
-
-    async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await on the scheduler's loop, from any loop."""
-        if asyncio.get_running_loop() is self.loop:
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the scheduler's loop, from a thread that has none, and return its result."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
-
-    @contextmanager
-    def _watching(self, task_id: str, callback: Callable[[TaskInfo], object]) -> Iterator[None]:
-        if not self.task_tracker.on_finished(task_id, callback):
-            raise unknown_task(task_id)
-        try:
-            yield
-        finally:
-            self.task_tracker.discard_callback(task_id, callback)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _strategy(strategy: str | BaseStrategy) -> BaseStrategy:
@@ -691,6 +692,5 @@ def _set_slot(slot: asyncio.Future[HttpPool], client: TaskInstanceClient) -> Non
         slot.set_result(client.pool)
 
 
-def _fingerprint(task: Task) -> int:
-    """Equal for equal requests, within this process."""
-    return hash((task.model, json.dumps([task.input, task.metadata], sort_keys=True, default=repr)))
+def _response(info: TaskInfo) -> SchedulerResponse:
+    return SchedulerResponse(task_id=info.task_id, instance_id=info.ti_uuid, reason=info.reason)

@@ -39,6 +39,8 @@ class TaskInfo:
     fingerprint: int = 0
     """Of the request, by which a repeated submission is recognised."""
     size: int = 0
+    owner: str = ""
+    """The user who submitted it; empty where callers are not told apart."""
 
 
 @dataclass(slots=True)
@@ -87,6 +89,8 @@ class TaskTracker:
         self._finished_bytes = 0
         self._counts: Counter[TaskStatus] = Counter()
         self._callbacks: dict[str, list[Callable[[TaskInfo], object]]] = {}
+        self.on_forgotten: Callable[[list[str]], object] | None = None
+        """Called with the ids of finished tasks that were pruned or removed; must not block, or call the tracker."""
         self._timings: dict[tuple[str, str], dict[str, Timing]] = {}
 
     # ---- transitions
@@ -101,6 +105,17 @@ class TaskTracker:
             self._counts[TaskStatus.QUEUED] += 1
             self._prune()
         return info
+
+    def restore(self, info: TaskInfo) -> None:
+        """Record a task of an earlier process; finished ones in the order in which they finished."""
+        with self._lock:
+            self._counts[info.task_status] += 1
+            if info.task_status.finished:
+                info.size = _TASK_OVERHEAD_BYTES + len(info.error or "") + _size_of(info.result)
+                self._finished[info.task_id] = info
+                self._finished_bytes += info.size
+            else:
+                self._live[info.task_id] = info
 
     def assign(self, task_id: str, ti_uuid: str | None, reason: str = "", decision: Any = None) -> None:
         """Record that a live task waits at an instance, or for any (None)."""
@@ -133,18 +148,16 @@ class TaskTracker:
         with self._lock:
             info = self._finished.pop(task_id, None)
             if info is not None:
-                self._forget(info)
+                self._forget([info])
             return info is not None
 
     def clear(self) -> int:
         """Forget all finished tasks; returns how many."""
         with self._lock:
-            cleared = len(self._finished)
-            for info in self._finished.values():
-                self._counts[info.task_status] -= 1
+            cleared = list(self._finished.values())
             self._finished.clear()
-            self._finished_bytes = 0
-            return cleared
+            self._forget(cleared)
+            return len(cleared)
 
     # ---- queries
 
@@ -261,11 +274,14 @@ class TaskTracker:
             ):
                 return
             del self._finished[oldest.task_id]
-            self._forget(oldest)
+            self._forget([oldest])
 
-    def _forget(self, info: TaskInfo) -> None:
-        self._counts[info.task_status] -= 1
-        self._finished_bytes -= info.size
+    def _forget(self, infos: list[TaskInfo]) -> None:
+        for info in infos:
+            self._counts[info.task_status] -= 1
+            self._finished_bytes -= info.size
+        if self.on_forgotten is not None:
+            self.on_forgotten([info.task_id for info in infos])
 
 
 def _size_of(result: Any) -> int:

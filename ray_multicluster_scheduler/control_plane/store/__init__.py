@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         OperationRecord,
         Outcome,
         OutputRecord,
+        ServingStatus,
+        ServingTask,
         Step,
         StorageUsage,
         StoredDecision,
@@ -38,7 +40,7 @@ else:
             "interface": "Store",
             "records": (
                 "Change EventRecord FleetState ItemPage ItemQuery ItemStatus LogEntry NewItem OperationRecord Outcome "
-                "OutputRecord Step StorageUsage StoredDecision StoredItem UnfinishedCount"
+                "OutputRecord ServingStatus ServingTask Step StorageUsage StoredDecision StoredItem UnfinishedCount"
             ),
             "sqlite_store": "SqliteStore",
         },
@@ -56,6 +58,8 @@ __all__ = [
     "OperationRecord",
     "Outcome",
     "OutputRecord",
+    "ServingStatus",
+    "ServingTask",
     "SqliteStore",
     "Step",
     "StorageUsage",

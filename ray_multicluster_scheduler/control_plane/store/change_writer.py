@@ -77,6 +77,10 @@ class ChangeWriter:
                 connection.executemany(sql[name], rows[kind])
             connection.executemany(sql["outcome"], [(*one[1:], epoch, one.item_id) for one in change.outcomes])
             connection.executemany(sql["output"], [(*one[1:], epoch, one.item_id) for one in change.output])
+            connection.executemany(sql["delete_serving_task"], [(one,) for one in change.forgotten_serving])
+            connection.executemany(sql["serving_task"], [(*one, epoch) for one in change.new_serving])
+            statuses = [(epoch, *one) for one in change.serving_statuses.values()]
+            connection.executemany(sql["serving_status"], statuses)
             if change.fleet is not None:
                 self._write_fleet(change.fleet)
             for key, value in change.settings.items():

@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     ItemPage,
     ItemQuery,
     Outcome,
+    ServingTask,
     Step,
     StorageUsage,
     StoredDecision,
@@ -114,6 +115,9 @@ class Store(Protocol):
 
     def settings(self, prefix: str) -> dict[str, bytes]:
         """The control plane's own settings with this key prefix."""
+
+    def serving_tasks(self) -> Iterator[ServingTask]:
+        """All tasks of model serving, in the order of submission."""
 
     @property
     def next_fence(self) -> int:

@@ -107,6 +107,31 @@ class OutputRecord(NamedTuple):
     digest: str
 
 
+class ServingTask(NamedTuple):
+    """A task of model serving. ``document`` is its request, and once it has ended its outcome; ``at`` is the time of
+    its ``state``; ``instances`` are those to which it was forwarded, the last one last, separated by commas."""
+
+    id: str
+    model: str
+    owner: str
+    submitted_at: float
+    fingerprint: int
+    state: str
+    at: float
+    instances: str
+    document: bytes
+
+
+class ServingStatus(NamedTuple):
+    """A new state of a serving task; without a ``document`` the stored one stays."""
+
+    state: str
+    at: float
+    instances: str
+    document: bytes | None
+    id: str
+
+
 @dataclass(frozen=True, slots=True)
 class FleetState:
     """Operators' decisions about clusters and owners (cordon, pause, limits), by name. Replaces the previous one."""
@@ -127,7 +152,8 @@ class StorageUsage:
 class Change:
     """One atomic write. ``blobs`` are small blobs by digest; ``putters`` pairs a digest with the user who uploaded it.
 
-    ``settings`` are the control plane's own keys; None removes one. ``next_fence`` only grows.
+    ``settings`` are the control plane's own keys; None removes one. ``next_fence`` only grows. ``forgotten_serving``
+    are ids of serving tasks, which are deleted before new ones are added.
     """
 
     new: list[NewItem] = field(default_factory=list)
@@ -138,6 +164,9 @@ class Change:
     blobs: dict[str, bytes] = field(default_factory=dict)
     putters: list[tuple[str, str]] = field(default_factory=list)
     settings: dict[str, bytes | None] = field(default_factory=dict)
+    new_serving: list[ServingTask] = field(default_factory=list)
+    serving_statuses: dict[str, ServingStatus] = field(default_factory=dict)
+    forgotten_serving: list[str] = field(default_factory=list)
     fleet: FleetState | None = None
     next_fence: int = 0
 
@@ -154,6 +183,9 @@ class Change:
         self.blobs.update(later.blobs)
         self.putters += later.putters
         self.settings.update(later.settings)
+        self.new_serving += later.new_serving
+        self.serving_statuses.update(later.serving_statuses)
+        self.forgotten_serving += later.forgotten_serving
         self.fleet = later.fleet or self.fleet
         self.next_fence = max(self.next_fence, later.next_fence)
 
@@ -161,6 +193,7 @@ class Change:
         """About how many rows it writes."""
         rows = len(self.new) + len(self.statuses) + len(self.entries) + len(self.outcomes)
         rows += len(self.output) + len(self.blobs) + len(self.putters) + len(self.settings)
+        rows += len(self.new_serving) + len(self.serving_statuses) + len(self.forgotten_serving)
         return rows + (self.fleet is not None)
 
 

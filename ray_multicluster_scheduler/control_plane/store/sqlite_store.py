@@ -42,6 +42,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     NewItem,
     OperationRecord,
     Outcome,
+    ServingTask,
     Step,
     StorageUsage,
     StoredDecision,
@@ -238,6 +239,12 @@ class SqliteStore:
 
     def settings(self, prefix: str) -> dict[str, bytes]:
         return dict(self._readers.rows("settings", values={"prefix": prefix}))
+
+    def serving_tasks(self) -> Iterator[ServingTask]:
+        last = 0
+        while rows := self._readers.rows("serving_tasks", values=(last, _READ_BATCH)):
+            yield from (ServingTask(*row[1:]) for row in rows)
+            last = rows[-1][0]
 
     @property
     def next_fence(self) -> int:

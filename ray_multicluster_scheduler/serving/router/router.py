@@ -142,6 +142,18 @@ class Router:
         self.tasks[task.id] = task
         self._place(task, now)
 
+    def resume(self, task: Task, instance: Instance) -> None:
+        """Charge a task to the instance that has had it since ``task.started``, before this process."""
+        started = task.started
+        assert started is not None
+        self.tasks[task.id] = task
+        task.prediction = self._predict(instance, task)
+        if task.prediction is None:
+            self._unpredicted.setdefault(task.model, {})[task.id] = task
+        instance.charge(task)
+        instance.start(task, started)
+        task.acknowledged = True
+
     def start_ready(self, now: float) -> list[Task]:
         """Move tasks into free slots; the caller forwards each to ``task.instance``."""
         started = []

@@ -21,6 +21,8 @@ from ray_multicluster_scheduler.control_plane.store import (
     OperationRecord,
     Outcome,
     OutputRecord,
+    ServingStatus,
+    ServingTask,
     Step,
     Store,
     StoredDecision,
@@ -126,6 +128,28 @@ class StoreContract:
         store.write(Change(settings={"a": None, "b": b"4", "c": None})).result()
         assert store.settings("") == {"b": b"4", "%": b"3"}
         assert store.settings("%") == {"%": b"3"}
+
+    def test_serving_tasks_are_updated_and_forgotten(self, open_store: Open) -> None:
+        store = open_store()
+        tasks = [ServingTask(f"s{one}", "ocr", "ann", 1.0, -(2**62), "queued", 1.0, "", b"in") for one in range(3)]
+        store.write(Change(new_serving=tasks[:1]))
+        store.write(Change(new_serving=tasks[1:]))
+        store.write(Change(serving_statuses={"s1": ServingStatus("scheduled", 2.0, "i1", None, "s1")}))
+        store.write(Change(serving_statuses={"s1": ServingStatus("completed", 3.0, "i1", b"out", "s1")}))
+        store.write(Change(serving_statuses={"s2": ServingStatus("scheduled", 2.0, "i2", None, "s2")}))
+        store.write(Change(serving_statuses={"none": ServingStatus("failed", 2.0, "", None, "none")})).result()
+        store.close()
+        store = open_store()
+        assert list(store.serving_tasks()) == [
+            tasks[0],
+            tasks[1]._replace(state="completed", at=3.0, instances="i1", document=b"out"),
+            tasks[2]._replace(state="scheduled", at=2.0, instances="i2"),
+        ]
+        again = tasks[1]._replace(document=b"another")
+        change = Change(forgotten_serving=["s0", "s1"])
+        change.add(Change(new_serving=[again]))  # as when both are written in one group
+        store.write(change).result()
+        assert [(one.id, one.document) for one in store.serving_tasks()] == [("s2", b"in"), ("s1", b"another")]
 
     def test_output_is_kept_in_pieces_until_it_is_stripped_or_its_item_expires(self, open_store: Open) -> None:
         store = open_store()

@@ -188,3 +188,10 @@ SELECT digest
  WHERE NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.digest = blobs.digest)
    AND NOT EXISTS (SELECT 1 FROM outcomes WHERE outcomes.digest = blobs.digest)
    AND NOT EXISTS (SELECT 1 FROM outputs WHERE outputs.digest = blobs.digest)
+
+-- name: serving_tasks
+SELECT number, id, model, owner, submitted_at, fingerprint, state, at, instances, document
+  FROM serving_tasks
+ WHERE number > ?
+ ORDER BY number
+ LIMIT ?

@@ -57,3 +57,15 @@ INSERT OR REPLACE INTO settings (key, value, epoch) VALUES (?, ?, ?)
 
 -- name: delete_setting
 DELETE FROM settings WHERE key = ?
+
+-- name: delete_serving_task
+DELETE FROM serving_tasks WHERE id = ?
+
+-- name: serving_task
+INSERT INTO serving_tasks (id, model, owner, submitted_at, fingerprint, state, at, instances, document, epoch)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: serving_status
+UPDATE serving_tasks
+   SET epoch = ?, state = ?, at = ?, instances = ?, document = coalesce(?, document)
+ WHERE id = ?
