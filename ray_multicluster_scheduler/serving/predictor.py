@@ -465,6 +465,7 @@ class Predictor:
         """Record the actual time of a request, and the prediction on which it was placed."""
         if not 0 <= actual_ms <= MAX_VALUE:
             return
+        actual_ms = max(actual_ms, 1e-3)  # charges are whole microseconds, and none may be zero
         if self.table is not None:
             listed = self.table.predict(model, {**metadata, **hardware})
             if listed is not None:

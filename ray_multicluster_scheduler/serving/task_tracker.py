@@ -16,6 +16,8 @@ from ray_multicluster_scheduler.serving.models import TaskStatus
 _TASK_OVERHEAD_BYTES = 600
 """Memory of a record without its result and error."""
 _RECENT_TIMES = 512
+_MAX_TIMINGS = 1_000
+"""Pairs of model and instance; the oldest ones are forgotten, since instances come and go."""
 
 
 @dataclass(slots=True)
@@ -190,6 +192,14 @@ class TaskTracker:
             if not waiting:
                 self._callbacks.pop(task_id, None)
 
+    def end_callbacks(self) -> None:
+        """Call back for all tasks that are not finished: nobody will finish them any more."""
+        with self._lock:
+            waiting = [(self._live[task_id], one) for task_id, some in self._callbacks.items() for one in some]
+            self._callbacks.clear()
+        for info, callback in waiting:
+            callback(info)
+
     def record_times(self, model: str, instance: str, total: float, execution: float) -> None:
         """Add the times (ms) of a request that is no task."""
         with self._lock:
@@ -246,6 +256,8 @@ class TaskTracker:
     def _add_times(self, model: str, instance: str, total: float, execution: float) -> None:
         timings = self._timings.get((model, instance))
         if timings is None:
+            if len(self._timings) >= _MAX_TIMINGS:
+                del self._timings[next(iter(self._timings))]
             timings = self._timings[model, instance] = {name: Timing() for name in ("total", "execution", "overhead")}
         for name, value in (("total", total), ("execution", execution), ("overhead", total - execution)):
             timings[name].add(value)
