@@ -268,13 +268,6 @@ def _acknowledgement(scheduler: SwarmPilotScheduler, instance: str, message: Map
 # ---- pass-through
 
 
-@router.post("/v1/{route:path}")
-async def pass_through(route: str) -> Any:
-    """Any route of OpenAI's API whose body has a `model`: passed to an instance of that model as it is, and its answer
-    back, also as a stream. ``ServingApp`` answers it itself; this function is its entry in the OpenAPI document."""
-    raise HTTPException(HTTPStatus.NOT_IMPLEMENTED, f"/v1/{route} is not passed through here.")
-
-
 @router.get("/v1/models")
 async def v1_models(request: Request) -> dict[str, Any]:
     """The models, in the shape of OpenAI's API. All other /v1 routes are passed to an instance as they are."""
@@ -386,8 +379,7 @@ class ServingApp:
         """Read the body within its limit; answer POST /queue/submit, and pass others on."""
         body = await _read(receive)
         if body is None:
-            document = problem(413, "TOO_LARGE", f"The body has more than {MAX_BODY:,} bytes.")
-            await _send_json(send, document, (b"connection", b"close"))
+            await _send_json(send, problem(413, "TOO_LARGE", f"The body has more than {MAX_BODY:,} bytes."))
             return
         path, scheduler = scope["path"], self.routes.state.scheduler
         try:
@@ -468,8 +460,8 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def _send_json(send: Send, document: Mapping[str, Any], *headers: tuple[bytes, bytes]) -> None:
-    extra = [*headers, *((name.encode(), value.encode()) for name, value in _problem_headers(document).items())]
+async def _send_json(send: Send, document: Mapping[str, Any]) -> None:
+    extra = [(name.encode(), value.encode()) for name, value in _problem_headers(document).items()]
     await _send(send, document["status"], b"application/problem+json", json.dumps(document).encode(), *extra)
 
 
