@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import uvicorn
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.logging import configure
 from ray_multicluster_scheduler.serving.api import CONFIG_VARIABLE, app
 from ray_multicluster_scheduler.serving.config import read_config
 
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sentence = f"127.0.0.1:{options.port} cannot be used: {os.strerror(error.errno or 0)}."
         print(f"{sentence} What to do: stop what listens there, or give another --port", file=sys.stderr)
         return 2
+    configure()
     settings = uvicorn.Config(app, port=options.port, access_log=False, timeout_graceful_shutdown=_CLOSE_PATIENCE_S)
     try:
         uvicorn.Server(settings).run()
