@@ -408,7 +408,7 @@ class SwarmPilotScheduler:
                         running=len(instance.running),
                         healthy=instance.accepts,
                     )
-                    for name in instance.models
+                    for name in instance.models or ("",)  # not known before its first answer
                     if model in {None, name}
                 ]
             return rows

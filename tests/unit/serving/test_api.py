@@ -74,6 +74,14 @@ def test_an_instance_that_does_not_answer_is_registered_and_says_so(server: Serv
     ]
 
 
+def test_an_instance_whose_model_is_not_known_yet_is_listed(server: Server) -> None:
+    uuid = server.ok("/ti/register", {"host": "127.0.0.1", "port": 1})["ti_uuid"]
+    (queue,) = server.ok("/queue/info")["queues"]
+    assert (queue["ti_uuid"], queue["model_name"], queue["healthy"]) == (uuid, "", False)
+    assert server.ok("/health")["instances"] == 1
+    assert server.ok("/models")["models"] == []
+
+
 def test_a_batch_is_accepted_task_by_task(server: Server, instance: Start) -> None:
     register(server, instance())
     tasks = [{"task_input": 1, "task_id": "a"}, {"task_input": 2, "task_id": "a"}, {"task_input": 3}]
