@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Request, WebSocket
+from fastapi import APIRouter, FastAPI, Query, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
@@ -76,7 +76,7 @@ async def register(request: Request, body: models.TIRegisterRequest) -> models.T
 @router.post("/ti/remove")
 async def remove(request: Request, body: models.TIRemoveRequest) -> models.TIRemoveResponse:
     """Remove an instance. What waits there goes elsewhere; with ``drain`` what runs there finishes."""
-    name = body.ti_uuid or f"{body.host}:{body.port}"
+    name = body.ti_uuid or models.address_of(body.host, body.port)
     scheduler = _scheduler(request)
     uuid = scheduler.remove_instance(name, drain=body.drain)
     await scheduler.durable()
@@ -137,10 +137,14 @@ async def query(request: Request, task_id: str) -> models.TaskQueryResponse:
 
 
 @router.get("/task/all_tasks")
-async def all_tasks(request: Request, limit: int = 1000, after: int = 0) -> models.AllTasksResponse:
+async def all_tasks(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+) -> models.AllTasksResponse:
     """All tasks in pages: the finished ones in the order in which they finished, then the others."""
     tracker = _scheduler(request).task_tracker
-    total, limit, after = sum(tracker.counts().values()), max(1, min(limit, 10_000)), max(0, after)
+    total = sum(tracker.counts().values())
     return models.AllTasksResponse(
         total_tasks=total,
         tasks=[_task(info) for info in tracker.list_tasks(limit, after)],
@@ -202,7 +206,9 @@ async def instance_socket(websocket: WebSocket) -> None:
     except TimeoutError:
         await websocket.close(_POLICY_VIOLATION, "no registration within 10 s")
         return
-    except WebSocketDisconnect:
+    except (WebSocketDisconnect, KeyError):  # KeyError: a binary message has no text
+        with suppress(RuntimeError):  # it is closed already
+            await websocket.close(_POLICY_VIOLATION)
         return
     if instance is None:
         return
@@ -232,8 +238,8 @@ async def _registered(websocket: WebSocket, scheduler: SwarmPilotScheduler) -> s
     given = first.get("instance_id") if first.get("type") == "register" else None
     instance = scheduler.instance_uuid(given) if isinstance(given, str) else None
     if instance is None:
-        sentence = "not a registration" if given is None else f"no instance {given} is registered"
-        await websocket.close(_POLICY_VIOLATION, sentence[:120])
+        sentence = "not a registration" if given is None else f"no instance {ascii(given)[:80]} is registered"
+        await websocket.close(_POLICY_VIOLATION, sentence)
     return instance
 
 
@@ -355,7 +361,8 @@ async def _answer_error(_: Request, error: Exception) -> JSONResponse:
         document = problem(422, "CONFIGURATION", _first_problem(error.errors()))
     else:
         assert isinstance(error, HTTPException)
-        document = problem(error.status_code, HTTPStatus(error.status_code).name, str(error.detail))
+        status = 422 if error.status_code == 400 else error.status_code  # 400: FastAPI cannot parse the body
+        document = problem(status, HTTPStatus(status).name, str(error.detail))
     return JSONResponse(document, document["status"], _problem_headers(document), media_type="application/problem+json")
 
 
@@ -374,8 +381,12 @@ class ServingApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-        elif scope["type"] == "http" and (foreign := _foreign_name(scope)):
-            await _send_json(send, problem(403, "NOT_ALLOWED", f"{foreign} is no name or page of this machine."))
+        elif foreign := _foreign_name(scope):
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+                return
+            sentence = f"{foreign} is no name or page of this machine; for others use rmcs up."
+            await _send_json(send, problem(403, "NOT_ALLOWED", sentence))
         elif scope["type"] == "http" and scope["method"] == "POST":
             await self._post(scope, receive, send)
         else:

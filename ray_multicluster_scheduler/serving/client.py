@@ -42,7 +42,7 @@ class TaskInstanceClient:
     """Calls an instance at ``base_url``, such as "http://127.0.0.1:8100".
 
     The async methods run on one event loop: that of their first caller. The sync ones use a thread of their own.
-    All raise InstanceError.
+    All raise InstanceError. Raises ValueError for a URL that is no HTTP address.
     """
 
     def __init__(
@@ -51,16 +51,9 @@ class TaskInstanceClient:
         self.base_url = base_url.rstrip("/")
         self.instance_id = self.base_url.partition("://")[2]
         """host:port, as the instance is called in results."""
-        self._timeout, self._connect_timeout, self._max_body = timeout, connect_timeout, max_body
-        self._pool: HttpPool | None = None
+        self.pool = HttpPool(self.base_url, connect_timeout=connect_timeout)
+        self._timeout, self._max_body = timeout, max_body
         self._thread: LoopThread | None = None
-
-    @property
-    def pool(self) -> HttpPool:
-        """Its connections."""
-        if self._pool is None:
-            self._pool = HttpPool(self.base_url, connect_timeout=self._connect_timeout)
-        return self._pool
 
     # ---- async
 
@@ -118,9 +111,7 @@ class TaskInstanceClient:
 
     async def close_async(self) -> None:
         """Close the connections."""
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        self.pool.close()
 
     # ---- sync
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
     InstanceError,
     SchedulerError,
     UnknownItemError,
@@ -33,6 +34,7 @@ from ray_multicluster_scheduler.serving.models import (
     SchedulerRequest,
     SchedulerResponse,
     TIRegisterRequest,
+    address_of,
 )
 from ray_multicluster_scheduler.serving.predictor import LookupPredictor, Predictor, features_of
 from ray_multicluster_scheduler.serving.router.forwarder import InstanceChannel, Send
@@ -123,9 +125,9 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
                 )
                 fingerprint = 0 if task_id is None else fingerprint_of(task)
                 known = self.task_tracker.get_task_info(task_id) if task_id is not None else None
-                if known is None:
+                if known is None and task.id not in self._router.tasks:
                     results.append(self._accept(task, fingerprint, accepted))
-                elif known.fingerprint == fingerprint:  # a repeat
+                elif known is not None and known.fingerprint == fingerprint:  # a repeat
                     results.append(known)
                 else:
                     sentence = f"The task id {task_id} is taken by another request."
@@ -163,18 +165,18 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         """
         with self._lock:
             task = self._router.tasks.get(task_id)
-            if task is None:
+            if task is None or task.slot is not None:
                 if self.task_tracker.get_task_info(task_id) is None:
                     raise unknown_task(task_id)
                 return False
-            reporter = self._ids.get(instance_id, instance_id) if instance_id is not None else None
             holder = task.instance.uuid if task.instance is not None and task.started is not None else None
-            if reporter is not None and reporter != holder and reporter not in task.tried:
+            current = instance_id is None or self._is_called(holder, instance_id)
+            if not current and not any(self._is_called(one, instance_id) for one in task.tried):
                 raise InstanceError(
                     f"The instance {instance_id} reports a result of task {task_id}, which it was never given.",
                     next_step="report it under the id of the instance that ran it",
                 )
-            self._finish(task, result, error, execution_time, current=reporter is None or reporter == holder)
+            self._finish(task, result, error, execution_time, current=current)
             return True
 
     # ---- instances
@@ -192,8 +194,8 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         software_version: str | None = None,
     ) -> TaskInstance:
         """Register an instance by URL, "host:port" or client. Waits a few seconds at most for its first answer; one
-        that does not answer is registered all the same, and used when it does. The same address again returns the
-        same instance."""
+        that does not answer is registered all the same, and used when it does. The same address again is the same
+        instance, with the settings that are given now. Raises ConfigurationError for what is no address."""
         return self.run(
             self.add_instance_async(
                 address,
@@ -210,8 +212,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
     async def register_async(self, request: TIRegisterRequest) -> TaskInstance:
         """As :meth:`add_instance`, for a registration of the API or of a configuration."""
         settings = request.model_dump(exclude={"host", "port"})
-        host = f"[{request.host}]" if ":" in request.host else request.host
-        return await self.add_instance_async(f"{host}:{request.port}", **settings)
+        return await self.add_instance_async(address_of(request.host, request.port), **settings)
 
     async def add_instance_async(
         self,
@@ -224,21 +225,51 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         **hardware: str | None,
     ) -> TaskInstance:
         """As :meth:`add_instance`, without blocking the event loop."""
-        client = address if isinstance(address, TaskInstanceClient) else TaskInstanceClient(_url(address))
-        kind = InstanceKind(kind)
+        try:
+            client = address if isinstance(address, TaskInstanceClient) else TaskInstanceClient(_url(address))
+        except ValueError as error:
+            raise ConfigurationError(f"{address}: {error}.", next_step='give a URL, or "host:port"') from None
+        kind, known_hardware = InstanceKind(kind), {name: value for name, value in hardware.items() if value}
         with self._lock:
             self._check_open()
-            known = self._ids.get(client.instance_id)
+            known = self._ids.get(_name(client.instance_id))
             if known is not None and not self._router.instances[known].draining:
-                return TaskInstance(known, self._channels[known].client)
-            if self.journal is not None:
-                self.journal.check_writable()
-            channel = self._register(str(uuid.uuid4()), client, kind, model_name, concurrency, weight, hardware)
+                channel = self._channels[known]
+                self._update(channel, kind, model_name, concurrency, known_hardware)
+            else:
+                if self.journal is not None:
+                    self.journal.check_writable()
+                channel = self._register(
+                    str(uuid.uuid4()), client, kind, model_name, concurrency, weight, known_hardware
+                )
             if self.journal is not None:
                 self.journal.save_instance(channel, self._router.instances[channel.uuid])
         await self._on_loop(channel.start())
         await self.durable()
-        return TaskInstance(channel.uuid, client)
+        return TaskInstance(channel.uuid, channel.client)
+
+    def _update(
+        self,
+        channel: InstanceChannel,
+        kind: InstanceKind,
+        model: str | None,
+        concurrency: int | None,
+        hardware: dict[str, str],
+    ) -> None:
+        """A registered instance is registered again: it may serve another model now."""
+        if kind is not channel.kind:
+            raise InstanceError(
+                f"{channel.client.instance_id} is registered with kind {channel.kind}.", next_step="remove it first"
+            )
+        instance = self._router.instances[channel.uuid]
+        instance.hardware.update(hardware)
+        if concurrency is not None:
+            channel.concurrency = concurrency
+            self._router.set_concurrency(channel.uuid, concurrency)
+        if model is not None and instance.models != (model,):
+            channel.model = model
+            self._router.set_models(channel.uuid, (model,), time.monotonic())
+        self._carry_out()
 
     def remove_instance(self, instance: str | TaskInstance, *, drain: bool = True) -> str:
         """Stop using an instance (by UUID or "host:port"); returns its UUID. Tasks that wait there go elsewhere.
@@ -248,7 +279,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         """
         with self._lock:
             name = instance.uuid if isinstance(instance, TaskInstance) else instance
-            found = self._ids.get(name, name)
+            found = self._ids.get(_name(name), name)
             if found not in self._router.instances:
                 raise UnknownItemError(f"There is no instance {name}.", next_step="list them with queue_info()")
             running = self._router.drain(found, time.monotonic())
@@ -256,7 +287,9 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
                 self.journal.save_instance(self._channels[found], self._router.instances[found])
             if not drain:
                 for task in running:
-                    self._lose(task, f"the instance {self._channels[found].client.instance_id} was removed")
+                    self._lose(
+                        task, f"the instance {self._channels[found].client.instance_id} was removed", removed=True
+                    )
             self._forget_if_empty(found)
             self._carry_out()
         return found
@@ -274,7 +307,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
     def instance_uuid(self, name: str) -> str | None:
         """The UUID of a registered instance, by UUID or "host:port"; None if there is none."""
         with self._lock:
-            found = self._ids.get(name, name)
+            found = self._ids.get(_name(name), name)
             return found if found in self._router.instances else None
 
     def connect_instance(self, instance: str, send: Send) -> Callable[[], None]:
@@ -283,8 +316,14 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         channel.send = send
 
         def disconnect() -> None:
-            if channel.send is send:
-                channel.send = None
+            with self._lock:
+                if channel.send is send:
+                    channel.send = None
+                found = self._router.instances.get(instance)
+                for task in list(found.running.values()) if found is not None else ():
+                    if task.socket is send and not task.acknowledged:
+                        self._lose(task, f"the connection of {channel.client.instance_id} was closed")
+                self._carry_out()
 
         return disconnect
 
@@ -292,7 +331,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         """An instance took a task that was sent over its connection, or refused it."""
         with self._lock:
             task = self._router.tasks.get(task_id)
-            if task is None or task.instance is None or task.instance.uuid != instance:
+            if task is None or task.instance is None or task.instance.uuid != instance or task.started is None:
                 return
             if success:
                 self._acknowledged(task)
@@ -339,7 +378,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
                         running=len(instance.running),
                         healthy=instance.accepts,
                     )
-                    for name in instance.models
+                    for name in instance.models or ("",)  # not known before its first answer
                     if model in {None, name}
                 ]
             return rows
@@ -384,8 +423,9 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         await asyncio.gather(*(self._on_loop(channel.start()) for channel in channels))
 
     def close(self) -> None:
-        """End all connections; tasks that are not finished stay as they are. Idempotent."""
-        self._closed = True
+        """End all connections; tasks that are not finished stay as they are, and nobody waits for them any longer.
+        Idempotent."""
+        self._end_waits()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.run(self._close_channels())
@@ -393,11 +433,15 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
 
     async def close_async(self) -> None:
         """As :meth:`close`, for a scheduler that runs on the caller's event loop."""
-        self._closed = True
+        self._end_waits()
         if self._thread is None:
             await self._close_channels()
         else:
             await asyncio.to_thread(self.close)
+
+    def _end_waits(self) -> None:
+        self._closed = True
+        self.task_tracker.end_callbacks()
 
     async def _close_channels(self) -> None:
         with self._lock:
@@ -495,7 +539,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             channel = self._channels[uuid]
             models = (channel.model,) if channel.model else models
             if channel.kind is InstanceKind.QUEUE and channel.concurrency is None:
-                instance.concurrency = max(1, replicas)
+                self._router.set_concurrency(uuid, max(1, replicas))
             if models != instance.models:
                 self._router.set_models(uuid, models, now)
             self._router.set_health(uuid, True, now)
@@ -569,13 +613,13 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             self._forget_if_empty(instance.uuid)
         self._carry_out()
 
-    def _lose(self, task: Task, problem: str, *, sent: bool = True) -> None:
+    def _lose(self, task: Task, problem: str, *, sent: bool = True, removed: bool = False) -> None:
         """The instance of a running task has it no longer: repeat it if that is safe, else fail it."""
         if task.slot is not None:  # whoever forwards it sees the end of its connection
             return
         instance = task.instance
         repeatable = not sent or bool(task.metadata.get("idempotent", not task.acknowledged))
-        if repeatable and (not sent or task.attempt < MAX_ATTEMPTS):
+        if repeatable and (not sent or removed or task.attempt < MAX_ATTEMPTS):
             self._router.give_back(task, time.monotonic())
             if self.journal is not None:
                 self.journal.moved(task)
@@ -656,7 +700,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             healthy=False,
         )
         self._router.add_instance(instance, time.monotonic())
-        self._ids[client.instance_id] = uuid
+        self._ids[_name(client.instance_id)] = uuid
         channel = self._channels[uuid] = InstanceChannel(uuid, client, kind, self, self._health_interval_s)
         channel.model, channel.concurrency = model_name, concurrency
         return channel
@@ -668,11 +712,18 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             return
         self._router.forget_instance(uuid)
         channel = self._channels.pop(uuid)
-        if self._ids.get(channel.client.instance_id) == uuid:
-            del self._ids[channel.client.instance_id]
+        name = _name(channel.client.instance_id)
+        if self._ids.get(name) == uuid:
+            del self._ids[name]
         if self.journal is not None:
             self.journal.forget_instance(uuid)
         self.call_soon(channel.end)
+
+    def _is_called(self, instance: str | None, name: str | None) -> bool:
+        channel = self._channels.get(instance or "")
+        return name == instance or (
+            channel is not None and name is not None and _name(channel.client.instance_id) == _name(name)
+        )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -681,6 +732,11 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
 
 def _strategy(strategy: str | BaseStrategy) -> BaseStrategy:
     return create_strategy(strategy) if isinstance(strategy, str) else strategy
+
+
+def _name(address: str) -> str:
+    """The same for all names of one address."""
+    return address.lower().replace("localhost:", "127.0.0.1:", 1)
 
 
 def _url(address: str) -> str:

@@ -9,6 +9,7 @@ from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
     InferenceError,
     QueueFullError,
+    SchedulerError,
     ServiceUnavailableError,
     TaskTimeoutError,
     UnknownItemError,
@@ -66,6 +67,8 @@ def not_finished(task_id: str, timeout: float | None) -> TaskTimeoutError:
 
 
 def result_of(info: TaskInfo) -> Any:
+    if not info.task_status.finished:
+        raise SchedulerError("This serving scheduler is closed.", next_step="create another one")
     if info.task_status is TaskStatus.FAILED:
         raise InferenceError(f"Task {info.task_id} of {info.model_name} failed: {info.error}", task_id=info.task_id)
     return info.result

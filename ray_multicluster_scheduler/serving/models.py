@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic_core import to_json
+
+
+def _strict(value: JsonValue) -> JsonValue:
+    """Refuse what Python's parser accepts and JSON does not have: NaN, Infinity and halves of characters."""
+    json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    return value
+
+
+def _printable(value: JsonValue) -> JsonValue:
+    """Refuse what no answer could show later: halves of characters, and the deepest levels that a parser accepts."""
+    to_json([[[[value]]]])
+    return value
+
+
+Input = Annotated[JsonValue, AfterValidator(_strict)]
+Result = Annotated[JsonValue, AfterValidator(_printable)]
+Milliseconds = Annotated[float, Field(ge=0, le=1e12, description="ms")]
 
 
 class TaskStatus(StrEnum):
@@ -74,9 +93,9 @@ class InstanceSubmitResponse(_Model):
     task_id: str | None = None
     status: str = "success"
     message: str | None = None
-    result: JsonValue = None
+    result: Result = None
     error: str | None = None
-    execution_time: float | None = Field(None, ge=0, description="ms")
+    execution_time: Milliseconds | None = None
 
     @property
     def finished(self) -> bool:
@@ -87,10 +106,15 @@ class InstanceSubmitResponse(_Model):
 # ---- instances
 
 
+def address_of(host: str | None, port: int | None) -> str:
+    """host:port, as an instance is called."""
+    return f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}"
+
+
 class InstanceAddress(_Model):
     """Where an instance listens."""
 
-    host: str = Field(min_length=1, max_length=255)
+    host: str = Field(min_length=1, max_length=255, pattern=r"^[^\s\x00/?#@\\\[\]]+$")
     port: int = Field(ge=1, le=65535)
 
 
@@ -137,8 +161,8 @@ class TIRemoveResponse(_Model):
 
 
 class BatchTaskItem(_Model):
-    task_input: JsonValue
-    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    task_input: Input
+    metadata: dict[str, Input] = Field(default_factory=dict)
     task_id: str | None = Field(None, min_length=1, max_length=200)
 
 
@@ -225,8 +249,8 @@ class TaskCompletionNotification(_Model):
 
     task_id: str
     instance_id: str
-    execution_time: float | None = Field(None, ge=0, description="ms")
-    result: JsonValue = None
+    execution_time: Milliseconds | None = None
+    result: Result = None
     error: str | None = None
 
 

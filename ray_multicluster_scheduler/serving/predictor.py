@@ -18,6 +18,8 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
+MAX_VALUE = 1e12
+"""Of features, and of times in ms. Larger numbers would overflow the squares that are summed."""
 LEVELS = (0.5, 0.9, 0.99)
 """The quantiles that are stated and corrected."""
 _INFO_FIELDS = ("name", "hardware", "software_name", "software_version")
@@ -171,14 +173,12 @@ class LookupPredictor:
 
 
 def _match_score(info: Mapping[str, Any], wanted: Sequence[Any]) -> float:
-    """The number of equal fields; a contradiction costs more than an agreement gives, hardware most of all."""
-    score = 0.0
-    for name, value in zip(_INFO_FIELDS, wanted, strict=True):
-        known = info.get(name)
-        if value is not None and known is not None:
-            weight = 4.0 if name == "hardware" else 1.0
-            score += weight if known == value else 0.0
-    return score
+    """The number of equal fields; the hardware counts more than all others."""
+    return sum(
+        4.0 if name == "hardware" else 1.0
+        for name, value in zip(_INFO_FIELDS, wanted, strict=True)
+        if value is not None and info.get(name) == value
+    )
 
 
 def _prediction_of(record: Mapping[str, Any]) -> Prediction:
@@ -212,12 +212,12 @@ def _mixture(predictions: Sequence[Prediction]) -> Prediction:
 
 
 def features_of(metadata: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers in the metadata of a request, which its duration may depend on."""
-    found: dict[str, float] = {}
-    for name, value in metadata.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            found[name] = float(value)
-    return found
+    """The numbers in the metadata of a request, which its duration may depend on; not those beyond ``MAX_VALUE``."""
+    return {
+        name: float(value)
+        for name, value in metadata.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and -MAX_VALUE <= value <= MAX_VALUE
+    }
 
 
 class LearnedTimes:
@@ -249,7 +249,7 @@ class LearnedTimes:
         value = self._bucket_mean(features) if bucket < average and bucket < linear else None
         if value is None and linear < average:
             value = self._linear_mean(features)
-        return self._average.mean if value is None else value
+        return self._average.mean if value is None else min(value, MAX_VALUE)
 
     def predict(self, features: Mapping[str, float], source: str) -> Prediction | None:
         mean = self.estimate(features)
@@ -463,6 +463,9 @@ class Predictor:
         prediction: Prediction | None,
     ) -> None:
         """Record the actual time of a request, and the prediction on which it was placed."""
+        if not 0 <= actual_ms <= MAX_VALUE:
+            return
+        actual_ms = max(actual_ms, 1e-3)  # charges are whole microseconds, and none may be zero
         if self.table is not None:
             listed = self.table.predict(model, {**metadata, **hardware})
             if listed is not None:

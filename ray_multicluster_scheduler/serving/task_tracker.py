@@ -16,6 +16,8 @@ from ray_multicluster_scheduler.serving.models import TaskStatus
 _TASK_OVERHEAD_BYTES = 600
 """Memory of a record without its result and error."""
 _RECENT_TIMES = 512
+_MAX_TIMINGS = 1_000
+"""Pairs of model and instance; the oldest ones are forgotten, since instances come and go."""
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ class TaskTracker:
         self._finished_bytes = 0
         self._counts: Counter[TaskStatus] = Counter()
         self._callbacks: dict[str, list[Callable[[TaskInfo], object]]] = {}
+        self._ended = False
         self.on_forgotten: Callable[[list[str]], object] | None = None
         """Called with the ids of finished tasks that were pruned or removed; must not block, or call the tracker."""
         self._timings: dict[tuple[str, str], dict[str, Timing]] = {}
@@ -190,8 +193,10 @@ class TaskTracker:
             if info is None:
                 if task_id not in self._live:
                     return False
-                self._callbacks.setdefault(task_id, []).append(callback)
-                return True
+                if not self._ended:
+                    self._callbacks.setdefault(task_id, []).append(callback)
+                    return True
+                info = self._live[task_id]
         callback(info)
         return True
 
@@ -202,6 +207,15 @@ class TaskTracker:
                 waiting.remove(callback)
             if not waiting:
                 self._callbacks.pop(task_id, None)
+
+    def end_callbacks(self) -> None:
+        """Call back for all tasks that are not finished, now and later: nobody will finish them any more."""
+        with self._lock:
+            self._ended = True
+            waiting = [(self._live[task_id], one) for task_id, some in self._callbacks.items() for one in some]
+            self._callbacks.clear()
+        for info, callback in waiting:
+            callback(info)
 
     def record_times(self, model: str, instance: str, total: float, execution: float) -> None:
         """Add the times (ms) of a request that is no task."""
@@ -259,6 +273,8 @@ class TaskTracker:
     def _add_times(self, model: str, instance: str, total: float, execution: float) -> None:
         timings = self._timings.get((model, instance))
         if timings is None:
+            if len(self._timings) >= _MAX_TIMINGS:
+                del self._timings[next(iter(self._timings))]
             timings = self._timings[model, instance] = {name: Timing() for name in ("total", "execution", "overhead")}
         for name, value in (("total", total), ("execution", execution), ("overhead", total - execution)):
             timings[name].add(value)

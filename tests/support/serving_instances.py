@@ -11,6 +11,7 @@ from aiohttp import ClientSession, web
 
 from ray_multicluster_scheduler.serving.client import LoopThread
 
+_MEBIBYTE = b"x" * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -138,6 +139,15 @@ class StubInstance:
             answer.raise_for_status()
 
 
+async def one_gigabyte(request: web.Request) -> web.StreamResponse:
+    """A handler that answers with 1 GiB."""
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    for _ in range(1024):
+        await answer.write(_MEBIBYTE)
+    return answer
+
+
 class OpenAIStub:
     """A server of OpenAI's API with one model, which answers with the words of the last message, backwards.
 
@@ -148,6 +158,8 @@ class OpenAIStub:
         self.model, self.seconds, self.port = model, seconds, port
         self.die_after: int | None = None
         self.status = 200
+        self.gigabyte = False
+        """Answer with 1 GiB."""
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.sent: list[bytes] = []
@@ -190,6 +202,8 @@ class OpenAIStub:
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
         if self.status != 200:
             return web.json_response({"error": {"message": "out of order"}}, status=self.status)
+        if self.gigabyte:
+            return await one_gigabyte(request)
         self.running += 1
         try:
             return await self._answer(request, body)

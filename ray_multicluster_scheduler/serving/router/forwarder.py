@@ -51,7 +51,7 @@ class InstanceChannel:
         self._failures = self._openings = 0
         self._open_until = -math.inf
         self._probe_now = asyncio.Event()
-        self._finished_since_probe = False
+        self._finished_since_probe = self._monitored = False
         self.send: Send | None = None
         """Sends a message over a connection that the instance has opened; then tasks go that way."""
         self.model: str | None = None
@@ -60,12 +60,19 @@ class InstanceChannel:
         self._work: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Probe once, and then at intervals."""
-        try:
-            await self.probe()
-        except InstanceError as error:
-            self.problem = str(error)
-        self._spawn(self._monitor())
+        """Probe unless it is in use, and then at intervals. Idempotent."""
+        await self.check()
+        if not self._monitored:
+            self._monitored = True
+            self._spawn(self._monitor())
+
+    async def check(self) -> None:
+        """Probe an instance that is not used, unless it has failed too often."""
+        if self.problem and asyncio.get_running_loop().time() >= self._open_until:
+            try:
+                await self.probe()
+            except InstanceError as error:
+                self.problem = str(error)
 
     def forward(self, task: Task, attempt: int) -> None:
         self._spawn(self._forward(task, attempt))
@@ -137,11 +144,13 @@ class InstanceChannel:
     async def _submit(self, task: Task) -> InstanceSubmitResponse | None:
         if self.send is not None:
             message = {"type": "task", "task_id": task.id, "model_name": task.model}
+            task.socket = self.send
             try:
                 await self.send({**message, "task_input": task.input, "metadata": task.metadata})
             except Exception as error:  # noqa: BLE001 # a server's socket may raise many kinds when it is closed
                 raise InstanceError(f"The connection of {self.client.instance_id} failed: {error}.") from None
             return None  # it acknowledges in a message of its own
+        task.socket = None
         return await self.client.submit_async(
             task.input, task_id=task.id, model_name=task.model, metadata=task.metadata
         )

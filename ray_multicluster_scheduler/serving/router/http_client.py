@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 
 import httptools
 
-MAX_BODY = 256 * 1024**2
+MAX_BODY = 64 * 1024**2
+_MAX_HEAD = 1024**2
+"""Bytes in a row that are no part of a body: headers, interim answers, trailers."""
 _KEEP_S = 4.0
 """Idle connections are not used after this time; common servers close theirs after 5 s."""
 _PAUSE_AT = 256 * 1024
@@ -135,6 +137,8 @@ class HttpPool:
             ) from None
         except OSError as error:
             raise HttpError(f"{self.base_url} refused the connection: {error.strerror or error}", sent=False) from None
+        except UnicodeError:
+            raise HttpError(f"{self.base_url} has a host that is no name", sent=False) from None
         self._in_use.add(connection)
         return connection
 
@@ -173,7 +177,7 @@ class _Connection(asyncio.Protocol):
         self._status = 0
         self._headers: Headers = []
         self._pieces: deque[bytes] = deque()
-        self._unread = 0
+        self._unread = self._head = 0
         self._complete = False
         self._keep = True
         self._problem: str | None = None
@@ -239,9 +243,12 @@ class _Connection(asyncio.Protocol):
         if not self._busy:  # bytes that belong to no request
             self.close()
             return
+        self._head += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+            if self._head > _MAX_HEAD:
+                raise httptools.HttpParserError("endless headers")
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._problem = f"the answer is not HTTP: {error}"
             self.close()
         self._wake()
@@ -261,6 +268,8 @@ class _Connection(asyncio.Protocol):
     # ---- httptools
 
     def on_message_begin(self) -> None:
+        if self._complete:
+            raise ValueError("it goes on after its end")
         self._headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -273,6 +282,7 @@ class _Connection(asyncio.Protocol):
             self._keep = self._parser.should_keep_alive()
 
     def on_body(self, piece: bytes) -> None:
+        self._head = 0
         self._pieces.append(piece)
         self._unread += len(piece)
         if self._unread > _PAUSE_AT and not self._paused and self._transport is not None:

@@ -44,6 +44,8 @@ class Task:
     """The instances to which it was forwarded before."""
     decision: Any = None
     """How its instance was chosen, for `explain`."""
+    socket: Any = None
+    """The connection of the instance by which it was sent; None: by a request."""
     slot: Any = None
     """Of a pass-through: a future that gets the connections of its instance when it may be forwarded."""
 

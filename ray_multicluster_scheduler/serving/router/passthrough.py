@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.common.exception import (
     QueueFullError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.serving.predictor import features_of
 from ray_multicluster_scheduler.serving.router.http_client import Headers, HttpError, HttpPool, Response
 from ray_multicluster_scheduler.serving.router.ledger import Task
 
@@ -81,7 +82,7 @@ class PassThrough:
             raise _too_late(task, deadline or 0.0) from None
         except asyncio.CancelledError:
             if not watch.client_left:
-                raise
+                _log.warning("request %s for %s was cut off, since the server stops", task.id, model)
         finally:
             watch.end()
             exchange.close()
@@ -171,11 +172,8 @@ def describe_request(body: bytes) -> tuple[str, dict[str, float]]:
     model = request.get("model") if isinstance(request, dict) else None
     if not isinstance(model, str) or not model:
         raise ConfigurationError("The body is not a JSON object with a model.", next_step="name a model of /v1/models")
-    features = {"prompt_characters": float(_length(request))}
     limit = request.get("max_completion_tokens", request.get("max_tokens"))
-    if isinstance(limit, (int, float)) and not isinstance(limit, bool):
-        features["max_tokens"] = float(limit)
-    return model, features
+    return model, features_of({"prompt_characters": _length(request), "max_tokens": limit})
 
 
 def _length(request: Mapping[str, Any]) -> int:

@@ -99,6 +99,10 @@ class Router:
         if instance.accepts:
             self._offer(instance, now)
 
+    def set_concurrency(self, uuid: str, concurrency: int) -> None:
+        self.instances[uuid].concurrency = concurrency
+        self._ready[uuid] = self.instances[uuid]
+
     def set_health(self, uuid: str, healthy: bool, now: float) -> None:
         """An unhealthy instance gets no tasks, and those that wait there go elsewhere."""
         instance = self.instances[uuid]

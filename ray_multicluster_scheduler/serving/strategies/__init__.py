@@ -61,14 +61,15 @@ def strategy_names() -> list[str]:
 
 def create_strategy(name: str) -> BaseStrategy:
     """A new strategy of this name. Raises ConfigurationError if there is none."""
-    factory = _registered.get(name)
-    if factory is None and name in _installed():
-        factory = _installed()[name].load()
-    if factory is None:
+    if name not in _registered and name not in _installed():
         raise ConfigurationError(
             f"There is no serving strategy {name!r}.", next_step=f"use one of {', '.join(strategy_names())}"
         )
-    strategy = factory()
+    try:
+        strategy = _registered[name]() if name in _registered else _installed()[name].load()()
+    except Exception as error:
+        sentence = f"The serving strategy {name!r} cannot be created: {type(error).__name__}: {error}."
+        raise ConfigurationError(sentence, next_step="correct it, or use another one") from error
     if not isinstance(strategy, BaseStrategy):
         raise ConfigurationError(f"The serving strategy {name!r} is not a BaseStrategy but {type(strategy).__name__}.")
     return strategy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 from ray_multicluster_scheduler.serving.strategies.base import BaseStrategy, Candidate, Choice, RequestView
@@ -19,7 +20,7 @@ class RoundRobinStrategy(BaseStrategy):
 
     def select(self, candidates: Sequence[Candidate], task: RequestView) -> Choice:
         self._turn += 1
-        chosen = min(candidates, key=lambda one: self._last.get(one.instance, 0))
+        chosen = min(candidates, key=lambda one: (self._last.get(one.instance, 0), random.random()))  # nosec B311
         self._last[chosen.instance] = self._turn
         if len(self._last) > 10 * len(candidates) + 1000:  # instances that are gone
             known = {one.instance for one in candidates}

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import inspect
+import itertools
 import math
 import random
+import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from ray_multicluster_scheduler.common.exception import InstanceError, SchedulerError
+from ray_multicluster_scheduler.serving import SchedulerRequest, SwarmPilotScheduler, TaskInstanceClient, core
+from ray_multicluster_scheduler.serving.models import InstanceStatusResponse, InstanceSubmitResponse
 from ray_multicluster_scheduler.serving.predictor import Prediction, Predictor
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task, remaining_time
 from ray_multicluster_scheduler.serving.router.router import Router
@@ -123,6 +135,176 @@ class RoutedTasks(RuleBasedStateMachine):
 
 TestRoutedTasks = RoutedTasks.TestCase
 TestRoutedTasks.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+class SilentClient(TaskInstanceClient):
+    """An instance that answers probes, and takes tasks without ever answering."""
+
+    async def get_status_async(self) -> InstanceStatusResponse:
+        return InstanceStatusResponse(instance_id=self.instance_id, model_type="a", replicas_running=2)
+
+    async def get_models_async(self) -> list[str]:
+        return ["a"]
+
+    async def submit_async(self, *_: object, **__: object) -> InstanceSubmitResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class ScheduledTasks(RuleBasedStateMachine):
+    """The same for the whole scheduler, with repeats, late and wrong reports, retries and pass-through requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, names = 0.0, itertools.count()
+        self.patches = contextlib.ExitStack()  # Hypothesis repeats runs, which must be the same each time
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        ids = SimpleNamespace(uuid4=lambda: uuid.UUID(int=next(names)))
+        self.patches.enter_context(mock.patch.multiple(core, time=clock, uuid=ids))
+        self.loop = asyncio.new_event_loop()
+        self.scheduler = SwarmPilotScheduler(loop=self.loop, health_interval_s=3600)
+        self.router = self.scheduler._router
+        self.known: list[str] = []
+        """Ids of all tasks so far."""
+        self.added = self.passed = 0
+
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """On the scheduler's loop; errors of the scheduler are answers, too."""
+
+        async def work() -> Any:
+            with contextlib.suppress(SchedulerError):
+                found = function(*arguments, **options)
+                return await found if inspect.isawaitable(found) else found
+
+        return self.loop.run_until_complete(work())
+
+    @rule(openai=st.booleans(), model=st.sampled_from(["a", "b", None]), again=st.booleans())
+    def add_instance(self, openai: bool, model: str | None, again: bool) -> None:
+        self.added += not again or not self.added
+        client = SilentClient(f"http://127.0.0.1:{self.added}")
+        kind = "openai" if openai else "queue"
+        self.call(
+            self.scheduler.add_instance_async, client, model_name=model, kind=kind, concurrency=self.added % 3 + 1
+        )
+
+    @rule(model=st.sampled_from("ab"), size=st.floats(0.1, 1e4), data=st.data())
+    def submit(self, model: str, size: float, data: st.DataObject) -> None:
+        """Also with the id of another task, or of a pass-through."""
+        task_id = data.draw(st.sampled_from([None, "x", *self.known[-3:], *list(self.router.tasks)[:3]]))
+        request = SchedulerRequest(model_type=model, metadata={"size": size, "idempotent": size > 10}, task_id=task_id)
+        response = self.call(self.scheduler.schedule, request)
+        if response is not None:
+            self.known.append(response.task_id)
+
+    @rule(seconds=st.floats(0, 100))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(model=st.sampled_from("ab"))
+    def open_request(self, model: str) -> None:
+        self.passed += 1
+        slot = self.loop.create_future()
+        self.call(self.scheduler.open_request, Task(f"p{self.passed}", model, None, {}, {}, 0.0, slot=slot))
+
+    @precondition(lambda self: self.router.tasks)
+    @rule(data=st.data(), gone=st.booleans(), learn=st.booleans())
+    def end_request(self, data: st.DataObject, gone: bool, learn: bool) -> None:
+        task = self.any_task(data)
+        if task.slot is not None and task.started is not None and data.draw(st.booleans()):
+            self.call(self.scheduler.retry_request, task, "no", gone=gone)
+            if not task.slot.done():  # it is placed again, or its handler gives up
+                return
+        if task.slot is not None:
+            self.call(self.scheduler.close_request, task, learn=learn, problem="no" if gone else "")
+            self.call(self.scheduler.close_request, task, learn=learn)
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), error=st.none() | st.just("no"), took=st.none() | st.floats(0, 1e6))
+    def report(self, data: st.DataObject, error: str | None, took: float | None) -> None:
+        """From any instance, for any task: right, wrong, late or repeated."""
+        task_id, name = data.draw(st.sampled_from(self.known)), self.any_name(data)
+        for _ in range(2):
+            self.call(self.scheduler.handle_completion, task_id, name, took, "x", error)
+
+    @precondition(lambda self: self.router.tasks)
+    @rule(data=st.data(), late=st.booleans(), finished=st.booleans(), status=st.none() | st.sampled_from([422, 500]))
+    def answer(self, data: st.DataObject, late: bool, finished: bool, status: int | None) -> None:
+        task = self.any_task(data)
+        if task.slot is not None:
+            return
+        attempt = task.attempt - late
+        if status is None:
+            answer = InstanceSubmitResponse.model_validate({"result": 1} if finished else {})
+            self.call(self.scheduler.answered, task, attempt, answer)
+        else:
+            error = InstanceError("no")
+            error.sent, error.status = finished, status
+            self.call(self.scheduler.forward_failed, task, attempt, error)
+
+    @precondition(lambda self: self.router.tasks and self.router.instances)
+    @rule(data=st.data(), success=st.booleans())
+    def acknowledge(self, data: st.DataObject, success: bool) -> None:
+        instance = data.draw(st.sampled_from(sorted(self.router.instances)))
+        self.call(self.scheduler.acknowledge, self.any_task(data).id, instance, success, "")
+
+    @precondition(lambda self: self.router.instances)
+    @rule(data=st.data(), drain=st.booleans())
+    def remove(self, data: st.DataObject, drain: bool) -> None:
+        self.call(self.scheduler.remove_instance, self.any_name(data), drain=drain)
+
+    @precondition(lambda self: self.router.instances)
+    @rule(data=st.data(), gone=st.booleans(), back=st.booleans())
+    def lose(self, data: st.DataObject, gone: bool, back: bool) -> None:
+        instance = data.draw(st.sampled_from(sorted(self.router.instances)))
+        self.call(self.scheduler.unreachable, instance, "it is away.", gone=gone)
+        if back:
+            self.call(self.scheduler.probed, instance, ("b",), 3)
+
+    @rule(name=st.sampled_from(strategy_names()), model=st.none() | st.sampled_from("ab"))
+    def switch_strategy(self, name: str, model: str | None) -> None:
+        before = [(one.charged_us, one.charged_variance) for one in self.router.instances.values()]
+        self.call(self.scheduler.set_strategy, name, model)
+        assert before == [(one.charged_us, one.charged_variance) for one in self.router.instances.values()]
+
+    @invariant()
+    def tracker_and_router_agree(self) -> None:
+        live = {one.task_id for one in self.scheduler.task_tracker._live.values()}
+        assert live == {task.id for task in self.router.tasks.values() if task.slot is None}
+        held = [
+            task for one in self.router.instances.values() for task in (*one.waiting.values(), *one.running.values())
+        ]
+        assert len(held) + sum(map(len, self.router.unassigned.values())) == len(self.router.tasks)
+        for instance in self.router.instances.values():
+            charges = [task.charge for task in (*instance.waiting.values(), *instance.running.values())]
+            assert (instance.charged_us, instance.charged_variance) == tuple(
+                map(sum, zip((0, 0), *charges, strict=True))
+            )
+            assert not instance.draining or instance.length, "a drained instance is forgotten"
+
+    def teardown(self) -> None:
+        for task in list(self.router.tasks.values()):
+            if task.slot is not None:
+                self.call(self.scheduler.close_request, task, learn=True)
+            else:
+                self.call(self.scheduler.handle_completion, task.id, None, 1.0)
+        assert not self.router.tasks
+        assert not self.router.unassigned
+        for instance in self.router.instances.values():
+            assert (instance.length, instance.charged_us, instance.charged_variance) == (0, 0, 0)
+        self.loop.run_until_complete(self.scheduler.close_async())
+        self.loop.close()
+        self.patches.close()
+
+    def any_task(self, data: st.DataObject) -> Task:
+        return self.router.tasks[data.draw(st.sampled_from(sorted(self.router.tasks)))]
+
+    def any_name(self, data: st.DataObject) -> str:
+        addresses = [f"127.0.0.1:{number}" for number in range(1, self.added + 1)]
+        return str(data.draw(st.sampled_from(["nobody", *addresses, *sorted(self.router.instances)])))
+
+
+TestScheduledTasks = ScheduledTasks.TestCase
+TestScheduledTasks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 def test_remaining_time_is_the_conditional_expectation() -> None:

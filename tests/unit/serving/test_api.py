@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.exceptions import ConnectionClosed
+from aiohttp import web
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
 
 from ray_multicluster_scheduler.serving import api
 from tests.support.serving_instances import StubInstance
@@ -67,6 +72,14 @@ def test_an_instance_that_does_not_answer_is_registered_and_says_so(server: Serv
             "running": 0,
         }
     ]
+
+
+def test_an_instance_whose_model_is_not_known_yet_is_listed(server: Server) -> None:
+    uuid = server.ok("/ti/register", {"host": "127.0.0.1", "port": 1})["ti_uuid"]
+    (queue,) = server.ok("/queue/info")["queues"]
+    assert (queue["ti_uuid"], queue["model_name"], queue["healthy"]) == (uuid, "", False)
+    assert server.ok("/health")["instances"] == 1
+    assert server.ok("/models")["models"] == []
 
 
 def test_a_batch_is_accepted_task_by_task(server: Server, instance: Start) -> None:
@@ -146,6 +159,17 @@ def test_removal(server: Server, instance: Start) -> None:
         ("/ti/register", b"", 422),
         ("/result/submit", {"task_id": "none", "instance_id": "x"}, 404),
         ("/result/submit", {"instance_id": "x"}, 422),
+        ("/queue/submit_batch", b"[" * 100_000, 422),
+        ("/queue/submit_batch", b"\xff\xfe", 422),
+        ("/queue/submit", b'{"model_name": "ocr", "task_input": NaN}', 422),
+        ("/queue/submit", b'{"model_name": "ocr", "task_input": 1, "metadata": {"x": 1e999}}', 422),
+        ("/queue/submit_batch", b'{"model_name": "ocr", "tasks": [{"task_input": "\\ud800"}]}', 422),
+        ("/v1/chat/completions", b'{"model": "\\ud800", "max_tokens": NaN}', 404),
+        ("/v1/chat/completions", b'{"model": "ocr", "max_tokens": 1%s}' % (b"0" * 400), 404),
+        ("/task/all_tasks?after=1" + "0" * 40, None, 422),
+        ("/task/all_tasks?limit=0", None, 422),
+        ("/ti/register", {"host": "a/b", "port": 80}, 422),
+        ("/ti/register", {"host": "[::1", "port": 80}, 422),
     ],
 )
 def test_bad_requests_are_answered_with_a_problem(server: Server, path: str, body: Any, status: int) -> None:
@@ -184,6 +208,67 @@ def test_pages_of_other_machines_are_refused(server: Server) -> None:
     assert server.call("/health", headers={"origin": "http://evil.example"})[0] == 403
     assert server.call("/health", headers={"origin": "http://localhost:3000"})[0] == 200
     assert server.call("/health", headers={"host": "evil.example"})[0] == 403
+
+
+@pytest.mark.parametrize("number", [10**400, 10**40])
+def test_huge_numbers_are_passed_on_and_are_no_features(server: Server, instance: Start, number: int) -> None:
+    stub = instance()
+    register(server, stub)
+    for route, body in (
+        ("/queue/submit", {"model_name": "ocr", "task_input": 1, "metadata": {"n": number}, "task_id": "a"}),
+        (
+            "/queue/submit_batch",
+            {"model_name": "ocr", "tasks": [{"task_input": 1, "metadata": {"n": number}, "task_id": "b"}]},
+        ),
+    ):
+        server.ok(route, body)
+    assert [server.result(one)["task_status"] for one in "ab"] == ["completed", "completed"]
+    assert stub.received[0]["metadata"] == {"n": number}
+
+
+def test_a_request_without_a_content_type_is_answered(server: Server) -> None:
+    for route, expected in (("/queue/submit", 200), ("/queue/submit_batch", 422), ("/ti/remove", 422)):
+        body = {"model_name": "ocr", "task_input": 1}
+        assert server.call(route, body, headers={"content-type": ""})[0] == expected
+
+
+@pytest.mark.parametrize("task_id", ["a/b?c&d", "é✓", "\n", "\x00", "..", "%", "x" * 200])
+def test_ids_may_have_odd_characters(server: Server, instance: Start, task_id: str) -> None:
+    register(server, instance())
+    server.ok("/queue/submit", {"model_name": "ocr", "task_input": 1, "task_id": task_id})
+    assert server.result(urllib.parse.quote(task_id, safe=""))["task_id"] == task_id
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"result": NaN}', b'{"result": "\\ud800"}', b'{"result": %s}' % (b"[" * 253 + b"]" * 253)]
+)
+def test_a_strange_result_does_not_spoil_the_list_of_tasks(server: Server, instance: Start, body: bytes) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type="application/json")
+
+    register(server, instance(handler=answer))
+    task = server.result(server.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})["task_id"])
+    assert task["task_status"] == ("completed" if b"NaN" in body else "failed")
+    assert task["result"] is None
+    assert server.ok("/task/all_tasks")["tasks"] == [task]
+
+
+def test_many_slow_connections_delay_no_request(server: Server) -> None:
+    """Half a request line, half a header, half a body, and a chunked body that never ends."""
+    beginnings = [
+        b"POST /queue",
+        b"POST /queue/submit HTTP/1.1\r\nhost: localhost\r\nx: ",
+        b"POST /queue/submit HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{",
+        b"POST /queue/submit HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
+    ]
+    with contextlib.ExitStack() as connections:
+        for number in range(100):
+            one = connections.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            one.sendall(beginnings[number % 4])
+        began = time.monotonic()
+        for _ in range(20):
+            server.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})
+        assert time.monotonic() - began < 30
 
 
 def test_all_routes_are_in_the_openapi_document(server: Server) -> None:
@@ -253,14 +338,85 @@ def test_a_task_that_the_instance_refuses_goes_elsewhere(server: Server, instanc
         assert server.result(task)["result"]["instance"] == second.address
 
 
-@pytest.mark.parametrize("first", ["no json", "[]", '{"type": "result"}', '{"type": "register", "instance_id": "x:1"}'])
-def test_a_socket_that_does_not_register_is_closed(server: Server, first: str) -> None:
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"bytes",
+        '{"type": "register", "instance_id": "' + "é" * 100 + '"}',
+        "[" * 100_000,
+        "no json",
+        "[]",
+        '{"type": "result"}',
+        '{"type": "register", "instance_id": "x:1"}',
+    ],
+)
+def test_a_socket_that_does_not_register_is_closed(server: Server, first: str | bytes) -> None:
     with server.socket() as connection:
         connection.send(first)
         with pytest.raises(ConnectionClosed) as closed:
             connection.recv(60)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1008
+
+
+@contextlib.contextmanager
+def registered(server: Server, stub: StubInstance) -> Iterator[ClientConnection]:
+    with server.socket() as connection:
+        connection.send(json.dumps({"type": "register", "instance_id": stub.address}))
+        assert json.loads(connection.recv(60))["type"] == "registered"
+        yield connection
+
+
+def test_an_instance_whose_socket_closes_gets_its_task_again(server: Server, instance: Start) -> None:
+    """It had not acknowledged the task."""
+    stub = instance()
+    register(server, stub)
+    with registered(server, stub) as connection:
+        task = server.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})["task_id"]
+        assert json.loads(connection.recv(60))["task_id"] == task
+    assert server.result(task)["result"]["echo"] == 1, "by HTTP"
+
+
+def test_of_two_sockets_of_an_instance_the_second_gets_the_tasks(server: Server, instance: Start) -> None:
+    stub = instance(replicas=2)
+    register(server, stub)
+    with registered(server, stub) as second_last:
+        first = server.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})["task_id"]
+        second_last.recv(60)
+        with registered(server, stub) as last:
+            second = server.ok("/queue/submit", {"model_name": "ocr", "task_input": 2})["task_id"]
+            assert json.loads(last.recv(60))["task_id"] == second
+            for connection, task in ((last, first), (second_last, second)):
+                connection.send(json.dumps({"type": "result", "task_id": task, "result": task}))
+                assert json.loads(connection.recv(60))["success"], "either may report"
+    assert [server.result(one)["result"] for one in (first, second)] == [first, second]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"\x00\xff", "x" * 20_000_000, '{"type": "batch", "messages": 7}', '{"type": {"a": []}}', "7", "", "[" * 100_000],
+)
+def test_strange_messages_end_the_socket_or_are_answered(
+    server: Server, instance: Start, message: str | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub = instance()
+    register(server, stub)
+    with registered(server, stub) as connection, contextlib.suppress(ConnectionClosed):
+        connection.send(message)
+        connection.send('{"type": "ping"}')
+        while json.loads(connection.recv(60))["type"] != "pong":
+            pass
+    task = server.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})["task_id"]
+    assert server.result(task)["task_status"] == "completed"
+    assert not [one for one in caplog.records if one.exc_info]
+
+
+def test_a_web_page_of_another_machine_may_not_open_a_socket(server: Server) -> None:
+    url = f"ws://127.0.0.1:{server.port}/ws/result_submit"
+    with pytest.raises(InvalidStatus, match="403"), connect(url, origin=Origin("http://evil.example")):
+        pass
+    with connect(url, origin=Origin("http://localhost:3000")):
+        pass
 
 
 def test_a_silent_socket_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,11 +449,24 @@ def test_the_module_serves_a_configuration_alone(instance: Start, tmp_path: Path
     assert process.returncode in {0, -15}
 
 
-def test_a_wrong_configuration_ends_the_process_with_a_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "reason"), [("instance: []", "did you mean 'instances'"), ("strategy: fastest", "fastest")]
+)
+def test_a_wrong_configuration_ends_the_process_with_a_sentence(tmp_path: Path, content: str, reason: str) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text("instance: []")
-    command = [sys.executable, "-m", "ray_multicluster_scheduler.serving", "--config", str(config)]
+    config.write_text(content)
+    command = [sys.executable, "-m", "ray_multicluster_scheduler.serving", "--config", str(config), "--port", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == 2
-    assert "did you mean 'instances'" in ended.stderr
+    assert reason in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_port_that_is_taken_ends_the_process_with_a_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "ray_multicluster_scheduler.serving", "--port", port]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 2
+    assert f"127.0.0.1:{port} cannot be used" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -217,3 +217,36 @@ def test_wrong_fields_of_an_instance_are_named(raw: Callable[..., RawServer]) ->
 async def test_an_address_that_is_not_http_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="no http address"):
         HttpPool(url)
+
+
+async def test_a_second_answer_is_no_part_of_the_first(raw: Callable[..., RawServer]) -> None:
+    server = raw(plain(b"one") + plain(b"two", "500 Server Error"), plain(b"three"))
+    pool = HttpPool(server.url)
+    assert await pool.fetch("GET", "/") == (200, b"one")
+    assert await pool.fetch("GET", "/") == (200, b"three")
+    assert server.connections == 2
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nx: " + b"x" * 3_000_000,
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 500_000,
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000,
+        CHUNKED[:-2] + b"x: y\r\n" * 500_000,
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nx",
+    ],
+)
+async def test_endless_headers_and_other_protocols_are_errors(raw: Callable[..., RawServer], answer: bytes) -> None:
+    pool = HttpPool(raw(answer).url)
+    with pytest.raises(HttpError, match="not HTTP"):
+        await pool.fetch("GET", "/", timeout=60)
+    pool.close()
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 200])
+async def test_a_host_that_is_no_name_is_refused(host: str) -> None:
+    with pytest.raises(HttpError, match="no name") as failed:
+        await HttpPool(f"http://{host}:80").fetch("GET", "/")
+    assert not failed.value.sent

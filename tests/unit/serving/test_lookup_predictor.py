@@ -253,3 +253,21 @@ def test_estimates_are_never_negative() -> None:
     for size in range(1, 40):
         times.learn({"size": float(size)}, 1000.0 / size, None)
     assert all((times.estimate({"size": float(size)}) or 0) > 0 for size in (0, 50, 10_000))
+
+
+@pytest.mark.parametrize("hostile", [math.nan, math.inf, 1e308, 10**400])
+def test_hostile_numbers_do_not_spoil_what_was_learned(hostile: Any) -> None:
+    """In the metadata of a request, and as the reported time."""
+    rng = random.Random(7)
+    predictor = Predictor()
+    for index in range(200):
+        size = rng.randint(1, 100)
+        learn(predictor, 10.0 * size, {"size": size})
+        if index % 20 == 10:
+            learn(predictor, 10.0 * size, {"size": hostile})
+            learn(predictor, hostile, {"size": size})
+    for size in (3, 30, 1e12):
+        found = predictor.predict("m", "i", {}, {}, {"size": float(size)})
+        assert found is not None
+        assert found.mean_ms == pytest.approx(min(10.0 * size, 1e12), rel=0.2)
+        assert math.isfinite(found.std_ms**2)

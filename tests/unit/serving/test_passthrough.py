@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 
+from ray_multicluster_scheduler.serving.router.passthrough import describe_request
 from tests.support.serving_instances import OpenAIStub, StubInstance
 from tests.support.serving_server import Server
 
@@ -224,3 +227,83 @@ def test_a_task_of_the_queue_runs_on_an_openai_style_instance(server: Server, ll
     submitted = server.ok("/queue/submit", {"model_name": "small-llm", "task_input": {"messages": MESSAGES}})
     task = server.result(submitted["task_id"])
     assert task["result"]["choices"][0]["message"]["content"] == "three two one"
+
+
+@pytest.mark.parametrize(
+    ("body", "features"),
+    [
+        (
+            {"messages": [{"content": "four"}, {"content": [{"type": "text", "text": "five5"}]}]},
+            {"prompt_characters": 9},
+        ),
+        ({"prompt": ["ab", "c"], "max_tokens": 7}, {"prompt_characters": 3, "max_tokens": 7}),
+        ({"input": "abc", "max_tokens": 7, "max_completion_tokens": 9}, {"prompt_characters": 3, "max_tokens": 9}),
+        ({"messages": 7, "max_tokens": True}, {"prompt_characters": 0}),
+        ({"messages": [[["x"]]], "max_tokens": "many"}, {"prompt_characters": 1}),
+        ({"prompt": "x", "max_tokens": 10**400}, {"prompt_characters": 1}),
+        ({"prompt": "x", "max_tokens": math.nan}, {"prompt_characters": 1}),
+        ({"prompt": "x", "max_tokens": None}, {"prompt_characters": 1}),
+    ],
+)
+def test_the_features_of_a_request_are_its_prompt_and_its_limit(body: Any, features: dict[str, float]) -> None:
+    assert describe_request(json.dumps({"model": "m", **body}).encode()) == ("m", features)
+
+
+def test_the_time_of_requests_is_learned_from_their_features(
+    server: Server, llm: StartLLM, client: openai.OpenAI
+) -> None:
+    uuid = register(server, llm(seconds=0.004))
+    for words in [1, 10, 20] * 5:
+        messages: list[Any] = [{"role": "user", "content": "word " * words}]
+        client.chat.completions.create(model="small-llm", messages=messages, max_tokens=words)
+    predictor = server.scheduler.predictor
+    short, long = (
+        predictor.predict("small-llm", uuid, {}, {}, {"prompt_characters": 5.0 * words, "max_tokens": float(words)})
+        for words in (1, 20)
+    )
+    assert short is not None
+    assert long is not None
+    assert long.mean_ms > 2 * short.mean_ms
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_cancelled_request_of_the_async_client_stops_the_instance(
+    server: Server, llm: StartLLM, stream: bool
+) -> None:
+    stub = llm(seconds=0.2)
+    register(server, stub)
+    messages: list[Any] = [{"role": "user", "content": "word " * 500}]
+
+    async def call() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            answer = await client.chat.completions.create(model="small-llm", messages=messages, stream=stream)
+            assert stream
+            async for _ in answer:
+                pass
+
+    async def cancel() -> None:
+        request = asyncio.create_task(call())
+        while not stub.running:
+            await asyncio.sleep(0.01)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+
+    asyncio.run(cancel())
+    eventually(lambda: stub.cancelled == 1)
+    eventually(lambda: idle(server))
+
+
+def test_a_hanging_instance_delays_no_request_to_another(server: Server, llm: StartLLM, client: openai.OpenAI) -> None:
+    hanging, well = llm(seconds=600), llm()
+    register(server, hanging, concurrency=1)
+    body = json.dumps({"model": "small-llm", "messages": MESSAGES}).encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as waiting:
+        waiting.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        eventually(lambda: server.ok("/queue/info")["queues"][0]["running"] == 1)
+        register(server, well, concurrency=1)
+        for _ in range(5):
+            assert client.chat.completions.create(model="small-llm", messages=MESSAGES).choices
+    eventually(lambda: idle(server))
+    assert len(well.requests) == 5

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.serving import BaseStrategy, Candidate, Choice, Prediction, register_strategy
 from ray_multicluster_scheduler.serving import strategies as registry
-from ray_multicluster_scheduler.serving.router.ledger import Task
+from ray_multicluster_scheduler.serving.predictor import Predictor
+from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
+from ray_multicluster_scheduler.serving.router.router import Router
 from ray_multicluster_scheduler.serving.strategies import create_strategy, strategy_names
 from ray_multicluster_scheduler.serving.strategies.base import RequestView
 
@@ -71,6 +74,14 @@ def test_round_robin_takes_turns_also_when_an_instance_comes_and_goes() -> None:
     assert chosen(strategy, a, b, c, times=9) == {"a": 3, "b": 3, "c": 3}
 
 
+def test_the_first_turn_is_drawn() -> None:
+    """Several schedulers must not all begin with the same instance."""
+    found = Counter(
+        create_strategy("round_robin").select([candidate("a"), candidate("b")], TASK).instance for _ in range(200)
+    )
+    assert min(found["a"], found["b"]) > 50
+
+
 def test_weights_are_shares() -> None:
     found = chosen("weighted", candidate("a", weight=3.0), candidate("b", weight=1.0), times=2000)
     assert 1300 < found["a"] < 1700
@@ -120,3 +131,35 @@ def test_an_unknown_or_wrong_strategy_is_an_error_that_names_it() -> None:
     register_strategy("number", lambda: 7)  # type: ignore[arg-type,return-value]
     with pytest.raises(ConfigurationError, match="not a BaseStrategy"):
         create_strategy("number")
+
+
+@pytest.mark.usefixtures("_clean_registry")
+def test_a_strategy_that_cannot_be_created_is_an_error_that_says_why() -> None:
+    register_strategy("broken", lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+    with pytest.raises(ConfigurationError, match=r"broken.*ZeroDivisionError"):
+        create_strategy("broken")
+
+
+def test_strategies_of_installed_packages_are_known_by_their_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        EntryPoint("installed", f"{__name__}:LastStrategy", registry.ENTRY_POINT),
+        EntryPoint("missing", "no_such_package:Strategy", registry.ENTRY_POINT),
+    ]
+    monkeypatch.setattr(registry, "_installed", lambda: {one.name: one for one in points})
+    assert {"installed", "missing"} <= set(strategy_names())
+    assert chosen("installed", candidate("a"), candidate("b"), times=3) == {"b": 3}
+    with pytest.raises(ConfigurationError, match="no_such_package"):
+        create_strategy("missing")
+
+
+class NamelessStrategy(BaseStrategy):
+    def select(self, candidates: Sequence[Candidate], task: RequestView) -> Choice:
+        return Choice(candidates[0].instance, "the first one")
+
+
+def test_a_strategy_needs_no_name() -> None:
+    router = Router(NamelessStrategy(), Predictor())
+    router.add_instance(Instance("i", ("m",)), 0.0)
+    task = Task("t", "m", None, {}, {}, 0.0)
+    router.submit(task, 0.0)
+    assert task.decision.to_dict()["strategy"] == "custom"

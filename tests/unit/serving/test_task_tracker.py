@@ -148,6 +148,24 @@ def test_times_by_model_and_instance() -> None:
     assert times["overhead"]["p50_ms"] == pytest.approx(1500)
 
 
+def test_times_of_instances_that_come_and_go_are_bounded() -> None:
+    tracker = TaskTracker()
+    for index in range(3_000):
+        tracker.record_times("m", f"i{index}", 2.0, 1.0)
+    assert len(tracker.timing_statistics()["m"]) == 1_000
+    assert "i2999" in tracker.timing_statistics()["m"]
+
+
+def test_who_waits_is_called_when_nobody_will_finish_the_task() -> None:
+    tracker = TaskTracker()
+    tracker.register_task("a", "i", "m")
+    calls: list[TaskStatus] = []
+    tracker.on_finished("a", lambda info: calls.append(info.task_status))
+    tracker.end_callbacks()
+    tracker.mark_completed("a")
+    assert calls == [TaskStatus.QUEUED]
+
+
 def test_threads_do_not_lose_or_double_count() -> None:
     tracker = TaskTracker(max_finished=50)
     wins: list[str] = []
