@@ -8,12 +8,13 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute, APIWebSocketRoute
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.expiry import close_on_expiry, run_while_valid
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import (
     NotLetInError,
@@ -101,6 +102,9 @@ class ServiceAccess(api.Access):
 
     def watch(self, connection: HTTPConnection, reader: Subscription) -> Callable[[], None]:
         return close_on_expiry(connection, reader)
+
+    async def record(self, request: Request, action: str, subject: str) -> None:
+        await record_action(request, action, subject)
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
         try:
