@@ -276,7 +276,7 @@ async def _registered(websocket: WebSocket, scheduler: SwarmPilotScheduler) -> s
     instance = scheduler.instance_uuid(given) if isinstance(given, str) else None
     if instance is None:
         sentence = "not a registration" if given is None else f"no instance {given} is registered"
-        await websocket.close(_POLICY_VIOLATION, sentence[:120])
+        await websocket.close(_POLICY_VIOLATION, _close_reason(sentence))
     return instance
 
 
@@ -330,11 +330,11 @@ async def task_events(websocket: WebSocket) -> None:
     try:
         since = _since(query.pop("since", None), events.hub.number)
         query.pop("ticket", None)
-        wanted = EventFilter.parse({"types": SERVING, **query})
+        wanted = EventFilter.parse({**query, "types": SERVING})
         reader = events.subscribe(wanted, only_owner=access.visible_owner(websocket))
         unwatch = access.watch(websocket, reader)
     except SchedulerError as error:
-        await websocket.close(_POLICY_VIOLATION, str(error)[:120])
+        await websocket.close(_POLICY_VIOLATION, _close_reason(str(error)))
         return
     sending = asyncio.create_task(_send_events(websocket, events, reader, since))
     try:
@@ -356,6 +356,11 @@ async def _send_events(websocket: WebSocket, events: TaskEvents, reader: Subscri
         for event in batch.events:
             await websocket.send_text(event.text)
     await websocket.close(_GOING_AWAY)
+
+
+def _close_reason(text: str) -> str:
+    """As many characters as a WebSocket may be closed with."""
+    return text.encode(errors="replace")[:120].decode(errors="ignore")
 
 
 def _since(given: str | None, now: int) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -161,6 +162,7 @@ def _while_valid(handler: Callable[[WebSocket], Coroutine[Any, Any, None]]) -> W
         try:
             await run_while_valid(websocket, handler(websocket))
         except NotLetInError as error:
-            await websocket.close(_POLICY_VIOLATION, error.message)
+            with suppress(RuntimeError):  # it is closed already
+                await websocket.close(_POLICY_VIOLATION, error.message)
 
     return checked
