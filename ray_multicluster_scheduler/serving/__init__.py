@@ -12,6 +12,8 @@ from ray_multicluster_scheduler.serving.config import load_config
 from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler
 from ray_multicluster_scheduler.serving.models import (
     AllTasksResponse,
+    CandidateExplanation,
+    ChoiceExplanation,
     ClearTasksResponse,
     HealthResponse,
     InstanceKind,
@@ -29,12 +31,14 @@ from ray_multicluster_scheduler.serving.models import (
     SetStrategyRequest,
     SetStrategyResponse,
     TaskCompletionNotification,
+    TaskExplainResponse,
     TaskQueryResponse,
     TaskStatus,
     TIRegisterRequest,
     TIRegisterResponse,
     TIRemoveRequest,
     TIRemoveResponse,
+    V1ModelsResponse,
 )
 from ray_multicluster_scheduler.serving.predictor import LookupPredictor, Prediction
 from ray_multicluster_scheduler.serving.strategies import (
@@ -55,7 +59,9 @@ __all__ = [
     "AllTasksResponse",
     "BaseStrategy",
     "Candidate",
+    "CandidateExplanation",
     "Choice",
+    "ChoiceExplanation",
     "ClearTasksResponse",
     "HealthResponse",
     "InstanceKind",
@@ -85,12 +91,14 @@ __all__ = [
     "TIRemoveRequest",
     "TIRemoveResponse",
     "TaskCompletionNotification",
+    "TaskExplainResponse",
     "TaskInfo",
     "TaskInstance",
     "TaskInstanceClient",
     "TaskQueryResponse",
     "TaskStatus",
     "TaskTracker",
+    "V1ModelsResponse",
     "WeightedStrategy",
     "load_config",
     "register_strategy",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,10 +103,11 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         return _response(info)
 
     def submit(
-        self, model: str, requests: Iterable[tuple[str | None, Any, Mapping[str, Any]]]
+        self, model: str, requests: Iterable[tuple[str | None, Any, Mapping[str, Any]]], owner: str = ""
     ) -> list[TaskInfo | SchedulerError]:
         """Schedule requests for one model in one pass; each is a task id (or None), the input and the metadata.
-        Returns for each its task, or why it was refused. They are accepted when :meth:`durable` returns."""
+        Returns for each its task, or why it was refused. The id of another owner's task is taken. They are accepted
+        when :meth:`durable` returns."""
         now = time.monotonic()
         results: list[TaskInfo | SchedulerError] = []
         accepted: list[tuple[Task, TaskInfo]] = []
@@ -126,8 +127,8 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
                 fingerprint = 0 if task_id is None else fingerprint_of(task)
                 known = self.task_tracker.get_task_info(task_id) if task_id is not None else None
                 if known is None and task.id not in self._router.tasks:
-                    results.append(self._accept(task, fingerprint, accepted))
-                elif known is not None and known.fingerprint == fingerprint:  # a repeat
+                    results.append(self._accept(task, fingerprint, accepted, owner))
+                elif known is not None and (known.fingerprint, known.owner) == (fingerprint, owner):  # a repeat
                     results.append(known)
                 else:
                     sentence = f"The task id {task_id} is taken by another request."
@@ -209,10 +210,12 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             )
         )
 
-    async def register_async(self, request: TIRegisterRequest) -> TaskInstance:
-        """As :meth:`add_instance`, for a registration of the API or of a configuration."""
+    async def register_async(self, request: TIRegisterRequest, addresses: Sequence[str] = ()) -> TaskInstance:
+        """As :meth:`add_instance`, for a registration of the API or of a configuration. ``addresses``: connect to
+        these only, whatever the host's name resolves to later."""
         settings = request.model_dump(exclude={"host", "port"})
-        return await self.add_instance_async(address_of(request.host, request.port), **settings)
+        client = TaskInstanceClient(_url(address_of(request.host, request.port)), addresses=addresses)
+        return await self.add_instance_async(client, **settings)
 
     async def add_instance_async(
         self,
@@ -372,6 +375,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
                     QueueInfoItem(
                         model_name=name,
                         ti_uuid=instance.uuid,
+                        address=self._channels[instance.uuid].client.instance_id,
                         waiting_time_expect=mean,
                         waiting_time_error=variance**0.5,
                         length=instance.length,
@@ -404,12 +408,13 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
                 ],
             }
 
-    async def restore(self) -> None:
+    def restore(self) -> None:
         """Continue with the instances and tasks of the journal. Call it once, before all else. Raises StoreError."""
         assert self.journal is not None
         with self._lock:
             for one, kept in self.journal.instances().items():
-                client, draining = TaskInstanceClient(kept.pop("url")), kept.pop("draining")
+                client = TaskInstanceClient(kept.pop("url"), addresses=kept.pop("addresses"))
+                draining = kept.pop("draining")
                 self._register(one, client, InstanceKind(kept.pop("kind")), **kept)
                 self._router.instances[one].draining = draining
             for info, task in self.journal.tasks():
@@ -418,9 +423,9 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
                     self._continue(task, self._router.instances.get(info.ti_uuid or ""))
             for one in list(self._channels):
                 self._forget_if_empty(one)
+            for channel in self._channels.values():
+                self.call_soon(channel.monitor)
             self._carry_out()
-            channels = list(self._channels.values())
-        await asyncio.gather(*(self._on_loop(channel.start()) for channel in channels))
 
     def close(self) -> None:
         """End all connections; tasks that are not finished stay as they are, and nobody waits for them any longer.
@@ -483,6 +488,8 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
                     total, execution = (now - task.arrived) * 1000, (now - task.started) * 1000
                     self.task_tracker.record_times(task.model, instance.uuid, total, execution)
             self._router.finish(task, time.monotonic(), learn=learn)
+            outcome = "completed" if learn else "failed" if problem else "abandoned"
+            self.task_tracker.outcomes[task.model, outcome] += 1
             if instance is not None:
                 self._forget_if_empty(instance.uuid)
             self._carry_out()
@@ -567,10 +574,12 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             raise info
         return info
 
-    def _accept(self, task: Task, fingerprint: int, accepted: list[tuple[Task, TaskInfo]]) -> TaskInfo | SchedulerError:
+    def _accept(
+        self, task: Task, fingerprint: int, accepted: list[tuple[Task, TaskInfo]], owner: str
+    ) -> TaskInfo | SchedulerError:
         if self.task_tracker.waiting >= self.max_waiting:
             return queue_full(task.id, task.model, self.max_waiting)
-        info = self.task_tracker.register_task(task.id, None, task.model)
+        info = self.task_tracker.register_task(task.id, None, task.model, owner=owner)
         info.fingerprint = fingerprint
         accepted.append((task, info))
         return info

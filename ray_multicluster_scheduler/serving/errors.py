@@ -26,6 +26,12 @@ class TaskIdTakenError(ConfigurationError):
 TaskIdTakenError.code = ConfigurationError.code
 
 
+class BodyTooLargeError(SchedulerError):
+    """A body has more bytes than are read."""
+
+    code = "TOO_LARGE"
+
+
 def check_available(instances: Sequence[Instance], model: str) -> None:
     """Raises SchedulerError if none of these instances of a model can take a pass-through request."""
     if not instances:

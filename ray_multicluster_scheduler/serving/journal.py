@@ -75,6 +75,7 @@ class TaskJournal:
     def save_instance(self, channel: InstanceChannel, instance: Instance) -> None:
         registration = {
             "url": channel.client.base_url,
+            "addresses": list(channel.client.addresses),
             "kind": channel.kind,
             "model_name": channel.model,
             "concurrency": channel.concurrency,

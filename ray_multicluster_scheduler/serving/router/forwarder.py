@@ -62,6 +62,10 @@ class InstanceChannel:
     async def start(self) -> None:
         """Probe unless it is in use, and then at intervals. Idempotent."""
         await self.check()
+        self.monitor()
+
+    def monitor(self) -> None:
+        """Probe at intervals. Idempotent."""
         if not self._monitored:
             self._monitored = True
             self._spawn(self._monitor())

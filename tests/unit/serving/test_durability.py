@@ -43,7 +43,7 @@ def opened(folder: Path, **options: Any) -> Iterator[SwarmPilotScheduler]:
     store = SqliteStore(folder, vfs=options.pop("vfs", None))
     try:
         with SwarmPilotScheduler(health_interval_s=0.2, journal=TaskJournal(store), **options) as scheduler:
-            scheduler.run(scheduler.restore())
+            scheduler.restore()
             yield scheduler
     finally:
         store.close()

@@ -33,7 +33,15 @@ def test_all_models_of_requests_and_answers_are_exported() -> None:
         for name, one in vars(models).items()
         if isinstance(one, type) and issubclass(one, BaseModel) and one.__module__ == models.__name__
     }
-    private = {"_Model", "InstanceAddress", "InstanceSubmitResponse", "BatchTaskItem", "BatchTaskResult", "ModelInfo"}
+    private = {
+        "_Model",
+        "InstanceAddress",
+        "InstanceSubmitResponse",
+        "BatchTaskItem",
+        "BatchTaskResult",
+        "ModelInfo",
+        "V1Model",
+    }
     assert names - private <= set(serving.__all__)
     assert all(hasattr(serving, name) for name in serving.__all__)
 
