@@ -264,7 +264,7 @@ async def instance_socket(websocket: WebSocket) -> None:
         await websocket.close(_POLICY_VIOLATION, "no registration within 10 s")
         return
     except (WebSocketDisconnect, KeyError):  # KeyError: a binary message has no text
-        with suppress(RuntimeError):  # it is closed already
+        with suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
             await websocket.close(_POLICY_VIOLATION)
         return
     if instance is None:
@@ -283,7 +283,7 @@ async def instance_socket(websocket: WebSocket) -> None:
             for answer in answers:
                 await send(answer)
     except (WebSocketDisconnect, KeyError):  # KeyError: a binary message has no text
-        with suppress(RuntimeError):  # it is closed already
+        with suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
             await websocket.close()
     finally:
         disconnect()
@@ -354,14 +354,13 @@ async def task_events(websocket: WebSocket) -> None:
         reader = events.subscribe(wanted, only_owner=access.visible_owner(websocket))
         unwatch = access.watch(websocket, reader)
     except SchedulerError as error:
-        await websocket.close(_POLICY_VIOLATION, _close_reason(str(error)))
+        with suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
+            await websocket.close(_POLICY_VIOLATION, _close_reason(str(error)))
         return
     sending = asyncio.create_task(_send_events(websocket, events, reader, since))
     try:
-        while True:
-            await websocket.receive_text()  # returns when the client has closed it
-    except (WebSocketDisconnect, KeyError):
-        pass
+        while (await websocket.receive())["type"] != "websocket.disconnect":
+            pass
     finally:
         reader.close()
         unwatch()

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute, APIWebSocketRoute
 from starlette.requests import HTTPConnection
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
@@ -164,7 +164,7 @@ def _while_valid(handler: Callable[[WebSocket], Coroutine[Any, Any, None]]) -> W
         try:
             await run_while_valid(websocket, handler(websocket))
         except NotLetInError as error:
-            with suppress(RuntimeError):  # it is closed already
+            with suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
                 await websocket.close(_POLICY_VIOLATION, error.message)
 
     return checked
