@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ray_multicluster_scheduler.common.exception import InstanceError, SchedulerError
 from ray_multicluster_scheduler.serving import SchedulerRequest, SwarmPilotScheduler, TaskInstanceClient, core
@@ -150,6 +150,10 @@ class SilentClient(TaskInstanceClient):
         await asyncio.Event().wait()
         raise AssertionError
 
+    async def post_json(self, *_: object) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
 
 class ScheduledTasks(RuleBasedStateMachine):
     """The same for the whole scheduler, with repeats, late and wrong reports, retries and pass-through requests."""
@@ -177,6 +181,11 @@ class ScheduledTasks(RuleBasedStateMachine):
                 return await found if inspect.isawaitable(found) else found
 
         return self.loop.run_until_complete(work())
+
+    @initialize()
+    def begin(self) -> None:
+        self.add_instance(openai=True, model="a", again=False)
+        self.add_instance(openai=False, model="a", again=False)
 
     @rule(openai=st.booleans(), model=st.sampled_from(["a", "b", None]), again=st.booleans())
     def add_instance(self, openai: bool, model: str | None, again: bool) -> None:
@@ -292,6 +301,8 @@ class ScheduledTasks(RuleBasedStateMachine):
         for instance in self.router.instances.values():
             assert (instance.length, instance.charged_us, instance.charged_variance) == (0, 0, 0)
         self.loop.run_until_complete(self.scheduler.close_async())
+        while left := asyncio.all_tasks(self.loop):  # connections of removed instances are closed in the background
+            self.loop.run_until_complete(asyncio.wait(left))
         self.loop.close()
         self.patches.close()
 
