@@ -135,6 +135,7 @@ def configuration_page() -> str:
             settings.RetryBackoff,
             settings.OwnerLimits,
             settings.ServiceTls,
+            settings.Serving,
             settings.Tracing,
         ),
         "## clusters",

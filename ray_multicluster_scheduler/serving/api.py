@@ -1,7 +1,8 @@
 """The HTTP face of a serving scheduler: ``app`` for `uvicorn ray_multicluster_scheduler.serving.api:app`.
 
-``ServingApp`` answers the frequent route, POST /queue/submit, itself; FastAPI answers the others.
-``RMCS_SERVING_CONFIG`` names the configuration of ``app``.
+``HotPath`` answers the frequent routes, POST /queue/submit and /v1/…, itself; FastAPI answers the others (``router``).
+Handlers find the scheduler, its events and the access rules in ``app.state``. ``RMCS_SERVING_CONFIG`` names the
+configuration of ``app``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -18,9 +19,13 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from starlette.datastructures import State
 from starlette.exceptions import HTTPException
-from starlette.types import Message, Receive, Scope, Send
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from ray_multicluster_scheduler import __version__
@@ -31,10 +36,13 @@ from ray_multicluster_scheduler.common.exception import (
     SchedulerError,
     UnknownItemError,
 )
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import SERVING, EventFilter, missed_event
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Subscription
 from ray_multicluster_scheduler.serving import models
 from ray_multicluster_scheduler.serving.config import apply_config, read_config
 from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler
-from ray_multicluster_scheduler.serving.errors import TaskIdTakenError, unknown_task
+from ray_multicluster_scheduler.serving.errors import BodyTooLargeError, TaskIdTakenError, unknown_task
+from ray_multicluster_scheduler.serving.events import TaskEvents
 from ray_multicluster_scheduler.serving.router.passthrough import (
     DeadlineError,
     PassThrough,
@@ -45,9 +53,10 @@ from ray_multicluster_scheduler.serving.task_tracker import TaskInfo
 CONFIG_VARIABLE = "RMCS_SERVING_CONFIG"
 MAX_BODY = 64 * 1024**2
 _REGISTER_WITHIN_S = 10.0
-_POLICY_VIOLATION = 1008
+_GOING_AWAY, _POLICY_VIOLATION = 1001, 1008
 _STATUS: tuple[tuple[type[SchedulerError], int], ...] = (
     (UnknownItemError, 404),
+    (BodyTooLargeError, 413),
     (TaskIdTakenError, 409),
     (UpstreamError, 502),
     (InstanceError, 409),
@@ -58,6 +67,40 @@ _STATUS: tuple[tuple[type[SchedulerError], int], ...] = (
 router = APIRouter()
 
 
+class Access:
+    """Who may do what. Here every caller may do everything; the service has rules of its own."""
+
+    private_headers: Sequence[bytes] = ()
+    """Request headers that are not passed on to instances."""
+
+    def check_submit(self, connection: HTTPConnection) -> None:
+        """Raises NotAllowedError if this caller may not submit."""
+
+    def owner(self, connection: HTTPConnection) -> str:
+        """The owner of the tasks that this caller submits."""
+        return ""
+
+    def visible_owner(self, connection: HTTPConnection) -> str | None:
+        """The only owner whose tasks this caller may see; None: all."""
+        return None
+
+    def reported_owner(self, connection: HTTPConnection) -> str | None:
+        """The only owner of whose tasks this caller may report the end; None: all."""
+        return None
+
+    def watch(self, connection: HTTPConnection, reader: Subscription) -> Callable[[], None]:
+        """End a subscription when its caller may no longer read. Returns a function to call when it is closed."""
+        return lambda: None
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """The addresses at which an instance may be called; none: all of its host. Raises NotAllowedError."""
+        return ()
+
+    def problem(self, error: SchedulerError, *, openai: bool) -> Mapping[str, Any]:
+        """A problem document; ``openai``: of a /v1 route."""
+        return problem_of(error, openai=openai)
+
+
 # ---- instances
 
 
@@ -65,7 +108,7 @@ router = APIRouter()
 async def register(request: Request, body: models.TIRegisterRequest) -> models.TIRegisterResponse:
     """Register an instance. The same address again is the same instance; one that does not answer is used later."""
     scheduler = _scheduler(request)
-    added = await scheduler.register_async(body)
+    added = await scheduler.register_async(body, await _access(request).addresses(body.host, body.port))
     problem = scheduler.instance_problem(added.uuid)
     message = f"registered, but not used until it answers: {problem}" if problem else "registered"
     return models.TIRegisterResponse(message=message, ti_uuid=added.uuid)
@@ -90,8 +133,9 @@ async def list_models(request: Request) -> models.ModelsResponse:
 
 @router.post("/queue/submit")
 async def submit(request: Request, body: models.QueueSubmitRequest) -> models.QueueSubmitResponse:
-    """Submit a task. ``ServingApp`` answers this route itself; this function is its entry in the OpenAPI document."""
-    return submitted(_scheduler(request), body)
+    """Submit a task. It waits if its model has no instance yet."""
+    # HotPath answers this itself, unless there are query parameters
+    return submitted(_scheduler(request), body, _access(request).owner(request))
 
 
 @router.post("/queue/submit_batch")
@@ -102,7 +146,7 @@ async def submit_batch(request: Request, body: models.QueueBatchSubmitRequest) -
         models.BatchTaskResult(index=index, status="error", task_id=one.task_id, error=str(one))
         if isinstance(one, SchedulerError)
         else models.BatchTaskResult(index=index, status="success", task_id=one.task_id, scheduled_ti=one.ti_uuid or "")
-        for index, one in enumerate(_scheduler(request).submit(body.model_name, tasks))
+        for index, one in enumerate(_scheduler(request).submit(body.model_name, tasks, _access(request).owner(request)))
     ]
     failed = sum(one.status == "error" for one in results)
     return models.QueueBatchSubmitResponse(
@@ -123,20 +167,24 @@ async def queue_info(request: Request, model_name: str | None = None) -> models.
 @router.get("/task/query")
 async def query(request: Request, task_id: str) -> models.TaskQueryResponse:
     """The state of a task, and its result once it has one."""
-    info = _scheduler(request).task_tracker.get_task_info(task_id)
-    if info is None:
-        raise unknown_task(task_id)
-    return _task(info)
+    return _task(_visible(request, task_id, _access(request).visible_owner(request)))
+
+
+@router.get("/task/explain")
+async def explain(request: Request, task_id: str) -> models.TaskExplainResponse:
+    """Why a task is where it is: each candidate with its expected wait and the predicted time of the task."""
+    _visible(request, task_id, _access(request).visible_owner(request))
+    return models.TaskExplainResponse.model_validate(_scheduler(request).explain(task_id))
 
 
 @router.get("/task/all_tasks")
 async def all_tasks(request: Request, limit: int = 1000, after: int = 0) -> models.AllTasksResponse:
     """All tasks in pages: the finished ones in the order in which they finished, then the others."""
-    tracker = _scheduler(request).task_tracker
-    total, limit, after = sum(tracker.counts().values()), max(1, min(limit, 10_000)), max(0, after)
+    tracker, owner = _scheduler(request).task_tracker, _access(request).visible_owner(request)
+    total, limit, after = tracker.count_tasks(owner), max(1, min(limit, 10_000)), max(0, min(after, 2**53))
     return models.AllTasksResponse(
         total_tasks=total,
-        tasks=[_task(info) for info in tracker.list_tasks(limit, after)],
+        tasks=[_task(info) for info in tracker.list_tasks(limit, after, owner)],
         next=str(after + limit) if after + limit < total else None,
     )
 
@@ -151,6 +199,7 @@ async def clear(request: Request) -> models.ClearTasksResponse:
 @router.post("/result/submit")
 async def complete(request: Request, body: models.TaskCompletionNotification) -> models.ResultSubmitResponse:
     """An instance reports the end of a task. Repeats are harmless: the first report counts."""
+    _visible(request, body.task_id, _access(request).reported_owner(request))
     first = _completed(_scheduler(request), body)
     return models.ResultSubmitResponse(message="received" if first else "was received before")
 
@@ -160,6 +209,7 @@ async def complete(request: Request, body: models.TaskCompletionNotification) ->
 
 @router.get("/health")
 async def health(request: Request) -> models.HealthResponse:
+    """Numbers of instances and of waiting tasks."""
     scheduler = _scheduler(request)
     queues = {row.ti_uuid: row.healthy for row in scheduler.queue_info()}
     return models.HealthResponse(
@@ -183,7 +233,7 @@ async def set_strategy(request: Request, body: models.SetStrategyRequest) -> mod
 async def instance_socket(websocket: WebSocket) -> None:
     """A registered instance gets its tasks and reports results over one socket."""
     await websocket.accept()
-    scheduler: SwarmPilotScheduler = websocket.app.state.scheduler
+    scheduler: SwarmPilotScheduler = websocket.app.state.serving
     try:
         async with asyncio.timeout(_REGISTER_WITHIN_S):
             instance = await _registered(websocket, scheduler)
@@ -259,22 +309,77 @@ def _acknowledgement(scheduler: SwarmPilotScheduler, instance: str, message: Map
     }
 
 
+# ---- events
+
+
+@router.websocket("/ws/task_events")
+async def task_events(websocket: WebSocket) -> None:
+    """Events of tasks as JSON: with ``?since=`` those after this number, with ``model=`` and ``id=`` only of these."""
+    await websocket.accept()
+    events: TaskEvents = websocket.app.state.serving_events
+    access: Access = websocket.app.state.serving_access
+    query = dict(websocket.query_params)
+    try:
+        since = _since(query.pop("since", None), events.hub.number)
+        query.pop("ticket", None)
+        wanted = EventFilter.parse({"types": SERVING, **query})
+        reader = events.subscribe(wanted, only_owner=access.visible_owner(websocket))
+        unwatch = access.watch(websocket, reader)
+    except SchedulerError as error:
+        await websocket.close(_POLICY_VIOLATION, str(error)[:120])
+        return
+    sending = asyncio.create_task(_send_events(websocket, events, reader, since))
+    try:
+        while True:
+            await websocket.receive_text()  # returns when the client has closed it
+    except (WebSocketDisconnect, KeyError):
+        pass
+    finally:
+        reader.close()
+        unwatch()
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+async def _send_events(websocket: WebSocket, events: TaskEvents, reader: Subscription, since: int) -> None:
+    async for batch in events.batches(reader, since):
+        if batch.missed is not None:
+            await websocket.send_text(json.dumps(missed_event(batch.missed)))
+        for event in batch.events:
+            await websocket.send_text(event.text)
+    await websocket.close(_GOING_AWAY)
+
+
+def _since(given: str | None, now: int) -> int:
+    if given is None:
+        return now
+    if not given.isascii() or not given.isdecimal() or len(given) > 18:
+        raise ConfigurationError(f"since is {given[:50]!r}.", next_step="give the number of an event, 0 or more")
+    return int(given)
+
+
 # ---- pass-through
 
 
 @router.get("/v1/models")
-async def v1_models(request: Request) -> dict[str, Any]:
-    """The models, in the shape of OpenAI's API. All other /v1 routes are passed to an instance as they are."""
-    rows = _scheduler(request).models()
-    data = [{"id": row.model_name, "object": "model", "owned_by": "ray_multicluster_scheduler"} for row in rows]
-    return {"object": "list", "data": data}
+async def v1_models(request: Request) -> models.V1ModelsResponse:
+    """The models, in the shape of OpenAI's API."""
+    return models.V1ModelsResponse(data=[models.V1Model(id=one.model_name) for one in _scheduler(request).models()])
+
+
+@router.post("/v1/{path:path}")
+async def v1(path: str) -> None:
+    """Pass a request of OpenAI's API on to an instance of its ``model``, and the answer back as it arrives."""
+    # HotPath answers it; this is the entry in the OpenAPI document
 
 
 # ---- helpers
 
 
-def submitted(scheduler: SwarmPilotScheduler, body: models.QueueSubmitRequest) -> models.QueueSubmitResponse:
-    (info,) = scheduler.submit(body.model_name, [(body.task_id, body.task_input, body.metadata)])
+def submitted(
+    scheduler: SwarmPilotScheduler, body: models.QueueSubmitRequest, owner: str
+) -> models.QueueSubmitResponse:
+    (info,) = scheduler.submit(body.model_name, [(body.task_id, body.task_input, body.metadata)], owner)
     if isinstance(info, SchedulerError):
         raise info
     return models.QueueSubmitResponse(task_id=info.task_id, scheduled_ti=info.ti_uuid or "")
@@ -285,8 +390,21 @@ def _completed(scheduler: SwarmPilotScheduler, body: models.TaskCompletionNotifi
 
 
 def _scheduler(request: Request) -> SwarmPilotScheduler:
-    found: SwarmPilotScheduler = request.app.state.scheduler
+    found: SwarmPilotScheduler = request.app.state.serving
     return found
+
+
+def _access(request: Request) -> Access:
+    found: Access = request.app.state.serving_access
+    return found
+
+
+def _visible(request: Request, task_id: str, owner: str | None) -> TaskInfo:
+    """The task, if it is of this owner (None: of anybody). Raises UnknownItemError."""
+    info = _scheduler(request).task_tracker.get_task_info(task_id)
+    if info is None or owner not in {None, info.owner}:
+        raise unknown_task(task_id)
+    return info
 
 
 def _task(info: TaskInfo) -> models.TaskQueryResponse:
@@ -322,9 +440,9 @@ def problem(status: int, code: str, message: str) -> dict[str, Any]:
     return {**document, "error": {"message": message, "type": code.lower(), "code": code}}
 
 
-def _problem_of(error: SchedulerError) -> dict[str, Any]:
+def problem_of(error: SchedulerError, *, openai: bool = False) -> dict[str, Any]:
     status = next((number for kind, number in _STATUS if isinstance(error, kind)), 503)
-    return problem(status, error.code, str(error))
+    return problem(400 if openai and status == 422 else status, error.code, str(error))  # as OpenAI's API answers
 
 
 def _problem_headers(document: Mapping[str, Any]) -> dict[str, str]:
@@ -333,13 +451,60 @@ def _problem_headers(document: Mapping[str, Any]) -> dict[str, str]:
 
 async def _answer_error(_: Request, error: Exception) -> JSONResponse:
     if isinstance(error, SchedulerError):
-        document = _problem_of(error)
+        document = problem_of(error)
     elif isinstance(error, RequestValidationError):
         document = problem(422, "CONFIGURATION", _first_problem(error.errors()))
     else:
         assert isinstance(error, HTTPException)
         document = problem(error.status_code, HTTPStatus(error.status_code).name, str(error.detail))
     return JSONResponse(document, document["status"], _problem_headers(document), media_type="application/problem+json")
+
+
+class HotPath:
+    """ASGI application in front of the framework: reads the body of each POST of the serving API within its limit, and
+    answers /queue/submit and /v1/… itself. ``prefixes``: what precedes the paths."""
+
+    def __init__(self, app: ASGIApp, state: State, prefixes: Sequence[str] = ("",)) -> None:
+        self._app, self._state, self._prefixes = app, state, prefixes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            for prefix in self._prefixes:
+                path = scope["path"][len(prefix) :]
+                if scope["path"].startswith(prefix) and (path in _POSTS or path.startswith("/v1/")):
+                    await self._post(scope, receive, send, prefix, path)
+                    return
+        await self._app(scope, receive, send)
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send, prefix: str, path: str) -> None:
+        access, openai = self._state.serving_access, path.startswith("/v1/")
+        submits = path == "/queue/submit" and not scope["query_string"]
+        connection = HTTPConnection(scope)
+        try:
+            if openai or submits:
+                access.check_submit(connection)
+            body = await _read(receive)
+            if openai:
+                await PassThrough(self._state.serving, access.private_headers)(scope, receive, send, body, prefix)
+            elif submits:
+                request = _submission(body)
+                answer = submitted(self._state.serving, request, access.owner(connection))
+                await _send(send, 200, b"application/json", answer.model_dump_json().encode())
+            else:
+                await self._app(scope, _replay(body, receive), send)
+        except SchedulerError as error:
+            await _send_json(send, access.problem(error, openai=openai))
+
+
+_POSTS = {route.path for route in router.routes if isinstance(route, APIRoute) and "POST" in (route.methods or ())}
+
+
+def _submission(body: bytes) -> models.QueueSubmitRequest:
+    try:
+        return models.QueueSubmitRequest.model_validate_json(body)
+    except ValidationError as error:
+        problem = _first_problem(error.errors(include_url=False))
+        raise ConfigurationError(f"{problem}.", next_step="correct the body") from None
 
 
 class ServingApp:
@@ -349,59 +514,51 @@ class ServingApp:
         self._owned = scheduler is None
         self.routes = FastAPI(title="ray_multicluster_scheduler serving", version=__version__)
         self.routes.include_router(router)
+        self.routes.add_api_route("/metrics", _metrics, include_in_schema=False)
+        self.routes.state.serving_access = Access()
+        self._hot_path = HotPath(self.routes, self.routes.state)
         for kind in (SchedulerError, RequestValidationError, HTTPException):
             self.routes.add_exception_handler(kind, _answer_error)
         if scheduler is not None:
-            self.routes.state.scheduler = scheduler
+            self._use(scheduler)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http" and (foreign := _foreign_name(scope)):
             await _send_json(send, problem(403, "NOT_ALLOWED", f"{foreign} is no name or page of this machine."))
-        elif scope["type"] == "http" and scope["method"] == "POST":
-            await self._post(scope, receive, send)
         else:
-            await self.routes(scope, receive, send)
+            await self._hot_path(scope, receive, send)
 
-    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body within its limit; answer POST /queue/submit, and pass others on."""
-        body = await _read(receive)
-        if body is None:
-            await _send_json(send, problem(413, "TOO_LARGE", f"The body has more than {MAX_BODY:,} bytes."))
-            return
-        path, scheduler = scope["path"], self.routes.state.scheduler
-        try:
-            if path.startswith("/v1/"):
-                await PassThrough(scheduler)(scope, receive, send, body)
-                return
-            if path != "/queue/submit":
-                await self.routes(scope, _replay(body, receive), send)
-                return
-            answer = submitted(scheduler, models.QueueSubmitRequest.model_validate_json(body))
-        except ValidationError as error:
-            await _send_json(send, problem(422, "CONFIGURATION", _first_problem(error.errors(include_url=False))))
-        except SchedulerError as error:
-            document = _problem_of(error)
-            if path.startswith("/v1/") and document["status"] == 422:  # as OpenAI's API answers
-                document = problem(400, error.code, str(error))
-            await _send_json(send, document)
-        else:
-            await _send(send, 200, b"application/json", answer.model_dump_json().encode())
+    def _use(self, scheduler: SwarmPilotScheduler) -> None:
+        self.routes.state.serving, self.routes.state.serving_events = scheduler, TaskEvents(scheduler)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
             if self._owned:
-                self.routes.state.scheduler = await start_scheduler(os.environ.get(CONFIG_VARIABLE))
+                self._use(await start_scheduler(os.environ.get(CONFIG_VARIABLE)))
         except SchedulerError as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        self.routes.state.serving_events.close()
         if self._owned:
-            await self.routes.state.scheduler.close_async()
+            await self.routes.state.serving.close_async()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _metrics(request: Request) -> Response:
+    from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import (  # noqa: PLC0415
+        CONTENT_TYPE,
+        Exposition,
+    )
+    from ray_multicluster_scheduler.serving.metrics import add_serving  # noqa: PLC0415
+
+    out = Exposition()
+    add_serving(out, _scheduler(request))
+    return Response(out.text(), media_type=CONTENT_TYPE)
 
 
 async def start_scheduler(config: str | None) -> SwarmPilotScheduler:
@@ -423,8 +580,8 @@ def _foreign_name(scope: Scope) -> str | None:
     return None
 
 
-async def _read(receive: Receive) -> bytes | None:
-    """The body of a request; None if it is too large."""
+async def _read(receive: Receive) -> bytes:
+    """The body of a request. Raises BodyTooLargeError."""
     pieces, size = [], 0
     while True:
         message = await receive()
@@ -433,7 +590,7 @@ async def _read(receive: Receive) -> bytes | None:
         piece = message.get("body", b"")
         size += len(piece)
         if size > MAX_BODY:
-            return None
+            raise BodyTooLargeError(f"The body has more than {MAX_BODY:,} bytes.", next_step="send smaller requests")
         pieces.append(piece)
         if not message.get("more_body"):
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)

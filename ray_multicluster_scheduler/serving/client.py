@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -42,16 +42,23 @@ class TaskInstanceClient:
     """Calls an instance at ``base_url``, such as "http://127.0.0.1:8100".
 
     The async methods run on one event loop: that of their first caller. The sync ones use a thread of their own.
-    All raise InstanceError.
+    ``addresses`` are used instead of those that the host's name resolves to. All raise InstanceError.
     """
 
     def __init__(
-        self, base_url: str, *, timeout: float = 10.0, connect_timeout: float = 2.0, max_body: int = MAX_BODY
+        self,
+        base_url: str,
+        *,
+        timeout: float = 10.0,
+        connect_timeout: float = 2.0,
+        max_body: int = MAX_BODY,
+        addresses: Sequence[str] = (),
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self.instance_id = self.base_url.partition("://")[2]
         """host:port, as the instance is called in results."""
         self._timeout, self._connect_timeout, self._max_body = timeout, connect_timeout, max_body
+        self._addresses = addresses
         self._pool: HttpPool | None = None
         self._thread: LoopThread | None = None
 
@@ -59,7 +66,7 @@ class TaskInstanceClient:
     def pool(self) -> HttpPool:
         """Its connections."""
         if self._pool is None:
-            self._pool = HttpPool(self.base_url, connect_timeout=self._connect_timeout)
+            self._pool = HttpPool(self.base_url, connect_timeout=self._connect_timeout, addresses=self._addresses)
         return self._pool
 
     # ---- async

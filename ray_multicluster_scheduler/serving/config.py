@@ -74,6 +74,12 @@ def load_config(path: str | Path, scheduler: SwarmPilotScheduler) -> list[TaskIn
 
 async def apply_config(config: ServingConfig, scheduler: SwarmPilotScheduler) -> list[TaskInstance]:
     """As :func:`load_config`, for a checked configuration."""
+    apply_settings(config, scheduler)
+    return await asyncio.gather(*(scheduler.register_async(one) for one in config.instances))
+
+
+def apply_settings(config: ServingConfig, scheduler: SwarmPilotScheduler) -> None:
+    """Apply all but the instances. Raises ConfigurationError."""
     if config.predictions is not None:
         scheduler.predictor.table = LookupPredictor(config.predictions)
     if config.strategy is not None:
@@ -84,7 +90,6 @@ async def apply_config(config: ServingConfig, scheduler: SwarmPilotScheduler) ->
         scheduler.max_waiting = config.max_waiting
     if config.task_timeout_s is not None:
         scheduler.task_timeout_s = config.task_timeout_s
-    return await asyncio.gather(*(scheduler.register_async(one) for one in config.instances))
 
 
 def _problem(error: ValidationError | TypeError, lines: LineIndex) -> str:

@@ -7,23 +7,22 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.common.exception import (
-    ConfigurationError,
     InstanceError,
     SchedulerError,
-    ServiceUnavailableError,
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.serving.client import LoopThread, TaskInstance, TaskInstanceClient
 from ray_multicluster_scheduler.serving.errors import (
     TaskIdTakenError,
+    check_available,
     not_finished,
     queue_full,
     result_of,
@@ -99,10 +98,10 @@ class SwarmPilotScheduler:
         return SchedulerResponse(task_id=info.task_id, instance_id=info.ti_uuid, reason=info.reason)
 
     def submit(
-        self, model: str, requests: Iterable[tuple[str | None, Any, Mapping[str, Any]]]
+        self, model: str, requests: Iterable[tuple[str | None, Any, Mapping[str, Any]]], owner: str = ""
     ) -> list[TaskInfo | SchedulerError]:
         """Schedule requests for one model in one pass; each is a task id (or None), the input and the metadata.
-        Returns for each its task, or why it was refused."""
+        Returns for each its task, or why it was refused. The id of another owner's task is taken."""
         now = time.monotonic()
         results: list[TaskInfo | SchedulerError] = []
         with self._lock:
@@ -119,8 +118,8 @@ class SwarmPilotScheduler:
                 fingerprint = 0 if task_id is None else _fingerprint(task)
                 known = self.task_tracker.get_task_info(task_id) if task_id is not None else None
                 if known is None:
-                    results.append(self._accept(task, fingerprint, now))
-                elif known.fingerprint == fingerprint:  # a repeat
+                    results.append(self._accept(task, fingerprint, now, owner))
+                elif (known.fingerprint, known.owner) == (fingerprint, owner):  # a repeat
                     results.append(known)
                 else:
                     sentence = f"The task id {task_id} is taken by another request."
@@ -234,11 +233,13 @@ class SwarmPilotScheduler:
             )
         )
 
-    async def register_async(self, request: TIRegisterRequest) -> TaskInstance:
-        """As :meth:`add_instance`, for a registration of the API or of a configuration."""
+    async def register_async(self, request: TIRegisterRequest, addresses: Sequence[str] = ()) -> TaskInstance:
+        """As :meth:`add_instance`, for a registration of the API or of a configuration. ``addresses``: connect to
+        these only, whatever the host's name resolves to later."""
         settings = request.model_dump(exclude={"host", "port"})
         host = f"[{request.host}]" if ":" in request.host else request.host
-        return await self.add_instance_async(f"{host}:{request.port}", **settings)
+        client = TaskInstanceClient(f"http://{host}:{request.port}", addresses=addresses)
+        return await self.add_instance_async(client, **settings)
 
     async def add_instance_async(
         self,
@@ -366,6 +367,7 @@ class SwarmPilotScheduler:
                     QueueInfoItem(
                         model_name=name,
                         ti_uuid=instance.uuid,
+                        address=self._channels[instance.uuid].client.instance_id,
                         waiting_time_expect=mean,
                         waiting_time_error=variance**0.5,
                         length=instance.length,
@@ -435,7 +437,7 @@ class SwarmPilotScheduler:
         model, ServiceUnavailableError without an instance that answers, QueueFullError over ``max_waiting``."""
         with self._lock:
             self._check_open()
-            self._check_available(task)
+            check_available(list(self._router.instances_of(task.model)), task.model)
             if len(self._router.tasks) >= self.max_waiting:
                 raise queue_full(task.id, task.model, self.max_waiting)
             self._router.submit(task, task.arrived)
@@ -454,6 +456,8 @@ class SwarmPilotScheduler:
                     total, execution = (now - task.arrived) * 1000, (now - task.started) * 1000
                     self.task_tracker.record_times(task.model, instance.uuid, total, execution)
             self._router.finish(task, time.monotonic(), learn=learn)
+            outcome = "completed" if learn else "failed" if problem else "abandoned"
+            self.task_tracker.outcomes[task.model, outcome] += 1
             if instance is not None:
                 self._forget_if_empty(instance.uuid)
             self._carry_out()
@@ -469,25 +473,8 @@ class SwarmPilotScheduler:
             self._channels[instance.uuid].failed(problem, gone=gone)
             self._router.give_back(task, time.monotonic())
             self._forget_if_empty(instance.uuid)
-            self._check_available(task)
+            check_available(list(self._router.instances_of(task.model)), task.model)
             self._carry_out()
-
-    def _check_available(self, task: Task) -> None:
-        instances = list(self._router.instances_of(task.model))
-        if not instances:
-            raise UnknownItemError(
-                f"No instance of the model {task.model} is registered.", next_step="use one of GET /v1/models"
-            )
-        if not any(one.openai for one in instances):
-            raise ConfigurationError(
-                f"The instances of {task.model} take no /v1 requests.",
-                next_step="use POST /queue/submit, or register an instance with kind: openai",
-            )
-        if not any(one.accepts and one.openai for one in instances):
-            raise ServiceUnavailableError(
-                f"None of the {len(instances)} instances of {task.model} can take a /v1 request now.",
-                next_step="try again later; queue_info() shows the instances",
-            )
 
     # ---- reports of the channels, on the event loop
 
@@ -549,10 +536,10 @@ class SwarmPilotScheduler:
 
     # ---- inside, with the lock held
 
-    def _accept(self, task: Task, fingerprint: int, now: float) -> TaskInfo | SchedulerError:
+    def _accept(self, task: Task, fingerprint: int, now: float, owner: str) -> TaskInfo | SchedulerError:
         if self.task_tracker.waiting >= self.max_waiting:
             return queue_full(task.id, task.model, self.max_waiting)
-        info = self.task_tracker.register_task(task.id, None, task.model)
+        info = self.task_tracker.register_task(task.id, None, task.model, owner=owner)
         info.fingerprint = fingerprint
         self._router.submit(task, now)
         return info
@@ -607,9 +594,9 @@ class SwarmPilotScheduler:
             channel = self._channels[task.instance.uuid]
             if task.slot is None:
                 self.task_tracker.mark_scheduled(task.id)
-                self._call_soon(channel.forward, task, task.attempt)
+                self.call_soon(channel.forward, task, task.attempt)
             else:
-                self._call_soon(_set_slot, task.slot, channel.client)
+                self.call_soon(_set_slot, task.slot, channel.client)
 
     def _record_place(self, task: Task) -> None:
         if task.instance is not None:
@@ -628,7 +615,7 @@ class SwarmPilotScheduler:
         channel = self._channels.pop(uuid)
         if self._ids.get(channel.client.instance_id) == uuid:
             del self._ids[channel.client.instance_id]
-        self._call_soon(channel.end)
+        self.call_soon(channel.end)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -645,7 +632,8 @@ class SwarmPilotScheduler:
                 self._loop = self._thread.loop
             return self._loop
 
-    def _call_soon(self, function: Callable[..., None], *arguments: Any) -> None:
+    def call_soon(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call on the scheduler's loop; at once if that is the running one."""
         if _running_loop() is self.loop:
             function(*arguments)
         else:

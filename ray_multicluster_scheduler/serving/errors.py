@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
     InferenceError,
     QueueFullError,
+    SchedulerError,
+    ServiceUnavailableError,
     TaskTimeoutError,
     UnknownItemError,
 )
 from ray_multicluster_scheduler.serving.models import TaskStatus
+from ray_multicluster_scheduler.serving.router.ledger import Instance
 from ray_multicluster_scheduler.serving.task_tracker import TaskInfo
 
 
@@ -20,6 +24,30 @@ class TaskIdTakenError(ConfigurationError):
 
 
 TaskIdTakenError.code = ConfigurationError.code
+
+
+class BodyTooLargeError(SchedulerError):
+    """A body has more bytes than are read."""
+
+    code = "TOO_LARGE"
+
+
+def check_available(instances: Sequence[Instance], model: str) -> None:
+    """Raises SchedulerError if none of these instances of a model can take a pass-through request."""
+    if not instances:
+        raise UnknownItemError(
+            f"No instance of the model {model} is registered.", next_step="use one of GET /v1/models"
+        )
+    if not any(one.openai for one in instances):
+        raise ConfigurationError(
+            f"The instances of {model} take no /v1 requests.",
+            next_step="use POST /queue/submit, or register an instance with kind: openai",
+        )
+    if not any(one.accepts and one.openai for one in instances):
+        raise ServiceUnavailableError(
+            f"None of the {len(instances)} instances of {model} can take a /v1 request now.",
+            next_step="try again later; queue_info() shows the instances",
+        )
 
 
 def queue_full(task_id: str, model: str, limit: int) -> QueueFullError:

@@ -116,8 +116,8 @@ class TIRemoveRequest(_Model):
     """POST /ti/remove: by ``ti_uuid``, or by ``host`` and ``port``."""
 
     ti_uuid: str | None = None
-    host: str | None = None
-    port: int | None = None
+    host: str | None = Field(None, examples=["127.0.0.1"])
+    port: int | None = Field(None, examples=[9001])
     drain: bool = Field(True, description="let the tasks that run there finish")
 
     @model_validator(mode="after")
@@ -184,6 +184,7 @@ class QueueInfoItem(_Model):
 
     model_name: str
     ti_uuid: str
+    address: str = Field(description="host:port")
     waiting_time_expect: float = Field(description="ms")
     waiting_time_error: float = Field(description="ms")
     length: int = Field(description="tasks that are charged there, running ones included")
@@ -205,6 +206,46 @@ class TaskQueryResponse(_Model):
     reason: str | None = Field(None, description="why it waits")
     result: JsonValue = None
     error: str | None = None
+
+
+class CandidateExplanation(_Model):
+    """What was known of one instance when the choice was made."""
+
+    instance: str
+    wait_ms: float = Field(description="the expected time of what was charged there")
+    predicted_ms: float | None = Field(None, description="of the task itself; none: nothing was known")
+    charged_tasks: int
+
+
+class ChoiceExplanation(_Model):
+    strategy: str
+    instance: str
+    reason: str
+    candidates: list[CandidateExplanation]
+
+
+class TaskExplainResponse(_Model):
+    """Why a task is where it is."""
+
+    task_id: str
+    model: str
+    state: TaskStatus
+    instance: str | None = None
+    reason: str
+    decision: ChoiceExplanation | None = None
+
+
+class V1Model(_Model):
+    id: str
+    object: Literal["model"] = "model"
+    owned_by: str = "ray_multicluster_scheduler"
+
+
+class V1ModelsResponse(_Model):
+    """GET /v1/models, in the shape of OpenAI's API."""
+
+    object: Literal["list"] = "list"
+    data: list[V1Model]
 
 
 class AllTasksResponse(_Model):
@@ -241,7 +282,7 @@ class ResultSubmitResponse(_Model):
 class SetStrategyRequest(_Model):
     """POST /scheduler/set: for one model, or without ``model_name`` for all that have no strategy of their own."""
 
-    name: str
+    name: str = Field(examples=["shortest_queue"])
     model_name: str | None = None
 
 

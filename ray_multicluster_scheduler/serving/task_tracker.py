@@ -39,6 +39,8 @@ class TaskInfo:
     fingerprint: int = 0
     """Of the request, by which a repeated submission is recognised."""
     size: int = 0
+    owner: str = ""
+    """The user who submitted it; empty where callers are not told apart."""
 
 
 @dataclass(slots=True)
@@ -88,12 +90,18 @@ class TaskTracker:
         self._counts: Counter[TaskStatus] = Counter()
         self._callbacks: dict[str, list[Callable[[TaskInfo], object]]] = {}
         self._timings: dict[tuple[str, str], dict[str, Timing]] = {}
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        """Ended requests by model and outcome."""
+        self.on_change: Callable[[TaskInfo], object] = lambda _: None
+        """Called with each task that waits, runs or ends, with the lock held."""
 
     # ---- transitions
 
-    def register_task(self, task_id: str, ti_uuid: str | None, model_name: str, *, reason: str = "") -> TaskInfo:
+    def register_task(
+        self, task_id: str, ti_uuid: str | None, model_name: str, *, reason: str = "", owner: str = ""
+    ) -> TaskInfo:
         """Record a new task as queued. Raises ValueError if the id is taken."""
-        info = TaskInfo(task_id, model_name, ti_uuid, TaskStatus.QUEUED, self._clock(), reason=reason)
+        info = TaskInfo(task_id, model_name, ti_uuid, TaskStatus.QUEUED, self._clock(), reason=reason, owner=owner)
         with self._lock:
             if task_id in self._live or task_id in self._finished:
                 raise ValueError(f"the task id {task_id!r} is taken")
@@ -109,6 +117,7 @@ class TaskTracker:
             if info is not None:
                 self._move(info, TaskStatus.QUEUED)
                 info.ti_uuid, info.reason, info.decision = ti_uuid, reason, decision
+                self.on_change(info)
 
     def mark_scheduled(self, task_id: str) -> bool:
         """The task was forwarded to its instance. False if it is unknown, forwarded already or finished."""
@@ -118,6 +127,7 @@ class TaskTracker:
                 return False
             self._move(info, TaskStatus.SCHEDULED)
             info.scheduled_time = self._clock()
+            self.on_change(info)
             return True
 
     def mark_completed(self, task_id: str, result: Any = None, *, execution_ms: float | None = None) -> bool:
@@ -164,11 +174,12 @@ class TaskTracker:
             self._prune()
             return {status: self._counts[status] for status in TaskStatus}
 
-    def list_tasks(self, limit: int = 1000, offset: int = 0) -> list[TaskInfo]:
-        """A page of all tasks: the finished ones in the order in which they finished, then the live ones."""
+    def list_tasks(self, limit: int = 1000, offset: int = 0, owner: str | None = None) -> list[TaskInfo]:
+        """A page of all tasks (of one owner): the finished ones in the order in which they finished, then the rest."""
         with self._lock:
             self._prune()
-            return list(islice(self._all(), offset, offset + limit))
+            wanted = self._all() if owner is None else (info for info in self._all() if info.owner == owner)
+            return list(islice(wanted, offset, offset + limit))
 
     def on_finished(self, task_id: str, callback: Callable[[TaskInfo], object]) -> bool:
         """Call back once when the task has finished, now if it has. False if it is unknown."""
@@ -189,6 +200,13 @@ class TaskTracker:
                 waiting.remove(callback)
             if not waiting:
                 self._callbacks.pop(task_id, None)
+
+    def count_tasks(self, owner: str | None = None) -> int:
+        """The number of all tasks (of one owner)."""
+        if owner is None:
+            return sum(self.counts().values())
+        with self._lock:
+            return sum(info.owner == owner for info in self._all())
 
     def record_times(self, model: str, instance: str, total: float, execution: float) -> None:
         """Add the times (ms) of a request that is no task."""
@@ -228,8 +246,10 @@ class TaskTracker:
             info.result, info.error, info.size, info.execution_ms = result, error, size, execution_ms
             self._finished[task_id] = info
             self._finished_bytes += size
+            self.outcomes[info.model_name, str(status)] += 1
             if status is TaskStatus.COMPLETED:
                 self._record_times(info, now)
+            self.on_change(info)
             self._prune()
             callbacks = self._callbacks.pop(task_id, ())
         for callback in callbacks:

@@ -41,7 +41,7 @@ class Server:
 
     @property
     def scheduler(self) -> SwarmPilotScheduler:
-        found: SwarmPilotScheduler = self._app.routes.state.scheduler
+        found: SwarmPilotScheduler = self._app.routes.state.serving
         return found
 
     def call(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:

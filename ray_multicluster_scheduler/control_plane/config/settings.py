@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Annotated, Literal, Self
 
@@ -48,9 +49,17 @@ def _collector(value: str) -> str:
     )
 
 
+def _network(value: str) -> str:
+    try:
+        return str(ipaddress.ip_network(value))
+    except ValueError:
+        raise ValueError(f"expected a network such as 10.1.0.0/16, got {value!r}") from None
+
+
 AttributePath = Annotated[str, AfterValidator(_attribute_path)]
 Origin = Annotated[str, AfterValidator(_origin)]
 CollectorAddress = Annotated[str, AfterValidator(_collector)]
+Network = Annotated[str, AfterValidator(_network)]
 
 
 class Strict(BaseModel):
@@ -100,6 +109,17 @@ class Tracing(Strict):
     """A collector of OpenTelemetry: its base address; ``/v1/traces`` is added."""
 
     endpoint: CollectorAddress
+
+
+class Serving(Strict):
+    """The router of inference requests in a service."""
+
+    legacy_routes: bool = False
+    """Serve its routes without the prefix ``/api/v1/serving`` as well."""
+    allow: tuple[Network, ...] = ("127.0.0.0/8", "::1/128")
+    """Networks in which instances may be registered over HTTP."""
+    config: str | None = None
+    """A YAML file with instances and strategies, read at the start of the service."""
 
 
 class Settings(Strict):
@@ -193,6 +213,8 @@ class Settings(Strict):
     """Origins of web pages that may use the API, with a token of their own."""
     max_connections: Annotated[int, Field(ge=1)] = 2_000
     """Further connections are answered with 503."""
+    serving: Serving = Serving()
+    """The router of inference requests (service): which networks, routes and instances."""
     tracing: Tracing | None = None
     """Send a trace of each ended item to this collector (service); needs the extra ``otel``."""
 

@@ -32,6 +32,10 @@ class LoopThread:
         self._thread.start()
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    @property
     def loop_ended(self) -> bool:
         return self._over
 

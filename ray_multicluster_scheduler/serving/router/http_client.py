@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -68,13 +68,14 @@ class Response:
 class HttpPool:
     """Connections to one base URL (http or https). All methods run on one event loop."""
 
-    def __init__(self, base_url: str, *, connect_timeout: float = 2.0) -> None:
+    def __init__(self, base_url: str, *, connect_timeout: float = 2.0, addresses: Sequence[str] = ()) -> None:
         parts = urlsplit(base_url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"{base_url!r} is no http address")
         self.base_url = base_url.rstrip("/")
         self._path = parts.path.rstrip("/")
         self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        self._addresses = addresses or (self._host,)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self._authority = parts.netloc.rpartition("@")[2].encode()
         self._connect_timeout = connect_timeout
@@ -128,7 +129,7 @@ class HttpPool:
             connection.close()
         try:
             async with asyncio.timeout(self._connect_timeout):
-                _, connection = await loop.create_connection(_Connection, self._host, self._port, ssl=self._ssl)
+                connection = await self._connect(loop)
         except TimeoutError:
             raise HttpError(
                 f"{self.base_url} did not accept a connection within {self._connect_timeout:g} s", sent=False
@@ -137,6 +138,18 @@ class HttpPool:
             raise HttpError(f"{self.base_url} refused the connection: {error.strerror or error}", sent=False) from None
         self._in_use.add(connection)
         return connection
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Connection:
+        problem = OSError("no address")
+        for address in self._addresses:
+            name = self._host if self._ssl is not None else None
+            try:
+                return (
+                    await loop.create_connection(_Connection, address, self._port, ssl=self._ssl, server_hostname=name)
+                )[1]
+            except OSError as error:
+                problem = error
+        raise problem
 
     def _release(self, connection: _Connection) -> None:
         self._in_use.discard(connection)

@@ -9,8 +9,9 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
 
@@ -51,11 +52,12 @@ class Requests(Protocol):
 class PassThrough:
     """Answers POST /v1/… by forwarding it."""
 
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
+    def __init__(self, requests: Requests, private: Collection[bytes] = ()) -> None:
+        """``private``: further headers that are not forwarded."""
+        self._requests, self._not_forwarded = requests, _NOT_FORWARDED.union(private)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
-        """Raises SchedulerError before anything was sent."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, body: bytes, prefix: str = "") -> None:
+        """``prefix`` precedes the path that is forwarded. Raises SchedulerError before anything was sent."""
         arrived = time.monotonic()
         headers = dict(scope["headers"])
         model, features = describe_request(body)
@@ -74,8 +76,8 @@ class PassThrough:
                 while True:
                     pool = await task.slot
                     limit.reschedule(None)
-                    forwarded = [one for one in scope["headers"] if one[0] not in _NOT_FORWARDED]
-                    if await exchange.run(pool, _path(scope), forwarded, body):
+                    forwarded = [one for one in scope["headers"] if one[0] not in self._not_forwarded]
+                    if await exchange.run(pool, _path(scope, prefix), forwarded, body):
                         return
         except TimeoutError:
             raise _too_late(task, deadline or 0.0) from None
@@ -227,7 +229,9 @@ def _too_late(task: Task, deadline: float) -> DeadlineError:
     )
 
 
-def _path(scope: Scope) -> str:
-    path = str(scope.get("raw_path", scope["path"].encode()).decode("latin-1"))
+def _path(scope: Scope, prefix: str) -> str:
+    raw = str(scope.get("raw_path", b"").decode("latin-1"))
+    path = raw if raw.startswith(f"{prefix}/v1/") else quote(scope["path"])
+    path = path[len(prefix) :]
     query = scope.get("query_string", b"")
     return f"{path}?{query.decode('latin-1')}" if query else path

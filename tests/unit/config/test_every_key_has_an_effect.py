@@ -59,6 +59,7 @@ SETTINGS = {
     "auth": "unit/service/test_listening.py::test_the_setting_auth_says_whether_tokens_are_asked_for",
     "service_tls": "unit/service/test_listening.py::test_the_setting_service_tls_serves_https",
     "cors_origins": "unit/service/test_browsers.py::test_pages_of_the_cors_origins_are_let_in_and_no_others",
+    "serving": "unit/service/test_serving_routes.py::test_instances_are_called_within_the_networks_of_allow",
     "tracing": "unit/service/test_traces.py::test_the_setting_tracing_sends_a_trace_of_a_task_that_succeeded",
     "max_connections": "unit/service/test_up.py::test_there_are_no_more_connections_than_max_connections",
 }

@@ -82,8 +82,10 @@ class HttpService:
         if self._serving is not None:
             self.plane.runtime.call_soon(self.app.state.mailboxes.close)
             self.plane.runtime.call_soon(self.plane.runtime.event_publisher.close)
+            self.plane.runtime.call_soon(self.app.state.serving_events.close)
             self._server.should_exit = True
             self._serving.result(20)
+            self.plane.runtime.run(self.app.state.serving.close_async())
             self._listener.close()
             self._serving = None
 

@@ -103,6 +103,30 @@ EXAMPLES = {
     "POST /api/v1/clusters/{name}/check": Example("/api/v1/clusters/mac/check", {}),
     "POST /api/v1/clusters/{name}/drain": Example("/api/v1/clusters/mac/drain", {"timeout": 0}),
     "POST /api/v1/clusters/apply": Example("/api/v1/clusters/apply", {}),
+    "POST /api/v1/serving/ti/register": Example("/api/v1/serving/ti/register", {"host": "10.0.0.256", "port": 1}),
+    "POST /api/v1/serving/ti/remove": Example("/api/v1/serving/ti/remove", {"ti_uuid": "none"}),
+    "GET /api/v1/serving/models": Example("/api/v1/serving/models"),
+    "POST /api/v1/serving/queue/submit": Example(
+        "/api/v1/serving/queue/submit", {"model_name": "none", "task_input": 1}
+    ),
+    "POST /api/v1/serving/queue/submit_batch": Example(
+        "/api/v1/serving/queue/submit_batch", {"model_name": "none", "tasks": []}
+    ),
+    "GET /api/v1/serving/queue/info": Example("/api/v1/serving/queue/info"),
+    "GET /api/v1/serving/task/query": Example("/api/v1/serving/task/query?task_id={id}", of="inference"),
+    "GET /api/v1/serving/task/explain": Example("/api/v1/serving/task/explain?task_id={id}", of="inference"),
+    "GET /api/v1/serving/task/all_tasks": Example("/api/v1/serving/task/all_tasks"),
+    "POST /api/v1/serving/task/clear": Example("/api/v1/serving/task/clear"),
+    "POST /api/v1/serving/result/submit": Example(
+        "/api/v1/serving/result/submit", {"task_id": "{id}", "instance_id": "none"}, of="inference"
+    ),
+    "POST /api/v1/serving/notify/task_complete": Example(
+        "/api/v1/serving/notify/task_complete", {"task_id": "{id}", "instance_id": "none"}, of="inference"
+    ),
+    "GET /api/v1/serving/health": Example("/api/v1/serving/health"),
+    "POST /api/v1/serving/scheduler/set": Example("/api/v1/serving/scheduler/set", {"name": "round_robin"}),
+    "GET /api/v1/serving/v1/models": Example("/api/v1/serving/v1/models"),
+    "POST /api/v1/serving/v1/{path}": Example("/api/v1/serving/v1/chat/completions", {"model": "none"}),
     "GET /api/v1/events": Example("/api/v1/events?types=nonsense"),  # one that is let in does not end
 }
 CALLERS = ("nobody", "bad", "expired", "viewer", "own", "other", "operator", "admin")
@@ -126,6 +150,11 @@ class Matrix(ActorService):
     def item(self, kind: str) -> str:
         """A fresh one of "own"."""
         name = f"m{next(self._numbers)}"
+        if kind == "inference":
+            request = {"model_name": "none", "task_input": 1, "task_id": name}
+            status, output = self.ask("POST", "/api/v1/serving/queue/submit", request, token=self.tokens["own"])
+            assert status == 200, output
+            return name
         wanted = {"task": lambda: a_task(name, 0, start_after=5e9), "job": lambda: a_job(name, start_after=5e9)}
         task = wanted.get(kind, lambda: an_actor(name, {"public_name": name}))()
         status, output = self.ask("POST", "/api/v1/items", body(task), token=self.tokens["own"])

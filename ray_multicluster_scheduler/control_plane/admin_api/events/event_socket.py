@@ -7,15 +7,18 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.expiry import batches_while_valid, close_on_expiry
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import is_still_valid
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import snapshot
+from ray_multicluster_scheduler.control_plane.runtime.event_publisher import EventPublisher
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter, missed_event
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import SERVING, EventFilter, missed_event
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Batch, Subscription
+from ray_multicluster_scheduler.serving.events import TaskEvents
 
 HEARTBEAT_S = 30.0
 _LARGEST_NUMBER = 2**53
@@ -33,6 +36,7 @@ class EventSocket:
 
     def __init__(self, websocket: WebSocket, runtime: ServiceRuntime, only_owner: str | None) -> None:
         self._socket, self._runtime, self._only_owner = websocket, runtime, only_owner
+        self._publisher: EventPublisher | TaskEvents = runtime.event_publisher
         self._reader: Subscription | None = None
         self._on_close: Callable[[], None] = lambda: None
         self._since: int | None = None
@@ -45,7 +49,8 @@ class EventSocket:
         wanted, since = EventFilter.parse(filters), event_number("since", message.get("since"))
         flags = {key: _flag(key, message.get(key)) for key in _FLAGS}
         self.close()
-        self._reader = self._runtime.event_publisher.subscribe(wanted, only_owner=self._only_owner)
+        self._publisher = publisher_of(self._socket, wanted)
+        self._reader = self._publisher.subscribe(wanted, only_owner=self._only_owner)
         self._on_close = close_on_expiry(self._socket, self._reader)
         self._since, self._snapshot, self._batch = since, flags["snapshot"], flags["batch"]
 
@@ -116,10 +121,10 @@ class EventSocket:
                 )
 
     async def _send_events(self) -> None:
-        reader, since, publisher = self._reader, self._since, self._runtime.event_publisher
+        reader, since, publisher = self._reader, self._since, self._publisher
         if reader is None:
             return
-        if self._snapshot and since is None:
+        if self._snapshot and since is None and publisher is self._runtime.event_publisher:
             first = snapshot(self._runtime, self._only_owner)
             since = int(first["number"])
             await self._socket.send_text(json.dumps(first))
@@ -138,7 +143,7 @@ class EventSocket:
             await send(json.dumps(missed_event(batch.missed)))
         if not batch.events:
             if not batch.over:
-                await send(json.dumps({"type": "heartbeat", "number": self._runtime.event_publisher.hub.number}))
+                await send(json.dumps({"type": "heartbeat", "number": self._publisher.hub.number}))
         elif self._batch:
             for at in range(0, len(batch.events), _AT_ONCE):
                 some = ",".join([event.text for event in batch.events[at : at + _AT_ONCE]])
@@ -146,6 +151,15 @@ class EventSocket:
         else:
             for event in batch.events:
                 await send(event.text)
+
+
+def publisher_of(connection: HTTPConnection, wanted: EventFilter) -> EventPublisher | TaskEvents:
+    """What publishes the events of this filter: those of serving have a publisher of their own."""
+    state = connection.app.state
+    publisher: EventPublisher | TaskEvents = (
+        state.serving_events if SERVING in wanted.types else state.runtime.event_publisher
+    )
+    return publisher
 
 
 def event_number(name: str, value: object) -> int | None:

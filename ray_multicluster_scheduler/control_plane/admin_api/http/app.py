@@ -26,6 +26,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     tokens,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
+from ray_multicluster_scheduler.control_plane.admin_api.serving import add_serving
 from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import SimulationRunner
 from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
 from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
@@ -53,6 +54,7 @@ def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
         "/api/v1/wait": (Rule.SEE, items.wait),
         "/api/v1/calls": (Rule.SUBMIT, actors.call),
     }
+    add_serving(app, runtime)
     app.add_middleware(middleware.FastPathMiddleware, handlers=fast_path)
     app.add_middleware(middleware.AuthMiddleware, access=access)
     app.add_middleware(middleware.OriginGuard, access=access)

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import NotLetInError
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
+from ray_multicluster_scheduler.serving.errors import BodyTooLargeError, TaskIdTakenError
 
 PROBLEM_JSON = "application/problem+json"
 
@@ -33,6 +34,8 @@ _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
     (NotLetInError, 401),
     (errors.NotAllowedError, 403),
     (MissingBlobs, 424),
+    (TaskIdTakenError, 409),
+    (BodyTooLargeError, 413),
     (TooLarge, 413),
     (errors.TaskSubmissionError, 422),
     (errors.ConfigurationError, 422),

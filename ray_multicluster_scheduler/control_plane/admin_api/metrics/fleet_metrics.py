@@ -13,18 +13,21 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition, Samples
+from ray_multicluster_scheduler.serving import SwarmPilotScheduler
+from ray_multicluster_scheduler.serving.metrics import add_serving
 
 _BREAKER = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 _RESOURCES = ("CPU", "GPU", "memory")
 
 
-def metrics_text(runtime: ServiceRuntime, room: StorageUsage) -> str:
+def metrics_text(runtime: ServiceRuntime, room: StorageUsage, serving: SwarmPilotScheduler) -> str:
     """All metrics in text form. On the loop; no cluster is contacted."""
     out = Exposition()
     out.gauge("rmcs_build_info", "The version of the service, as a label.", [({"version": __version__}, 1)])
     add_items(out, runtime.machine, runtime.metrics)
     add_clusters(out, runtime.machine, runtime.metrics, runtime.clock.now())
     _add_store(out, runtime, room)
+    add_serving(out, serving)
     sender = runtime.trace_sender
     if sender is not None:
         counts = [({"outcome": "sent"}, sender.sent), ({"outcome": "dropped"}, sender.dropped)]

@@ -9,7 +9,11 @@ from starlette.websockets import WebSocket
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.expiry import batches_while_valid, close_on_expiry
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, needs_of_socket, visible_owner
-from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import EventSocket, event_number
+from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import (
+    EventSocket,
+    event_number,
+    publisher_of,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import HEARTBEAT_S, EventStream
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import snapshot as snapshot_of
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
@@ -30,6 +34,7 @@ async def events(
     cluster: str | None = None,
     state: str | None = None,
     kind: str | None = None,
+    model: str | None = None,
     since: int | None = None,
     snapshot: bool = False,
     ticket: str | None = None,
@@ -40,22 +45,23 @@ async def events(
     number. Lines that begin with a colon are heartbeats. A page that cannot send a header uses a ``ticket``."""
     del ticket  # AuthMiddleware used it
     wanted = EventFilter.parse(
-        {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
+        {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind, "model": model}
     )
     runtime, only = runtime_of(request), visible_owner(request)
     last_id = request.headers.get("last-event-id", "").strip()
     after = event_number("Last-Event-ID", last_id) if last_id else event_number("since", since)
-    reader = runtime.event_publisher.subscribe(wanted, only_owner=only)
+    publisher = publisher_of(request, wanted)
+    reader = publisher.subscribe(wanted, only_owner=only)
     try:
-        first = [snapshot_of(runtime, only)] if snapshot and after is None else []
+        first = (
+            [snapshot_of(runtime, only)] if snapshot and after is None and publisher is runtime.event_publisher else []
+        )
     except BaseException:
         reader.close()
         raise
     if after is None:
-        after = runtime.event_publisher.hub.number
-    batches = batches_while_valid(
-        request, runtime.event_publisher.batches(reader, after, idle_s=HEARTBEAT_S, report_progress=True)
-    )
+        after = publisher.hub.number
+    batches = batches_while_valid(request, publisher.batches(reader, after, idle_s=HEARTBEAT_S, report_progress=True))
     return EventStream(reader, batches, after, close_on_expiry(request, reader), first)
 
 

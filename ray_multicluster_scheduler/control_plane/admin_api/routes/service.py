@@ -122,7 +122,7 @@ async def metrics(request: Request) -> Response:
     runtime = runtime_of(request)
     runtime.event_publisher.request_checks()
     room = await asyncio.to_thread(runtime.store.usage)  # a disk may be slow
-    return Response(metrics_text(runtime, room), media_type=CONTENT_TYPE)
+    return Response(metrics_text(runtime, room, request.app.state.serving), media_type=CONTENT_TYPE)
 
 
 @router.get("/api/v1/series", tags=["fleet"], **described(Rule.KNOWN, docs.Series))

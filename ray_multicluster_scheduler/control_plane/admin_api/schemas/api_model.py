@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
@@ -29,6 +30,10 @@ _EXAMPLES: dict[str, Any] = {
     "finished_at": None,
     "changed": True,
     "after": None,
+    "host": "127.0.0.1",
+    "port": 9001,
+    "model_name": "ocr",
+    "task_id": "page-1",
 }
 """Examples of fields with the same meaning in every model."""
 
@@ -73,6 +78,10 @@ def _example_of_type(hint: Any, name: str = "") -> Any:
     origin, parts = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and issubclass(hint, BaseModel):
         return example_of(hint)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return str(next(iter(hint)))
+    if origin is Literal:
+        return parts[0]
     if origin is list:
         return [] if parts[0] is str else [_example_of_type(parts[0])]
     if name in _EXAMPLES:

@@ -24,7 +24,8 @@ _ABOUT = """One control plane above many Ray clusters. Submit tasks, actors, job
 functions and arguments; programs in other languages submit jobs.
 
 `/api/v1/ws` is a WebSocket with the same events and parameters as `/api/v1/events`. OpenAPI cannot describe it; see
-docs/events.md. A page that cannot send a header opens both with a `ticket` from `POST /api/v1/ticket`."""
+docs/events.md, and docs/serving.md for the WebSockets `/ws/result_submit` and `/ws/task_events` of serving.
+A page that cannot send a header opens both with a `ticket` from `POST /api/v1/ticket`."""
 _SCHEMES: dict[str, dict[str, str]] = {
     "bearer": {
         "type": "http",
@@ -65,7 +66,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "token_id": ("The id of a token, which is not secret.", "k3v9x2ab"),
     "force": ("Revoke even the last token of an admin.", False),
     "types": (
-        "Any of transition, decision, cluster, action (these four by default) and telemetry, separated by commas.",
+        "Any of transition, decision, cluster, action (these four by default), telemetry, with commas; or serving.",
         "transition,decision",
     ),
     "id": ("Only events of these items, separated by commas.", "nightly-2026-11-15"),
@@ -74,6 +75,10 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "/api/v1/owners/{owner} owner": ("The name of the owner.", "ann"),
     "/api/v1/events since": ("Begin with the events after this number.", 0),
     "client": ("The name of the client of the mailbox.", "me"),
+    "task_id": ("The id of a task of serving.", "page-1"),
+    "model_name": ("Only instances of this model.", "ocr"),
+    "model": ("Only events of serving, of this model.", "ocr"),
+    "path": ("The rest of a path of OpenAI's API.", "chat/completions"),
 }
 """Description and example of each parameter, by its name, or by path and name where that means something else."""
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Response
+from pydantic import BaseModel
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, needs
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import PROBLEM_JSON, problem
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import REFERENCE, ApiModel, Schema, example_of
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import REFERENCE, Schema, example_of
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -28,17 +29,19 @@ class Raw:
 
 def described(
     rule: Rule,
-    answer: type[ApiModel] | Raw,
-    body: type[ApiModel] | Raw | None = None,
+    answer: type[BaseModel] | Raw,
+    body: type[BaseModel] | Raw | None = None,
     *,
     examples: Mapping[str, Any] | None = None,
-    others: Mapping[int, tuple[str, type[ApiModel] | None]] | None = None,
+    others: Mapping[int, tuple[str, type[BaseModel] | None]] | None = None,
     headers: Sequence[Mapping[str, Any]] = (),
+    problem: Raw | None = None,
 ) -> dict[str, Any]:
     """Options of the decorator of a route: ``@router.get("/clusters", **described(Rule.KNOWN, Clusters))``.
 
     ``examples`` are bodies by name; without them one is made from the model. ``others`` are answers other than 200 by
-    status, with a sentence. ``headers`` are those that the route reads. Its docstring becomes summary and description.
+    status, with a sentence. ``headers`` are those that the route reads, ``problem`` is a refusal
+    that differs from those of other routes. Its docstring becomes summary and description.
     """
     options = needs(rule)
     answers: dict[str, Any] = {"200": {"description": "Done.", "content": _content(answer)}}
@@ -51,13 +54,19 @@ def described(
         extra["requestBody"] = {"required": needed, "content": _content(body, examples)}
     if headers:
         extra["parameters"] = [dict(header) for header in headers]
-    options.update(openapi_extra=extra, response_model=None, responses=_PROBLEMS)
+    options.update(openapi_extra=extra, response_model=None, responses=_problems(problem))
     if isinstance(answer, Raw) and answer.media != JSON:
         options["response_class"] = Response  # else the document would promise JSON, too
     return options
 
 
-def _content(content: type[ApiModel] | Raw, examples: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _problems(problem: Raw | None) -> dict[int | str, dict[str, Any]]:
+    if problem is None:
+        return _PROBLEMS
+    return {status: {**about, "content": _content(problem)} for status, about in _PROBLEMS.items()}
+
+
+def _content(content: type[BaseModel] | Raw, examples: Mapping[str, Any] | None = None) -> dict[str, Any]:
     if isinstance(content, Raw):
         return {content.media: {"schema": content.schema, "examples": {"example": {"value": content.example}}}}
     shown = examples or {"example": example_of(content)}

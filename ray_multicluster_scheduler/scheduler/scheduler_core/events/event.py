@@ -12,11 +12,13 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store.records import EventRecord, OperationRecord, Step, StoredDecision
 
-Kind = Literal["transition", "decision", "cluster", "action", "telemetry", "reset"]
+Kind = Literal["transition", "decision", "cluster", "action", "telemetry", "serving", "reset"]
 DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action")
 """Stored and numbered, so that a subscriber can read past ones."""
 TELEMETRY: Kind = "telemetry"
-KINDS: tuple[Kind, ...] = (*DURABLE, TELEMETRY)
+SERVING: Kind = "serving"
+"""A task of serving changed. Not stored, with numbers of their own, so these are not mixed with other kinds."""
+KINDS: tuple[Kind, ...] = (*DURABLE, TELEMETRY, SERVING)
 CLUSTER, ACTION = "cluster", "action"
 """Values of ``what`` in operation records; each is an event kind of the same name."""
 _ITEM_KINDS = frozenset({"task", "actor", "job", "gang"})
@@ -25,7 +27,7 @@ _MAX_WORDS = 1_000
 
 
 class Event:
-    """``number`` counts durable events without gaps; telemetry has none."""
+    """``number`` counts durable events without gaps, and those of serving apart from them; telemetry has none."""
 
     def __init__(self, kind: Kind, values: Mapping[str, Any], number: int | None = None) -> None:
         self.kind, self.number = kind, number
@@ -43,7 +45,7 @@ class Event:
 class EventFilter:
     """An event matches if each given field has one of the given values; an event without that field does not match.
 
-    ``types`` are transition, decision, cluster, action (these four by default) and telemetry.
+    ``types`` are transition, decision, cluster, action (these four by default) and telemetry; or serving alone.
     """
 
     types: frozenset[str] = frozenset(DURABLE)
@@ -52,6 +54,7 @@ class EventFilter:
     cluster: frozenset[str] = frozenset()
     state: frozenset[str] = frozenset()
     kind: frozenset[str] = frozenset()
+    model: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> EventFilter:
@@ -67,6 +70,10 @@ class EventFilter:
                 raise ConfigurationError(
                     f"{key} is {unknown[0]!r} here.", next_step=f"use {', '.join(sorted(allowed))}"
                 )
+        if SERVING in found.get("types", ()) and len(found["types"]) > 1:
+            raise ConfigurationError(
+                "Events of serving have numbers of their own.", next_step="subscribe to types=serving alone"
+            )
         return cls(**{key: words for key, words in found.items() if words})
 
     def matches(self, event: Event) -> bool:
@@ -78,6 +85,7 @@ class EventFilter:
             and (not self.cluster or values.get("cluster") in self.cluster)
             and (not self.state or values.get("state") in self.state)
             and (not self.kind or values.get("kind") in self.kind)
+            and (not self.model or values.get("model") in self.model)
         )
 
     def index_keys(self) -> list[tuple[str, str]]:

@@ -254,6 +254,16 @@ class EventHub:
                     if reader.wants(event):
                         channel.put(event)
 
+    def publish_event(self, event: Event) -> None:
+        """Publish a numbered event of an item that is not in the store's log."""
+        self.number = event.number or self.number
+        places = dict(self._broad)
+        for name in ("id", "owner"):
+            places.update(self._by_key.get((name, str(event.fields.get(name))), {}))
+        for channel, reader in places.items():
+            if reader.wants(event):
+                channel.put(event)
+
     def publish_latest(self, event: Event) -> None:
         """Publish telemetry, of which a reader gets only the newest per cluster."""
         places = {**self._broad, **self._by_key.get(("cluster", str(event.fields.get("cluster"))), {})}
