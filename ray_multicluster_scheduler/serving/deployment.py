@@ -26,8 +26,10 @@ from ray_multicluster_scheduler.serving.client import TaskInstanceClient
 from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler
 from ray_multicluster_scheduler.serving.models import (
     DeploymentOptions,
+    DeploymentStatus,
     InstanceStatusResponse,
     InstanceSubmitResponse,
+    ReplicaStatus,
 )
 
 _log = get_logger(__name__)
@@ -77,7 +79,7 @@ class ReplicaHost(Protocol):
     async def find(self, replica_id: str, changed: Callable[[], None]) -> Replica | None:
         """A replica that was submitted before and has not ended."""
 
-    def save(self, options: DeploymentOptions, replica_ids: Sequence[str]) -> None:
+    def save(self, options: DeploymentOptions, replica_ids: Sequence[str], *, deleted: bool) -> None:
         """Store this for the next process, before anything that is submitted later."""
 
     def forget(self) -> None:
@@ -217,7 +219,7 @@ class Deployment:
         self.deleted = True
         self.scale(0)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> DeploymentStatus:
         """Its options, and each replica: item, cluster, state, reason, queue, and how good the predictions were."""
         queues = {row.ti_uuid: row for row in self._scheduler.queue_info(self.options.name)}
         accuracy = {instance: one for _, instance, one in self._scheduler.predictor.accuracy()}
@@ -225,22 +227,26 @@ class Deployment:
         for replica_id, one in self._live.items():
             queue, known = queues.get(one.instance or ""), accuracy.get(one.instance or "")
             rows.append(
-                {
-                    "id": replica_id,
-                    "cluster": one.replica.cluster,
-                    "state": "DRAINING" if one.draining else str(one.replica.state),
-                    "reason": one.replica.reason(),
-                    "instance": one.instance,
-                    "length": 0 if queue is None else queue.length,
-                    "waiting_time_expect": 0.0 if queue is None else queue.waiting_time_expect,
-                    "relative_error": None if known is None else known.relative_error,
-                    "within_p90": None if known is None else known.covered,
-                }
+                ReplicaStatus(
+                    id=replica_id,
+                    cluster=one.replica.cluster,
+                    state="DRAINING" if one.draining else str(one.replica.state),
+                    reason=one.replica.reason(),
+                    instance=one.instance,
+                    length=0 if queue is None else queue.length,
+                    waiting_time_expect=0.0 if queue is None else queue.waiting_time_expect,
+                    relative_error=None if known is None else known.relative_error,
+                    within_p90=None if known is None else known.covered,
+                )
             )
-        running = sum(row["state"] == TaskState.RUNNING for row in rows)
-        state = "DELETING" if self.deleted else "RUNNING" if running >= self.options.replicas else "STARTING"
-        values = self.options.model_dump()
-        return {**values, "state": state, "running": running, "problem": self.problem, "instances": rows}
+        running = sum(row.state == TaskState.RUNNING for row in rows)
+        return DeploymentStatus(
+            **self.options.model_dump(),
+            state="DELETING" if self.deleted else "RUNNING" if running >= self.options.replicas else "STARTING",
+            running=running,
+            problem=self.problem,
+            instances=rows,
+        )
 
     async def _reconcile(self) -> float | None:
         """Bring the replicas in line with the options; returns after how many seconds to try again."""
@@ -304,7 +310,7 @@ class Deployment:
         _log.warning("deployment %s starts another replica in %g s: %s", self.options.name, pause_s, problem)
 
     def _save(self, *new: str) -> None:
-        self.host.save(self.options, [*self._live, *new])
+        self.host.save(self.options, [*self._live, *new], deleted=self.deleted)
 
 
 class Deployments:
@@ -330,7 +336,7 @@ class Deployments:
     def get(self, name: str) -> Deployment:
         """Raises UnknownItemError."""
         if name not in self._all:
-            raise UnknownItemError(f"There is no deployment {name!r}.", next_step="list them with `rmcs serving list`")
+            raise unknown_deployment(name)
         return self._all[name][0]
 
     def list(self) -> list[Deployment]:
@@ -352,3 +358,7 @@ class Deployments:
         _, work = self._all.pop(name)
         if not work.cancelled() and (error := work.exception()) is not None:
             _log.error("the deployment %s stopped: %r", name, error)
+
+
+def unknown_deployment(name: str) -> UnknownItemError:
+    return UnknownItemError(f"There is no deployment {name!r}.", next_step="list them with `rmcs serving list`")

@@ -301,6 +301,26 @@ class DeploymentOptions(_Model):
     concurrency: int = Field(1, ge=1, le=10_000, description="calls that a replica runs at the same time")
 
 
+class ReplicaStatus(_Model):
+    id: str = Field(description="the item of its actor")
+    cluster: str | None
+    state: str = Field(description="as of the item, or DRAINING")
+    reason: str
+    instance: str | None = Field(description="the UUID of its instance, once it runs")
+    length: int = Field(description="requests that are charged there")
+    waiting_time_expect: float = Field(description="ms")
+    relative_error: float | None = Field(description="of predicted times; null: none yet")
+    within_p90: float | None = Field(description="the part of requests that was faster than its stated p90")
+
+
+class DeploymentStatus(DeploymentOptions):
+    owner: str = ""
+    state: Literal["RUNNING", "STARTING", "DELETING"]
+    running: int
+    problem: str = Field(description="why the last replica ended by itself, or could not be submitted")
+    instances: list[ReplicaStatus]
+
+
 class ModelInfo(_Model):
     model_name: str
     strategy: str

@@ -116,7 +116,7 @@ class _EmbeddedHost:
     async def find(self, replica_id: str, changed: Callable[[], None]) -> None:
         return None
 
-    def save(self, options: DeploymentOptions, replica_ids: Sequence[str]) -> None:
+    def save(self, options: DeploymentOptions, replica_ids: Sequence[str], *, deleted: bool) -> None:
         pass
 
     def forget(self) -> None:
@@ -153,7 +153,7 @@ class _EmbeddedDeployment(Deployment):
 
     def status(self) -> dict[str, Any]:
         answer: dict[str, Any] = self.scheduler.run(
-            self._on_loop(lambda: self._deployments.all.get(self.name).status())
+            self._on_loop(lambda: self._deployments.all.get(self.name).status().model_dump())
         )
         return answer
 

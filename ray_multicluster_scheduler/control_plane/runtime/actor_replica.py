@@ -95,7 +95,7 @@ def new_replica_id() -> str:
 def replica_task(template: TaskDescription, replica_id: str) -> TaskDescription:
     """The actor of a replica: as the template, with an id of its own."""
     assert template.actor is not None
-    actor = replace(template.actor, ray_name=replica_id)
+    actor = replace(template.actor, ray_name=replica_id, public_name=None, lifetime=None, adopt=False)
     return replace(template, id=replica_id, actor=actor, submitted_at=0.0)
 
 

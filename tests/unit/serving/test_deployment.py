@@ -92,7 +92,7 @@ class FakeHost:
             found._changed = changed
         return found
 
-    def save(self, options: DeploymentOptions, replica_ids: Sequence[str]) -> None:
+    def save(self, options: DeploymentOptions, replica_ids: Sequence[str], *, deleted: bool) -> None:
         self.saved.append((options.replicas, list(replica_ids)))
 
     def forget(self) -> None:
@@ -143,15 +143,15 @@ async def test_requests_reach_replicas_once_they_run() -> None:
         made = await one.deploy()
         task = one.request()
         await eventually(lambda: len(one.host.replicas) == 2)
-        assert made.status()["state"] == "STARTING"
-        assert [row["reason"] for row in made.status()["instances"]] == ["because it is QUEUED"] * 2
+        assert made.status().state == "STARTING"
+        assert [row.reason for row in made.status().instances] == ["because it is QUEUED"] * 2
         first, second = one.host.replicas.values()
         first.move(TaskState.RUNNING)
         assert await one.result(task) == first.id
         second.move(TaskState.RUNNING)
         await one.healthy(2)
         status = made.status()
-        assert (status["state"], status["running"]) == ("RUNNING", 2)
+        assert (status.state, status.running) == ("RUNNING", 2)
         with pytest.raises(InferenceError, match="no"):
             await one.result(one.request("bad"))
         with pytest.raises(ConfigurationError, match="There is a deployment 'ocr' already"):
@@ -205,7 +205,7 @@ async def test_a_refused_submission_is_tried_again() -> None:
         one.host.refusal = SchedulerError("The queue is full.")
         made = await one.deploy(1)
         await eventually(lambda: made._failures >= 2)
-        assert made.status()["problem"] == "The queue is full."
+        assert made.status().problem == "The queue is full."
         one.host.refusal = None
         await one.healthy(1)
 
@@ -225,7 +225,7 @@ async def test_scaling_down_drains_the_newest_and_first_those_that_do_not_serve(
         tasks = [one.request(), one.request()]
         await eventually(lambda: oldest.calls and busy.calls)
         made.scale(1)
-        await eventually(lambda: made.status()["instances"][1]["state"] == "DRAINING")
+        await eventually(lambda: made.status().instances[1].state == "DRAINING")
         await asyncio.sleep(0.05)
         assert busy.state is TaskState.RUNNING, "what runs there finishes"
         oldest.answers.set()
