@@ -6,14 +6,18 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ray_multicluster_scheduler as rmcs
 from ray_multicluster_scheduler import UnifiedScheduler
+from ray_multicluster_scheduler.cli.service.client import connect
+from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.serving import SchedulerRequest
 from tests.integration.serving.deployed_classes import Embed, Ocr
 from tests.support.eventually import until
+from tests.support.running_service import RunningService
 
 
 def running(status: dict[str, object]) -> bool:
@@ -71,3 +75,58 @@ def test_replicas_on_both_clusters_batches_replacement_scale_and_delete(config_p
         with pytest.raises(rmcs.UnknownItemError):
             ocr.request({"page": 3})
         assert {one["state"] for one in scheduler.list_actors()} <= {"CANCELLED", "FAILED"}
+
+
+APP = """
+import helper
+
+class Model:
+    def infer(self, page):
+        return helper.text(page)
+"""
+
+
+def test_a_deployment_of_a_service_survives_its_kill(
+    config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deployed_app.py").write_text(APP)
+    (tmp_path / "helper.py").write_text("def text(page):\n    return f'page {page}'\n")
+    with RunningService(config_path, tmp_path / "state") as service:
+        monkeypatch.setenv("RMCS_ADDRESS", service.address)
+        monkeypatch.setenv("RMCS_TOKEN", service.token)
+        api = connect(service.address, token=service.token)
+
+        def status() -> Any:
+            return api.get("/api/v1/serving/deployments/ocr")
+
+        def answer(page: int) -> Any:
+            body = {"model_name": "ocr", "task_input": page}
+            task = api.post("/api/v1/serving/queue/submit", body)["task_id"]
+            path = f"/api/v1/serving/task/query?task_id={task}"
+            until(lambda: api.get(path)["task_status"] in {"completed", "failed"}, 60)
+            return api.get(path)["result"]
+
+        words = ["--replicas", "2", "--cpus", "1"]
+        assert main(["serving", "deploy", f"{tmp_path / 'deployed_app.py'}:Model", "--name", "ocr", *words]) == 0
+        with UnifiedScheduler() as client:
+            embed = client.deploy(Embed, name="embed", max_batch=4, resource_requirements={"CPU": 0.1})
+            assert embed.request("four", timeout=60) == [4, 1]
+        assert answer(1) == "page 1"
+        until(lambda: status()["running"] == 2, 60)
+        before = [one["id"] for one in status()["instances"]]
+
+        service.kill()
+        service.start()
+        assert answer(2) == "page 2"
+        until(lambda: status()["running"] == 2, 60)
+        assert [one["id"] for one in status()["instances"]] == before
+        assert len(api.get("/api/v1/actors")["actors"]) == 3, "no replica was started twice"
+
+        assert main(["serving", "scale", "ocr", "1"]) == 0
+        until(lambda: len(status()["instances"]) == 1, 60)
+        assert answer(3) == "page 3"
+        for name in ("ocr", "embed"):
+            assert main(["serving", "delete", name]) == 0
+        until(lambda: api.get("/api/v1/serving/deployments") == {"deployments": []}, 60)
+        assert {row["state"] for row in api.get("/api/v1/actors")["actors"]} == {"CANCELLED"}
+        service.stop()
