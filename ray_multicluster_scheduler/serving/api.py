@@ -92,6 +92,9 @@ class Access:
         """End a subscription when its caller may no longer read. Returns a function to call when it is closed."""
         return lambda: None
 
+    async def record(self, request: Request, action: str, subject: str) -> None:
+        """Record what an operator does."""
+
     async def addresses(self, host: str, port: int) -> Sequence[str]:
         """The addresses at which an instance may be called; none: all of its host. Raises NotAllowedError."""
         return ()
@@ -109,6 +112,7 @@ async def register(request: Request, body: models.TIRegisterRequest) -> models.T
     """Register an instance. The same address again is the same instance; one that does not answer is used later."""
     scheduler = _scheduler(request)
     added = await scheduler.register_async(body, await _access(request).addresses(body.host, body.port))
+    await _access(request).record(request, "register instance", f"{body.host}:{body.port}")
     problem = scheduler.instance_problem(added.uuid)
     message = f"registered, but not used until it answers: {problem}" if problem else "registered"
     return models.TIRegisterResponse(message=message, ti_uuid=added.uuid)
@@ -119,6 +123,7 @@ async def remove(request: Request, body: models.TIRemoveRequest) -> models.TIRem
     """Remove an instance. What waits there goes elsewhere; with ``drain`` what runs there finishes."""
     name = body.ti_uuid or f"{body.host}:{body.port}"
     uuid = _scheduler(request).remove_instance(name, drain=body.drain)
+    await _access(request).record(request, "remove instance", name)
     return models.TIRemoveResponse(message="removed", ti_uuid=uuid)
 
 
@@ -192,7 +197,9 @@ async def all_tasks(request: Request, limit: int = 1000, after: int = 0) -> mode
 @router.post("/task/clear")
 async def clear(request: Request) -> models.ClearTasksResponse:
     """Forget all finished tasks."""
-    return models.ClearTasksResponse(cleared=_scheduler(request).task_tracker.clear())
+    cleared = _scheduler(request).task_tracker.clear()
+    await _access(request).record(request, "clear", "finished tasks of serving")
+    return models.ClearTasksResponse(cleared=cleared)
 
 
 @router.post("/notify/task_complete")
@@ -223,6 +230,7 @@ async def health(request: Request) -> models.HealthResponse:
 async def set_strategy(request: Request, body: models.SetStrategyRequest) -> models.SetStrategyResponse:
     """Use another strategy from the next request on; what is charged stays."""
     _scheduler(request).set_strategy(body.name, body.model_name)
+    await _access(request).record(request, f"set strategy {body.name}", body.model_name or "all models")
     return models.SetStrategyResponse()
 
 
@@ -268,7 +276,7 @@ async def _registered(websocket: WebSocket, scheduler: SwarmPilotScheduler) -> s
     instance = scheduler.instance_uuid(given) if isinstance(given, str) else None
     if instance is None:
         sentence = "not a registration" if given is None else f"no instance {given} is registered"
-        await websocket.close(_POLICY_VIOLATION, sentence[:120])
+        await websocket.close(_POLICY_VIOLATION, _close_reason(sentence))
     return instance
 
 
@@ -322,11 +330,11 @@ async def task_events(websocket: WebSocket) -> None:
     try:
         since = _since(query.pop("since", None), events.hub.number)
         query.pop("ticket", None)
-        wanted = EventFilter.parse({"types": SERVING, **query})
+        wanted = EventFilter.parse({**query, "types": SERVING})
         reader = events.subscribe(wanted, only_owner=access.visible_owner(websocket))
         unwatch = access.watch(websocket, reader)
     except SchedulerError as error:
-        await websocket.close(_POLICY_VIOLATION, str(error)[:120])
+        await websocket.close(_POLICY_VIOLATION, _close_reason(str(error)))
         return
     sending = asyncio.create_task(_send_events(websocket, events, reader, since))
     try:
@@ -348,6 +356,11 @@ async def _send_events(websocket: WebSocket, events: TaskEvents, reader: Subscri
         for event in batch.events:
             await websocket.send_text(event.text)
     await websocket.close(_GOING_AWAY)
+
+
+def _close_reason(text: str) -> str:
+    """As many characters as a WebSocket may be closed with."""
+    return text.encode(errors="replace")[:120].decode(errors="ignore")
 
 
 def _since(given: str | None, now: int) -> int:

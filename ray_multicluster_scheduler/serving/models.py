@@ -294,7 +294,7 @@ class SetStrategyResponse(_Model):
 class DeploymentOptions(_Model):
     """A deployment: replicas of a class as actors. Its name is that of its model."""
 
-    name: str = Field(min_length=1, max_length=100)
+    name: str = Field(pattern=r"^[A-Za-z0-9][\w.-]{0,99}$", examples=["ocr"])
     replicas: int = Field(1, ge=0, le=10_000)
     max_batch: int = Field(1, ge=1, le=10_000, description="inputs that the class takes at once, as a list")
     batch_wait_ms: float = Field(5.0, ge=0, le=60_000, description="how long a request waits for others")

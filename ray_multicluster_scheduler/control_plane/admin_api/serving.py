@@ -6,14 +6,16 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute, APIWebSocketRoute
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.expiry import close_on_expiry, run_while_valid
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import (
     NotLetInError,
@@ -102,6 +104,9 @@ class ServiceAccess(api.Access):
     def watch(self, connection: HTTPConnection, reader: Subscription) -> Callable[[], None]:
         return close_on_expiry(connection, reader)
 
+    async def record(self, request: Request, action: str, subject: str) -> None:
+        await record_action(request, action, subject)
+
     async def addresses(self, host: str, port: int) -> Sequence[str]:
         try:
             async with asyncio.timeout(_RESOLVE_S):
@@ -157,6 +162,7 @@ def _while_valid(handler: Callable[[WebSocket], Coroutine[Any, Any, None]]) -> W
         try:
             await run_while_valid(websocket, handler(websocket))
         except NotLetInError as error:
-            await websocket.close(_POLICY_VIOLATION, error.message)
+            with suppress(RuntimeError):  # it is closed already
+                await websocket.close(_POLICY_VIOLATION, error.message)
 
     return checked

@@ -83,7 +83,7 @@ class PassThrough:
             raise _too_late(task, deadline or 0.0) from None
         except asyncio.CancelledError:
             if not watch.client_left:
-                raise
+                _log.warning("request %s for %s was cut off, since the server stops", task.id, model)
         finally:
             watch.end()
             exchange.close()

@@ -78,11 +78,11 @@ def test_replicas_on_both_clusters_batches_replacement_scale_and_delete(config_p
 
 
 APP = """
-import helper
+import deployed_helper
 
 class Model:
     def infer(self, page):
-        return helper.text(page)
+        return deployed_helper.text(page)
 """
 
 
@@ -90,7 +90,7 @@ def test_a_deployment_of_a_service_survives_its_kill(
     config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "deployed_app.py").write_text(APP)
-    (tmp_path / "helper.py").write_text("def text(page):\n    return f'page {page}'\n")
+    (tmp_path / "deployed_helper.py").write_text("def text(page):\n    return f'page {page}'\n")
     with RunningService(config_path, tmp_path / "state") as service:
         monkeypatch.setenv("RMCS_ADDRESS", service.address)
         monkeypatch.setenv("RMCS_TOKEN", service.token)

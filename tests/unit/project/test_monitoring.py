@@ -14,6 +14,7 @@ import yaml
 from tests.support.command_check import check_command
 from tests.support.docs_blocks import ROOT
 from tests.support.promtool import promtool
+from tests.support.serving_instances import StubInstance
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import running
@@ -39,6 +40,12 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         assert item is not None
         running(item)
         until(lambda: b"rmcs_schedule_success_ratio" in service.get("/metrics"))
+        with StubInstance() as stub:
+            service.post("/api/v1/serving/ti/register", {"host": "127.0.0.1", "port": stub.port})
+            for _ in range(2):  # the first one has no prediction
+                service.post("/api/v1/serving/queue/submit", {"model_name": stub.model, "task_input": 1})
+                until(lambda: service.get("/api/v1/serving/queue/info")["queues"][0]["length"] == 0)
+            until(lambda: b"rmcs_serving_p90_coverage" in service.get("/metrics"))
         text = service.get("/metrics").decode()
     return set(re.findall(r"^(rmcs_\w+)", text, re.MULTILINE))
 

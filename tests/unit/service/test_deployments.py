@@ -111,6 +111,14 @@ def test_roles_and_owners(service: ActorService) -> None:
     until(lambda: {row["state"] for row in service.get("/api/v1/actors")["actors"]} == {"CANCELLED"})
 
 
+@pytest.mark.parametrize("values", [{"name": "a/b"}, {"replicas": -1}, {"max_batch": 0}, {"concurrency": "x"}])
+def test_wrong_options_are_refused(service: ActorService, values: dict[str, Any]) -> None:
+    code, problem = deploy(service, **values)
+    assert (code, problem["error"]) == (422, "ConfigurationError")
+    assert next(iter(values)) in problem["message"]
+    assert service.get(f"{P}/deployments") == {"deployments": []}
+
+
 def test_payloads_must_be_the_callers(service: ActorService) -> None:
     ann, bob = (service.token_for(user, Role.SUBMITTER) for user in ("ann", "bob"))
     assert deploy(service, ann)[0] == 200

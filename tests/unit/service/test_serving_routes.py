@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
+import psutil
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
@@ -18,6 +20,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.access import Acc
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
 from ray_multicluster_scheduler.control_plane.config.settings import Serving, Settings
+from tests.support.running_service import RunningService
 from tests.support.serving_instances import OpenAIStub, StubInstance
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -269,6 +272,32 @@ def test_config_names_instances_and_strategies(make: Callable[..., Any], tmp_pat
     until(lambda: service.get(f"{P}/models")["models"], SECONDS)
     (model,) = service.get(f"{P}/models")["models"]
     assert (model["model_name"], model["strategy"]) == ("ocr", "round_robin")
+
+
+def test_a_service_process_routes_rests_and_ends_with_an_instance_and_an_open_stream(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    stub, llm = make(StubInstance), make(OpenAIStub, seconds=0.2)
+    file, fleet = tmp_path / "serving.yaml", tmp_path / "clusters.yaml"
+    llm_entry = f"{{host: {HOST}, port: {llm.port}, kind: openai}}"
+    file.write_text(f"instances: ['{stub.address}', {llm_entry}]\n")
+    fleet.write_text(
+        f"settings: {{serving: {{config: '{file}'}}}}\nclusters: [{{name: quiet, dashboard: 'http://127.0.0.1:1'}}]\n"
+    )
+    with RunningService(fleet, tmp_path / "state") as service:
+        client = openai.OpenAI(base_url=f"{service.address}{P}/v1", api_key=service.token, timeout=SECONDS)
+        with client:
+            until(lambda: len(list(client.models.list())) == 2, SECONDS)
+            process = psutil.Process(service.process.pid)
+            before = sum(process.cpu_times()[:2])
+            time.sleep(3.0)
+            assert sum(process.cpu_times()[:2]) - before < 0.6
+            long: list[Any] = [{"role": "user", "content": "word " * 500}]
+            stream = client.chat.completions.create(model="small-llm", messages=long, stream=True)
+            next(iter(stream))
+            assert service.stop() == 0
+            until(lambda: llm.cancelled == 1, SECONDS)
+    assert "Traceback" not in service.log.read_text()
 
 
 def test_a_wrong_config_or_network_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -9,14 +9,17 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import websockets.sync.client
 from websockets.exceptions import ConnectionClosed
 
 from ray_multicluster_scheduler.serving import api
+from ray_multicluster_scheduler.serving.events import TaskEvents
 from tests.support.serving_instances import StubInstance
 from tests.support.serving_server import Server
 
@@ -301,3 +304,38 @@ def test_a_wrong_configuration_ends_the_process_with_a_sentence(tmp_path: Path) 
     assert ended.returncode == 2
     assert "did you mean 'instances'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_events_explanation_and_metrics(server: Server, instance: Start) -> None:
+    stub = instance()
+    register(server, stub)
+    address = f"ws://127.0.0.1:{server.port}/ws/task_events"
+    with websockets.sync.client.connect(f"{address}?model=ocr") as line:
+        server.ok("/queue/submit", {"model_name": "other", "task_input": 1})
+        task_id = server.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})["task_id"]
+        events = [json.loads(line.recv(timeout=60)) for _ in range(3)]
+    assert [(one["id"], one["state"]) for one in events] == [
+        (task_id, state) for state in ("queued", "scheduled", "completed")
+    ]
+    with websockets.sync.client.connect(f"{address}?since=0&id={task_id}") as line:
+        assert [json.loads(line.recv(timeout=60)) for _ in range(3)] == events
+    (candidate,) = server.ok(f"/task/explain?task_id={task_id}")["decision"]["candidates"]
+    assert (candidate["predicted_ms"], candidate["charged_tasks"]) == (None, 0)
+    assert server.call("/task/explain?task_id=none")[0] == 404
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    assert 'rmcs_serving_requests_total{model="ocr",outcome="completed"} 1.0' in text
+    assert f'rmcs_serving_instance_up{{address="{stub.address}",model="ocr"}} 1.0' in text
+
+
+def test_replay_keeps_the_newest_and_reports_what_is_gone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = TaskEvents(server.scheduler)
+    monkeypatch.setattr(events, "_kept", deque(maxlen=3))
+    server._app.routes.state.serving_events = events
+    for number in range(5):
+        server.ok("/queue/submit", {"model_name": "ocr", "task_input": number, "task_id": str(number)})
+    address = f"ws://127.0.0.1:{server.port}/ws/task_events"
+    with websockets.sync.client.connect(f"{address}?since=0") as line:
+        missed, *kept = (json.loads(line.recv(timeout=60)) for _ in range(4))
+    assert (missed["type"], missed["to"] - missed["from"]) == ("missed", 1)
+    assert ([one["id"] for one in kept], kept[0]["number"]) == (["2", "3", "4"], missed["to"] + 1)
