@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.deployments import EmbeddedDeployments, RemoteDeployments
     from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler
 
 
-class Deployment(ABC):
-    """The handle of a deployed class. Safe from any thread."""
+class Deployment:
+    """The handle of a deployed class, in this program or in a service. Safe from any thread."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, deployments: EmbeddedDeployments | RemoteDeployments) -> None:
+        self.name, self._all = name, deployments
 
     @property
-    @abstractmethod
     def scheduler(self) -> SwarmPilotScheduler:
         """The scheduler that chooses the replica of each request. Raises ConfigurationError if it is in a service."""
+        return self._all.scheduler
 
-    @abstractmethod
     def request(
         self, input_data: Any, metadata: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Any:
         """Ask the replica that is expected to answer first, and return its result. Raises InferenceError if the class
         raised an exception, TaskTimeoutError after ``timeout`` seconds."""
+        return self._all.start(self._all.request(self.name, input_data, metadata or {}, timeout)).result()
 
-    @abstractmethod
     async def request_async(
         self, input_data: Any, metadata: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Any:
         """As :meth:`request`, without blocking the event loop."""
+        work = self._all.request(self.name, input_data, metadata or {}, timeout)
+        return await asyncio.wrap_future(self._all.start(work))
 
-    @abstractmethod
     def scale(self, replicas: int) -> None:
         """Start more replicas, or drain and end the newest ones; returns at once."""
+        self._all.start(self._all.scale(self.name, replicas)).result()
 
-    @abstractmethod
     def status(self) -> dict[str, Any]:
         """Its options, and each replica: item, cluster, state, reason, queue, and how good the predictions were."""
+        return self._all.start(self._all.status(self.name)).result()
 
-    @abstractmethod
     def delete(self) -> None:
         """Drain and end all replicas, and wait for that."""
+        self._all.start(self._all.delete(self.name)).result()
 
     def __repr__(self) -> str:
         return f"<Deployment {self.name!r}>"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission, NewActorItem
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import is_asynchronous
-from ray_multicluster_scheduler.app.client_api.deployment import Deployment
 from ray_multicluster_scheduler.app.client_api.in_cluster.replica import AsyncReplica, Replica
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass, make_remote_class
 from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
@@ -28,8 +29,8 @@ from ray_multicluster_scheduler.serving.deployment import Deployments
 from ray_multicluster_scheduler.serving.errors import not_finished
 from ray_multicluster_scheduler.serving.models import DeploymentOptions, SchedulerRequest
 
+T = TypeVar("T")
 _SERVING = "/api/v1/serving"
-_ROUTE = f"{_SERVING}/deployments"
 _POLL_S, _MAX_POLL_S = 0.005, 0.25
 
 
@@ -76,20 +77,37 @@ def deployments_of(runtime: ControlPlane) -> EmbeddedDeployments | RemoteDeploym
 
 
 class EmbeddedDeployments:
-    """The deployments of a control plane in this program; they end with it."""
+    """The deployments of a control plane in this program; they end with it. Coroutines run on the scheduler's loop."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.scheduler = SwarmPilotScheduler()
-        self.all = Deployments(self.scheduler)
+        self._all = Deployments(self.scheduler)
 
-    def deploy(self, options: DeploymentOptions, new: NewActorItem) -> Deployment:
+    async def deploy(self, options: DeploymentOptions, new: NewActorItem) -> None:
         """Raises ConfigurationError if there is one of this name."""
-        self.scheduler.run(self.all.add(options, _EmbeddedHost(self._runtime, new)))
-        return _EmbeddedDeployment(options.name, self)
+        await self._all.add(options, _EmbeddedHost(self._runtime, new))
+
+    async def request(self, name: str, input_data: Any, metadata: Mapping[str, Any], timeout: float | None) -> Any:
+        self._all.get(name)
+        values = {"model_type": name, "input_data": input_data, "metadata": dict(metadata)}
+        response = await self.scheduler.schedule_async(SchedulerRequest.model_validate(values))
+        return await self.scheduler.wait_async(response.task_id, timeout)
+
+    async def scale(self, name: str, replicas: int) -> None:
+        self._all.get(name).scale(deployment_options(name=name, replicas=replicas).replicas)
+
+    async def status(self, name: str) -> dict[str, Any]:
+        return self._all.get(name).status().model_dump()
+
+    async def delete(self, name: str) -> None:
+        await self._all.delete(name)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self.scheduler.loop)
 
     def close(self) -> None:
-        self.scheduler.run(self.all.close())
+        self.start(self._all.close()).result()
         self.scheduler.close()
 
 
@@ -123,114 +141,54 @@ class _EmbeddedHost:
         pass
 
 
-class _EmbeddedDeployment(Deployment):
-    def __init__(self, name: str, deployments: EmbeddedDeployments) -> None:
-        super().__init__(name)
-        self._deployments = deployments
-
-    @property
-    def scheduler(self) -> SwarmPilotScheduler:
-        return self._deployments.scheduler
-
-    def request(
-        self, input_data: Any, metadata: Mapping[str, Any] | None = None, *, timeout: float | None = None
-    ) -> Any:
-        return self.scheduler.wait(self._scheduled(input_data, metadata), timeout)
-
-    async def request_async(
-        self, input_data: Any, metadata: Mapping[str, Any] | None = None, *, timeout: float | None = None
-    ) -> Any:
-        return await self.scheduler.wait_async(self._scheduled(input_data, metadata), timeout)
-
-    def _scheduled(self, input_data: Any, metadata: Mapping[str, Any] | None) -> str:
-        self._deployments.all.get(self.name)
-        values = {"model_type": self.name, "input_data": input_data, "metadata": dict(metadata or {})}
-        return self.scheduler.schedule(SchedulerRequest.model_validate(values)).task_id
-
-    def scale(self, replicas: int) -> None:
-        checked = deployment_options(name=self.name, replicas=replicas).replicas
-        self.scheduler.run(self._on_loop(lambda: self._deployments.all.get(self.name).scale(checked)))
-
-    def status(self) -> dict[str, Any]:
-        answer: dict[str, Any] = self.scheduler.run(
-            self._on_loop(lambda: self._deployments.all.get(self.name).status().model_dump())
-        )
-        return answer
-
-    def delete(self) -> None:
-        self.scheduler.run(self._deployments.all.delete(self.name))
-
-    async def _on_loop(self, call: Callable[[], Any]) -> Any:
-        return call()
-
-
 class RemoteDeployments:
-    """The deployments of a service; they outlive the program."""
+    """The deployments of a service; they outlive the program. Coroutines run on the runtime's loop."""
 
     def __init__(self, runtime: RemoteRuntime) -> None:
-        self._runtime = runtime
-
-    def deploy(self, options: DeploymentOptions, new: NewActorItem) -> Deployment:
-        """Raises ConfigurationError if there is one of this name."""
-        self._runtime.create_deployment(_ROUTE, options.model_dump(), new.put_payloads(self._runtime.payload_cache))
-        return _RemoteDeployment(options.name, self._runtime)
-
-    def close(self) -> None:
-        pass
-
-
-class _RemoteDeployment(Deployment):
-    def __init__(self, name: str, runtime: RemoteRuntime) -> None:
-        super().__init__(name)
-        self._runtime, self._path = runtime, f"{_ROUTE}/{quote(name, safe='')}"
+        self._runtime, self._ask, self.start = runtime, runtime.ask_async, runtime.start
 
     @property
     def scheduler(self) -> SwarmPilotScheduler:
-        raise ConfigurationError(
-            f"The scheduler of the deployment {self.name} runs in the service.", next_step="use its routes"
-        )
+        raise ConfigurationError("The scheduler of a deployment runs in the service.", next_step="use its routes")
 
-    def request(
-        self, input_data: Any, metadata: Mapping[str, Any] | None = None, *, timeout: float | None = None
-    ) -> Any:
-        return self._runtime.run(self._request(input_data, metadata, timeout))
+    async def deploy(self, options: DeploymentOptions, new: NewActorItem) -> None:
+        """Raises ConfigurationError if there is one of this name."""
+        template = new.put_payloads(self._runtime.payload_cache)
+        await self._runtime.create_deployment(f"{_SERVING}/deployments", options.model_dump(), template)
 
-    async def request_async(
-        self, input_data: Any, metadata: Mapping[str, Any] | None = None, *, timeout: float | None = None
-    ) -> Any:
-        return await asyncio.wrap_future(self._runtime.start(self._request(input_data, metadata, timeout)))
-
-    async def _request(self, input_data: Any, metadata: Mapping[str, Any] | None, timeout: float | None) -> Any:
-        ask, task_id = self._runtime.ask_async, uuid.uuid4().hex
-        body = {"model_name": self.name, "task_input": input_data, "metadata": dict(metadata or {}), "task_id": task_id}
-        await ask("POST", f"{_SERVING}/queue/submit", body)
+    async def request(self, name: str, input_data: Any, metadata: Mapping[str, Any], timeout: float | None) -> Any:
+        task_id = uuid.uuid4().hex
+        body = {"model_name": name, "task_input": input_data, "metadata": dict(metadata), "task_id": task_id}
+        await self._ask("POST", f"{_SERVING}/queue/submit", body)
         began, pause_s = time.monotonic(), _POLL_S
         while True:
-            task = await ask("GET", f"{_SERVING}/task/query?task_id={task_id}")
+            task = await self._ask("GET", f"{_SERVING}/task/query?task_id={task_id}")
             if task["task_status"] == "completed":
                 return task["result"]
             if task["task_status"] == "failed":
-                raise InferenceError(f"Task {task_id} of {self.name} failed: {task['error']}", task_id=task_id)
+                raise InferenceError(f"Task {task_id} of {name} failed: {task['error']}", task_id=task_id)
             if timeout is not None and time.monotonic() - began > timeout:
                 raise not_finished(task_id, timeout)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _MAX_POLL_S)
 
-    def scale(self, replicas: int) -> None:
-        self._ask("PATCH", {"replicas": replicas})
+    async def scale(self, name: str, replicas: int) -> None:
+        await self._ask("PATCH", _path(name), {"replicas": replicas})
 
-    def status(self) -> dict[str, Any]:
-        answer: dict[str, Any] = self._ask("GET")
+    async def status(self, name: str) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._ask("GET", _path(name))
         return answer
 
-    def delete(self) -> None:
-        self._ask("DELETE")
-        while True:
-            try:
-                self.status()
-            except UnknownItemError:
-                return
-            time.sleep(_MAX_POLL_S)
+    async def delete(self, name: str) -> None:
+        await self._ask("DELETE", _path(name))
+        with suppress(UnknownItemError):
+            while True:
+                await self.status(name)
+                await asyncio.sleep(_MAX_POLL_S)
 
-    def _ask(self, method: str, body: Mapping[str, Any] | None = None) -> Any:
-        return self._runtime.run(self._runtime.ask_async(method, self._path, body))
+    def close(self) -> None:
+        """They stay."""
+
+
+def _path(name: str) -> str:
+    return f"{_SERVING}/deployments/{quote(name, safe='')}"

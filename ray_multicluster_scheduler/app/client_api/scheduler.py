@@ -389,7 +389,8 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         new = deployments.replica_template(actors, cls, args, kwargs, resource_requirements, tags, made, options)
         with self._lock:
             mine = self._deployments = self._deployments or deployments.deployments_of(runtime)
-        return mine.deploy(made, new)
+        mine.start(mine.deploy(made, new)).result()
+        return Deployment(name, mine)
 
     def submit_gang(
         self,

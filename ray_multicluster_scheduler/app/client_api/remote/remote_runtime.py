@@ -492,25 +492,20 @@ class RemoteRuntime(LoopThread, ControlPlane):
         items: list[str] = self.run(self._client.ask("POST", path, body, patience=0.0))["items"]
         return items
 
-    def create_deployment(self, path: str, options: Mapping[str, Any], template: TaskDescription) -> None:
-        """Upload the payloads and packages of an actor, and ask for a deployment of it. Raises ConfigurationError."""
-        template = self.owned(template)
-        blobs = {digest: self.payload_cache.get(digest) for digest in template.payload_digests if digest is not None}
-        for digest in blobs:
-            self.payload_cache.release(digest)
-        env = merge_runtime_env(self._runtime_env or {}, template.runtime_env)
-
-        async def create() -> None:
-            packages = ProgramPackages(self._client)
-            try:
-                task = document_of(replace(template, runtime_env=await packages.resolved(env)))
-                for digest, data in blobs.items():
-                    await self._client.upload(digest, data)
-                await self._client.ask("POST", path, {**options, "task": task})
-            finally:
-                await packages.close()
-
-        self.run(create())
+    async def create_deployment(self, path: str, options: Mapping[str, Any], template: TaskDescription) -> None:
+        """On the loop: upload the payloads and packages of an actor, and ask for a deployment of it. Raises
+        ConfigurationError."""
+        template, env = self.owned(template), merge_runtime_env(self._runtime_env or {}, template.runtime_env)
+        packages = ProgramPackages(self._client)
+        try:
+            task = document_of(replace(template, runtime_env=await packages.resolved(env)))
+            for digest in filter(None, template.payload_digests):
+                data = self.payload_cache.get(digest)
+                self.payload_cache.release(digest)
+                await self._client.upload(digest, data)
+            await self._client.ask("POST", path, {**options, "task": task})
+        finally:
+            await packages.close()
 
     async def ask_async(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """On the loop: send a request to the service; returns its answer."""
