@@ -93,7 +93,7 @@ def new_replica_id() -> str:
 
 
 def replica_task(template: TaskDescription, replica_id: str) -> TaskDescription:
-    """The actor of a replica: as the template, with an id of its own. It belongs to the deployment, not to a program."""
+    """The actor of a replica: as the template, with an id of its own. It belongs to no program."""
     assert template.actor is not None
     actor = replace(template.actor, ray_name=replica_id, public_name=None, lifetime=None, adopt=False)
     return replace(template, id=replica_id, actor=actor, program=None, submitted_at=0.0)
