@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         cluster_info,
         cordon,
         declare_dead,
+        deploy,
         drain,
         events,
         explain,
@@ -178,6 +179,7 @@ __all__ = [
     "cordon",
     "current",
     "declare_dead",
+    "deploy",
     "drain",
     "events",
     "explain",
@@ -255,7 +257,7 @@ _HOMES = {
         "UnifiedScheduler get_unified_scheduler initialize_scheduler_environment shutdown"
     ),
     "app.client_api.verbs": (
-        "cluster_info cordon declare_dead drain events explain fleet_resources hold list_clusters on_event "
+        "cluster_info cordon declare_dead deploy drain events explain fleet_resources hold list_clusters on_event "
         "owner_limits pause_queue plan release reset_owner_limits resume_queue set_owner_limits set_priority uncordon"
     ),
     "common.context_manager": "ClusterContextManager",

@@ -26,8 +26,8 @@ def names(text: str) -> list[str]:
 VERBS = names(
     "submit_task submit_task_async put submit_job submit_job_async get_job_status get_job_info get_job_logs stop_job "
     "list_jobs wait_for_all_jobs submit_actor submit_actor_async get_actor list_actors submit_gang submit_gang_async "
-    "explain plan events on_event hold release set_priority pause_queue resume_queue owner_limits set_owner_limits "
-    "reset_owner_limits cordon uncordon drain declare_dead list_clusters cluster_info fleet_resources"
+    "deploy explain plan events on_event hold release set_priority pause_queue resume_queue owner_limits "
+    "set_owner_limits reset_owner_limits cordon uncordon drain declare_dead list_clusters cluster_info fleet_resources"
 )
 """Functions of the package, without `get`, `wait`, `cancel` and `kill`, which need no scheduler."""
 
@@ -39,7 +39,7 @@ SHORT = names(
 )
 """Coroutines that run in the shared thread pool."""
 
-LONG = names("submit_job submit_actor submit_gang drain wait_for_a_job")
+LONG = names("submit_job submit_actor submit_gang deploy drain wait_for_a_job")
 """Coroutines that may block for long: each call gets its own thread."""
 
 VERBS_HEAD = '''"""The verbs of the package: each calls the method of the same name of the active scheduler.

@@ -42,6 +42,7 @@ class Root(LazyGroup):
         "job": LazyCommand("job", "app", "Submit and manage Ray jobs, with the flags of `ray job`."),
         "task": LazyCommand("task", "app", "List and manage items: tasks, actors, jobs and gangs."),
         "actor": LazyCommand("task", "actor_app", "List and kill actors."),
+        "serving": LazyCommand("serving", "app", "Serve models: deploy, list, scale and delete them."),
         "queue": LazyCommand("queue", "app", "Show what waits, and why; pause and resume queues."),
         "clusters": LazyCommand("clusters", "app", "Show the clusters; cordon, drain and change them."),
         "explain": LazyCommand("explain", "explain", "Explain the state of an item, or what a code means."),

@@ -183,9 +183,10 @@ class InferenceError(SchedulerError):
 
 class InstanceError(InferenceError):
     """An instance of a model cannot be reached, or its answer makes no sense. ``sent``: it may have received the
-    request. ``status``: the HTTP status of an answer that is an error."""
+    request. ``gone``: it has ended. ``status``: the HTTP status of an answer that is an error."""
 
     sent = True
+    gone = False
     status: int | None = None
 
 

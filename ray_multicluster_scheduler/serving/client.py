@@ -46,6 +46,9 @@ class TaskInstanceClient:
     All raise InstanceError. Raises ValueError for a URL that is no HTTP address.
     """
 
+    stored = True
+    """Whether a journal keeps its registration."""
+
     def __init__(
         self,
         base_url: str,

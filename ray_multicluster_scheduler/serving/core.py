@@ -531,7 +531,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             if error.status is not None and error.status < 500 and error.status != 429:
                 self._finish(task, None, str(error), None)  # the request is wrong; every instance would say so
                 return
-            self._channels[task.instance.uuid].failed(str(error), gone=not error.sent)
+            self._channels[task.instance.uuid].failed(str(error), gone=error.gone or not error.sent)
             if self._router.tasks.get(task.id) is task and task.attempt == attempt:
                 self._lose(task, str(error), sent=error.sent)
             self._carry_out()

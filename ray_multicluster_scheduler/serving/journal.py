@@ -73,6 +73,8 @@ class TaskJournal:
         self._write(Change(forgotten_serving=task_ids))
 
     def save_instance(self, channel: InstanceChannel, instance: Instance) -> None:
+        if not channel.client.stored:
+            return
         registration = {
             "url": channel.client.base_url,
             "addresses": list(channel.client.addresses),

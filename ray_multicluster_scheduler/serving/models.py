@@ -315,6 +315,36 @@ class SetStrategyResponse(_Model):
     message: str = "OK"
 
 
+class DeploymentOptions(_Model):
+    """A deployment: replicas of a class as actors. Its name is that of its model."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][\w.-]{0,99}$", examples=["ocr"])
+    replicas: int = Field(1, ge=0, le=10_000)
+    max_batch: int = Field(1, ge=1, le=10_000, description="inputs that the class takes at once, as a list")
+    batch_wait_ms: float = Field(5.0, ge=0, le=60_000, description="how long a request waits for others")
+    concurrency: int = Field(1, ge=1, le=10_000, description="calls that a replica runs at the same time")
+
+
+class ReplicaStatus(_Model):
+    id: str = Field(description="the item of its actor")
+    cluster: str | None
+    state: str = Field(description="as of the item, or DRAINING")
+    reason: str
+    instance: str | None = Field(description="the UUID of its instance, once it runs")
+    length: int = Field(description="requests that are charged there")
+    waiting_time_expect: float = Field(description="ms")
+    relative_error: float | None = Field(description="of predicted times; null: none yet")
+    within_p90: float | None = Field(description="the part of requests that was faster than its stated p90")
+
+
+class DeploymentStatus(DeploymentOptions):
+    owner: str = ""
+    state: Literal["RUNNING", "STARTING", "DELETING"]
+    running: int
+    problem: str = Field(description="why the last replica ended by itself, or could not be submitted")
+    instances: list[ReplicaStatus]
+
+
 class ModelInfo(_Model):
     model_name: str
     strategy: str

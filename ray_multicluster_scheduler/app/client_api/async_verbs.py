@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
     from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+    from ray_multicluster_scheduler.app.client_api.deployment import Deployment
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
     from ray_multicluster_scheduler.app.client_api.options import (
         ActorOptions,
@@ -57,6 +58,39 @@ class AsyncVerbs:
     async def declare_dead(self, cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
         """Declare that a cluster is dead: settle its items now instead of after ``lost_after_s``; returns their ids."""
         return await self._threads.call(self._scheduler.declare_dead, cluster, reason, force=force)
+
+    async def deploy(
+        self,
+        cls: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        name: str,
+        replicas: int = 1,
+        max_batch: int = 1,
+        batch_wait_ms: float = 5.0,
+        concurrency: int = 1,
+        **options: Any,
+    ) -> Deployment:
+        """Serve a class with ``infer`` or ``__call__`` by replicas, which are actors with these ``options``; returns at
+        once. With ``max_batch`` above 1 the class takes a list of inputs and returns a list. A replica that dies is
+        replaced. In a service the deployment outlives the program. Raises ConfigurationError, TaskSubmissionError."""
+        return await self._threads.alone(
+            self._scheduler.deploy,
+            cls,
+            args,
+            kwargs,
+            resource_requirements,
+            tags,
+            name=name,
+            replicas=replicas,
+            max_batch=max_batch,
+            batch_wait_ms=batch_wait_ms,
+            concurrency=concurrency,
+            **options,
+        )
 
     async def drain(self, cluster: str, timeout: float | None = None, reason: str = "") -> bool:
         """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises

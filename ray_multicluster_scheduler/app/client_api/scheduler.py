@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack, overload
 
 from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
@@ -23,6 +23,7 @@ from ray_multicluster_scheduler.app.client_api.argument_names import also_named
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
+from ray_multicluster_scheduler.app.client_api.deployment import Deployment
 from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission, handles_of
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
@@ -73,6 +74,9 @@ from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runti
 from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_events
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.deployments import EmbeddedDeployments, RemoteDeployments
+
 H = TypeVar("H", bound=Handle)
 Words: TypeAlias = str | Iterable[str] | None
 _POLL_S = 0.05
@@ -107,6 +111,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         self._runtime: ControlPlane | None = None
         self._submission: Submission | None = None
         self._actors: Actors | None = None
+        self._deployments: EmbeddedDeployments | RemoteDeployments | None = None
         self._control_plane: str | None = None
         self._runtime_env: Mapping[str, Any] = {}
 
@@ -355,6 +360,38 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         runtime = self._running()
         return [] if runtime is None else runtime.actor_rows()
 
+    @also_named(actor_class="cls")
+    def deploy(
+        self,
+        cls: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        name: str,
+        replicas: int = 1,
+        max_batch: int = 1,
+        batch_wait_ms: float = 5.0,
+        concurrency: int = 1,
+        **options: Any,
+    ) -> Deployment:
+        """Serve a class with ``infer`` or ``__call__`` by replicas, which are actors with these ``options``; returns at
+        once. With ``max_batch`` above 1 the class takes a list of inputs and returns a list. A replica that dies is
+        replaced. In a service the deployment outlives the program. Raises ConfigurationError, TaskSubmissionError."""
+        from ray_multicluster_scheduler.app.client_api import deployments  # noqa: PLC0415 - loads the serving layer
+
+        made = deployments.deployment_options(
+            name=name, replicas=replicas, max_batch=max_batch, batch_wait_ms=batch_wait_ms, concurrency=concurrency
+        )
+        runtime, submission = self._started()
+        actors = ActorSubmission(runtime.settings, runtime.clock, runtime.homes, submission.new_id)
+        new = deployments.replica_template(actors, cls, args, kwargs, resource_requirements, tags, made, options)
+        with self._lock:
+            mine = self._deployments = self._deployments or deployments.deployments_of(runtime)
+        mine.start(mine.deploy(made, new)).result()
+        return Deployment(name, mine)
+
     def submit_gang(
         self,
         members: Iterable[Any],
@@ -527,11 +564,13 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         if runtime is None:
             return
         try:
+            if self._deployments is not None:
+                self._deployments.close()
             runtime.shutdown(drain=drain, interrupted=program.interrupted)
         finally:
             with self._lock:
                 if self._runtime is runtime:
-                    self._runtime = self._submission = self._actors = None
+                    self._runtime = self._submission = self._actors = self._deployments = None
                     program.running.discard(self)
 
     def cleanup(self) -> None:
@@ -597,7 +636,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
     def _forked(self) -> None:
         """In the child of a fork the threads do not exist: the next call starts a new control plane."""
         self._lock = threading.Lock()
-        self._runtime = self._submission = self._actors = None
+        self._runtime = self._submission = self._actors = self._deployments = None
 
     def _with_actors(self) -> Actors:
         runtime, submission = self._started()

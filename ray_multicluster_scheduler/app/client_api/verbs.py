@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
     from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+    from ray_multicluster_scheduler.app.client_api.deployment import Deployment
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
     from ray_multicluster_scheduler.app.client_api.options import (
         ActorOptions,
@@ -243,6 +244,39 @@ def submit_gang_async(
     """The same without waiting: for functions one handle, whose result is the list; for classes the actor handles,
     which accept calls at once. Raises ConfigurationError, TaskSubmissionError."""
     return active_scheduler().submit_gang_async(members, strategy=strategy, tags=tags, **options)
+
+
+@also_named(actor_class="cls")
+def deploy(
+    cls: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    resource_requirements: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = None,
+    *,
+    name: str,
+    replicas: int = 1,
+    max_batch: int = 1,
+    batch_wait_ms: float = 5.0,
+    concurrency: int = 1,
+    **options: Any,
+) -> Deployment:
+    """Serve a class with ``infer`` or ``__call__`` by replicas, which are actors with these ``options``; returns at
+    once. With ``max_batch`` above 1 the class takes a list of inputs and returns a list. A replica that dies is
+    replaced. In a service the deployment outlives the program. Raises ConfigurationError, TaskSubmissionError."""
+    return active_scheduler().deploy(
+        cls,
+        args,
+        kwargs,
+        resource_requirements,
+        tags,
+        name=name,
+        replicas=replicas,
+        max_batch=max_batch,
+        batch_wait_ms=batch_wait_ms,
+        concurrency=concurrency,
+        **options,
+    )
 
 
 def explain(item_id: str | Handle | ActorHandle) -> dict[str, Any]:

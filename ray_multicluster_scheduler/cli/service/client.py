@@ -67,6 +67,7 @@ _SHOWN_BY = {
     "owners": "rmcs owner show {}",
     "tokens": "rmcs token list",
     "queue": "rmcs status",
+    "serving": "rmcs serving list",
     "log-level": "rmcs config log-level",
 }
 """The command that shows what a request to such a path has changed."""
@@ -176,6 +177,9 @@ class Service:
 
     def put(self, path: str, body: Mapping[str, Any]) -> Any:
         return self._json("PUT", path, body)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._json("PATCH", path, body)
 
     def delete(self, path: str, **query: object) -> Any:
         return self._json("DELETE", with_query(path, query))

@@ -159,6 +159,7 @@ def _serve(
             runtime.call_soon(app.state.serving_events.close)
             server.should_exit = True
             serving.result()
+            runtime.run(app.state.deployments.close())
             runtime.run(app.state.serving.close_async())
     if runtime.failure is not None:
         raise StoreError(f"The service {runtime.failure}.", next_step="fix that and start it again; no work is lost")

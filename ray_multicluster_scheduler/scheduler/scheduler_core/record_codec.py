@@ -184,7 +184,14 @@ class DecisionEncoder:
 def decode_task(stored: StoredItem, cipher: SecretCipher | None = None) -> tuple[TaskDescription, tuple[str, ...]]:
     """The item as it was accepted, and the names of the values attached to it. Without a ``cipher`` its secrets are
     masked."""
-    document = json.loads(stored.new.description)
+    return decode_description(stored.new.description, cipher)
+
+
+def decode_description(
+    description: bytes, cipher: SecretCipher | None = None
+) -> tuple[TaskDescription, tuple[str, ...]]:
+    """As :func:`decode_task`, of what :func:`encode_description` returned."""
+    document = json.loads(description)
     if document.get("sealed"):
         document["task"] = mask_encrypted(document["task"]) if cipher is None else cipher.decrypt(document["task"])
     known = {name: value for name, value in document["task"].items() if name in _TASK}

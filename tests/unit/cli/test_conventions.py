@@ -57,6 +57,10 @@ NEED_A_SERVICE = [
     "token list",
     "token revoke x",
     "trace x.csv",
+    "serving list",
+    "serving status x",
+    "serving scale x 2",
+    "serving delete x",
 ]
 
 

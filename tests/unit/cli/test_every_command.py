@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import jsonschema_rs
 import pytest
@@ -68,6 +69,15 @@ class Stage:
         self.service.post(f"/api/v1/items/{job}/cancel", {})
         until(lambda: self._state(job) == "CANCELLED")
         return job
+
+    def python_file(self) -> str:
+        """A module that no other test has loaded, with a class to deploy."""
+        return self.file("class Model:\n    def infer(self, page):\n        return page\n", f"model_{uuid4().hex}.py")
+
+    def deployment(self) -> str:
+        name = self.new("ocr")
+        assert main(["serving", "deploy", f"{self.python_file()}:Model", "--name", name]) == 0
+        return name
 
     def file(self, text: str, name: str = "clusters.yaml") -> str:
         path = self.folder / name
@@ -206,6 +216,14 @@ CASES: dict[str, Case] = {
         lambda stage: [stage.service.post("/api/v1/tokens", {"user": "bob", "roles": ["viewer"]})["id"]],
         of("tokens/{token_id}", method="delete"),
     ),
+    "serving deploy": Case(
+        lambda stage: [f"{stage.python_file()}:Model", "--name", stage.new("ocr"), "--cpus", "0.5"],
+        of("serving/deployments", method="post"),
+    ),
+    "serving list": Case(lambda stage: [stage.deployment()][1:], of("serving/deployments", "deployments")),
+    "serving status": Case(lambda stage: [stage.deployment()], of("serving/deployments/{name}")),
+    "serving scale": Case(lambda stage: [stage.deployment(), "2"], of("serving/deployments/{name}", method="patch")),
+    "serving delete": Case(lambda stage: [stage.deployment()], of("serving/deployments/{name}", method="delete")),
     "debug-dump": Case(
         lambda stage: [str(stage.folder / stage.new("dump"))],
         shape=thing(file="string", bytes="integer", parts="array", left_out="object"),
@@ -229,13 +247,14 @@ ELSEWHERE = {
     "up": "tests/unit/service/test_up.py::test_up_and_down_and_up_again",
     "down": "tests/unit/service/test_up.py::test_down_reports_what_it_has_stopped_to_programs",
     "top": "tests/unit/cli/test_top_in_a_terminal.py::TestInATerminal",
+    "serving up": "tests/unit/cli/test_serving.py::test_up_serves_until_it_is_stopped",
     "fleet up": "tests/unit/local_fleet/test_background.py::test_json_output",
     "fleet down": "tests/unit/local_fleet/test_background.py::test_json_output",
     "fleet status": "tests/unit/local_fleet/test_background.py::test_json_output",
     "demo": "tests/integration/test_cli_on_a_fleet.py::test_the_demo_runs_to_the_end",
 }
 """What has no service behind it, or is one, or needs a terminal or Ray: which test runs it."""
-WITHOUT_OUTPUT = {*TEXTS, "up", "top", "demo"}
+WITHOUT_OUTPUT = {*TEXTS, "up", "serving up", "top", "demo"}
 
 
 def test_every_command_has_its_test() -> None:

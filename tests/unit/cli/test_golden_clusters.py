@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.cli.commands.clusters import (
 from ray_multicluster_scheduler.cli.commands.doctor import findings_text
 from ray_multicluster_scheduler.cli.commands.fleet import local_table, remedies
 from ray_multicluster_scheduler.cli.commands.owner import owners_table
+from ray_multicluster_scheduler.cli.commands.serving import deployment_overview, deployments_table
 from ray_multicluster_scheduler.cli.commands.token import tokens_table
 from ray_multicluster_scheduler.cli.doctor.findings import ok, problem, warning
 from ray_multicluster_scheduler.cli.layout.lines import FoldedText
@@ -141,6 +142,31 @@ TOKENS = [
     token("p8f4m1zt", "bob", "submitter viewer", 86_400 * 3, 86_400 * 30, "laptop, for the notebooks of the course"),
     token("r7d2c5wn", "grafana@monitoring.example.org", "viewer", 86_400 * 40, 86_400 * 30, ""),
 ]
+
+
+def replica(replica_id: str, state: str, cluster: str | None, reason: str, **values: Any) -> dict[str, Any]:
+    queue = {"instance": None, "length": 0, "waiting_time_expect": 0.0, "relative_error": None, "within_p90": None}
+    return {"id": replica_id, "state": state, "cluster": cluster, "reason": reason, **queue, **values}
+
+
+REPLICAS = [
+    replica(
+        "actor-2f81", "RUNNING", "centos", "runs on centos", instance="9a1", length=5, waiting_time_expect=812.4,
+        relative_error=0.0823, within_p90=0.9012,
+    ),
+    replica("actor-2f82", "QUEUED", None, "no cluster has a free GPU; 2 of 2 GPUs of centos are in use by others"),
+]  # fmt: skip
+DEPLOYMENTS: list[dict[str, Any]] = [
+    {
+        "name": "ocr", "replicas": 2, "max_batch": 1, "batch_wait_ms": 5.0, "concurrency": 1, "owner": "ann",
+        "state": "STARTING", "running": 1, "instances": REPLICAS,
+        "problem": "actor-2f7e ended: its worker process died on mac",
+    },
+    {
+        "name": "embed", "replicas": 0, "max_batch": 16, "batch_wait_ms": 10.0, "concurrency": 1, "owner": "",
+        "state": "RUNNING", "running": 0, "instances": [], "problem": "",
+    },
+]  # fmt: skip
 LOCAL = [
     ClusterStatus(
         "linux", "up", "127.0.0.1:10001", "http://127.0.0.1:8265", ["linux", "x86_64"], range(41_200, 41_212)
@@ -156,6 +182,8 @@ PICTURES = {
     "clusters-apply": Picture(lambda: FoldedText("\n".join(applied_lines(APPLIED, dry_run=True))), ("clusters apply",)),
     "doctor": Picture(lambda: findings_text(FINDINGS), ("doctor",)),
     "owner": Picture(lambda: owners_table(OWNERS), ("owner list", "owner show", "owner set"), BOTH),
+    "serving-list": Picture(lambda: deployments_table(DEPLOYMENTS), ("serving list",), BOTH),
+    "serving-status": Picture(lambda: deployment_overview(DEPLOYMENTS[0]), ("serving status",), BOTH),
     "token": Picture(lambda: tokens_table(TOKENS, NOW), ("token list",), BOTH),
     "fleet": Picture(
         lambda: Group(local_table(LOCAL), *(f"rmcs: {words}" for words in remedies(LOCAL))), ("fleet status",), BOTH

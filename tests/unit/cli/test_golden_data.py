@@ -33,6 +33,7 @@ STATUS: dict[str, Any] = golden_data.STATUS
         ("/api/v1/nodes", test_top.SEEN["nodes"], "nodes"),
         ("/api/v1/owners", test_golden_clusters.OWNERS, "owners"),
         ("/api/v1/tokens", test_golden_clusters.TOKENS, "tokens"),
+        ("/api/v1/serving/deployments", test_golden_clusters.DEPLOYMENTS, "deployments"),
     ],
 )
 def test_it_is_what_a_service_sends(service: HttpService, path: str, rows: Any, inside: str | None) -> None:

@@ -101,7 +101,13 @@ def section_of(option: Any) -> str:
 def test_same_option_has_the_same_help(option: str) -> None:
     """As far as it is the same for all commands that have it."""
     having = {words: one for words, command in ALL.items() for one in command.params if option in one.opts}
-    known = {("--kind", "plan"), ("--state", "task list"), ("--state", "events"), ("--follow", "events")}
+    known = {
+        ("--state", "serving up"),
+        ("--kind", "plan"),
+        ("--state", "task list"),
+        ("--state", "events"),
+        ("--follow", "events"),
+    }
     output = {one.help for words, one in having.items() if (option, words) not in known}
     assert len(output) == 1, having
 

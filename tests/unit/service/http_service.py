@@ -85,6 +85,7 @@ class HttpService:
             self.plane.runtime.call_soon(self.app.state.serving_events.close)
             self._server.should_exit = True
             self._serving.result(20)
+            self.plane.runtime.run(self.app.state.deployments.close())
             self.plane.runtime.run(self.app.state.serving.close_async())
             self._listener.close()
             self._serving = None

@@ -46,6 +46,8 @@ NOT_TRIED = {
             "/result/submit",
             "/notify/task_complete",
             "/v1/{path}",
+            "/deployments",
+            "/deployments/{name}",
         )
     },
     "/api/v1/items/{item_id}/logs": "a job prints on its cluster, which nobody plays here",

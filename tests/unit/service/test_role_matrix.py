@@ -127,6 +127,11 @@ EXAMPLES = {
     "POST /api/v1/serving/scheduler/set": Example("/api/v1/serving/scheduler/set", {"name": "round_robin"}),
     "GET /api/v1/serving/v1/models": Example("/api/v1/serving/v1/models"),
     "POST /api/v1/serving/v1/{path}": Example("/api/v1/serving/v1/chat/completions", {"model": "none"}),
+    "POST /api/v1/serving/deployments": Example("/api/v1/serving/deployments", {"name": "none", "task": {}}),
+    "GET /api/v1/serving/deployments": Example("/api/v1/serving/deployments"),
+    "GET /api/v1/serving/deployments/{name}": Example("/api/v1/serving/deployments/none"),
+    "PATCH /api/v1/serving/deployments/{name}": Example("/api/v1/serving/deployments/none", {"replicas": 1}),
+    "DELETE /api/v1/serving/deployments/{name}": Example("/api/v1/serving/deployments/none"),
     "GET /api/v1/events": Example("/api/v1/events?types=nonsense"),  # one that is let in does not end
 }
 CALLERS = ("nobody", "bad", "expired", "viewer", "own", "other", "operator", "admin")

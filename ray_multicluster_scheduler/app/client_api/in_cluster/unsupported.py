@@ -61,6 +61,9 @@ class UnsupportedVerbs:
     def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
         refuse_queue_verb("resume_queue")
 
+    def deploy(self, cls: Any, *args: Any, **options: Any) -> NoReturn:
+        refuse_fleet_verb("deploy")
+
     def declare_dead(self, cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
         refuse_fleet_verb("declare_dead")
 

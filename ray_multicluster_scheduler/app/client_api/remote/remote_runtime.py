@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.app.client_api.options import default_owner
 from ray_multicluster_scheduler.app.client_api.remote.acceptance import Acceptance
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import check_own, send_when_ready
+from ray_multicluster_scheduler.app.client_api.remote.program_packages import ProgramPackages
 from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteActorCalls, RemoteCall, RemoteCalls
 from ray_multicluster_scheduler.app.client_api.remote.result_poller import ResultPoller
 from ray_multicluster_scheduler.app.client_api.remote.service_address import current_address
@@ -491,8 +492,27 @@ class RemoteRuntime(LoopThread, ControlPlane):
         items: list[str] = self.run(self._client.ask("POST", path, body, patience=0.0))["items"]
         return items
 
+    async def create_deployment(self, path: str, options: Mapping[str, Any], template: TaskDescription) -> None:
+        """On the loop: upload the payloads and packages of an actor, and ask for a deployment of it. Raises
+        ConfigurationError."""
+        template, env = self.owned(template), merge_runtime_env(self._runtime_env or {}, template.runtime_env)
+        packages = ProgramPackages(self._client)
+        try:
+            task = document_of(replace(template, runtime_env=await packages.resolved(env)))
+            for digest in filter(None, template.payload_digests):
+                data = self.payload_cache.get(digest)
+                self.payload_cache.release(digest)
+                await self._client.upload(digest, data)
+            await self._client.ask("POST", path, {**options, "task": task})
+        finally:
+            await packages.close()
+
+    async def ask_async(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """On the loop: send a request to the service; returns its answer."""
+        return await self._client.ask(method, path, body)
+
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        return self.run(self._client.ask(method, path, body))
+        return self.run(self.ask_async(method, path, body))
 
     # ---- the end
 

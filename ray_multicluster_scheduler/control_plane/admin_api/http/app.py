@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     actors,
     blobs,
     clusters,
+    deployments,
     events,
     item_actions,
     items,
@@ -30,10 +31,12 @@ from ray_multicluster_scheduler.control_plane.admin_api.serving import add_servi
 from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import SimulationRunner
 from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
 from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
+from ray_multicluster_scheduler.control_plane.runtime.service.service_deployments import restore_deployments
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import RecentPairs
+from ray_multicluster_scheduler.serving.deployment import Deployments
 
-_RESOURCES = (service, tokens, clusters, items, item_actions, queue, simulation, actors, blobs, events)
+_RESOURCES = (service, tokens, clusters, items, item_actions, queue, simulation, actors, blobs, events, deployments)
 ROUTERS = tuple(one.router for one in _RESOURCES)
 
 
@@ -55,6 +58,8 @@ def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
         "/api/v1/calls": (Rule.SUBMIT, actors.call),
     }
     add_serving(app, runtime)
+    app.state.deployments = Deployments(app.state.serving)
+    runtime.spawn(restore_deployments(runtime, app.state.deployments))
     app.add_middleware(middleware.FastPathMiddleware, handlers=fast_path)
     app.add_middleware(middleware.AuthMiddleware, access=access)
     app.add_middleware(middleware.OriginGuard, access=access)

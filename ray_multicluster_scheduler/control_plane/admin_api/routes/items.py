@@ -121,7 +121,7 @@ async def _take(request: Request, body: dict[str, Any], *, many: bool) -> list[d
     runtime, caller = runtime_of(request), caller_of(request)
     for number, entry in enumerate(entries):
         try:
-            new = ownership.with_owner(caller, runtime.machine.limits_of, _wanted(entry, caller.user))
+            new = ownership.with_owner(caller, runtime.machine.limits_of, submission_from(entry, caller.user))
             new = new if key is None else _keyed(new, key, number if many else None)
             wanted.append(new if caller.steers_all else ownership.restricted_to_own(caller, new))
         except SchedulerError as error:
@@ -171,7 +171,7 @@ def _short(item: Item) -> dict[str, Any]:
     return {"id": item.id, "state": str(item.state), "attempt": item.attempt, "cluster": item.cluster}
 
 
-def _wanted(entry: object, user: str) -> SubmitRequest:
+def submission_from(entry: object, user: str) -> SubmitRequest:
     """The submission; its owner defaults to this user. Raises ConfigurationError."""
     if isinstance(entry, ConfigurationError):
         raise entry

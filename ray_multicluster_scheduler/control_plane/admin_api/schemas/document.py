@@ -73,6 +73,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "snapshot": ("Begin with a snapshot of the present state.", False),
     "ticket": ("A ticket of POST /api/v1/ticket, for a page that cannot send a header.", ""),
     "/api/v1/owners/{owner} owner": ("The name of the owner.", "ann"),
+    "/api/v1/serving/deployments/{name} name": ("The name of the deployment.", "ocr"),
     "/api/v1/events since": ("Begin with the events after this number.", 0),
     "client": ("The name of the client of the mailbox.", "me"),
     "task_id": ("The id of a task of serving.", "page-1"),

@@ -49,7 +49,7 @@ class ServiceCalls:
         """``known`` looks up a call of this id that was accepted before, since two requests may carry it concurrently.
         Raises UnknownItemError for an unknown actor, MissingBlobs, SchedulerError, and as ``check`` does for the actor
         or a value."""
-        queue = await self._queue(request.actor, check)
+        queue = await self.queue(request.actor, check)
         if not request.fresh:
             before = known()
             if before is not None:
@@ -76,7 +76,8 @@ class ServiceCalls:
             if item_id in (queue.item.id, queue.item.scheduled_id):
                 queue.no_more()
 
-    async def _queue(self, actor_id: str, check: OwnershipCheck | None) -> ActorCalls:
+    async def queue(self, actor_id: str, check: OwnershipCheck | None = None) -> ActorCalls:
+        """The queue of an actor. Raises UnknownItemError, and as ``check`` does."""
         known = self._queues.get(actor_id)
         if known is not None:
             if check is not None:

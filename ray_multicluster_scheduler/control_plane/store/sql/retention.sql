@@ -50,6 +50,8 @@ DELETE FROM blobs
    AND NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.digest = ?1)
    AND NOT EXISTS (SELECT 1 FROM outcomes WHERE outcomes.digest = ?1)
    AND NOT EXISTS (SELECT 1 FROM outputs WHERE outputs.digest = ?1)
+   AND NOT EXISTS (SELECT 1 FROM settings, json_each(CAST(settings.value AS TEXT), '$.payloads') AS held
+                    WHERE settings.key GLOB 'deployment/*' AND held.value = ?1)
 RETURNING bytes, data IS NULL
 
 -- name: delete_putters
