@@ -26,6 +26,8 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.done: Callable[[Exception | None], None] | None = None
         self.body = b""
+        self.closed = False
+        """Servers close connections that are idle for some seconds."""
         self._parser = httptools.HttpResponseParser(self)
 
     def send(self, request: bytes, done: Callable[[Exception | None], None]) -> None:
@@ -44,6 +46,7 @@ class Connection(asyncio.Protocol):
         self._parser.feed_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
         self._end(RequestError(f"the connection was lost: {exc or 'closed by the server'}"))
 
     def on_body(self, piece: bytes) -> None:
@@ -145,6 +148,8 @@ async def open_loop(
         await asyncio.sleep(max(0.0, began + at - time.monotonic()))
         if finished.done():
             break
+        while idle and idle[-1].closed:
+            idle.pop()
         if not idle:
             opened.append(await connect(port))
             idle.append(opened[-1])
