@@ -33,7 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 2
         os.environ[CONFIG_VARIABLE] = options.config
-    uvicorn.run(app, host="127.0.0.1", port=options.port, access_log=False, log_level="info")
+    uvicorn.run(
+        app,
+        host="127.0.0.1",
+        port=options.port,
+        access_log=False,
+        log_level="info",
+        lifespan="on",  # otherwise a failed start would leave a server that answers 500 to everything
+        proxy_headers=False,
+    )
     return 0
 
 

@@ -272,7 +272,7 @@ class LearnedTimes:
         all instances. Otherwise one that looked slow by chance would get no requests, and so would look slow forever.
         """
         own = self.estimate(features)
-        known = min(self.count, _WINDOW) * 0.5 ** ((model.count - self._seen_at) / _STALE_AFTER)
+        known = min(self.count, _WINDOW) * math.exp2((self._seen_at - model.count) / _STALE_AFTER)
         if own is None or known >= _FEW:
             return own
         usual = model.estimate(features)
