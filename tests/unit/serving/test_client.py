@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import cast
 
 import pytest
 
 from ray_multicluster_scheduler.common.exception import InstanceError
 from ray_multicluster_scheduler.serving import InstanceStatusResponse, TaskInstance, TaskInstanceClient
-from ray_multicluster_scheduler.serving.router.http_client import HttpError, HttpPool
+from ray_multicluster_scheduler.serving.router.http_client import HttpError, HttpPool, _Connection
 from tests.support.serving_instances import StubInstance
 
 Start = Callable[..., StubInstance]
@@ -217,3 +218,18 @@ def test_wrong_fields_of_an_instance_are_named(raw: Callable[..., RawServer]) ->
 async def test_an_address_that_is_not_http_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="no http address"):
         HttpPool(url)
+
+
+def test_a_transport_that_is_no_subclass_of_asyncios_is_used() -> None:
+    """As those of uvloop, which uvicorn uses where it is installed."""
+
+    class Transport:
+        sent = b""
+
+        def writelines(self, pieces: Iterable[bytes]) -> None:
+            self.sent += b"".join(pieces)
+
+    connection, transport = _Connection(), Transport()
+    connection.connection_made(cast(asyncio.Transport, transport))
+    connection.send(b"head", b"body")
+    assert transport.sent == b"headbody"
