@@ -49,7 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{sentence} What to do: stop what listens there, or give another --port", file=sys.stderr)
         return 2
     configure()
-    settings = uvicorn.Config(app, port=options.port, access_log=False, timeout_graceful_shutdown=_CLOSE_PATIENCE_S)
+    settings = uvicorn.Config(
+        app,
+        port=options.port,
+        access_log=False,
+        lifespan="on",  # otherwise a failed start would leave a server that answers 500 to everything
+        proxy_headers=False,
+        timeout_graceful_shutdown=_CLOSE_PATIENCE_S,
+    )
     try:
         uvicorn.Server(settings).run()
     except KeyboardInterrupt:

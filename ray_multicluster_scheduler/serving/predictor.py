@@ -30,6 +30,10 @@ _WINDOW = 40
 _FORGETTING = 1 - 1 / _WINDOW
 _STEP = 0.08
 """Step size of the quantile correction, on a logarithmic scale."""
+_FEW = 10
+"""Observations of an instance up to which those of all instances of the model count, too."""
+_STALE_AFTER = 100
+"""Requests to other instances after which what is known of an instance has lost half of its weight."""
 _DEFAULT_CV = 0.5
 """Relative standard deviation before anything was observed."""
 _TAIL_LEVEL = 0.999999
@@ -226,6 +230,10 @@ class LearnedTimes:
 
     def __init__(self) -> None:
         self.count = 0
+        self._seen_at = 0
+        """The count of the model when this instance was last observed."""
+        self._own_ms = self._usual_ms = 0.0
+        """What the first requests took here, and what was expected of all instances for them."""
         self._names: tuple[str, ...] = ()
         self._average = _Average()
         self._buckets: dict[tuple[int, ...], _Average] = {}
@@ -250,6 +258,30 @@ class LearnedTimes:
         if value is None and linear < average:
             value = self._linear_mean(features)
         return self._average.mean if value is None else min(value, MAX_VALUE)
+
+    def compare(self, features: Mapping[str, float], actual: float, model: LearnedTimes) -> None:
+        """Before an observation of this instance is added to either: how it compares with all instances."""
+        self._seen_at = model.count
+        usual = model.estimate(features) if self.count < _FEW else None
+        if usual is not None:
+            self._own_ms += actual
+            self._usual_ms += usual
+
+    def estimate_within(self, features: Mapping[str, float], model: LearnedTimes) -> float | None:
+        """As :meth:`estimate`, for an instance of which little or nothing recent is known: partly what is expected of
+        all instances. Otherwise one that looked slow by chance would get no requests, and so would look slow forever.
+        """
+        own = self.estimate(features)
+        known = min(self.count, _WINDOW) * math.exp2((self._seen_at - model.count) / _STALE_AFTER)
+        if own is None or known >= _FEW:
+            return own
+        usual = model.estimate(features)
+        if usual is None:
+            return own
+        if self.count < _FEW and self._usual_ms > 0:
+            own = usual * self._own_ms / self._usual_ms  # a few requests show how fast it is, not how size matters
+        weight = known * known / (known * known + 4)
+        return weight * own + (1 - weight) * usual
 
     def predict(self, features: Mapping[str, float], source: str) -> Prediction | None:
         mean = self.estimate(features)
@@ -449,6 +481,9 @@ class Predictor:
             error = self._table_errors.get((model, instance))
             if listed is not None and error is not None and error.value <= learned.square_error:
                 return learned.around(listed.mean_ms, "table") if learned.count >= _WINDOW else listed
+            if source == "instance" and listed is None:
+                mean = learned.estimate_within(features, self._learned[model, "", ""])
+                return None if mean is None else learned.around(mean, source)
             return learned.predict(features, source)
         return listed
 
@@ -471,6 +506,9 @@ class Predictor:
             if listed is not None:
                 self._table_errors.setdefault((model, instance), _Error()).add(listed.mean_ms - actual_ms)
         stated = prediction.mean_ms if prediction is not None else None
+        all_instances = self._learned.get((model, "", ""))
+        if all_instances is not None:
+            self._learned.setdefault((model, instance, ""), LearnedTimes()).compare(features, actual_ms, all_instances)
         for _, key in _keys(model, instance, hardware):
             self._learned.setdefault(key, LearnedTimes()).learn(features, actual_ms, stated)
         if prediction is not None:

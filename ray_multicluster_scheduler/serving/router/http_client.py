@@ -11,6 +11,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -249,8 +250,7 @@ class _Connection(asyncio.Protocol):
     # ---- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
 
     def data_received(self, data: bytes) -> None:
         if not self._busy:  # bytes that belong to no request

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import cast
 
 import pytest
 
 from ray_multicluster_scheduler.common.exception import InstanceError
 from ray_multicluster_scheduler.serving import InstanceStatusResponse, TaskInstance, TaskInstanceClient
-from ray_multicluster_scheduler.serving.router.http_client import HttpError, HttpPool
+from ray_multicluster_scheduler.serving.router.http_client import HttpError, HttpPool, _Connection
 from tests.support.serving_instances import StubInstance
 
 Start = Callable[..., StubInstance]
@@ -250,3 +251,18 @@ async def test_a_host_that_is_no_name_is_refused(host: str) -> None:
     with pytest.raises(HttpError, match="no name") as failed:
         await HttpPool(f"http://{host}:80").fetch("GET", "/")
     assert not failed.value.sent
+
+
+def test_a_transport_that_is_no_subclass_of_asyncios_is_used() -> None:
+    """As those of uvloop, which uvicorn uses where it is installed."""
+
+    class Transport:
+        sent = b""
+
+        def writelines(self, pieces: Iterable[bytes]) -> None:
+            self.sent += b"".join(pieces)
+
+    connection, transport = _Connection(), Transport()
+    connection.connection_made(cast(asyncio.Transport, transport))
+    connection.send(b"head", b"body")
+    assert transport.sent == b"headbody"

@@ -271,3 +271,29 @@ def test_hostile_numbers_do_not_spoil_what_was_learned(hostile: Any) -> None:
         assert found is not None
         assert found.mean_ms == pytest.approx(min(10.0 * size, 1e12), rel=0.2)
         assert math.isfinite(found.std_ms**2)
+
+
+def test_an_instance_whose_first_requests_were_large_is_not_taken_for_slow() -> None:
+    predictor = Predictor()
+    for size in (1.0, 2.0, 3.0, 4.0, 5.0):
+        predictor.learn("ocr", "a", {}, {}, {"size": size}, 10 * size, None)
+    for size in (50.0, 60.0):  # twice as fast, but it got the large ones
+        predictor.learn("ocr", "b", {}, {}, {"size": size}, 5 * size, None)
+    small = predictor.predict("ocr", "b", {}, {}, {"size": 2.0})
+    assert small is not None
+    assert small.mean_ms < 20
+
+
+def test_what_is_known_of_an_instance_loses_weight_while_others_serve() -> None:
+    predictor = Predictor()
+    for _ in range(3):
+        predictor.learn("ocr", "a", {}, {}, {}, 20.0, None)
+        predictor.learn("ocr", "b", {}, {}, {}, 400.0, None)
+    before = predictor.predict("ocr", "b", {}, {}, {})
+    for _ in range(600):
+        predictor.learn("ocr", "a", {}, {}, {}, 20.0, None)
+    after = predictor.predict("ocr", "b", {}, {}, {})
+    assert before is not None
+    assert after is not None
+    assert before.mean_ms > 200
+    assert after.mean_ms < 40
