@@ -545,7 +545,8 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         self._leave(drain=kind is None)
 
     def _leave(self, *, drain: bool) -> None:
-        """At the end of the program or ``with`` block: embedded work ends, work of a service goes on."""
+        """End the scheduler: embedded, wait for its work (``drain``) or cancel it (after an exception); with a service,
+        leave it running."""
         self.shutdown(drain=drain and not (self._runtime is not None and self._runtime.outlives_program))
 
     def handle(self, item_id: str) -> TaskHandle | JobHandle | ActorHandle:
