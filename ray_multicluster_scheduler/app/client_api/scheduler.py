@@ -1,4 +1,4 @@
-"""UnifiedScheduler: submits tasks, actors, jobs and gangs to the best cluster, and steers them.
+"""UnifiedScheduler: submits tasks, actors, jobs and gangs to the best cluster, and controls them.
 
 It drives a control plane in this process (embedded) or uses that of a service (remote). Users import it from
 ``unified_scheduler``, which is light; this module loads the whole control plane. Inside a cluster ``NativeScheduler``

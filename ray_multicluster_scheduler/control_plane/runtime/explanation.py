@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 ABANDONED = "ABANDONED"
-FORGOTTEN = "it ended long ago and was forgotten"
+FORGOTTEN = "it ended long ago and was deleted"
 ANSWERING = frozenset({"UP", DASHBOARD_SILENT, LINK_FAILED})
 """States of clusters that report their resources, although some kinds of items may not be sent there."""
 _MOST_DIGITS = 9
@@ -337,7 +337,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     stale = problem is not None and problem.being_asked
     sentence = ""
     if problem is not None:  # only one of the two ways to the cluster may be closed
-        unaffected = {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}
+        unaffected = {DASHBOARD_SILENT: "; tasks and actors continue over its link", LINK_FAILED: " Jobs go there."}
         sentence = problem.sentence + unaffected.get(problem.code, "")
         if problem.code == CLUSTER_SUSPECT and view.in_flight + view.prefetched > view.running_jobs:
             sentence += f"; {runtime.machine.registry.state(name).lease_wait(now)}"

@@ -45,7 +45,7 @@ def test_killed_by_id_or_name(service: ActorService, rmcs: Rmcs, output: str) ->
     until(lambda: state(service, "actor-1") == "CANCELLED")
     assert state(service, "actor-2") == "RUNNING"
     again = rmcs("actor", "kill", "actor-1")
-    assert (done.err, again.err) == ("rmcs: actor-1 was killed\n", "rmcs: actor-1 is over already: CANCELLED\n")
+    assert (done.err, again.err) == ("rmcs: actor-1 was killed\n", "rmcs: actor-1 has already ended: CANCELLED\n")
 
 
 def test_all_and_none(service: ActorService, rmcs: Rmcs) -> None:

@@ -68,7 +68,7 @@ class TestShow:
         assert done.code == 0
         facts = dict(line.split(maxsplit=1) for line in done.out.splitlines())
         assert (facts["name"].strip(), facts["state"].strip()) == ("mac", "UP")
-        assert facts["items"].strip() == "1 there, 0 sent ahead"
+        assert facts["items"].strip() == "1 there, 0 prefetched"
         assert "cordoned" not in facts
 
     def test_one_that_is_silent(self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:

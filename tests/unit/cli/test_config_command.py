@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> str:
 def test_a_right_one(file: str, rmcs: Rmcs) -> None:
     done = rmcs("config", "check", file)
     assert done.code == 0
-    assert "is right: 1 cluster (mac); settings: retries" in done.out
+    assert "is valid: 1 cluster (mac); settings: retries" in done.out
     assert json.loads(rmcs("config", "check", file, "-o", "json").out)["clusters"] == ["mac"]
 
 
@@ -60,7 +60,7 @@ def test_a_usable_one_that_is_hardly_meant(file: str, rmcs: Rmcs) -> None:
     )
     done = rmcs("config", "check", file)
     assert done.code == 0
-    assert "can be used: 3 clusters (mac, also, head)" in done.out
+    assert "is valid, with warnings: 3 clusters (mac, also, head)" in done.out
     assert "! mac and also are one cluster under several names (the same dashboard, http://127.0.0.1:9)" in done.out
     assert "! head has a head_address but no dashboard" in done.out
     reported = json.loads(rmcs("config", "check", file, "-o", "json").out)["warnings"]
@@ -75,7 +75,7 @@ def test_a_token_that_is_not_there(file: str, rmcs: Rmcs, monkeypatch: pytest.Mo
     Path(file).write_text(GOOD.replace("hush", "'${NO_SUCH_TOKEN}'"))
     done = rmcs("config", "check", file)
     assert done.code == 0, "as of all that can be used"
-    assert "can be used: 1 cluster (mac)" in done.out
+    assert "is valid, with warnings: 1 cluster (mac)" in done.out
     assert "! auth_token of cluster mac refers to the environment variable NO_SUCH_TOKEN, which is not set" in done.out
     assert "What to do: set NO_SUCH_TOKEN to the cluster's token" in done.out
 

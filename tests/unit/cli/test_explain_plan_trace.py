@@ -76,7 +76,7 @@ class TestExplain:
         with StateFolder(tmp_path / "home") as state:
             state.announce(address=service.address)
             done = rmcs("explain", "nothing")
-        assert "has no item 'nothing', and none of your programs has; asked were: process 1.\n" in done.err
+        assert "has no item 'nothing', and none of your programs has; programs queried: process 1.\n" in done.err
 
 
 def test_clusters(service: HttpService, rmcs: Rmcs) -> None:

@@ -200,7 +200,7 @@ class TestSubmit:
         done = rmcs("job", "submit", *ask)
         assert done.code == 100
         assert "rmcs: j1 failed: No cluster can ever run job j1 (echo hi):\n  mac: " in done.err
-        assert "\nrmcs: what to do: ask for less, " in done.err
+        assert "\nrmcs: what to do: request less, " in done.err
         assert "it never started, more: `rmcs explain j1`" in done.err
         again = rmcs("job", "status", "j1")
         assert again.code == 100
@@ -310,7 +310,9 @@ class TestSubmit:
         service.plane.runtime.clients.tail_job_logs = silent(threading.Event())  # type: ignore[method-assign, assignment]
         done = rmcs("job", "submit", "--submission-id", "j1", "--timeout", "0.5", "--", "true")
         assert done.code == 101
-        assert re.search("j1 is (PENDING|RUNNING), and not over", done.err), "it may not have begun within that time"
+        assert re.search("j1 is (PENDING|RUNNING), and has not ended", done.err), (
+            "it may not have begun within that time"
+        )
         assert "j1 continues; follow it with `rmcs job logs -f j1`, end it with `rmcs job stop j1`" in done.err
 
 
@@ -354,7 +356,7 @@ class TestInterrupt:
         until(lambda: state(service, "t1") == "RUNNING")
         with pytest.raises(typer.Exit), interruptible(connect(), "t1", cancel=True):
             raise KeyboardInterrupt
-        assert capsys.readouterr().err == "rmcs: t1 was asked to stop\n"
+        assert capsys.readouterr().err == "rmcs: t1 is being cancelled\n"
 
 
 class TestOthers:
@@ -445,7 +447,7 @@ class TestOthers:
         until(lambda: state(service, "j1") == "CANCELLED")
         assert rmcs("job", "status", "j1").code == 103
         again = rmcs("job", "stop", "j1", "-o", "json")
-        assert (again.code, again.err) == (0, "rmcs: j1 is over already: STOPPED\n")
+        assert (again.code, again.err) == (0, "rmcs: j1 has already ended: STOPPED\n")
         reported = json.loads(again.out)
         assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
 

@@ -222,7 +222,7 @@ class TestOrders:
     def test_cancel_prints_the_outcome(self, two: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("task", "cancel", "alpha-2").err == "rmcs: alpha-2 is cancelled\n", "it waited"
         end(two, "alpha-1")
-        assert rmcs("task", "cancel", "alpha-1").err == "rmcs: alpha-1 is over already: SUCCEEDED\n"
+        assert rmcs("task", "cancel", "alpha-1").err == "rmcs: alpha-1 has already ended: SUCCEEDED\n"
         released = rmcs("task", "release", "alpha-1")
         assert (released.code, "What to do: `rmcs task retry alpha-1 --anyway`" in released.err) == (1, True)
         assert rmcs("task", "retry", "alpha-1", "--anyway").code == 0, "as it says"
@@ -249,11 +249,11 @@ class TestOrders:
         end(two, "alpha-1")
         for item_id, how in (("alpha-2", "CANCELLED"), ("alpha-1", "SUCCEEDED")):
             done = rmcs("task", "cancel", item_id)
-            assert (done.code, done.out, done.err) == (0, f"{item_id}\n", f"rmcs: {item_id} is over already: {how}\n")
+            assert (done.code, done.out, done.err) == (0, f"{item_id}\n", f"rmcs: {item_id} has already ended: {how}\n")
         for verb in ("hold", "release"):
             done = rmcs("task", verb, "alpha-1")
             assert (done.code, done.out) == (1, "")
-            assert "alpha-1 is over: SUCCEEDED." in done.err
+            assert "alpha-1 has ended: SUCCEEDED." in done.err
             assert "rmcs task retry" in done.err
 
     def test_what_runs_is_neither_held_nor_does_it_wait(self, two: HttpService, rmcs: Rmcs) -> None:
@@ -282,7 +282,7 @@ class TestOrders:
         assert state(two, "alpha-2") == "QUEUED", "it was there before"
         over = rmcs("task", "priority", "alpha-1", "1")
         assert (over.code, over.out) == (1, "")
-        assert "alpha-1 is over" in over.err
+        assert "alpha-1 has ended" in over.err
         assert rmcs("task", "priority", "beta-1", "high").code == 2
 
 
@@ -298,7 +298,7 @@ class TestRetry:
         until(lambda: state(service, "t1") == "RUNNING")
         done = rmcs("task", "retry", "t1")
         assert (done.code, done.out) == (1, "")
-        assert "t1 is not over: RUNNING." in done.err
+        assert "t1 has not ended: RUNNING." in done.err
         end(service, "t1", "failed")
         again = rmcs("task", "retry", "t1")
         assert again.code == 0

@@ -74,7 +74,7 @@ def test_an_item_larger_than_max_node_fails_at_once() -> None:
     driver.submit(task("t", cpus=16))
     end = driver.end("t")
     assert (end.state, end.error) == (TaskState.FAILED, "NoFeasibleClusterError")
-    assert "it asks for 16 CPU" in end.message
+    assert "it requests 16 CPU" in end.message
     assert driver.sent_to() == {}
 
 
@@ -179,7 +179,7 @@ def test_it_may_take_long_to_start_and_is_called_back_only_then() -> None:
     driver.accept("t")
     driver.fire("starts", after=NEW_NODE_GRACE_S)
     assert driver.issued(CancelAttempt) == [CancelAttempt("t", 1, "cloud", False)]
-    assert driver.machine.record("t").sentence == "cloud added no node for it within 600 s, and it was called back"
+    assert driver.machine.record("t").sentence == "cloud added no node for it within 600 s, and it was recalled"
     driver.stopped("t")
     assert [order.attempt for order in driver.issued(Dispatch)] == [2]  # it asks again
     assert held(driver) == {"t": [NEW_NODE]}

@@ -169,7 +169,7 @@ def test_the_entrypoint_of_a_job_must_fit_one_node() -> None:
     too_big, later = verdicts(with_entrypoint(0, CPU=9), cluster)
     assert (too_big.code, too_big.permanent) == ("TOO_BIG", NEVER)
     assert too_big.sentence == (
-        "its entrypoint asks for 9 CPU, more than one node can ever have (the most on any node: 8 CPU)"
+        "its entrypoint requests 9 CPU, more than one node can ever have (the most on any node: 8 CPU)"
     )
     assert later.sentence == "9 CPU, which its entrypoint needs, is not free on any one node (free in all: 12 CPU)"
     assert ("TOO_BIG", NEVER) in codes(with_entrypoint(4, GPU=1), cluster)

@@ -257,7 +257,7 @@ def test_an_argument_whose_value_was_lost_ends_that_call_only(
     second, third = actor.add.remote(first), actor.add.remote(3)
     service.sent(1)
     service.answer(first.id, "x" * (2 * wire.INLINE_BYTES))
-    with pytest.raises(SchedulerError, match="was forgotten"):
+    with pytest.raises(SchedulerError, match="was deleted"):
         second.result(60)
     assert service.sent(2)[1].task_id == third.id
 

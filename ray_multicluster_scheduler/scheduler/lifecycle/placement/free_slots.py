@@ -1,4 +1,5 @@
-"""FreeSlots: the free amounts per eligibility class with which the queue is searched for items that fit."""
+"""FreeSlots: per group of items with the same eligible clusters, the free resources of those clusters; the queue is
+searched with them."""
 
 from __future__ import annotations
 

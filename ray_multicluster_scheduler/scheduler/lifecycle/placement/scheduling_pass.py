@@ -399,7 +399,7 @@ def _fail_unplaceable(
     if outcome is Verdict.INFEASIBLE:
         code, error = codes.NO_FEASIBLE_CLUSTER, "NoFeasibleClusterError"
         message = f"No cluster can ever run {task.kind} {task.id} ({task.name}):\n{reasons}"
-        step = "ask for less, relax its tags or cluster lists, or add a cluster that can run it"
+        step = "request less, relax its tags or cluster lists, or add a cluster that can run it"
     elif decision.candidates:
         code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"
         message = f"No cluster that could run {task.kind} {task.id} ({task.name}) can be used:\n{reasons}"
