@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.cli.commands import config
 from ray_multicluster_scheduler.local_fleet.fleet_home import BackgroundFleet, FleetHome
 from ray_multicluster_scheduler.local_fleet.processes import Identity
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.openapi import complaints
+from tests.unit.cli.openapi import schema_violations
 from tests.unit.service.http_service import HttpService
 
 GOOD = "settings: {retries: 2}\nclusters:\n- {name: mac, dashboard: 'http://127.0.0.1:9', auth_token: hush}\n"
@@ -85,7 +85,7 @@ def test_what_a_service_uses(service: HttpService, rmcs: Rmcs) -> None:
     assert done.code == 0
     assert yaml.safe_load(done.out)["clusters"][0]["name"] == "mac"
     reported = json.loads(rmcs("config", "show", "-o", "json").out)
-    assert complaints(service, "/api/v1/settings", reported) == []
+    assert schema_violations(service, "/api/v1/settings", reported) == []
 
 
 def test_what_a_file_would_mean_has_no_secrets(file: str, rmcs: Rmcs) -> None:
@@ -169,7 +169,7 @@ def test_the_log_level_of_a_service_that_runs(service: HttpService, rmcs: Rmcs) 
         assert rmcs("config", "log-level", "debug").out.strip() == "DEBUG"
         done = rmcs("config", "log-level", "-o", "json")
         assert json.loads(done.out) == {"level": "DEBUG"}
-        assert complaints(service, "/api/v1/log-level", json.loads(done.out)) == []
+        assert schema_violations(service, "/api/v1/log-level", json.loads(done.out)) == []
     finally:
         assert rmcs("config", "log-level", before).code == 0
     wrong = rmcs("config", "log-level", "loud")

@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
 from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.openapi import complaints
+from tests.unit.cli.openapi import schema_violations
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
@@ -234,14 +234,14 @@ class TestSubmit:
         info = service.get(f"/api/v1/jobs/{done.out.strip()}")
         assert info["entrypoint"] == "python x.py --flag"
         reported = json.loads(rmcs("job", "submit", "--no-wait", "-o", "json", "--", "true").out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
+        assert schema_violations(service, "/api/v1/jobs/{job_id}", reported) == []
 
     def test_as_json_stdout_has_only_the_end(self, service: HttpService, rmcs: Rmcs) -> None:
         ending = end_when_it_runs(service, "j1")
         done = rmcs("job", "submit", "--submission-id", "j1", "-o", "json", "true")
         ending.join()
         reported = json.loads(done.out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
+        assert schema_violations(service, "/api/v1/jobs/{job_id}", reported) == []
         assert reported["status"] == "SUCCEEDED"
         assert "a line" in done.err
 
@@ -369,7 +369,7 @@ class TestOthers:
         done = rmcs("job", "status", "last", "-o", "json")
         assert done.code == 100
         reported = json.loads(done.out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
+        assert schema_violations(service, "/api/v1/jobs/{job_id}", reported) == []
         assert (reported["status"], reported["job_id"]) == ("FAILED", "j1")
 
     def test_one_that_failed_shows_the_end_of_what_it_printed(self, service: HttpService, rmcs: Rmcs) -> None:
@@ -419,7 +419,7 @@ class TestOthers:
         assert title.split()[:3] == ["JOB", "ID", "STATUS"]
         assert newest.split()[:3] == ["j2", "RUNNING", "mac"]
         rows = json.loads(rmcs("job", "list", "-o", "json").out)
-        assert complaints(service, "/api/v1/jobs", rows, "jobs") == []
+        assert schema_violations(service, "/api/v1/jobs", rows, "jobs") == []
         assert rows[0]["submitted_at"].endswith("Z")
         assert "--limit" in rmcs("job", "list", "--limit", "1").err
 
@@ -449,7 +449,7 @@ class TestOthers:
         again = rmcs("job", "stop", "j1", "-o", "json")
         assert (again.code, again.err) == (0, "rmcs: j1 has already ended: STOPPED\n")
         reported = json.loads(again.out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
+        assert schema_violations(service, "/api/v1/jobs/{job_id}", reported) == []
 
     @pytest.mark.parametrize(
         ("started", "output"),

@@ -184,7 +184,7 @@ def test_an_entrypoint_that_fits_later_waits() -> None:
     assert later.sentence == "6 CPU is not free on its nodes together (free in all: 5 CPU)"
 
 
-def test_the_entrypoint_of_a_job_on_an_autoscaling_cluster_fits_a_node_that_is_there_or_may_be() -> None:
+def test_job_entrypoint_fits_an_existing_or_future_node() -> None:
     cluster = view(autoscaling=True, max_node={"CPU": 4.0})  # and one of 8 is there
     assert codes(with_entrypoint(100, CPU=4), cluster) == [("NO_CAPACITY", LATER)]
     assert codes(with_entrypoint(100, CPU=8), cluster) == [("NO_CAPACITY", LATER)]

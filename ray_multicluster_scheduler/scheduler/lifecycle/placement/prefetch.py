@@ -133,12 +133,12 @@ class Prefetch:
             return 0
         sent = 0
         passed: list[ShapeGroup] = []
-        openings = FreeSlots(self._machine.engine, [relieved])
+        free_slots = FreeSlots(self._machine.engine, [relieved])
         decisions: dict[ShapeGroup, SchedulingDecision] = {}
         outranked: dict[int, bool] = {}
         lacking: dict[ShapeGroup, bool] = {}
         while sent < most:
-            group = self._machine.queue.first(openings.amounts, now)
+            group = self._machine.queue.first(free_slots.amounts, now)
             if group is None:
                 break
             record = self._machine.records[group.head().task_id]

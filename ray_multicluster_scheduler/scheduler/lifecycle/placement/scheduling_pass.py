@@ -249,8 +249,8 @@ class SchedulingPass:
         if scan.freed is None and scan.fresh is None:
             return queue.next_in_iteration(now)
         if scan.freed is not None:
-            openings = FreeSlots(self._machine.engine, self._views_of(scan.freed, now))
-            return queue.first(openings.amounts, now)
+            free_slots = FreeSlots(self._machine.engine, self._views_of(scan.freed, now))
+            return queue.first(free_slots.amounts, now)
         while scan.fresh:
             group = scan.fresh[-1]
             if group and not group.parked:
