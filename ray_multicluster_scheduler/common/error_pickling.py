@@ -27,14 +27,14 @@ def dumps_error(error: BaseException) -> bytes:
     pickled is pickled its own way if that works. Raises any exception of pickling.
     """
     try:
-        return pickling.dumps(_Sent(error, ()))
+        return pickling.dumps(_PicklableError(error, ()))
     except Exception:  # noqa: BLE001 - a class with state that only its own code knows
         return pickling.dumps(error.with_traceback(None))
 
 
-class _Sent:
-    """An exception to be pickled; unpickling returns the exception. Each part is pickled on its own, so that one that
-    cannot be pickled or unpickled costs no other. ``within``: the exceptions that contain it."""
+class _PicklableError:
+    """An exception to be pickled; unpickling returns the exception. Each part is pickled on its own: a part that
+    cannot be pickled or unpickled does not lose the others. ``within``: the exceptions that contain it."""
 
     def __init__(self, error: BaseException, within: tuple[BaseException, ...]) -> None:
         self._error = error = getattr(error, "_rmcs_plain", error)
@@ -69,7 +69,7 @@ class _Sent:
         if isinstance(value, BaseException):
             if any(value is one for one in self._within):
                 raise ValueError("it contains itself")
-            return _Sent(value, self._within)
+            return _PicklableError(value, self._within)
         if type(value) in (list, tuple):
             return type(value)(self._nested(one) for one in value)
         return value

@@ -64,12 +64,11 @@ class UnreadFailures:
         number = len(failed) + dropped
         if not number:
             return
-        what = (
-            "1 item failed and the program has not asked for its"
+        notify(
+            "1 item failed; its result was never read:"
             if number == 1
-            else (f"{number} items failed and the program has not asked for their")
+            else f"{number} items failed; their results were never read:"
         )
-        notify(f"{what} result or error:")
         for item_id, message in list(failed.items())[:MAX_LINES]:
             notify(f"  {item_id}: {message}")
         more = number - min(len(failed), MAX_LINES)

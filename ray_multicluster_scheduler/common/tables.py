@@ -68,7 +68,7 @@ def decision_text(decision: SchedulingDecision | Mapping[str, Any], draw: DrawTa
     )
     head = f"{data['code']}: {outcome if in_table else escaped(data['sentence'])}"
     if data.get("unblocked_by"):
-        helps = "Only this would help:" if never else "It can go on when"
+        helps = "Only this would help:" if never else "It can continue when"
         head += f"\n{helps} {escaped(data['unblocked_by'])}."
     return f"{head}\n{rows_text(lines, draw)}" if lines else head
 
@@ -168,7 +168,7 @@ def decision_html(decision: SchedulingDecision) -> str:
         ("cluster", decision.cluster),
         ("code", decision.code),
         ("sentence", decision.sentence),
-        ("goes on when", decision.unblocked_by),
+        ("continues when", decision.unblocked_by),
     ]
     return html_facts("Decision", facts) + candidates_html(decision)
 

@@ -279,7 +279,7 @@ class RayHead:
         return None if listening(self._ports().client) else "the Ray Client server does not listen yet"
 
     def exit_status(self) -> int | None:
-        """The exit status of ``ray start``; None while it runs, or if there is none."""
+        """The exit status of ``ray start``; None if not started or still running."""
         return self._process.poll() if self._process else None
 
     def reap_orphans(self) -> None:

@@ -1,4 +1,7 @@
-"""Remove processes and files of fleets whose owner and supervisors were killed before they could clean up."""
+"""Remove processes and files of fleets whose owner and supervisors were killed before they could clean up.
+
+It also runs at every normal stop, for processes of a supervisor that was killed.
+"""
 
 from __future__ import annotations
 

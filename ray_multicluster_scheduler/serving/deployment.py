@@ -183,7 +183,7 @@ class Deployment:
         self.options, self.host, self._scheduler = options, host, scheduler
         self._live: dict[str, _Live] = {}
         self._failures = 0
-        self._start_at = 0.0
+        self._start_at = self._pause_s = 0.0
         self.problem = ""
         """Why the last replica ended by itself, or could not be submitted."""
         self.deleted = False
@@ -307,9 +307,9 @@ class Deployment:
     def _failed(self, problem: str, served_s: float) -> None:
         self.problem = problem
         self._failures = 0 if served_s > STABLE_S else self._failures + 1
-        pause_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._failures - 1)) if self._failures else 0.0
-        self._start_at = self._scheduler.loop.time() + pause_s
-        _log.warning("deployment %s starts another replica in %g s: %s", self.options.name, pause_s, problem)
+        self._pause_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._failures - 1)) if self._failures else 0.0
+        self._start_at = self._scheduler.loop.time() + self._pause_s
+        _log.warning("deployment %s starts another replica in %g s: %s", self.options.name, self._pause_s, problem)
 
     def _save(self, *new: str) -> None:
         self.host.save(self.options, [*self._live, *new], deleted=self.deleted)

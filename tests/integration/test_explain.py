@@ -97,7 +97,7 @@ class TestExplanations:
     def test_an_unknown_id(self) -> None:
         reported = rmcs_cli("explain", "task-0000-1")
         assert reported.returncode == 102
-        assert "asked were: process " in reported.stderr
+        assert "programs queried: process " in reported.stderr
 
     def test_a_plan_for_each_kind_from_the_command_line(self, config_path: Path, scheduler: UnifiedScheduler) -> None:
         all_idle(scheduler)

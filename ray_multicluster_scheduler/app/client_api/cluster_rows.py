@@ -1,4 +1,4 @@
-"""The results of `list_clusters` and `cluster_info`: lists and dicts that render as tables in notebooks."""
+"""ClusterRow(s), the results of list_clusters and cluster_info, and the phrases that commands print of such a row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ClusterRow(dict[str, Any]):
     """The row of one cluster."""
 
     def _repr_html_(self) -> str:
-        shown = [(name, _words(value)) for name, value in self.items() if name != "name"]
+        shown = [(name, _text(value)) for name, value in self.items() if name != "name"]
         return html_facts(f"cluster {self.get('name')}", shown)
 
 
@@ -38,7 +38,7 @@ def is_of_now(row: Mapping[str, Any]) -> bool:
     return row.get("current") is not False or row.get("state") == STALE_SNAPSHOT
 
 
-def pause_words(row: Mapping[str, Any]) -> str:
+def pause_text(row: Mapping[str, Any]) -> str:
     """Phrase that the queue is paused, and why; empty if it is not."""
     if row.get("paused") is None:
         return ""
@@ -46,26 +46,26 @@ def pause_words(row: Mapping[str, Any]) -> str:
     return f"its queue is paused{f': {reason}' if reason else ''}"
 
 
-def cordon_words(row: Mapping[str, Any]) -> str:
+def cordon_text(row: Mapping[str, Any]) -> str:
     """Phrase why it is cordoned; empty if it is not, or no reason was given."""
     reason = str(row.get("cordon_reason") or "").partition("\n")[0]
     return f"it is cordoned: {reason}" if reason else ""
 
 
-def why_words(row: Mapping[str, Any]) -> str:
+def why_text(row: Mapping[str, Any]) -> str:
     """Phrase why a cluster receives no work: the reason of a cordon, a paused queue, and its problems."""
-    return "; ".join(filter(None, (cordon_words(row), pause_words(row), str(row.get("sentence") or ""))))
+    return "; ".join(filter(None, (cordon_text(row), pause_text(row), str(row.get("sentence") or ""))))
 
 
 def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
-    why = "; ".join(filter(None, ("cordoned" if row.get("cordoned") and not cordon_words(row) else "", why_words(row))))
+    why = "; ".join(filter(None, ("cordoned" if row.get("cordoned") and not cordon_text(row) else "", why_text(row))))
     free, total = row.get("free") or {}, (row.get("total") or {}) if is_of_now(row) else {}
     room = ", ".join(f"{_number(free.get(name, 0))} of {_number(amount)} {name}" for name, amount in total.items())
-    facts = (row.get("items"), row.get("nodes"), room or None, _words(row.get("tags")), row.get("ray_version"))
+    facts = (row.get("items"), row.get("nodes"), room or None, _text(row.get("tags")), row.get("ray_version"))
     return (row.get("name"), row.get("state"), why, *facts)
 
 
-def _words(value: object) -> object:
+def _text(value: object) -> object:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {_number(amount)}" for name, amount in value.items())
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value

@@ -1,4 +1,4 @@
-"""QueueVerbs: the verbs of UnifiedScheduler that steer what waits: hold, priority, paused queues, limits of owners."""
+"""QueueVerbs: the verbs of UnifiedScheduler that control the queue: hold, priority, paused queues, limits of owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UnifiedScheduler: submits tasks, actors, jobs and gangs to the best cluster, and steers them.
+"""UnifiedScheduler: submits tasks, actors, jobs and gangs to the best cluster, and controls them.
 
 It drives a control plane in this process (embedded) or uses that of a service (remote). Users import it from
 ``unified_scheduler``, which is light; this module loads the whole control plane. Inside a cluster ``NativeScheduler``
@@ -584,7 +584,8 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         self._leave(drain=kind is None)
 
     def _leave(self, *, drain: bool) -> None:
-        """At the end of the program or ``with`` block: embedded work ends, work of a service goes on."""
+        """End the scheduler: embedded, wait for its work (``drain``) or cancel it (after an exception); with a service,
+        leave it running."""
         self.shutdown(drain=drain and not (self._runtime is not None and self._runtime.outlives_program))
 
     def handle(self, item_id: str) -> TaskHandle | JobHandle | ActorHandle:

@@ -31,7 +31,7 @@ OfKind = Annotated[
 ]
 ReplaceFiles = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 Timeout = Annotated[float | None, typer.Option("--timeout", min=0, help="Wait at most so many seconds.")]
-Follow = Annotated[bool, typer.Option("-f", "--follow", help="Follow the output until it is over.")]
+Follow = Annotated[bool, typer.Option("-f", "--follow", help="Follow the output until its end.")]
 Tail = Annotated[int | None, typer.Option("--tail", min=0, help="Of earlier output, only the last so many lines.")]
 CancelOnInterrupt = Annotated[
     bool, typer.Option("--cancel-on-interrupt", help="Ctrl+C cancels it; without this, it continues.")

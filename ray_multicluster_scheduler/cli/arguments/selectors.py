@@ -78,5 +78,5 @@ def _find_by_prefix(service: Service, prefix: str, kind: str | None) -> str:
     if len(rows) > 1:
         named = ", ".join(str(row["id"]) for row in rows[:_MAX_NAMED])
         more = " and more" if len(rows) > _MAX_NAMED else ""
-        raise ConfigurationError(f"Several ids begin with {prefix!r}: {named}{more}.", next_step="give more of it")
+        raise ConfigurationError(f"Several ids begin with {prefix!r}: {named}{more}.", next_step="give more characters")
     return str(rows[0]["id"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ray_multicluster_scheduler.app.client_api.cluster_rows import cordon_words, pause_words
+from ray_multicluster_scheduler.app.client_api.cluster_rows import cordon_text, pause_text
 from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.cli.arguments import completion
 from ray_multicluster_scheduler.cli.arguments.options import Config, Reason, Timeout
@@ -277,7 +277,7 @@ def cluster_facts(details: Mapping[str, Any], now: float) -> Table:
         "CPU": load_with_age(details, "CPU", 1.0, now),
         "memory GiB": load_with_age(details, "memory", GIB, now),
         "GPU": load_with_age(details, "GPU", 1.0, now),
-        "items": f"{details['in_flight']} there, {details['ahead']} sent ahead",
+        "items": f"{details['in_flight']} there, {details['ahead']} prefetched",
         "jobs": details["running_jobs"],
         "actors": details["ready_actors"],
         "reserved for": details["kept_for"],
@@ -305,7 +305,7 @@ def clusters_overview(rows: Sequence[Mapping[str, Any]]) -> Group:
     notes = (
         _named(row, one)
         for row in rows
-        for one in (cordon_words(row), pause_words(row), str(row.get("sentence") or ""))
+        for one in (cordon_text(row), pause_text(row), str(row.get("sentence") or ""))
         if one
     )
     return Group(fleet_table(rows), *(Text(escaped(one)) for one in notes))

@@ -46,11 +46,11 @@ def check(
 
 
 def verdict(found: FleetConfig, warnings: list[ConfigWarning]) -> str:
-    """Whether it is right, and the warnings."""
+    """Whether it is valid, and the warnings."""
     keys = sorted(found.settings.model_fields_set)
     count = f"{len(found.names)} cluster{'' if len(found.names) == 1 else 's'} ({', '.join(found.names)})"
     settings = f"settings: {', '.join(keys)}" if keys else "all settings have their defaults"
-    lines = [f"{found.source} {'can be used' if warnings else 'is right'}: {count}; {settings}"]
+    lines = [f"{found.source} {'is valid, with warnings' if warnings else 'is valid'}: {count}; {settings}"]
     for one in warnings:
         lines += [f"! {one.sentence}", f"    What to do: {one.fix} (more: rmcs explain {one.code})"]
     return "\n".join(lines)

@@ -100,7 +100,7 @@ def _configuration(path: Path | None, about: dict[str, Any] | None) -> tuple[Fle
         return None, ok("configuration", "none is here, and none is needed: the service has its own")
     except SchedulerError as error:
         return None, problem("configuration", error.message, error.next_step or "", error.code)
-    return config, ok("configuration", f"{config.source} is right: {', '.join(config.names)}")
+    return config, ok("configuration", f"{config.source} is valid: {', '.join(config.names)}")
 
 
 def findings_text(found: list[Finding]) -> Group:

@@ -153,7 +153,7 @@ def _programs_text(answers: Sequence[Mapping[str, Any]], width: int) -> str:
             for one in answer["items"]
         ]
         program, more = answer["program"], answer.get("more")
-        table = text_table(width)(_TITLES, rows) if rows else "it has no items, or has forgotten all of them"
+        table = text_table(width)(_TITLES, rows) if rows else "it has no items, or has deleted all of them"
         omitted = f"\nand {more} older ones" if more else ""
         parts.append(f"process {program['pid']}: {program['command']}\n{table}{omitted}")
     return "\n\n".join(parts)

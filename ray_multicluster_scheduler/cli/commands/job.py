@@ -35,7 +35,7 @@ class Group(LazyGroup):
     lazy_commands = {  # noqa: RUF012 - the base class declares it as a ClassVar
         # As `ray job submit python x.py --flag`, also without `--`: options behind the entrypoint belong to it.
         "submit": LazyCommand(
-            "submit", "submit", "Submit a job; print its output until it is over.", {"allow_interspersed_args": False}
+            "submit", "submit", "Submit a job; print its output until it has ended.", {"allow_interspersed_args": False}
         )
     }
 
@@ -98,8 +98,8 @@ def stop(
 ) -> None:
     """Stop a job, queued or running.
 
-    Exit code 0 when it is over, 101 if it is not. The request takes effect at once and stays in effect. A job that Ray
-    has not started yet ends only once it has.
+    Exit code 0 when it has ended, 101 if it has not. The request takes effect at once and stays in effect. A job that
+    Ray has not started yet ends only once it has.
     """
     service = connection.service
     found = find_item(service, job_id, "job")
@@ -111,10 +111,10 @@ def stop(
     over = exit_codes.is_over(info["status"])
     waited = "" if no_wait else f" after {patience_s:g} s: {why_not_over(info)}"
     if not answer["changed"]:
-        notify(f"{found} is over already: {info['status']}")
+        notify(f"{found} has already ended: {info['status']}")
     else:
         state = info["status"]
-        notify(f"{found} is {state}" if over else f"{found} was asked to stop, and is {state}{waited}")
+        notify(f"{found} is {state}" if over else f"{found}: stop requested; it is {state}{waited}")
     emit(info, output, lambda: found)
     raise typer.Exit(exit_codes.OK if over or no_wait else exit_codes.NOT_FINISHED)
 
@@ -122,7 +122,7 @@ def stop(
 @app.command()
 @with_ray_options
 def delete(connection: JobService, job_id: _Job, output: Output = Format.table) -> None:
-    """Delete a job that is over, and its history.
+    """Delete an ended job, and its history.
 
     What Ray keeps of it in its cluster is not touched.
     """
@@ -142,7 +142,7 @@ def list_jobs(connection: JobService, limit: Limit = 50, output: Output = Format
 
 
 def why_not_over(info: Mapping[str, Any]) -> str:
-    """Why a job that was asked to stop is not over, and what to do."""
+    """Why a job has not ended although its stop was requested, and what to do."""
     again = f"see `rmcs job status {info['job_id']}`"
     if info["status"] == "PENDING":
         where = info.get("cluster") or "its cluster"
@@ -187,7 +187,7 @@ def end_summary(info: Mapping[str, Any]) -> str:
     if never_ran(info):
         return f"{job_id} failed: {message}"
     first = _LOG_FOLLOWS.sub("", message.partition("\n")[0])
-    ended = _ENDED.get(info["status"], f"is {info['status']}, and not over")
+    ended = _ENDED.get(info["status"], f"is {info['status']}, and has not ended")
     return f"{job_id} {ended}{f': {first}' if first else ''}"
 
 

@@ -1,4 +1,4 @@
-"""`rmcs job submit`: submit a Ray job and print its output until it is over; `rmcs plan`: where would an item go now?
+"""`rmcs job submit`: submit a Ray job and print its output until it has ended; `rmcs plan`: where would an item go now?
 
 Help and bounds of the options that describe an item come from the definitions of its fields
 (common/model/item_fields.py). They take long to import, so this module is imported only for these two commands.
@@ -106,10 +106,10 @@ def submit(
     cancel_on_interrupt: CancelOnInterrupt = False,
     output: Output = Format.table,
 ) -> None:
-    """Submit a job; print its output until it is over.
+    """Submit a job; print its output until it has ended.
 
     The output of the job is on stdout; with -o json it is on stderr, and the final state on stdout. Ctrl+C leaves it
-    running. Exit code 0 if it succeeded, 100 if it failed, 101 if it is not over, 103 if it was stopped.
+    running. Exit code 0 if it succeeded, 100 if it failed, 101 if it has not ended, 103 if it was stopped.
     """
     if entrypoint_label_selector is not None:
         raise typer.BadParameter(

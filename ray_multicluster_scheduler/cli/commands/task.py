@@ -48,7 +48,7 @@ app = typer.Typer(
 )
 actor_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and kill actors.")
 _One = Annotated[str, item_argument()]
-_Unfinished = Annotated[list[str], items_argument("that are not over")]
+_Unfinished = Annotated[list[str], items_argument("that have not ended")]
 _Waiting = Annotated[list[str], items_argument("that wait", states=WAITING)]
 _Failed = Annotated[list[str], items_argument("that failed", states=("FAILED", "CANCELLED"))]
 
@@ -99,8 +99,8 @@ def list_items(
 def show(item_id: _One, output: Output = Format.table, address: Address = None) -> None:
     """Show an item: state, cluster, reason, and how it ended.
 
-    Of one that failed, with the traceback of the cluster. Exit code 0 if it succeeded, 100 if it failed, 101 if it is
-    not over, 103 if it was cancelled.
+    Of one that failed, with the traceback of the cluster. Exit code 0 if it succeeded, 100 if it failed, 101 if it has
+    not ended, 103 if it was cancelled.
     """
     service = connect(address)
     item = item_details(service, find_item(service, item_id))
@@ -141,7 +141,7 @@ def cancel(
 ) -> None:
     """Cancel items.
 
-    An item that is over stays as it is.
+    An item that has ended stays as it is.
     """
     service = connect(address)
     found = find_items(service, item_ids)
@@ -158,7 +158,7 @@ def retry(
 ) -> None:
     """Submit failed or cancelled items again.
 
-    Each becomes a new item. What is not over, and without --anyway what succeeded or was retried already, is refused;
+    Each becomes a new item. What has not ended, and without --anyway what succeeded or was retried already, is refused;
     `all` skips those. Two concurrent requests for the same item retry it once.
     """
     service = connect(address)
@@ -260,6 +260,6 @@ def kill(
     body = {"reason": reason, "force": True}
 
     def outcome(answer: dict[str, Any]) -> str:
-        return "was killed" if answer["changed"] else f"is over already: {answer['state']}"
+        return "was killed" if answer["changed"] else f"has already ended: {answer['state']}"
 
     change_each(found, lambda one: service.change(api_path("items", one, "cancel"), body), output, outcome)

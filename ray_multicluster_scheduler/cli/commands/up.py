@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 STOP_TIMEOUT_S = 30.0
 POLL_S = 1.0
 _ANSWER_S = 2.0
-_UNKNOWN = "what is not over cannot be seen from here"
+_UNKNOWN = "unfinished items cannot be seen from here"
 
 
 def up(
@@ -37,9 +37,7 @@ def up(
     ] = 8000,
     drain: Annotated[
         float | None,
-        typer.Option(
-            "--drain", min=0, help="When it is stopped, wait at most so many seconds for items that are not over."
-        ),
+        typer.Option("--drain", min=0, help="When it is stopped, wait at most so many seconds for unfinished items."),
     ] = None,
     auth: Annotated[
         Literal["token", "none"] | None, typer.Option("--auth", help="`none` needs no token; on this machine only.")
@@ -95,7 +93,7 @@ def down(
         typer.Option(
             "--drain",
             min=0,
-            help="First accept nothing new, and wait at most so many seconds for items that are not over.",
+            help="First accept nothing new, and wait at most so many seconds for unfinished items.",
         ),
     ] = None,
     away: Annotated[
@@ -129,13 +127,13 @@ def down(
         if draining:
             notify("the service is draining already; the second request stops it at once")
         elif alive and drain is not None:
-            notify(f"the service waits up to {drain:g} s for items that are not over")
+            notify(f"the service waits up to {drain:g} s for unfinished items")
         progress = None if draining or drain is None else DrainProgress(folder, running.get("address"), drain)
         _wait_for_exit(folder, pid, timeout_s, progress)
     except KeyboardInterrupt:
         service = f"the service (process {pid})"
         if draining or drain is None:
-            notify(f"{service} was asked to stop; `rmcs status` shows whether it still answers")
+            notify(f"{service}: stop requested; `rmcs status` shows whether it still answers")
         else:
             notify(
                 f"{service} continues to drain, and then stops, within {drain:g} s; see `rmcs status`; "
@@ -175,7 +173,7 @@ def _wait_for_exit(folder: Path, pid: int, timeout_s: float, progress: DrainProg
         while (now := holder(folder)) is not None and now.get("pid", pid) == pid:
             if time.monotonic() > deadline:
                 raise SchedulerError(
-                    f"The service (process {pid}) was asked to stop and still runs after {timeout_s:g} s.",
+                    f"The service (process {pid}) still runs {timeout_s:g} s after its stop was requested.",
                     next_step="wait longer, or read the log of `rmcs up` on its stderr",
                 )
             if progress is not None:
@@ -223,4 +221,4 @@ def _unfinished(service: Service) -> str:
     waiting = int(queue["depth"]) - int(queue["kinds"].get("actor", 0))
     parts = [f"{count} on {name}" for name, count in counts.items() if count > 0]
     parts += [f"{waiting} waiting"] if waiting > 0 else []
-    return f"not over: {', '.join(parts)}" if parts else ""
+    return f"unfinished: {', '.join(parts)}" if parts else ""

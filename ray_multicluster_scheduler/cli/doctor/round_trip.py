@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from ray_multicluster_scheduler.app.client_api.cluster_rows import cordon_words, pause_words
+from ray_multicluster_scheduler.app.client_api.cluster_rows import cordon_text, pause_text
 from ray_multicluster_scheduler.cli.doctor.findings import Finding, Verdict, ok, problem, split_sentence, warning
 from ray_multicluster_scheduler.cli.exit_codes import is_over
 from ray_multicluster_scheduler.cli.layout.output import ProgressLine
@@ -87,8 +87,8 @@ def _why_skipped(service: Service, row: Mapping[str, Any]) -> Finding | None:
     """Why the cluster takes no tasks. None: it takes some, or its state is stale, and a task refreshes it."""
     name = str(row["name"])
     if row["cordoned"]:
-        return _not_sent(name, cordon_words(row) or "it is cordoned", f"`rmcs clusters uncordon {name}`", "CORDONED")
-    if paused := pause_words(row):
+        return _not_sent(name, cordon_text(row) or "it is cordoned", f"`rmcs clusters uncordon {name}`", "CORDONED")
+    if paused := pause_text(row):
         return _not_sent(name, paused, f"`rmcs queue resume --cluster {name}`", "QUEUE_PAUSED")
     if row["state"] == "UP" or row.get("stale"):
         return None

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from ray_multicluster_scheduler import __version__
-from ray_multicluster_scheduler.app.client_api.cluster_rows import cordon_words, pause_words
+from ray_multicluster_scheduler.app.client_api.cluster_rows import cordon_text, pause_text
 from ray_multicluster_scheduler.app.client_api.remote.service_errors import ServiceUnreachableError
 from ray_multicluster_scheduler.cli.doctor.findings import Finding, ok, problem, split_sentence, warning
 from ray_multicluster_scheduler.cli.doctor.local_checks import disk_space
@@ -114,9 +114,9 @@ def _check_clusters(service: Service) -> Iterator[Finding]:
             fix = "; ".join(filter(None, (fix, again)))
             yield problem(name, f"the service reports: {says}", fix, str(row["state"]))
         if row["cordoned"]:
-            says = f"{cordon_words(row) or 'it is cordoned'}: it gets no new work"
+            says = f"{cordon_text(row) or 'it is cordoned'}: it gets no new work"
             yield warning(name, says, f"`rmcs clusters uncordon {name}`", "CORDONED")
-        if paused := pause_words(row):
+        if paused := pause_text(row):
             yield warning(name, paused, f"`rmcs queue resume --cluster {name}`", "QUEUE_PAUSED")
     checked = [row for row in rows if not needs_gateway(row)]
     if checked and all(row["state"] == "UP" for row in checked):

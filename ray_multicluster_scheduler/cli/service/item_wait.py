@@ -303,22 +303,22 @@ def print_log(
 
 
 def cancel_outcome(answer: dict[str, Any]) -> str:
-    """What a cancel did: a waiting item is over at once, a running one a little later."""
+    """What a cancel did: a waiting item ends at once, a running one a little later."""
     state = str(answer["state"])
     if not answer.get("changed", True):
-        return f"is over already: {state}"
-    return "is cancelled" if state == "CANCELLED" else "was asked to stop"
+        return f"has already ended: {state}"
+    return "is cancelled" if state == "CANCELLED" else "is being cancelled"
 
 
 def continuation_hint(item_id: str, group: str = "task") -> str:
-    """How to follow and how to end an item that goes on; ``group`` is the group of the named commands."""
+    """How to follow and how to end an item that continues; ``group`` is the group of the named commands."""
     follow_it, end_it = f"`rmcs {group} logs -f {item_id}`", f"`rmcs {group} {_END[group]} {item_id}`"
     return f"{item_id} continues; follow it with {follow_it}, end it with {end_it}"
 
 
 @contextmanager
 def interruptible(service: Service, item_id: str, *, cancel: bool, group: str = "task") -> Iterator[None]:
-    """Ctrl+C ends the wait; the item is cancelled, or it goes on and a message says how to follow it."""
+    """Ctrl+C ends the wait; the item is cancelled, or it continues and a message says how to follow it."""
     try:
         yield
     except KeyboardInterrupt:

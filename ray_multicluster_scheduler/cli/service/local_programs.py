@@ -48,11 +48,11 @@ def unknown_everywhere(item_id: str, asked: Sequence[str], service: str | None =
     from ray_multicluster_scheduler.control_plane.config.home import run_folder
 
     if service is not None:
-        others = f", and none of your programs has; asked were: {', '.join(asked)}" if asked else ""
+        others = f", and none of your programs has; programs queried: {', '.join(asked)}" if asked else ""
         message = f"The service {service} has no item {item_id!r}{others}."
         step = "see `rmcs task list` for its ids"
     elif asked:
-        message = f"None of your programs has an item {item_id!r}; asked were: {', '.join(asked)}."
+        message = f"None of your programs has an item {item_id!r}; programs queried: {', '.join(asked)}."
         step = "see `rmcs explain --list` for their ids"
     else:
         message = f"No service runs here, and no program of yours with a scheduler (there is none in {run_folder()})."

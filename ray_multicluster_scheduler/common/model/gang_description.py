@@ -41,8 +41,8 @@ class MemberDescription:
     def __post_init__(self) -> None:
         if not any(amount > 0 for amount in self.requirements.values()):
             raise ConfigurationError(
-                f"The member {self.name} of a gang asks for nothing, so no place can be held for it.",
-                next_step='leave its resource_requirements out (1 CPU), or ask for a part: {"CPU": 0.1}',
+                f"The member {self.name} of a gang requests nothing, so no resources can be reserved for it.",
+                next_step='leave its resource_requirements out (1 CPU), or request a part: {"CPU": 0.1}',
             )
 
     @classmethod

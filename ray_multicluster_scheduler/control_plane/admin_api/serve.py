@@ -165,7 +165,7 @@ def _serve(
         raise StoreError(f"The service {runtime.failure}.", next_step="fix that and start it again; no work is lost")
     left = len(runtime.unfinished())
     say(
-        f"rmcs: stopped; {left} item{'s' if left != 1 else ''} not over"
+        f"rmcs: stopped; {left} item{'s' if left != 1 else ''} unfinished"
         + (", which the next start continues" if left else "")
     )
     return request.away_s
@@ -176,7 +176,7 @@ def _drain(runtime: ServiceRuntime, limit_s: float, stop: _StopSignal, say: Call
     waiting = [item for item in runtime.unfinished() if not item.task.runs_actors]  # an actor does not end by itself
     if not waiting:
         return
-    say(f"rmcs: draining: {len(waiting)} items are not over; at most {limit_s:g} s (repeat to stop at once)")
+    say(f"rmcs: draining: {len(waiting)} items are unfinished; at most {limit_s:g} s (repeat to stop at once)")
 
     def end() -> None:
         if wait_for(waiting, len(waiting), limit_s):

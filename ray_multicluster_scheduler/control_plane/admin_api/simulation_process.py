@@ -36,7 +36,7 @@ class SimulationRunner:
         """Run :func:`simulated` in the child. Raises ConfigurationError, QueueFullError while another simulation runs,
         and SchedulerError if it takes too long or ends without an answer."""
         if self._busy:
-            raise QueueFullError("Another simulation is running.", next_step="repeat the request when it is over")
+            raise QueueFullError("Another simulation is running.", next_step="repeat the request when it has ended")
         self._busy = True
         try:
             return await _run_in_child(request, limit_s)

@@ -1,4 +1,4 @@
-"""Settings of the control plane: frozen, validated, each key with an effect of its own."""
+"""Pydantic models of ``settings:`` in clusters.yaml: frozen, unknown keys refused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class OwnerLimits(Strict):
     max_queued: LimitedCount | None = Field(default=None, description="So many may wait; more are refused.")
     max_running: LimitedCount | None = Field(default=None, description="So many may be on clusters.")
     max_gpus: LimitedAmount | None = Field(default=None, description="So many it may hold on clusters.")
-    max_priority: LimitedPriority | None = Field(default=None, description="The highest priority that it may ask for.")
+    max_priority: LimitedPriority | None = Field(default=None, description="The highest priority that it may request.")
 
 
 NO_LIMITS = OwnerLimits()
@@ -160,7 +160,7 @@ class Settings(Strict):
     node_grace_s: MaybeSeconds = 60.0
     """After a restart of a cluster with several nodes, old nodes may run on for this time."""
     start_grace_s: Seconds = 60.0
-    """An attempt that does not start within this time is taken back."""
+    """An attempt that does not start within this time is recalled."""
     snapshot_interval_s: Seconds = 5.0
     """How often a cluster without an agent is polled for free resources, while items wait or run."""
     health_check_interval_s: Seconds = 30.0

@@ -175,7 +175,7 @@ class ActorCalls:
             call = self._adopted.popleft()
             message = f"{call.name} ({call.id}) may have been sent before the service restarted, and actor "
             message += f"{self.item.id} {what} meanwhile; whether it ran is not known. {completion.message}".strip()
-            self._refuse(call, "ActorDiedError", message, "check what the call has done", ended)
+            self._refuse(call, "ActorDiedError", message, "check its effects before repeating it", ended)
         while self.waiting:
             call = self.waiting.popleft()
             self._refuse(call, "ActorDiedError", call.unsent_message(ended), "make a new actor and call that", ended)
@@ -293,7 +293,7 @@ class CallItem(CallPromise):
         if result.failure is not FailureClass.PERMANENT:  # it may have begun, so it is not repeated automatically
             error = "ClusterLostError" if result.failure is FailureClass.CLUSTER else "ActorDiedError"
             what = "was not answered"
-            next_step = "check what the call has done; a restarted actor (max_restarts) takes new calls"
+            next_step = "check its effects before repeating it; a restarted actor (max_restarts) takes new calls"
         why = result.message or "the actor was ended"
         message = f"{self.name} ({self.id}) {what} by actor {self.actor.item.id} on {self.sent_to}: {why}"
         return Outcome(Complete(self.id, TaskState.FAILED, 1, self.sent_to, error, message, next_step), result)

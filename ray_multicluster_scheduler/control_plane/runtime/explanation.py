@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 ABANDONED = "ABANDONED"
-FORGOTTEN = "it ended long ago and was forgotten"
+FORGOTTEN = "it ended long ago and was deleted"
 ANSWERING = frozenset({"UP", DASHBOARD_SILENT, LINK_FAILED})
 """States of clusters that report their resources, although some kinds of items may not be sent there."""
 _MOST_DIGITS = 9
@@ -136,10 +136,10 @@ def _wait_fields(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, 
     machine, task_id = runtime.machine, record.task.id
     placed = None if record.decision is None else record.decision.in_full()
     decision, place = machine.explain_wait(task_id, now) or placed, machine.queue_position(task_id, now)
-    forecast = machine.estimate_start(task_id, None if place is None else place.position, decision, now)
+    estimate = machine.estimate_start(task_id, None if place is None else place.position, decision, now)
     at = None if place is None else (place.position, place.ahead)
     return {
-        **wait_explanation(machine.unmet_prerequisites(task_id), at, decision, forecast, held=record.held is not None),
+        **wait_explanation(machine.unmet_prerequisites(task_id), at, decision, estimate, held=record.held is not None),
         "decision": None if decision is None else {**decision.to_dict(), "filters": list(machine.filter_names)},
     }
 
@@ -337,7 +337,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     stale = problem is not None and problem.being_asked
     sentence = ""
     if problem is not None:  # only one of the two ways to the cluster may be closed
-        unaffected = {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}
+        unaffected = {DASHBOARD_SILENT: "; tasks and actors continue over its link", LINK_FAILED: " Jobs go there."}
         sentence = problem.sentence + unaffected.get(problem.code, "")
         if problem.code == CLUSTER_SUSPECT and view.in_flight + view.prefetched > view.running_jobs:
             sentence += f"; {runtime.machine.registry.state(name).lease_wait(now)}"
@@ -436,19 +436,19 @@ def wait_explanation(
     missing: UnmetPrerequisites | None,
     place: tuple[int, Sequence[tuple[str, str]]] | None,
     decision: SchedulingDecision | None,
-    forecast: StartEstimate | None,
+    estimate: StartEstimate | None,
     *,
     held: bool = False,
 ) -> dict[str, Any]:
     """The wait fields of an explanation; None or empty for an item that does not wait.
 
     ``missing``: what it waits for before it is queued; ``place``: its position in the queue (1: the next), and the
-    first few items ahead with the reason; ``decision``: why no cluster takes it now; ``forecast``: None if it does not
+    first few items ahead with the reason; ``decision``: why no cluster takes it now; ``estimate``: None if it does not
     wait; ``held``: an operator holds it.
     """
     helps = [] if missing is None else [missing.unblocked_by]
-    helps += ["an operator releases it"] if held and forecast is not None else []
-    if not helps and decision is not None and decision.unblocked_by and forecast is not None:
+    helps += ["an operator releases it"] if held and estimate is not None else []
+    if not helps and decision is not None and decision.unblocked_by and estimate is not None:
         helps = [decision.unblocked_by]
     return {
         "unblocked_by": " and ".join(helps) or None,
@@ -456,7 +456,7 @@ def wait_explanation(
         "queue": None
         if place is None
         else {"position": place[0], "ahead": [{"id": task_id, "why": why} for task_id, why in place[1]]},
-        "estimate": None if forecast is None else forecast.to_dict(),
+        "estimate": None if estimate is None else estimate.to_dict(),
     }
 
 

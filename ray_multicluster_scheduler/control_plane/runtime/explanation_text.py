@@ -71,7 +71,7 @@ def _head(explanation: Mapping[str, Any]) -> str:
         lines.append(f"  repeated by: {', '.join(explanation['repeated_by'])}")
     lines += [f"  note: {one}" for one in explanation.get("notes") or ()]
     if explanation.get("unblocked_by"):
-        lines.append(f"  goes on when: {explanation['unblocked_by']}")
+        lines.append(f"  continues when: {explanation['unblocked_by']}")
     estimate = explanation.get("estimate")
     if estimate:
         lines.append(f"  may start: {estimate['text']}")
@@ -161,7 +161,7 @@ def explanation_html(explanation: Mapping[str, Any]) -> str:
     facts = [(name, explanation.get(name)) for name in kinds]
     facts += [("repeats", explanation.get("repeats")), ("repeated by", ", ".join(explanation.get("repeated_by") or ()))]
     facts += [("note", "; ".join(explanation.get("notes") or ()))]
-    facts += [("goes on when", explanation.get("unblocked_by")), ("position in the queue", queue.get("position"))]
+    facts += [("continues when", explanation.get("unblocked_by")), ("position in the queue", queue.get("position"))]
     tables = [html_facts("", [*facts, ("may start", estimate.get("text"))])]
     if decision:
         tables.append(candidates_html(decision))

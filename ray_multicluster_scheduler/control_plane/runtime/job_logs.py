@@ -87,7 +87,7 @@ def newest_attempt(runtime: Runtime, job_id: str, *, started: bool) -> _Attempt 
     """On the loop: the newest attempt, if its cluster has accepted it; with ``started``, if it was reported running."""
     record = find_record(runtime, job_id)
     if record is None:
-        raise ResultLostError(f"The output of job {job_id} cannot be found: its record was forgotten.", task_id=job_id)
+        raise ResultLostError(f"The output of job {job_id} cannot be found: its record was deleted.", task_id=job_id)
     if record.cluster is None or (record.started_at is None and (started or not record.accepted)):
         return None
     return _Attempt(record.attempt, record.cluster)

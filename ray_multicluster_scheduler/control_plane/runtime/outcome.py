@@ -51,10 +51,10 @@ def payload_of(outcome: Outcome, fetch: Fetch | None = None) -> bytes:
         return fetch(outcome)
     if result is not None and result.code == VALUE_FORGOTTEN:
         raise errors.ResultLostError(
-            f"The value of {result.task_id} was forgotten: it ended too long ago.",
+            f"The value of {result.task_id} was deleted: its retention (keep_payloads_s) has expired.",
             task_id=result.task_id,
             cluster=outcome.completion.cluster,
-            next_step="fetch values sooner, or let the service keep them longer (keep_payloads_s)",
+            next_step="fetch values sooner, or let the service keep them longer",
         )
     return _NONE if result is None or result.payload is None else result.payload
 
@@ -154,7 +154,7 @@ def with_payload(outcome: Outcome, payload: bytes) -> Outcome:
 def value_timeout(outcome: Outcome, timeout: float) -> TaskTimeoutError:
     done = outcome.completion
     return TaskTimeoutError(
-        f"{done.task_id} is over, and its value did not arrive from cluster {done.cluster!r} within {timeout:g} s.",
+        f"{done.task_id} has ended, and its value did not arrive from cluster {done.cluster!r} within {timeout:g} s.",
         task_id=done.task_id,
         cluster=done.cluster,
         next_step="wait longer: the cluster may be unreachable for a while",

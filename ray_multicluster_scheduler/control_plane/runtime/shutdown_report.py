@@ -87,7 +87,7 @@ def stop(runtime: ControlPlane, items: Iterable[Item], why: str) -> None:
         forced = True
     left = [item for item in chosen if not item.done()]
     if left:
-        notify(f"{'forcing' if forced else 'still not over, forcing'}: {_list(left)}")
+        notify(f"{'forcing' if forced else 'still unfinished, forcing'}: {_list(left)}")
         for item in left:
             runtime.cancel(item.id, why, force=True)
         wait_for(left, len(left), FORCE_TIMEOUT_S)

@@ -33,7 +33,7 @@ def check_priority(runtime: ControlPlane, task: TaskDescription) -> None:
         if most is None or task.priority <= most:
             return
     raise ConfigurationError(
-        f"priority is {task.priority}, and {task.owner} may ask for {most} at the most.",
+        f"priority is {task.priority}, and {task.owner} may request {most} at most.",
         task_id=task.id,
         next_step="use a lower priority, or change max_priority of that owner",
     )

@@ -47,7 +47,7 @@ class BlobQuota:
             if total > self._quota_bytes and not beyond_quota:
                 raise StoreFullError(
                     f"Payloads and results take {self._used_bytes:,} of {self._quota_bytes:,} bytes.",
-                    next_step="wait until older items are forgotten, shorten retention, or raise payload_quota_bytes",
+                    next_step="wait until older items are deleted, shorten retention, or raise payload_quota_bytes",
                 )
             self._reserved.update(new)
             self._fresh.update(blobs)

@@ -46,7 +46,7 @@ class ClusterManager:
         self._registry.unregister(name)
 
     def cordon(self, name: str, reason: str = "") -> None:
-        """Close the cluster for new work. What runs there goes on. Without a reason, that of a past cordon stays."""
+        """Close the cluster for new work. What runs there continues. Without a reason, that of a past cordon stays."""
         state = self._registry.state(name)
         state.cordoned, state.cordon_reason = True, reason or state.cordon_reason
 

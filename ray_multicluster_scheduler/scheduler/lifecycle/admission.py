@@ -245,9 +245,7 @@ class Admission:
         self._machine.fail(record, codes.DEPENDENCY_FAILED, now, "TaskSubmissionError", message, step)
 
     def _refuse_for_dependency(self, record: TaskRecord, unknown: str, now: float) -> None:
-        message = (
-            f"{record.task.kind} {record.task.id} is to run after {unknown!r}, and there is no item of that id here."
-        )
+        message = f"{record.task.kind} {record.task.id} depends on {unknown!r}, which is unknown here."
         step = "give ids that submit calls of this program returned, and submit those items first"
         self._machine.fail(record, codes.UNKNOWN_DEPENDENCY, now, "ConfigurationError", message, step)
 

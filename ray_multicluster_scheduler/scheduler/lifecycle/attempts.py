@@ -130,8 +130,8 @@ class Attempts:
                 record, failure, event.error_type, event.code, event.sentence, now, refused=False, grace_s=grace_s
             )
         elif ending is None and event.code in (codes.RECALLED, codes.KILLED):
-            # Taken back, but seen to start, or to get a slot, meanwhile.
-            self._recalled(record, Ending("take_back", f"was taken back from {cluster}", False), event.code, now)
+            # Recalled, but seen to start, or to get a slot, meanwhile.
+            self._recalled(record, Ending("take_back", f"was recalled from {cluster}", False), event.code, now)
         elif ending is not None:
             self._recalled(record, ending, event.code, now)
         else:
@@ -178,9 +178,9 @@ class Attempts:
     def _not_started_sentence(self, record: TaskRecord) -> str:
         state = self._machine.registry.find(record.cluster)
         if state is not None and state.ledger.waits_for_node(record.task.id):
-            return f"{record.cluster} added no node for it within {NEW_NODE_GRACE_S:g} s, and it was called back"
+            return f"{record.cluster} added no node for it within {NEW_NODE_GRACE_S:g} s, and it was recalled"
         grace = self._machine.settings.start_grace_s
-        return f"did not start on {record.cluster} within start_grace_s ({grace:g} s) and was called back"
+        return f"did not start on {record.cluster} within start_grace_s ({grace:g} s) and was recalled"
 
     def back_off_over(self, task_id: str, now: float) -> None:
         record = self._machine.records[task_id]
@@ -211,7 +211,7 @@ class Attempts:
         return task.kind != "job" and state.ledger.move(task.id, node_id, now)
 
     def _drop_take_back(self, record: TaskRecord) -> None:
-        """Drop the request to take back a prefetched attempt, because it runs."""
+        """Drop the recall of a prefetched attempt, because it runs."""
         if record.ending is not None and record.ending.kind == "take_back":
             record.ending = None
 

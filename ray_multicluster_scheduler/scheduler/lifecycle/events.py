@@ -68,7 +68,7 @@ class SnapshotFailed:
 
     ``permanent``: no retry can help before an operator corrects the configuration (wrong token, …). ``awaited``: it
     could not be requested, because the link is down or the agent is not back yet. ``requested``: it answers a
-    RefreshSnapshot, not somebody who looked at the cluster.
+    RefreshSnapshot, not a status query.
     """
 
     cluster: str

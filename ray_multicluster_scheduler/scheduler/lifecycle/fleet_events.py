@@ -85,7 +85,7 @@ class FleetEvents:
 
     def head_silent(self, event: HeadSilent, now: float) -> None:
         """The state of the cluster becomes stale although its link is up: no new work goes there, and what has not
-        begun is taken back. A detached actor is not: its process does not depend on the agent that would refuse it."""
+        begun is recalled. A detached actor is not: its process does not depend on the agent that would refuse it."""
         state = self._machine.registry.find(event.cluster)
         if state is None:
             return

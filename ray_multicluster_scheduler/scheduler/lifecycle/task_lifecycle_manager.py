@@ -200,7 +200,7 @@ class TaskLifecycleManager:
         try:
             action()
         except Exception as error:  # noqa: BLE001 - see above
-            _log.exception("the scheduler has a defect and stops")
+            _log.exception("internal error: the scheduler stops (please report this traceback)")
             self.fail(error)
             return False
         return True

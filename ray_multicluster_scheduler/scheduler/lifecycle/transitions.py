@@ -34,7 +34,7 @@ LIVE = frozenset({DISPATCHING, RUNNING, LOST})
 
 _ENDED_AS = {
     RETRYING: "failed",
-    QUEUED: "called back",
+    QUEUED: "recalled",
     SUCCEEDED: "succeeded",
     FAILED: "failed",
     CANCELLED: "cancelled",

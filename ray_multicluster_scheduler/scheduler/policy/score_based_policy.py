@@ -1,4 +1,4 @@
-"""ScoreBasedPolicy, registered as ``headroom``: how much of what the item asks for would stay free."""
+"""ScoreBasedPolicy, registered as ``headroom``: how much of what the item requests would stay free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 class ScoreBasedPolicy:
     """The share of each requested resource that is free once the item is placed; the scarcest one decides.
 
-    An item that asks for nothing is judged by the cluster's CPUs. Each item of ours there that holds no resources
+    An item that requests nothing is judged by the cluster's CPUs. Each item of ours there that holds no resources
     counts as one more CPU, in use.
     """
 

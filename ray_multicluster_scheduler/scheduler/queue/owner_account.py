@@ -14,7 +14,7 @@ UNKNOWN_COST = {"CPU": 1.0}
 
 
 class Holding(NamedTuple):
-    """The part of its owner's share that one item takes while it is on a cluster."""
+    """What one item costs its owner while it is on a cluster."""
 
     cost: float
     gpus: float

@@ -16,7 +16,7 @@ FreeAmounts: TypeAlias = Callable[[EligibilityClass], Sequence[Need] | None]
 """The free amounts of the resources that a class needs, one entry per place; None: unlimited."""
 
 
-def any_amount(bay: EligibilityClass) -> None:
+def any_amount(eligibility: EligibilityClass) -> None:
     """A filter that accepts all groups."""
 
 
@@ -34,10 +34,10 @@ class OwnerQueue:
         """The group with the oldest head among those that fit ``rooms``, with the number of that head."""
         best: tuple[int, ShapeGroup] | None = None
         account = self.account
-        for bay, index in self.indexes.items():
-            free = rooms(bay)
-            if account.max_gpus is not None and "GPU" in bay.names:
-                free = _at_most(free, bay, account.max_gpus - account.gpus + ROUNDING)
+        for eligibility, index in self.indexes.items():
+            free = rooms(eligibility)
+            if account.max_gpus is not None and "GPU" in eligibility.names:
+                free = _at_most(free, eligibility, account.max_gpus - account.gpus + ROUNDING)
             one = index.first(free) if free is None or free else None
             if one is not None and (best is None or one[0] < best[0]):
                 best = one
@@ -55,11 +55,13 @@ class PriorityLevel(dict[str, OwnerQueue]):
         self.numbers = Ranking()
 
 
-def _at_most(rooms: Sequence[Need] | None, bay: EligibilityClass, gpus: float) -> Sequence[Need]:
+def _at_most(rooms: Sequence[Need] | None, eligibility: EligibilityClass, gpus: float) -> Sequence[Need]:
     """The same amounts, with GPUs limited to this number."""
     if rooms is None:
-        rooms = [(inf,) * len(bay.names)]
+        rooms = [(inf,) * len(eligibility.names)]
     return [
-        tuple(min(amount, gpus) if name == "GPU" else amount for name, amount in zip(bay.names, room, strict=True))
+        tuple(
+            min(amount, gpus) if name == "GPU" else amount for name, amount in zip(eligibility.names, room, strict=True)
+        )
         for room in rooms
     ]

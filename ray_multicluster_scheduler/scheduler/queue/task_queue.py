@@ -370,11 +370,11 @@ class TaskQueue:
         if not self._eligibility_counts[group.eligibility]:
             del self._eligibility_counts[group.eligibility]
         level = self._levels[group.priority]
-        bays = level[group.shape.owner].indexes
-        bays[group.eligibility].remove(group)
-        if not bays[group.eligibility]:
-            del bays[group.eligibility]
-        if not bays:
+        indexes = level[group.shape.owner].indexes
+        indexes[group.eligibility].remove(group)
+        if not indexes[group.eligibility]:
+            del indexes[group.eligibility]
+        if not indexes:
             del level[group.shape.owner]
         if not level:
             del self._levels[group.priority]

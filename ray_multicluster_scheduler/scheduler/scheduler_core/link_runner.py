@@ -118,7 +118,7 @@ class LinkRunner:
                 FailureClass.CLUSTER,
                 error_type="ClusterLostError",
                 code="AGENT_UNKNOWN",
-                sentence=f"its agent in cluster {order.cluster!r} is unknown to this process; its lease is over",
+                sentence=f"its agent in cluster {order.cluster!r} is unknown to this process; its lease has expired",
             )
             self._spawn(self._post_after_lease(ended))
 

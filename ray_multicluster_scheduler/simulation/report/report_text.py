@@ -50,7 +50,7 @@ def rows(results: Mapping[str, Result]) -> Iterator[list[str]]:
         ("items that survived", "items_survived"),
     ):
         yield row(name, "{:,}".format, "failures", what)
-    yield row("sent ahead / recalled", lambda sent: f"{sent['attempts']:,} / {sent['recalled']:,}", "sent_ahead")
+    yield row("prefetched / recalled", lambda sent: f"{sent['attempts']:,} / {sent['recalled']:,}", "sent_ahead")
 
 
 def _groups(figures: list[Mapping[str, Any]], kind: str) -> Iterator[list[str]]:

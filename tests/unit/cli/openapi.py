@@ -11,7 +11,7 @@ from tests.unit.service.http_service import HttpService
 _ISO = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}
 
 
-def complaints(service: HttpService, path: str, value: object, *inside: str, method: str = "get") -> list[str]:
+def schema_violations(service: HttpService, path: str, value: object, *inside: str, method: str = "get") -> list[str]:
     """About what stands there instead of the answer of this route, or of a part ``inside`` it."""
     document = with_iso_times(service.get("/api/v1/openapi.json"))
     schema = document["paths"][path][method]["responses"]["200"]["content"]["application/json"]["schema"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.openapi import complaints
+from tests.unit.cli.openapi import schema_violations
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ActorService, an_actor
 from tests.unit.service.http_service import body
@@ -35,7 +35,7 @@ def test_list(service: ActorService, rmcs: Rmcs) -> None:
     assert title.split()[:4] == ["ID", "NAME", "CLASS", "STATE"]
     assert first.split()[:2] == ["actor-1", "counter"]
     rows = json.loads(rmcs("actor", "list", "-o", "json").out)
-    assert complaints(service, "/api/v1/actors", rows, "actors") == []
+    assert schema_violations(service, "/api/v1/actors", rows, "actors") == []
 
 
 @pytest.mark.parametrize("output", ["actor-1", "counter"])
@@ -45,12 +45,12 @@ def test_killed_by_id_or_name(service: ActorService, rmcs: Rmcs, output: str) ->
     until(lambda: state(service, "actor-1") == "CANCELLED")
     assert state(service, "actor-2") == "RUNNING"
     again = rmcs("actor", "kill", "actor-1")
-    assert (done.err, again.err) == ("rmcs: actor-1 was killed\n", "rmcs: actor-1 is over already: CANCELLED\n")
+    assert (done.err, again.err) == ("rmcs: actor-1 was killed\n", "rmcs: actor-1 has already ended: CANCELLED\n")
 
 
 def test_all_and_none(service: ActorService, rmcs: Rmcs) -> None:
     killed = json.loads(rmcs("actor", "kill", "all", "-o", "json").out)
     assert [one["id"] for one in killed] == ["actor-2", "actor-1"]
-    assert complaints(service, "/api/v1/items/{item_id}/cancel", killed[0], method="post") == []
+    assert schema_violations(service, "/api/v1/items/{item_id}/cancel", killed[0], method="post") == []
     until(lambda: state(service, "actor-1") == state(service, "actor-2") == "CANCELLED")
     assert rmcs("actor", "kill", "nobody").code == 102

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.cli.commands.clusters import rejection
 from ray_multicluster_scheduler.cli.layout import output
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.openapi import complaints
+from tests.unit.cli.openapi import schema_violations
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
@@ -45,7 +45,7 @@ class TestList:
     def test_of_the_service(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         assert rmcs("clusters", "list").out.splitlines()[1].split()[:2] == ["mac", "UP"]
         rows = json.loads(rmcs("clusters", "list", "-o", "json").out)
-        assert complaints(service, "/api/v1/clusters", rows, "clusters") == []
+        assert schema_violations(service, "/api/v1/clusters", rows, "clusters") == []
         monkeypatch.delenv("RMCS_ADDRESS")
         named = rmcs("clusters", "list", "-o", "yaml", "--address", service.address)
         assert [row["name"] for row in yaml.safe_load(named.out)] == ["mac"]
@@ -68,7 +68,7 @@ class TestShow:
         assert done.code == 0
         facts = dict(line.split(maxsplit=1) for line in done.out.splitlines())
         assert (facts["name"].strip(), facts["state"].strip()) == ("mac", "UP")
-        assert facts["items"].strip() == "1 there, 0 sent ahead"
+        assert facts["items"].strip() == "1 there, 0 prefetched"
         assert "cordoned" not in facts
 
     def test_one_that_is_silent(self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ class TestShow:
 
     def test_for_programs(self, busy: HttpService, rmcs: Rmcs) -> None:
         reported = json.loads(rmcs("clusters", "show", "mac", "-o", "json").out)
-        assert complaints(busy, ONE, reported) == []
+        assert schema_violations(busy, ONE, reported) == []
         assert reported["in_flight"] == 1
 
     def test_an_unknown_name(self, service: HttpService, rmcs: Rmcs) -> None:
@@ -118,7 +118,7 @@ class TestCheck:
         done = rmcs("clusters", "check", "mac")
         assert (done.code, done.out) == (0, "mac takes work\n")
         reported = json.loads(rmcs("clusters", "check", "mac", "-o", "json").out)
-        assert complaints(service, f"{ONE}/check", reported, method="post") == []
+        assert schema_violations(service, f"{ONE}/check", reported, method="post") == []
 
     def test_it_is_closed(self, service: HttpService, rmcs: Rmcs) -> None:
         service.post("/api/v1/queue/cluster/mac/pause", {"reason": "until Monday"})
@@ -166,7 +166,7 @@ class TestSteering:
         assert cordoned(busy)
         done = rmcs("clusters", "uncordon", "mac", "-o", "json")
         assert json.loads(done.out) == {"items": ["t1"], "changed": True}
-        assert complaints(busy, f"{ONE}/uncordon", json.loads(done.out), method="post") == []
+        assert schema_violations(busy, f"{ONE}/uncordon", json.loads(done.out), method="post") == []
         assert not cordoned(busy)
 
     def test_declare_dead(self, busy: HttpService, rmcs: Rmcs) -> None:
@@ -186,7 +186,7 @@ class TestSteering:
             done = rmcs("clusters", verb, "mac")
             assert (done.code, done.out) == (0, reported)
         answer = json.loads(rmcs("clusters", "cordon", "mac", "-o", "json").out)
-        assert complaints(busy, f"{ONE}/cordon", answer, method="post") == []
+        assert schema_violations(busy, f"{ONE}/cordon", answer, method="post") == []
         assert answer == {"items": ["t1"], "changed": True}
 
     def test_the_reason_of_a_cordon_is_shown_and_kept(self, busy: HttpService, rmcs: Rmcs) -> None:
@@ -232,7 +232,7 @@ class TestDrain:
     def test_an_empty_one(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("clusters", "drain", "mac", "-o", "json")
         assert (done.code, json.loads(done.out)) == (0, {"drained": True, "items": []})
-        assert complaints(service, f"{ONE}/drain", json.loads(done.out), method="post") == []
+        assert schema_violations(service, f"{ONE}/drain", json.loads(done.out), method="post") == []
 
     def test_drain_waits_and_lists_items(self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         say, answer = output.notify, threading.Event()

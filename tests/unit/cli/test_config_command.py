@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.cli.commands import config
 from ray_multicluster_scheduler.local_fleet.fleet_home import BackgroundFleet, FleetHome
 from ray_multicluster_scheduler.local_fleet.processes import Identity
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.openapi import complaints
+from tests.unit.cli.openapi import schema_violations
 from tests.unit.service.http_service import HttpService
 
 GOOD = "settings: {retries: 2}\nclusters:\n- {name: mac, dashboard: 'http://127.0.0.1:9', auth_token: hush}\n"
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> str:
 def test_a_right_one(file: str, rmcs: Rmcs) -> None:
     done = rmcs("config", "check", file)
     assert done.code == 0
-    assert "is right: 1 cluster (mac); settings: retries" in done.out
+    assert "is valid: 1 cluster (mac); settings: retries" in done.out
     assert json.loads(rmcs("config", "check", file, "-o", "json").out)["clusters"] == ["mac"]
 
 
@@ -60,7 +60,7 @@ def test_a_usable_one_that_is_hardly_meant(file: str, rmcs: Rmcs) -> None:
     )
     done = rmcs("config", "check", file)
     assert done.code == 0
-    assert "can be used: 3 clusters (mac, also, head)" in done.out
+    assert "is valid, with warnings: 3 clusters (mac, also, head)" in done.out
     assert "! mac and also are one cluster under several names (the same dashboard, http://127.0.0.1:9)" in done.out
     assert "! head has a head_address but no dashboard" in done.out
     reported = json.loads(rmcs("config", "check", file, "-o", "json").out)["warnings"]
@@ -75,7 +75,7 @@ def test_a_token_that_is_not_there(file: str, rmcs: Rmcs, monkeypatch: pytest.Mo
     Path(file).write_text(GOOD.replace("hush", "'${NO_SUCH_TOKEN}'"))
     done = rmcs("config", "check", file)
     assert done.code == 0, "as of all that can be used"
-    assert "can be used: 1 cluster (mac)" in done.out
+    assert "is valid, with warnings: 1 cluster (mac)" in done.out
     assert "! auth_token of cluster mac refers to the environment variable NO_SUCH_TOKEN, which is not set" in done.out
     assert "What to do: set NO_SUCH_TOKEN to the cluster's token" in done.out
 
@@ -85,7 +85,7 @@ def test_what_a_service_uses(service: HttpService, rmcs: Rmcs) -> None:
     assert done.code == 0
     assert yaml.safe_load(done.out)["clusters"][0]["name"] == "mac"
     reported = json.loads(rmcs("config", "show", "-o", "json").out)
-    assert complaints(service, "/api/v1/settings", reported) == []
+    assert schema_violations(service, "/api/v1/settings", reported) == []
 
 
 def test_what_a_file_would_mean_has_no_secrets(file: str, rmcs: Rmcs) -> None:
@@ -169,7 +169,7 @@ def test_the_log_level_of_a_service_that_runs(service: HttpService, rmcs: Rmcs) 
         assert rmcs("config", "log-level", "debug").out.strip() == "DEBUG"
         done = rmcs("config", "log-level", "-o", "json")
         assert json.loads(done.out) == {"level": "DEBUG"}
-        assert complaints(service, "/api/v1/log-level", json.loads(done.out)) == []
+        assert schema_violations(service, "/api/v1/log-level", json.loads(done.out)) == []
     finally:
         assert rmcs("config", "log-level", before).code == 0
     wrong = rmcs("config", "log-level", "loud")

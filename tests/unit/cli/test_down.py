@@ -31,7 +31,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateFold
 def test_a_service_that_does_not_stop_names_its_log(state: StateFolder, rmcs: Rmcs) -> None:
     done = rmcs("down", "--state", str(state.path), "--timeout", "0.1", "--drain", "0.1")
     assert done.code == 1
-    assert "was asked to stop and still runs after 0.2 s." in done.err
+    assert "still runs 0.2 s after its stop was requested." in done.err
     assert "read the log of `rmcs up` on its stderr" in done.err
 
 
@@ -46,7 +46,7 @@ def test_ctrl_c_without_a_wait_for_work(
     state.announce(draining=draining)
     done = rmcs("down", "--state", str(state.path), *(["--drain", "100"] if draining else []))
     assert done.code == 130
-    assert f"the service (process {os.getpid()}) was asked to stop; `rmcs status` shows whether" in done.err
+    assert f"the service (process {os.getpid()}): stop requested; `rmcs status` shows whether" in done.err
     assert ("draining already" in done.err) == draining
     assert "waits up to" not in done.err
 
@@ -104,14 +104,14 @@ class TestWhatItWaitsFor:
         state.announce(address=service.address)
         done = rmcs("down", "--state", str(state.path), "--timeout", "0.1", "--drain", "2")
         output = done.err.splitlines()
-        assert output[0] == "rmcs: the service waits up to 2 s for items that are not over"
-        assert re.fullmatch(r"rmcs: not over: 2 on mac, 1 waiting; at most [0-2] s more", output[1])
+        assert output[0] == "rmcs: the service waits up to 2 s for unfinished items"
+        assert re.fullmatch(r"rmcs: unfinished: 2 on mac, 1 waiting; at most [0-2] s more", output[1])
         assert output[2] == "rmcs: the service stops"
 
     def test_is_nothing(self, service: HttpService, state: StateFolder, rmcs: Rmcs) -> None:
         state.announce(address=service.address)
         done = rmcs("down", "--state", str(state.path), "--timeout", "0", "--drain", "0.2")
-        assert "not over:" not in done.err
+        assert "unfinished:" not in done.err
         assert "rmcs: the service stops" in done.err
 
     def test_is_no_actor(self, state: StateFolder, rmcs: Rmcs, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ class TestWhatItWaitsFor:
             until(lambda: {"RUNNING"} == {str(row["state"]) for row in service.get("/api/v1/items")["items"]})
             state.announce(address=service.address)
             done = rmcs("down", "--state", str(state.path), "--timeout", "0", "--drain", "2")
-        assert "rmcs: not over: 1 on mac; at most " in done.err
+        assert "rmcs: unfinished: 1 on mac; at most " in done.err
 
     def test_cannot_be_seen(
         self, service: HttpService, state: StateFolder, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
@@ -129,7 +129,7 @@ class TestWhatItWaitsFor:
         monkeypatch.setenv("RMCS_TOKEN", "wrong")
         state.announce(address=service.address)
         done = rmcs("down", "--state", str(state.path), "--timeout", "0", "--drain", "0.2")
-        assert "rmcs: what is not over cannot be seen from here; at most 0 s more" in done.err
+        assert "rmcs: unfinished items cannot be seen from here; at most 0 s more" in done.err
 
     def test_counts_down_before_a_person(
         self, service: HttpService, state: StateFolder, monkeypatch: pytest.MonkeyPatch
@@ -140,9 +140,9 @@ class TestWhatItWaitsFor:
         monkeypatch.setattr(terminal.Terminal, "CODE", deaf)
         one = terminal.Terminal("down", "--state", str(state.path), "--drain", "60")
         try:
-            one.until("not over: 2 on mac, 1 waiting; at most 60 s more")
+            one.until("unfinished: 2 on mac, 1 waiting; at most 60 s more")
             service.post("/api/v1/items/waits/cancel")
-            one.until("not over: 2 on mac; at most ")
+            one.until("unfinished: 2 on mac; at most ")
             state.release()
             one.until("has stopped")
         finally:

@@ -266,7 +266,7 @@ def test_a_token_that_is_revoked_meanwhile_ends_it(
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        ({"type": "missed", "from": 3, "to": 9}, "events 3 to 9 were missed; ask for them with --since 2"),
+        ({"type": "missed", "from": 3, "to": 9}, "events 3 to 9 were missed; request them with --since 2"),
         ({"type": "cluster", "number": 7, "at": None, "name": "mac", "state": "UP"}, "7  cluster name=mac state=UP"),
         (
             {"type": "cluster", "cluster": "mac", "state": "UP", "sentence": "", "paused": "new disks"},

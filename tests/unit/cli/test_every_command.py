@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Done, Rmcs
-from tests.unit.cli.openapi import complaints
+from tests.unit.cli.openapi import schema_violations
 from tests.unit.cli.test_job import Dashboard
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import an_actor
@@ -369,5 +369,5 @@ def found_wrong(service: HttpService, case: Case, reported: Any) -> list[str]:
     for key, model in case.models.items():
         part = reported[key] if key else reported
         for one in part if model.each else [part]:
-            wrong += complaints(service, model.path, one, *model.inside, method=model.method)
+            wrong += schema_violations(service, model.path, one, *model.inside, method=model.method)
     return wrong

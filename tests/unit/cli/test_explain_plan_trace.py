@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.cli.service import local_programs
 from ray_multicluster_scheduler.control_plane.config import home
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.openapi import complaints
+from tests.unit.cli.openapi import schema_violations
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
@@ -49,7 +49,7 @@ class TestExplain:
 
     def test_json(self, service: HttpService, rmcs: Rmcs) -> None:
         reported = json.loads(rmcs("explain", "beta-1", "-o", "json").out)
-        assert complaints(service, EXPLAIN, reported) == []
+        assert schema_violations(service, EXPLAIN, reported) == []
         assert reported["history"][0]["at"].endswith("Z")
         assert yaml.safe_load(rmcs("explain", "beta-1", "-o", "yaml").out)["id"] == "beta-1"
 
@@ -76,12 +76,12 @@ class TestExplain:
         with StateFolder(tmp_path / "home") as state:
             state.announce(address=service.address)
             done = rmcs("explain", "nothing")
-        assert "has no item 'nothing', and none of your programs has; asked were: process 1.\n" in done.err
+        assert "has no item 'nothing', and none of your programs has; programs queried: process 1.\n" in done.err
 
 
 def test_clusters(service: HttpService, rmcs: Rmcs) -> None:
     rows = json.loads(rmcs("clusters", "-o", "json").out)
-    assert complaints(service, "/api/v1/clusters", rows, "clusters") == []
+    assert schema_violations(service, "/api/v1/clusters", rows, "clusters") == []
     assert yaml.safe_load(rmcs("clusters", "-o", "yaml").out)[0]["name"] == "mac"
     assert rmcs("clusters").out.splitlines()[1].split()[:2] == ["mac", "UP"]
 
@@ -89,7 +89,7 @@ def test_clusters(service: HttpService, rmcs: Rmcs) -> None:
 def test_plan(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("plan", "--cpus", "1", "-o", "json")
     assert done.code == 0
-    assert complaints(service, "/api/v1/plan", json.loads(done.out), method="post") == []
+    assert schema_violations(service, "/api/v1/plan", json.loads(done.out), method="post") == []
     assert rmcs("plan", "--cpus", "9").code == 100
 
 
@@ -142,5 +142,5 @@ class TestTrace:
 
 def test_tokens(service: HttpService, rmcs: Rmcs) -> None:
     rows = json.loads(rmcs("token", "list", "-o", "json").out)
-    assert complaints(service, "/api/v1/tokens", rows, "tokens") == []
+    assert schema_violations(service, "/api/v1/tokens", rows, "tokens") == []
     assert "never" in rmcs("token", "list").out

@@ -101,7 +101,7 @@ FINDINGS = [
         "CLUSTER_UNREACHABLE",
     ),
     warning("mac", "it is cordoned: it gets no new work", "`rmcs clusters uncordon mac`", "CORDONED"),
-    ok("configuration", "clusters.yaml is right: centos, mac, lab"),
+    ok("configuration", "clusters.yaml is valid: centos, mac, lab"),
 ]
 APPLIED: dict[str, list[str]] = {
     "added": ["cloud"],

@@ -8,7 +8,7 @@ import pytest
 
 from ray_multicluster_scheduler.cli.layout.times import with_iso_times
 from tests.unit.cli import golden_data, test_golden_clusters, test_golden_items, test_top
-from tests.unit.cli.openapi import complaints
+from tests.unit.cli.openapi import schema_violations
 from tests.unit.service.http_service import HttpService
 
 STATUS: dict[str, Any] = golden_data.STATUS
@@ -37,12 +37,12 @@ STATUS: dict[str, Any] = golden_data.STATUS
     ],
 )
 def test_it_is_what_a_service_sends(service: HttpService, path: str, rows: Any, inside: str | None) -> None:
-    assert complaints(service, path, with_iso_times(rows), *filter(None, [inside])) == []
+    assert schema_violations(service, path, with_iso_times(rows), *filter(None, [inside])) == []
 
 
 @pytest.mark.parametrize("answer", test_golden_clusters.CHECKED, ids=lambda one: str(one["cluster"]["name"]))
 def test_so_is_a_check(service: HttpService, answer: dict[str, Any]) -> None:
-    assert complaints(service, "/api/v1/clusters/{name}/check", with_iso_times(answer), method="post") == []
+    assert schema_violations(service, "/api/v1/clusters/{name}/check", with_iso_times(answer), method="post") == []
 
 
 def test_golden_cluster_has_all_fields_of_the_service(service: HttpService) -> None:

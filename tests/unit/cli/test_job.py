@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
 from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.openapi import complaints
+from tests.unit.cli.openapi import schema_violations
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
@@ -200,7 +200,7 @@ class TestSubmit:
         done = rmcs("job", "submit", *ask)
         assert done.code == 100
         assert "rmcs: j1 failed: No cluster can ever run job j1 (echo hi):\n  mac: " in done.err
-        assert "\nrmcs: what to do: ask for less, " in done.err
+        assert "\nrmcs: what to do: request less, " in done.err
         assert "it never started, more: `rmcs explain j1`" in done.err
         again = rmcs("job", "status", "j1")
         assert again.code == 100
@@ -234,14 +234,14 @@ class TestSubmit:
         info = service.get(f"/api/v1/jobs/{done.out.strip()}")
         assert info["entrypoint"] == "python x.py --flag"
         reported = json.loads(rmcs("job", "submit", "--no-wait", "-o", "json", "--", "true").out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
+        assert schema_violations(service, "/api/v1/jobs/{job_id}", reported) == []
 
     def test_as_json_stdout_has_only_the_end(self, service: HttpService, rmcs: Rmcs) -> None:
         ending = end_when_it_runs(service, "j1")
         done = rmcs("job", "submit", "--submission-id", "j1", "-o", "json", "true")
         ending.join()
         reported = json.loads(done.out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
+        assert schema_violations(service, "/api/v1/jobs/{job_id}", reported) == []
         assert reported["status"] == "SUCCEEDED"
         assert "a line" in done.err
 
@@ -310,7 +310,9 @@ class TestSubmit:
         service.plane.runtime.clients.tail_job_logs = silent(threading.Event())  # type: ignore[method-assign, assignment]
         done = rmcs("job", "submit", "--submission-id", "j1", "--timeout", "0.5", "--", "true")
         assert done.code == 101
-        assert re.search("j1 is (PENDING|RUNNING), and not over", done.err), "it may not have begun within that time"
+        assert re.search("j1 is (PENDING|RUNNING), and has not ended", done.err), (
+            "it may not have begun within that time"
+        )
         assert "j1 continues; follow it with `rmcs job logs -f j1`, end it with `rmcs job stop j1`" in done.err
 
 
@@ -354,7 +356,7 @@ class TestInterrupt:
         until(lambda: state(service, "t1") == "RUNNING")
         with pytest.raises(typer.Exit), interruptible(connect(), "t1", cancel=True):
             raise KeyboardInterrupt
-        assert capsys.readouterr().err == "rmcs: t1 was asked to stop\n"
+        assert capsys.readouterr().err == "rmcs: t1 is being cancelled\n"
 
 
 class TestOthers:
@@ -367,7 +369,7 @@ class TestOthers:
         done = rmcs("job", "status", "last", "-o", "json")
         assert done.code == 100
         reported = json.loads(done.out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
+        assert schema_violations(service, "/api/v1/jobs/{job_id}", reported) == []
         assert (reported["status"], reported["job_id"]) == ("FAILED", "j1")
 
     def test_one_that_failed_shows_the_end_of_what_it_printed(self, service: HttpService, rmcs: Rmcs) -> None:
@@ -417,7 +419,7 @@ class TestOthers:
         assert title.split()[:3] == ["JOB", "ID", "STATUS"]
         assert newest.split()[:3] == ["j2", "RUNNING", "mac"]
         rows = json.loads(rmcs("job", "list", "-o", "json").out)
-        assert complaints(service, "/api/v1/jobs", rows, "jobs") == []
+        assert schema_violations(service, "/api/v1/jobs", rows, "jobs") == []
         assert rows[0]["submitted_at"].endswith("Z")
         assert "--limit" in rmcs("job", "list", "--limit", "1").err
 
@@ -445,9 +447,9 @@ class TestOthers:
         until(lambda: state(service, "j1") == "CANCELLED")
         assert rmcs("job", "status", "j1").code == 103
         again = rmcs("job", "stop", "j1", "-o", "json")
-        assert (again.code, again.err) == (0, "rmcs: j1 is over already: STOPPED\n")
+        assert (again.code, again.err) == (0, "rmcs: j1 has already ended: STOPPED\n")
         reported = json.loads(again.out)
-        assert complaints(service, "/api/v1/jobs/{job_id}", reported) == []
+        assert schema_violations(service, "/api/v1/jobs/{job_id}", reported) == []
 
     @pytest.mark.parametrize(
         ("started", "output"),

@@ -75,7 +75,7 @@ class TestExplain:
     ) -> None:
         assert main(["explain", "nobody"]) == 102
         error = capsys.readouterr().err
-        assert f"None of your programs has an item 'nobody'; asked were: process {os.getpid()}." in error
+        assert f"None of your programs has an item 'nobody'; programs queried: process {os.getpid()}." in error
         assert "What to do: see `rmcs explain --list`" in error
 
     def test_without_a_program(self, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +160,7 @@ class TestPlan:
         monkeypatch.setattr(UnifiedScheduler, "plan", lambda *_, **__: waits)
         assert main(["plan", "--config", config]) == 0
         assert capsys.readouterr().out.startswith(
-            "NO_CAPACITY: it waits; the reason of each cluster is below\nIt can go on when some"
+            "NO_CAPACITY: it waits; the reason of each cluster is below\nIt can continue when some"
         )
 
     @pytest.mark.parametrize("kind", ["task", "actor", "job"])

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.openapi import complaints
+from tests.unit.cli.openapi import schema_violations
 from tests.unit.cli.terminal import Terminal
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -69,8 +69,8 @@ class TestStatus:
 
     def test_json(self, full: HttpService, rmcs: Rmcs) -> None:
         reported = json.loads(rmcs("status", "-o", "json").out)
-        assert complaints(full, "/api/v1/clusters", reported["clusters"], "clusters") == []
-        assert complaints(full, "/api/v1/queue", reported["queue"]) == []
+        assert schema_violations(full, "/api/v1/clusters", reported["clusters"], "clusters") == []
+        assert schema_violations(full, "/api/v1/queue", reported["queue"]) == []
 
     @pytest.mark.parametrize("words", [[], ["-o", "json"]])
     def test_watched(self, full: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
@@ -101,7 +101,7 @@ class TestQueue:
         assert "QUEUED" in line
         assert "mac" in line
         reported = json.loads(rmcs("queue", "-o", "json", "--owner", "ann", "--limit", "2").out)
-        assert complaints(full, "/api/v1/queue", reported) == []
+        assert schema_violations(full, "/api/v1/queue", reported) == []
         assert (reported["depth"], len(reported["waiting"])) == (6, 2)
 
     def test_position_code_and_how_long(self, full: HttpService, rmcs: Rmcs) -> None:
@@ -186,7 +186,9 @@ class TestQueue:
     def test_pause_and_resume(self, service: HttpService, rmcs: Rmcs, what: str, name: str) -> None:
         done = rmcs("queue", "pause", f"--{what}", name, "--reason", "until Monday", "-o", "json")
         assert done.code == 0
-        assert complaints(service, "/api/v1/queue/{what}/{name}/pause", json.loads(done.out), method="post") == []
+        assert (
+            schema_violations(service, "/api/v1/queue/{what}/{name}/pause", json.loads(done.out), method="post") == []
+        )
         service.submit("t1", owner="ann")
         until(lambda: "until Monday" in service.get("/api/v1/items/t1/explain")["sentence"])
         assert rmcs("queue", "resume", f"--{what}", name).code == 0

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.openapi import complaints
+from tests.unit.cli.openapi import schema_violations
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
@@ -74,7 +74,7 @@ class TestList:
     def test_json_matches_the_schema_with_iso_times(self, two: HttpService, rmcs: Rmcs) -> None:
         rows = json.loads(rmcs("task", "list", "-o", "json").out)
         assert [row["id"] for row in rows] == ["alpha-2", "alpha-1"]
-        assert complaints(two, "/api/v1/items", rows, "items") == []
+        assert schema_violations(two, "/api/v1/items", rows, "items") == []
         assert yaml.safe_load(rmcs("task", "list", "-o", "yaml").out) == rows
 
     def test_chosen(self, two: HttpService, rmcs: Rmcs) -> None:
@@ -136,7 +136,7 @@ class TestShow:
         monkeypatch.setattr(output, "console", lambda **_: Console(width=40, color_system=None))
         assert rmcs("task", "show", "t1").out.endswith(TRACEBACK), "also on a narrow terminal"
         as_json = json.loads(rmcs("task", "show", "t1", "-o", "json").out)
-        assert complaints(service, ITEM, as_json) == []
+        assert schema_violations(service, ITEM, as_json) == []
         assert as_json["outcome"]["result"]["traceback"] == TRACEBACK
 
     def test_it_may_be_that_of_another(self) -> None:
@@ -158,7 +158,7 @@ class TestShow:
         service.plane.end(CallResult("t1", 1, "succeeded", b"pickled"))
         until(lambda: state(service, "t1") == "SUCCEEDED")
         reported = json.loads(rmcs("task", "show", "t1", "-o", "json").out)
-        assert complaints(service, ITEM, reported) == []
+        assert schema_violations(service, ITEM, reported) == []
         assert reported["at"].endswith("Z")
         assert reported["outcome"]["completion"]["state"] == "SUCCEEDED"
         assert "payload" not in json.dumps(reported)
@@ -222,7 +222,7 @@ class TestOrders:
     def test_cancel_prints_the_outcome(self, two: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("task", "cancel", "alpha-2").err == "rmcs: alpha-2 is cancelled\n", "it waited"
         end(two, "alpha-1")
-        assert rmcs("task", "cancel", "alpha-1").err == "rmcs: alpha-1 is over already: SUCCEEDED\n"
+        assert rmcs("task", "cancel", "alpha-1").err == "rmcs: alpha-1 has already ended: SUCCEEDED\n"
         released = rmcs("task", "release", "alpha-1")
         assert (released.code, "What to do: `rmcs task retry alpha-1 --anyway`" in released.err) == (1, True)
         assert rmcs("task", "retry", "alpha-1", "--anyway").code == 0, "as it says"
@@ -249,11 +249,11 @@ class TestOrders:
         end(two, "alpha-1")
         for item_id, how in (("alpha-2", "CANCELLED"), ("alpha-1", "SUCCEEDED")):
             done = rmcs("task", "cancel", item_id)
-            assert (done.code, done.out, done.err) == (0, f"{item_id}\n", f"rmcs: {item_id} is over already: {how}\n")
+            assert (done.code, done.out, done.err) == (0, f"{item_id}\n", f"rmcs: {item_id} has already ended: {how}\n")
         for verb in ("hold", "release"):
             done = rmcs("task", verb, "alpha-1")
             assert (done.code, done.out) == (1, "")
-            assert "alpha-1 is over: SUCCEEDED." in done.err
+            assert "alpha-1 has ended: SUCCEEDED." in done.err
             assert "rmcs task retry" in done.err
 
     def test_what_runs_is_neither_held_nor_does_it_wait(self, two: HttpService, rmcs: Rmcs) -> None:
@@ -276,13 +276,13 @@ class TestOrders:
         assert rmcs("task", "priority", "beta-1", "5").err == "rmcs: beta-1 has priority 5 already\n"
         reported = json.loads(rmcs("task", "priority", "alpha-2", "-3", "-o", "json").out)
         assert (reported[0]["priority"], reported[0]["changed"]) == (-3, True)
-        assert complaints(two, f"{ITEM}/priority", reported[0], method="post") == []
+        assert schema_violations(two, f"{ITEM}/priority", reported[0], method="post") == []
         end(two, "alpha-1")
         until(lambda: state(two, "beta-1") == "RUNNING")
         assert state(two, "alpha-2") == "QUEUED", "it was there before"
         over = rmcs("task", "priority", "alpha-1", "1")
         assert (over.code, over.out) == (1, "")
-        assert "alpha-1 is over" in over.err
+        assert "alpha-1 has ended" in over.err
         assert rmcs("task", "priority", "beta-1", "high").code == 2
 
 
@@ -298,7 +298,7 @@ class TestRetry:
         until(lambda: state(service, "t1") == "RUNNING")
         done = rmcs("task", "retry", "t1")
         assert (done.code, done.out) == (1, "")
-        assert "t1 is not over: RUNNING." in done.err
+        assert "t1 has not ended: RUNNING." in done.err
         end(service, "t1", "failed")
         again = rmcs("task", "retry", "t1")
         assert again.code == 0
@@ -381,7 +381,7 @@ class TestRetry:
         done = rmcs("task", "retry", "alpha-2", "alpha-1", "-o", "json")
         assert done.code == 1
         assert [one["repeats"] for one in json.loads(done.out)] == ["alpha-1"]
-        assert complaints(two, f"{ITEM}/retry", json.loads(done.out)[0], method="post") == []
+        assert schema_violations(two, f"{ITEM}/retry", json.loads(done.out)[0], method="post") == []
         assert "alpha-2" in done.err
 
 

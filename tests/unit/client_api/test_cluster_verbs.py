@@ -167,7 +167,7 @@ class TestHalfACluster:
         plane.post(events.DashboardChecked("mac", "connection refused"))
         until(lambda: api.list_clusters()[0]["state"] == "DASHBOARD_SILENT")
         assert api.list_clusters()[0]["sentence"] == (
-            "its dashboard does not accept jobs: connection refused; tasks and actors go on over its link"
+            "its dashboard does not accept jobs: connection refused; tasks and actors continue over its link"
         )
         assert api.fleet_resources()["total"] == {"CPU": 8.0}
         assert [node["Cluster"] for node in api.nodes()] == ["mac"]

@@ -80,7 +80,7 @@ def test_a_waiting_item_shows_its_position_who_is_ahead_and_what_would_help(plan
     assert explanation["attempts"] == []
     text = str(explanation)
     assert "t3 (task t3) is QUEUED" in text
-    assert "goes on when: enough is freed on one node of mac" in text
+    assert "continues when: enough is freed on one node of mac" in text
     assert "may start: unknown" in text
     assert "Position 2 in the queue, behind\n  t2: " in text
     assert "Clusters, as of " in text

@@ -57,7 +57,7 @@ class TestWhatIsRefused:
             ([member(len, "x"), 3], "Member 1 of the gang is 3 .int."),
             ([member(len, "x"), Counter], "all tasks or all actors"),
             ([member(3)], "Member 0 of the gang is 3 .int., neither a function nor a class"),
-            ([member(len, "x", resource_requirements={"CPU": 0})], "asks for nothing"),
+            ([member(len, "x", resource_requirements={"CPU": 0})], "requests nothing"),
             ([member(len, "x", resource_requirements={"CPU": "a"})], "is 'a', not a number"),
             ([remote(num_cpus=1, retries=2)(lambda: 1)], "the option retries"),
             ([remote(max_restarts=1, num_cpus=1)(Counter)], "the option max_restarts"),

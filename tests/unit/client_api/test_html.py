@@ -130,7 +130,7 @@ def test_what_is_short_is_shown_short() -> None:
 def test_a_waiting_decision_shows_its_reason_escaped() -> None:
     rows = (CandidateReport(EVIL, (Rejection(EVIL, EVIL),), ranks={EVIL: 1}, scores={EVIL: 0.5}),)
     waits = SchedulingDecision(EVIL, 1.0, None, EVIL, EVIL, rows, EVIL)
-    assert shown(waits)[:7] == ["Decision", "code", EVIL, "sentence", EVIL, "goes on when", EVIL]
+    assert shown(waits)[:7] == ["Decision", "code", EVIL, "sentence", EVIL, "continues when", EVIL]
     assert shown(waits)[-5:] == [EVIL, "waits", f"{EVIL} 1", f"{EVIL} 0.500", f"{EVIL}: {EVIL}"]
     assert "Clusters" not in shown(SchedulingDecision("t", 1.0, None, "X", "nothing is there"))
 
@@ -146,7 +146,7 @@ def test_a_waiting_one_says_when() -> None:
         estimate={"text": "soon"},
         decision={"candidates": [], "cluster": None},
     )
-    assert shown(explanation)[-6:] == ["goes on when", "room", "position in the queue", "3", "may start", "soon"]
+    assert shown(explanation)[-6:] == ["continues when", "room", "position in the queue", "3", "may start", "soon"]
 
 
 ROW = {

@@ -109,7 +109,7 @@ def test_nobody_waits_longer_than_asked_and_no_loop_is_held_up(plane: Plane, mon
         return plane.link.values[task_id, attempt]
 
     monkeypatch.setattr(plane.link, "fetch", fetch)
-    with pytest.raises(TaskTimeoutError, match=r"t1 is over, and its value did not arrive from cluster 'mac' within"):
+    with pytest.raises(TaskTimeoutError, match=r"t1 has ended, and its value did not arrive from cluster 'mac' within"):
         handle.result(0.05)
 
     async def wait_for_it() -> Any:

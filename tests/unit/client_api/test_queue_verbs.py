@@ -214,7 +214,7 @@ class TestLimits:
 
     def test_the_highest_priority_is_the_one_of_now(self, scheduler: UnifiedScheduler) -> None:
         api.set_owner_limits("ada", max_priority=3)
-        with pytest.raises(ConfigurationError, match="priority is 4, and ada may ask for 3 at the most"):
+        with pytest.raises(ConfigurationError, match="priority is 4, and ada may request 3 at most"):
             scheduler.submit_task_async(len, ("x",), owner="ada", priority=4)
         api.set_owner_limits("ada", max_priority=4)
         scheduler.submit_task_async(len, ("x",), owner="ada", priority=4)

@@ -127,7 +127,7 @@ def test_what_does_not_end_in_time_is_forced(
         running = plane.job("j1")
         shutdown_report.cancel_all(plane.runtime)
         assert running.state is TaskState.CANCELLED
-    assert "still not over, forcing: j1 (RUNNING)" in capsys.readouterr().err
+    assert "still unfinished, forcing: j1 (RUNNING)" in capsys.readouterr().err
 
 
 def test_what_a_shutdown_cancelled_was_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A program that ends reports the failed items that it has not asked for, and exits as it would otherwise."""
+"""A program that ends reports the failed items whose results it never read, and exits as it would otherwise."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_it_is_bounded_and_read_by_members(monkeypatch: pytest.MonkeyPatch, caps
     assert failures.read("gang-1.2") == "failed"
     failures.report()
     assert capsys.readouterr().err.splitlines() == [
-        "rmcs: 2 items failed and the program has not asked for their result or error:",
+        "rmcs: 2 items failed; their results were never read:",
         "rmcs:   b: failed",
         "rmcs:   and 1 more",
     ]

@@ -110,7 +110,7 @@ def test_the_entrypoint_of_a_job_needs_one_node_and_the_rest_of_it_does_not() ->
     assert find_placement(with_entrypoint(16, 4), fleet) is None
 
 
-def test_the_entrypoint_of_a_wide_job_needs_room_on_a_new_node_or_on_one_that_is_there() -> None:
+def test_wide_job_entrypoint_needs_capacity_on_one_node() -> None:
     new = NewNode({"CPU": 8.0}, {})
     assert find_placement(with_entrypoint(20, 8), nodes({"CPU": 0.0}), new) == {NEW_NODE: {"CPU": 20.0}}
     assert find_placement(with_entrypoint(20, 12), nodes({"CPU": 0.0}), new) is None

@@ -72,7 +72,7 @@ def test_what_is_refused(values: dict[str, Any], output: str) -> None:
 
 
 def test_a_member_that_asks_for_nothing_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="f0 of a gang asks for nothing"):
+    with pytest.raises(ConfigurationError, match="f0 of a gang requests nothing"):
         members({"CPU": 0.0})
 
 

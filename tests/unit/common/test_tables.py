@@ -51,7 +51,7 @@ def test_as_text_and_by_str_and_from_data() -> None:
     text = decision_text(WAITING)
     assert text.splitlines()[:2] == [
         "NO_CAPACITY: it waits; the reason of each cluster is below",
-        "It can go on when enough is freed on centos.",
+        "It can continue when enough is freed on centos.",
     ]
     assert text.splitlines()[2].split() == ["CLUSTER", "VERDICT", "WHY"], "nobody was ranked, or scored"
     placed = SchedulingDecision("t", 1.0, "mac", "PLACED", "mac: it fits", ROWS)

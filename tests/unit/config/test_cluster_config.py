@@ -53,7 +53,7 @@ def test_metadata_carries_every_key_that_is_no_secret() -> None:
     )
 
 
-def test_metadata_has_a_place_for_every_key_but_the_secrets_and_what_is_of_this_machine() -> None:
+def test_metadata_has_every_key_but_secret_and_local_ones() -> None:
     secrets = {"auth_token", "auth_token_path", "tls", "connector_python", "agent_port", "agent_address"}
     assert set(ClusterConfig.model_fields) - secrets == set(cluster().metadata().to_dict())
 

@@ -407,7 +407,7 @@ async def test_an_agent_that_was_left_tries_on_until_its_own_program_answers(
     assert "secret" in await joining
 
 
-async def test_an_agent_that_was_left_does_not_end_on_the_word_of_another_program_over_tls(
+async def test_left_agent_ignores_end_of_another_program_over_tls(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -115,7 +115,7 @@ async def test_a_result_that_comes_again_after_the_reconnect_settles_once(plane:
     assert len(plane.received.results()) == 1
 
 
-async def test_an_accepted_call_that_the_agent_does_not_know_any_more_is_lost_not_run_again(plane: Plane) -> None:
+async def test_accepted_call_unknown_to_agent_is_lost_not_repeated(plane: Plane) -> None:
     link, agent = await plane.pair()
     link.submit([call("t1")])
     agent.accept(T1)
@@ -161,7 +161,7 @@ async def test_a_link_survives_many_cuts(plane: Plane) -> None:
     assert all(plane.received.kinds_of(f"t{number}").count("finished") == 1 for number in range(5))
 
 
-async def test_a_call_that_cannot_be_encoded_is_refused_when_the_agent_is_back_and_the_link_goes_on(
+async def test_unencodable_call_is_refused_after_reconnect(
     plane: Plane,
 ) -> None:
     link, agent = await plane.pair()

@@ -102,7 +102,7 @@ def test_after_all_carriers_failed_the_next_try_begins_with_the_first_and_lists_
     assert choices.choose(one).carrier == "agent"
 
 
-def test_a_way_that_was_only_tried_because_others_are_closed_is_not_kept_if_it_fails() -> None:
+def test_failed_fallback_carrier_is_not_kept() -> None:
     choices, both = CarrierSelector(FakeClock()), config(**BOTH)
     choices.choose_after(both, "agent", CANNOT)
     choices.choose_after(both, "dial_in", UNREACHABLE)

@@ -75,9 +75,7 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         ("session='s1', why='', dead=False", None),
     ],
 )
-async def test_a_gateway_that_is_gone_is_dead_only_if_that_is_known_else_its_lease_decides(
-    bench: CarrierBench, gone: str, over: str | None
-) -> None:
+async def test_vanished_gateway_is_dead_only_with_proof(bench: CarrierBench, gone: str, over: str | None) -> None:
     bench.uses(connector_python=bench.interpreter("python", READY + f"say('gone', {gone})"))
     process = bench.restore()
     await eventually(lambda: process.gone is not None)

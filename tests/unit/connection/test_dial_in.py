@@ -142,7 +142,7 @@ async def test_no_message_is_sent_to_a_server_with_another_fingerprint(listening
     await carrier.close()
 
 
-def test_a_key_of_ones_own_is_a_fresh_one_and_its_certificate_is_signed_with_it() -> None:
+def test_own_key_is_fresh_and_signs_its_certificate() -> None:
     one, other = self_signed("rmcs agent"), self_signed("rmcs agent")
     assert fingerprint_of(certificate_of(one)) != fingerprint_of(certificate_of(other))
     for pem in (one, other):

@@ -77,7 +77,7 @@ async def test_an_adopted_method_call_is_requested_and_finished_for_its_actor(pl
     await eventually(lambda: acknowledged(agent) == ["call-1"])
 
 
-async def test_a_named_call_that_the_agent_does_not_know_is_lost_in_words_of_its_own(plane: Plane) -> None:
+async def test_named_call_unknown_to_agent_is_lost_with_own_message(plane: Plane) -> None:
     link, agent = await plane.pair(inherited=True)
     link.adopt_method("call-1", ACTOR, ACTOR)
     await agent.until(m.RESUME)
@@ -233,7 +233,7 @@ async def test_a_result_is_acknowledged_when_its_caller_has_it(plane: Plane) -> 
 # ---- an agent that an older version of us has started
 
 
-async def test_an_older_agent_is_let_in_again_and_has_no_part_in_calls_of_this_process(
+async def test_readmitted_older_agent_gets_no_calls_of_this_process(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, agent = await plane.pair(inherited=True)

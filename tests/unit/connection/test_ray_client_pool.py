@@ -424,7 +424,7 @@ async def test_the_next_process_takes_the_agent_back_with_all_it_has() -> None:
     assert fleet.agents == {}
 
 
-async def test_an_agent_that_was_just_being_started_is_not_waited_for_and_its_calls_go_to_another() -> None:
+async def test_starting_agent_is_abandoned_and_calls_go_to_another() -> None:
     before = Fleet()
     before.dashboard.joins = False
     starting = asyncio.create_task(before.pool.link("a"))
@@ -451,7 +451,7 @@ async def test_an_agent_that_was_just_being_started_is_not_waited_for_and_its_ca
     await asyncio.gather(fleet.pool.close(), fleet.hang_up_when_asked())
 
 
-async def test_an_agent_that_ended_meanwhile_is_known_to_be_dead_and_the_next_one_has_another_name() -> None:
+async def test_ended_agent_is_dead_and_successor_is_renamed() -> None:
     before = await fleet_killed_with_work()
     fleet = Fleet(before)
     fleet.dashboard.jobs[next(iter(before.agents))]["status"] = "FAILED"

@@ -130,7 +130,7 @@ async def fall_back_to_ray_client(fleet: Fleet) -> ClusterLink:
     return await asyncio.wait_for(starting, 60)
 
 
-async def test_ray_client_is_used_after_an_agent_could_neither_dial_nor_listen_and_the_reason_is_kept() -> None:
+async def test_ray_client_is_the_last_carrier_with_the_reason() -> None:
     fleet, client = fleet_with_two_carriers()
     link = await fall_back_to_ray_client(fleet)
     assert link.connected
@@ -163,7 +163,7 @@ async def test_the_log_of_a_dialled_agent_is_read_only_until_it_has_the_address(
     await close_fleet(fleet)
 
 
-async def test_a_token_of_an_agent_that_is_dialled_opens_no_port_of_ours_and_the_agent_joins_all_the_same() -> None:
+async def test_dialled_agent_joins_without_a_port_of_ours() -> None:
     """Who reads the environment of its job, and is on our machine, gets no further than who does not."""
     fleet, _ = fleet_with_two_carriers(carrier="dial_in")
     port = fleet.pool._admission(AgentAddress("127.0.0.1", 0, "127.0.0.1", None))  # for agents that do dial
@@ -273,9 +273,7 @@ async def test_a_cluster_that_does_not_answer_cannot_delay_the_proof(
 
 
 @pytest.mark.parametrize(("moved", "code"), [(True, "CLUSTER_LOST"), (False, "CLUSTER_RESTARTED")])
-async def test_a_cluster_at_a_new_address_that_does_not_know_the_agent_is_no_proof_of_death(
-    moved: bool, code: str
-) -> None:
+async def test_unknown_agent_at_new_address_proves_no_death(moved: bool, code: str) -> None:
     quick = Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3)
     before = Fleet(settings=quick)
     await before.pool.link("a")
@@ -297,7 +295,7 @@ async def test_a_cluster_at_a_new_address_that_does_not_know_the_agent_is_no_pro
     await after.pool.close()
 
 
-async def test_the_next_process_takes_it_back_by_the_same_carrier_at_a_port_of_its_own() -> None:
+async def test_next_process_adopts_agent_by_same_carrier() -> None:
     before, _ = fleet_with_two_carriers(dashboard=None)
     link = await before.pool.link("a")
     scripted = before.dashboard.agents[0]

@@ -100,7 +100,7 @@ def test_a_call_that_arrives_after_all_slots_are_gone_waits_for_a_new_one() -> N
     assert slots.ended(C) == (B, [])
 
 
-def test_more_of_the_shortest_wait_in_ray_but_never_more_than_a_few_milliseconds_of_work() -> None:
+def test_short_calls_in_ray_are_limited_to_milliseconds_of_work() -> None:
     def early_after(took: float) -> int:
         slots = SlotAllocator()
         slots.hold(("holder", 0), CPU)
@@ -117,7 +117,7 @@ def test_more_of_the_shortest_wait_in_ray_but_never_more_than_a_few_milliseconds
     assert early_after(1.0) == 1
 
 
-def test_one_of_the_shortest_that_had_to_wait_for_a_processor_changes_nothing_and_a_second_one_does() -> None:
+def test_second_delayed_short_call_changes_the_limit() -> None:
     def early_after(*took: float) -> int:
         slots = SlotAllocator()
         slots.hold(("holder", 0), CPU)

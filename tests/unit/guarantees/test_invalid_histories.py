@@ -391,7 +391,7 @@ def test_a_silent_head_is_a_reason_only_while_it_is_silent() -> None:
     assert reasons().judge(waits_for_silent_head(events.HeadSilent("another", 16.0)).lines)
 
 
-def test_a_dispatch_in_flight_to_a_dead_cluster_may_begin_if_it_is_ended_at_once() -> None:
+def test_dispatch_in_flight_to_dead_cluster_may_begin_and_end() -> None:
     history = dispatch_in_flight_to_dead_cluster()
     history.add(AttemptEnded(history.at, "a", "t1", 1, "cancelled"))
     assert PROPERTIES["cancelled_work_does_not_go_on"]().judge(history.lines) == []

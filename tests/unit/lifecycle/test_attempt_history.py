@@ -59,7 +59,7 @@ def test_one_that_did_not_start_was_called_back() -> None:
     driver.fire("starts", after=61)
     driver.stopped("t")
     first = rows(driver)[0]
-    assert (first["ended_as"], first["code"]) == ("called back", "NOT_STARTED")
+    assert (first["ended_as"], first["code"]) == ("recalled", "NOT_STARTED")
 
 
 def test_a_cluster_that_is_lost_and_returns_ends_nothing() -> None:

@@ -9,7 +9,7 @@ from tests.unit.lifecycle.driver import ready, task
 from tests.unit.lifecycle.test_prefetch import knowing, work
 
 
-def test_a_cordon_is_set_and_lifted_without_touching_the_entry_or_what_is_known_of_the_cluster() -> None:
+def test_cordon_keeps_entry_and_snapshot() -> None:
     driver = ready(4, breaker_failures=1)
     driver.submit(task("t", lost_retries=0))
     driver.fail("t", "cluster")

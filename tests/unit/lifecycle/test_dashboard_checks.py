@@ -107,7 +107,7 @@ def test_a_snapshot_over_http_is_as_good_as_a_check() -> None:
     assert driver.state("j") is TaskState.DISPATCHING
 
 
-def test_a_job_that_is_refused_where_the_link_is_up_does_not_count_for_the_breaker() -> None:
+def test_refused_job_with_link_up_does_not_count_for_breaker() -> None:
     driver = ready(8, breaker_failures=1)
     driver.submit(job("j"))
     driver.submit(task("running"))

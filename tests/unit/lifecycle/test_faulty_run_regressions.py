@@ -133,7 +133,7 @@ def test_room_is_kept_for_a_wide_item_also_where_small_ones_use_up_a_rule(rule: 
     assert driver.state("wide") is TaskState.DISPATCHING
 
 
-def test_one_that_is_released_goes_before_its_like_and_may_use_room_that_is_kept_from_them() -> None:
+def test_released_item_may_use_reserved_capacity() -> None:
     """Its reason named what those wait for; it was not evaluated."""
     driver = ready(8, reserve_after_s=5)
     for number in range(4):
@@ -240,7 +240,7 @@ def test_a_shorter_expected_time_counts_as_a_change() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "held", "placed"])
-def test_one_that_is_short_may_use_kept_room_once_it_is_the_first_of_its_like(how: str) -> None:
+def test_short_item_at_head_may_use_reserved_capacity(how: str) -> None:
     """Who was first decides for all of them; when it left, nobody looked at the next one."""
     driver = ready(8, 2, reserve_after_s=5, prefetch_ms=0)
     for digest, took in (("slow", 100.0), ("slow", 100.0), ("quick", 1.0), ("quick", 1.0)):
@@ -269,7 +269,7 @@ def test_one_that_is_short_may_use_kept_room_once_it_is_the_first_of_its_like(ho
     assert second.cluster == "a"
 
 
-def test_once_a_wide_item_is_expected_to_start_sooner_only_those_go_before_it_who_are_over_by_then() -> None:
+def test_only_items_that_end_in_time_overtake_a_wide_item() -> None:
     """What was expected when a place was first kept for it held on, whatever was learnt: so long it was overtaken."""
     driver = ready(8, 2, reserve_after_s=5, prefetch_ms=0)
     for number in range(2):

@@ -433,7 +433,7 @@ def test_a_link_that_flaps_does_not_hide_work_that_is_lost(awaited: bool, lost: 
     assert driver.machine.record("new").code == "BREAKER_OPEN"
 
 
-def test_an_answer_ends_the_row_of_those_that_did_not_come_whatever_was_waited_for_since() -> None:
+def test_answer_resets_count_of_missing_answers() -> None:
     driver = ready(8, breaker_failures=3)
     for _ in range(3):
         driver.no_answer("a")
@@ -625,7 +625,7 @@ def test_a_refusal_with_its_own_advice_gets_no_second_one() -> None:
     assert done.next_step == "correct the path"
 
 
-def test_a_python_that_does_not_match_is_found_out_by_the_link_and_uses_no_budget() -> None:
+def test_python_mismatch_found_by_link_uses_no_retry() -> None:
     driver = Driver(cluster("a"), cluster("b"))
     record = driver.submit(task("t", lost_retries=0, preferred_cluster="a"))
     driver.snapshot("a", 4)

@@ -56,7 +56,7 @@ def test_what_has_not_begun_is_taken_back_and_goes_elsewhere() -> None:
     assert [one.task_id for one in driver.issued(RecallAttempt)] == ["gone", "made"]
     assert (gone.code, gone.sentence) == (
         "TAKEN_BACK",
-        "was taken back from a: its head (GCS) has not answered for 5 s",
+        "was recalled from a: its head (GCS) has not answered for 5 s",
     )
     driver.send(events.AttemptFinished("gone", 1, "cancelled", code="RECALLED"))
     driver.send(events.AttemptFinished("made", 1, "cancelled", code="RECALLED"))

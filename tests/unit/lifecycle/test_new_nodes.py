@@ -74,7 +74,7 @@ def test_an_item_larger_than_max_node_fails_at_once() -> None:
     driver.submit(task("t", cpus=16))
     end = driver.end("t")
     assert (end.state, end.error) == (TaskState.FAILED, "NoFeasibleClusterError")
-    assert "it asks for 16 CPU" in end.message
+    assert "it requests 16 CPU" in end.message
     assert driver.sent_to() == {}
 
 
@@ -179,7 +179,7 @@ def test_it_may_take_long_to_start_and_is_called_back_only_then() -> None:
     driver.accept("t")
     driver.fire("starts", after=NEW_NODE_GRACE_S)
     assert driver.issued(CancelAttempt) == [CancelAttempt("t", 1, "cloud", False)]
-    assert driver.machine.record("t").sentence == "cloud added no node for it within 600 s, and it was called back"
+    assert driver.machine.record("t").sentence == "cloud added no node for it within 600 s, and it was recalled"
     driver.stopped("t")
     assert [order.attempt for order in driver.issued(Dispatch)] == [2]  # it asks again
     assert held(driver) == {"t": [NEW_NODE]}
@@ -283,7 +283,7 @@ def test_the_row_of_one_that_was_booked_elsewhere_is_written_once() -> None:
     assert driver.issued(Remember) == []
 
 
-def test_one_for_a_node_that_is_there_is_late_before_one_that_waits_for_a_new_node() -> None:
+def test_item_on_existing_node_times_out_before_one_on_new_node() -> None:
     """There is one timer for both: it must ring for the earliest deadline, not for the first arrival."""
     driver = cloud(4, settings={"start_grace_s": 20})
     driver.submit(task("large", cpus=8))
@@ -295,7 +295,7 @@ def test_one_for_a_node_that_is_there_is_late_before_one_that_waits_for_a_new_no
     assert due == [driver.now - 1 + NEW_NODE_GRACE_S, driver.now + 20]
 
 
-def test_the_entrypoint_of_a_job_begins_where_there_is_room_and_only_the_rest_waits_for_a_node() -> None:
+def test_job_entrypoint_starts_while_the_rest_waits_for_a_node() -> None:
     driver = cloud(4)
     entrypoint = JobDescription("python x.py", entrypoint_resources={"CPU": 3.0})
     driver.submit(job("wide", cpus=10, job=entrypoint))
@@ -308,7 +308,7 @@ def test_the_entrypoint_of_a_job_begins_where_there_is_room_and_only_the_rest_wa
     assert ours(driver)["n2"] == 3.0
 
 
-def test_such_a_job_is_found_in_the_queue_when_what_is_there_and_a_new_node_suffice_together() -> None:
+def test_wide_job_is_found_when_free_and_new_nodes_suffice() -> None:
     driver = cloud(4)
     driver.submit(task("busy", cpus=4))
     driver.submit(task("on its way", cpus=6))

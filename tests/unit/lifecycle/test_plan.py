@@ -22,7 +22,7 @@ def test_of_an_owner_whose_queue_is_paused() -> None:
     assert (plan.cluster, plan.code) == (None, "OWNER_PAUSED")
     assert decision_text(plan).splitlines()[:2] == [
         "OWNER_PAUSED: the queue of ann is paused: until Monday",
-        "It can go on when an operator resumes the owner's queue.",
+        "It can continue when an operator resumes the owner's queue.",
     ]
     assert [line.verdict for line in decision_rows(plan)] == ["fits"]
     assert driver.machine.plan(task("t", owner="bob"), driver.now).cluster == "a"
@@ -93,7 +93,7 @@ def test_a_permanent_reason_is_reported_before_a_temporary_one() -> None:
     plan = driver.machine.plan(task("t", cpus=9), driver.now + 60)
     assert [one.code for one in plan.candidates[0].rejections] == ["STALE_SNAPSHOT", "TOO_BIG", "NO_CAPACITY"]
     assert plan.code == "TOO_BIG"
-    assert plan.sentence.startswith("a: it asks for 9 CPU")
+    assert plan.sentence.startswith("a: it requests 9 CPU")
 
 
 def test_room_that_is_kept_for_another_is_for_the_more_urgent_ones() -> None:

@@ -80,7 +80,7 @@ def test_a_prefetched_task_holds_no_capacity_and_has_a_reason() -> None:
     record = driver.submit(work("t1"))
     assert record.state is TaskState.DISPATCHING
     assert record.code == "SENT_AHEAD"
-    assert "sent ahead" in record.sentence
+    assert "prefetched" in record.sentence
     ledger = driver.machine.registry.state("a").ledger
     assert "t0" in ledger.reservations
     assert "t1" not in ledger.reservations
@@ -446,4 +446,4 @@ def test_why_one_was_taken_back_is_in_its_history() -> None:
     assert taken_back(driver) == ["waits"]
     last = driver.machine.record("waits").history[-1]
     assert (last.code, last.state) == ("TAKEN_BACK", TaskState.DISPATCHING)
-    assert "was taken back from a" in last.sentence
+    assert "was recalled from a" in last.sentence

@@ -224,7 +224,7 @@ def test_one_that_was_held_and_released_counts_once_in_the_queue() -> None:
     assert (place.position, [one for one, _ in place.ahead]) == (3, ["t0", "t1"])
 
 
-def test_nothing_is_sent_ahead_while_a_more_urgent_one_waits_for_room_that_is_spread_out() -> None:
+def test_no_prefetch_while_an_urgent_item_waits_for_spread_capacity() -> None:
     driver = Driver(cluster("a"))
     driver.link_up("a", {"CPU": 2}, {"CPU": 2, "GPU": 1})
     for number in range(2):

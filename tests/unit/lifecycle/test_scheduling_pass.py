@@ -131,7 +131,7 @@ def test_a_job_whose_entrypoint_fits_no_node_is_refused_at_once() -> None:
     driver.submit(with_entrypoint("j", 0, 64))
     end = driver.end("j")
     assert end.error == "NoFeasibleClusterError"
-    assert "its entrypoint asks for 64 CPU" in end.message
+    assert "its entrypoint requests 64 CPU" in end.message
     assert driver.sent_to() == {}
 
 

@@ -40,7 +40,7 @@ def four_on_two() -> tuple[Driver, list[str]]:
     return driver, there
 
 
-def test_a_task_that_waits_for_an_agent_is_taken_to_a_slot_that_is_freed() -> None:
+def test_task_waiting_for_agent_moves_to_freed_slot() -> None:
     driver, running = four_on_two()
     waiting = [name for name in ("t0", "t1", "t2", "t3") if name not in running]
     assert recalled(driver) == []

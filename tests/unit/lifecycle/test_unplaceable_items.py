@@ -12,9 +12,9 @@ def test_what_no_node_can_ever_meet_fails_with_the_table() -> None:
     driver.submit(task("t", cpus=16))
     end = driver.end("t")
     assert (end.state, end.error) == (TaskState.FAILED, "NoFeasibleClusterError")
-    assert "a: it asks for 16 CPU, more than one node can ever have (the most on any node: 4 CPU)" in end.message
-    assert "b: it asks for 16 CPU" in end.message
-    assert "ask for less" in end.next_step
+    assert "a: it requests 16 CPU, more than one node can ever have (the most on any node: 4 CPU)" in end.message
+    assert "b: it requests 16 CPU" in end.message
+    assert "request less" in end.next_step
     decision = driver.machine.record("t").decision
     assert decision is not None
     assert {row.cluster for row in decision.candidates} == {"a", "b"}

@@ -169,7 +169,7 @@ def test_the_entrypoint_of_a_job_must_fit_one_node() -> None:
     too_big, later = verdicts(with_entrypoint(0, CPU=9), cluster)
     assert (too_big.code, too_big.permanent) == ("TOO_BIG", NEVER)
     assert too_big.sentence == (
-        "its entrypoint asks for 9 CPU, more than one node can ever have (the most on any node: 8 CPU)"
+        "its entrypoint requests 9 CPU, more than one node can ever have (the most on any node: 8 CPU)"
     )
     assert later.sentence == "9 CPU, which its entrypoint needs, is not free on any one node (free in all: 12 CPU)"
     assert ("TOO_BIG", NEVER) in codes(with_entrypoint(4, GPU=1), cluster)
@@ -184,7 +184,7 @@ def test_an_entrypoint_that_fits_later_waits() -> None:
     assert later.sentence == "6 CPU is not free on its nodes together (free in all: 5 CPU)"
 
 
-def test_the_entrypoint_of_a_job_on_an_autoscaling_cluster_fits_a_node_that_is_there_or_may_be() -> None:
+def test_job_entrypoint_fits_an_existing_or_future_node() -> None:
     cluster = view(autoscaling=True, max_node={"CPU": 4.0})  # and one of 8 is there
     assert codes(with_entrypoint(100, CPU=4), cluster) == [("NO_CAPACITY", LATER)]
     assert codes(with_entrypoint(100, CPU=8), cluster) == [("NO_CAPACITY", LATER)]

@@ -204,7 +204,7 @@ def test_a_decision_compares_to_the_other_clusters() -> None:
     )
     small = view("small", node({"CPU": 0.5}), cordoned=True)
     assert output(view("a"), small) == (
-        "the only one that fits (small: it asks for 1 CPU, more than one node can ever have "
+        "the only one that fits (small: it requests 1 CPU, more than one node can ever have "
         "(the most on any node: 0.5 CPU))"
     )
 
@@ -221,7 +221,7 @@ def test_other_clusters_are_compared_only_on_request() -> None:
     assert placed.in_full().sentence == f"{placed.sentence}; chosen among 2 clusters that fit"
     waits = engine().schedule(task("t", cpus=9), fleet, 0.0)
     assert waits.in_full() is waits
-    ahead = replace(waits, cluster="a", code="SENT_AHEAD", sentence="a: it is short, and sent ahead")
+    ahead = replace(waits, cluster="a", code="SENT_AHEAD", sentence="a: prefetched: a short task")
     assert ahead.in_full() is ahead, "it is not the only one with room: it has none"
 
 

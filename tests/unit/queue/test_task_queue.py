@@ -23,7 +23,7 @@ from tests.unit.lifecycle.driver import job, task
 HOUR = 3600.0
 
 
-def anything(bay: EligibilityClass) -> None:
+def anything(eligibility: EligibilityClass) -> None:
     """Look at all of them."""
 
 
@@ -55,8 +55,8 @@ def drain(queue: TaskQueue) -> list[str]:
 def room(**amounts: float) -> Any:
     """One place where this much is free."""
 
-    def rooms(bay: EligibilityClass) -> list[Need]:
-        return [amounts_of(amounts, bay.names)]
+    def rooms(eligibility: EligibilityClass) -> list[Need]:
+        return [amounts_of(amounts, eligibility.names)]
 
     return rooms
 
@@ -118,7 +118,7 @@ def test_the_first_that_what_is_free_suffices_for() -> None:
     assert head(queue, room(CPU=4.0, GPU=1.0)) == "gpu"
     assert head(queue, room(CPU=8.0)) == "wide"
     assert head(queue, room(memory=8.0)) is None
-    assert head(queue, lambda bay: []) is None
+    assert head(queue, lambda eligibility: []) is None
 
 
 def test_only_what_is_above_a_priority() -> None:
@@ -256,8 +256,8 @@ def test_lanes_and_depths() -> None:
 
 def test_an_item_for_one_cluster_is_considered_for_that_one_only() -> None:
     queue = fill(task("w", preferred_cluster="mac", fallback="wait"), task("p", preferred_cluster="mac"))
-    assert head(queue, lambda bay: [(9.0,)] if bay.demands.only in (None, "linux") else []) == "p"
-    assert head(queue, lambda bay: [(9.0,)] if bay.demands.only in (None, "mac") else []) == "w"
+    assert head(queue, lambda eligibility: [(9.0,)] if eligibility.demands.only in (None, "linux") else []) == "p"
+    assert head(queue, lambda eligibility: [(9.0,)] if eligibility.demands.only in (None, "mac") else []) == "w"
 
 
 def test_membership_and_removal() -> None:
@@ -405,9 +405,9 @@ def test_nothing_of_what_has_left_stays() -> None:
 
 def test_of_two_in_one_bay_the_second_keeps_it() -> None:
     queue = fill(task("a", 1), task("b", 2))
-    (bay,) = queue._eligibility_counts
+    (eligibility,) = queue._eligibility_counts
     queue.remove("a")
-    assert dict(queue._eligibility_counts) == {bay: 1}
+    assert dict(queue._eligibility_counts) == {eligibility: 1}
 
 
 def test_an_owner_without_waiting_items_is_skipped_when_its_limit_is_lifted() -> None:
@@ -421,7 +421,7 @@ def test_an_owner_without_waiting_items_is_skipped_when_its_limit_is_lifted() ->
     assert queue.unblocked_owners == {"ann"}
 
 
-def test_of_owners_whose_turn_it_is_equally_the_first_come_is_first_and_no_later_one_is_asked(
+def test_first_of_equal_owners_is_served_without_asking_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = fair()

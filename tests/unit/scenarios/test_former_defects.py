@@ -100,7 +100,7 @@ def test_a_16_cpu_task_fails_at_once_where_there_are_8_cpu_nodes_only() -> None:
     driver.submit(task("wide", 16))
     end = driver.end("wide")
     assert (end.state, end.error) == (TaskState.FAILED, "NoFeasibleClusterError")
-    assert "herd: it asks for 16 CPU, more than one node can ever have (the most on any node: 8 CPU)" in end.message
+    assert "herd: it requests 16 CPU, more than one node can ever have (the most on any node: 8 CPU)" in end.message
 
 
 def test_the_third_job_starts_when_the_second_ends() -> None:

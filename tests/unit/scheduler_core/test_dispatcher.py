@@ -376,7 +376,7 @@ async def test_one_that_may_have_been_sent_before_is_asked_for_and_not_refused(b
     assert [event.task_id for event in bench.posted if isinstance(event, events.DispatchRefused)] == ["t2"]
 
 
-async def test_on_a_cluster_whose_agent_is_left_alone_it_is_refused_when_the_lease_is_over(bench: Bench) -> None:
+async def test_attempt_of_abandoned_agent_is_refused_after_lease(bench: Bench) -> None:
     bench.links.problem = KeyError("gone")
     bench.links.open.set()
     bench.link_runner.abandoned_clusters = {"gone"}

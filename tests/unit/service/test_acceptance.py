@@ -65,7 +65,7 @@ def submit_when_full(service: HttpService, disk: WatchedDisk, *, job: bool = Tru
                 thread.join()
 
 
-def test_what_could_not_be_written_in_time_is_reported_as_maybe_accepted_and_it_may_run(
+def test_late_write_is_reported_as_possibly_accepted(
     service: HttpService, disk: WatchedDisk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(service_runtime, "_DURABILITY_CHECK_S", 0.05)
@@ -84,7 +84,7 @@ def test_what_could_not_be_written_in_time_is_reported_as_maybe_accepted_and_it_
     until(lambda: [order.task_id for order in service.plane.placed] == ["ghost"], 60)
 
 
-def test_the_end_of_a_program_reports_what_may_have_been_accepted_and_the_answer_of_the_service(
+def test_program_end_reports_possibly_accepted_items(
     service: HttpService, disk: WatchedDisk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(service_runtime, "_DURABILITY_CHECK_S", 0.05)

@@ -85,9 +85,7 @@ def test_all_events_of_an_item_are_published_in_order_and_without_gaps(service: 
     listening(service, 0)
 
 
-def test_the_id_of_an_event_is_its_number_and_who_comes_back_with_it_misses_nothing(
-    service: HttpService, read: Read
-) -> None:
+def test_event_reader_resumes_after_its_last_id(service: HttpService, read: Read) -> None:
     service.submit("t1")
     finish(service, "t1")
     everything = read("/api/v1/events?since=0").until(state="SUCCEEDED")

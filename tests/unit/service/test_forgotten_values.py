@@ -36,7 +36,7 @@ def over(plane: ServicePlane, task_id: str, value: object) -> None:
     plane.finish(running(plane.taken(a_task(task_id))), pickling.dumps(value))
 
 
-def test_a_value_that_is_not_kept_any_more_is_lost_and_its_history_is_not(plane: ServicePlane) -> None:
+def test_deleted_value_is_lost_but_history_stays(plane: ServicePlane) -> None:
     over(plane, "t", "value")
     forget_values(plane)
     found = plane.find_item("t")

@@ -42,9 +42,7 @@ def test_a_plain_interrupt_leaves_what_was_accepted_alone(
     assert service.plane.cancelled == []
 
 
-def test_where_the_program_asked_for_it_its_own_work_is_stopped_and_not_what_it_was_joined_to(
-    service: HttpService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_cancels_own_items_not_joined_ones(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = UnifiedScheduler(address=service.address), UnifiedScheduler(address=service.address)
     shared = begun(first, idempotency_key="shared")
     assert begun(second, idempotency_key="shared") == shared

@@ -181,7 +181,7 @@ def test_the_same_from_a_program(service: HttpService) -> None:
 
 def test_a_program_that_runs_hears_of_a_higher_ceiling(service: HttpService) -> None:
     with UnifiedScheduler(address=service.address, token=service.token) as scheduler:
-        with pytest.raises(ConfigurationError, match="priority is 6, and ann may ask for 5 at the most"):
+        with pytest.raises(ConfigurationError, match="priority is 6, and ann may request 5 at most"):
             scheduler.submit_task_async(print, owner="ann", priority=6)
         put(service, max_priority=6)
         handle = scheduler.submit_task_async(print, owner="ann", priority=6)

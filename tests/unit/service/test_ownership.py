@@ -299,12 +299,12 @@ def test_max_priority_holds_in_a_program_too() -> None:
     config = FleetConfig(settings=Settings.model_validate(CEILING), clusters=(mac,))
     with (
         UnifiedScheduler(config) as scheduler,
-        pytest.raises(ConfigurationError, match="priority is 11, and alice may ask for 10"),
+        pytest.raises(ConfigurationError, match="priority is 11, and alice may request 10"),
     ):
         scheduler.submit_task_async(print, owner="alice", priority=11)
     with (
         UnifiedScheduler(config) as scheduler,
-        pytest.raises(ConfigurationError, match="priority is 11, and alice may ask for 10"),
+        pytest.raises(ConfigurationError, match="priority is 11, and alice may request 10"),
     ):
         scheduler.plan(owner="alice", priority=11)
 

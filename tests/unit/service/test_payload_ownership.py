@@ -106,7 +106,7 @@ def test_each_user_who_put_it_may_name_it(service: Two, data: bytes) -> None:
     assert service.plane.store.blob(digest) == data
 
 
-def test_what_came_with_an_item_of_ones_own_may_be_named_again_also_after_a_restart(service: Two) -> None:
+def test_own_payload_may_be_referenced_after_restart(service: Two) -> None:
     assert service.send(service.alice, a_task("first", 0), b"f", b"a")[0] == 200
     assert service.send(service.alice, a_task("second", 0))[0] == 200
     assert service.send(service.bob, a_task("third", 0))[1]["missing"] == [F, A]

@@ -113,7 +113,7 @@ def test_a_plan_needs_no_id(service: HttpService) -> None:
 def test_nothing_is_done_to_what_is_over(service: HttpService, verb: str) -> None:
     output = {"priority": 5} if verb == "priority" else {}
     answer = refused(service, "POST", f"/api/v1/items/over/{verb}", output, status=409)
-    assert answer["message"] == "over is over: SUCCEEDED."
+    assert answer["message"] == "over has ended: SUCCEEDED."
 
 
 def test_the_end_of_a_finished_item_is_reported(service: HttpService) -> None:

@@ -131,7 +131,7 @@ def test_what_did_not_arrive_is_sent_again_in_its_order(
     assert requests.posts()[-1][0]["first"] is False
 
 
-def test_the_mailbox_of_a_call_is_the_one_that_was_there_when_it_was_sent(
+def test_call_keeps_mailbox_of_its_submission(
     service: ActorService, scheduler: UnifiedScheduler, actor: ActorHandle, requests: RequestFaults
 ) -> None:
     """The service was started again while it was not known whether a call arrived: it must not run it anew."""
@@ -257,7 +257,7 @@ def test_an_argument_whose_value_was_lost_ends_that_call_only(
     second, third = actor.add.remote(first), actor.add.remote(3)
     service.sent(1)
     service.answer(first.id, "x" * (2 * wire.INLINE_BYTES))
-    with pytest.raises(SchedulerError, match="was forgotten"):
+    with pytest.raises(SchedulerError, match="was deleted"):
         second.result(60)
     assert service.sent(2)[1].task_id == third.id
 

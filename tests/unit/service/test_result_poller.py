@@ -112,7 +112,7 @@ async def test_closing_leaves_no_question_behind(client: Client) -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_all_that_is_waited_for_is_named_again_to_one_that_does_not_know_us(client: Client) -> None:
+async def test_poller_names_all_items_again_to_a_new_mailbox(client: Client) -> None:
     client.inbound.begin()
     assert (await client.until_asked(1))["add"] == []
     client.service.answers.append({"mailbox": "another"})

@@ -114,7 +114,7 @@ def test_what_goes_on_is_not_repeated_and_what_succeeded_only_anyway(service: Ht
     service.submit("t")
     running(service.item("t"))
     status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
-    assert (status, "is not over" in answer["message"]) == (409, True)
+    assert (status, "has not ended" in answer["message"]) == (409, True)
     service.plane.finish(service.item("t"), b"pickled")
     status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
     assert (status, "anyway" in answer["next_step"]) == (409, True)
@@ -145,7 +145,7 @@ def test_what_was_forgotten_is_refused_with_a_sentence(service: HttpService) -> 
         store.delete_unused_blobs()
     status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
     assert (status, answer["code"]) == (409, "RESULT_LOST")
-    assert "forgotten" in answer["message"]
+    assert "deleted" in answer["message"]
     assert service.ask("POST", "/api/v1/items/nobody/retry", {})[0] == 404
 
 

@@ -130,7 +130,7 @@ def test_two_of_one_id_in_one_batch_are_one_item(plane: ServicePlane) -> None:
     assert first is again
 
 
-def test_the_same_key_is_the_same_item_also_when_it_is_over_and_after_a_restart(plane: ServicePlane) -> None:
+def test_idempotency_key_survives_end_and_restart(plane: ServicePlane) -> None:
     first = plane.taken(a_task("t1", owner="ann", name="n", idempotency_key="k"))
     assert plane.taken(a_task("t2", owner="ann", name="n", idempotency_key="k")) is first
     assert plane.taken(a_task("t3", owner="bob", name="n", idempotency_key="k")).id == "t3"

@@ -94,7 +94,7 @@ def test_up_and_down_and_up_again(folder: Folder) -> None:
     down = folder.rmcs("down")
     assert down.wait(60) == 0
     assert process.wait(60) == 0
-    assert "rmcs: stopped; 0 items not over" in folder.output(process)
+    assert "rmcs: stopped; 0 items unfinished" in folder.output(process)
     assert holder(folder.state) is None
     with urlopen(f"{folder.up()[1]}/healthz", timeout=10) as response:
         assert response.status == 200
@@ -180,7 +180,7 @@ def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
         assert response.status == 200
     first = folder.rmcs("down", "--drain", "600")
     log = folder.log_of(0)
-    until(lambda: "draining: 1 items are not over; at most 600 s" in log.read_text(), 30)
+    until(lambda: "draining: 1 items are unfinished; at most 600 s" in log.read_text(), 30)
     first.send_signal(signal.SIGINT)
     assert first.wait(60) == 130
     assert "continues to drain, and then stops, within 600 s; see `rmcs status`" in folder.output(first)
@@ -193,7 +193,7 @@ def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
     output = folder.output(second)
     assert "the service is draining already; the second request stops it at once" in output
     assert "waits up to" not in output
-    assert "rmcs: stopped; 1 item not over, which the next start continues" in folder.output(process)
+    assert "rmcs: stopped; 1 item unfinished, which the next start continues" in folder.output(process)
 
 
 def test_a_cluster_that_was_moved_with_a_job_that_is_not_over(folder: Folder) -> None:
@@ -205,7 +205,8 @@ def test_a_cluster_that_was_moved_with_a_job_that_is_not_over(folder: Folder) ->
     output = folder.output(refused)
     assert refused.returncode == 2
     assert (
-        "was http://127.0.0.1:9 when the service ran last, and is http://127.0.0.1:10 now, but j1 is not over" in output
+        "was http://127.0.0.1:9 when the service ran last, and is http://127.0.0.1:10 now, but j1 has not ended"
+        in output
     )
     assert "Traceback" not in output
     process, _ = folder.up("--moved", "mac")
@@ -238,7 +239,7 @@ def test_a_second_request_counts_once_the_drain_is_announced(folder: Folder) -> 
         assert response.status == 200
     folder.rmcs("down", "--drain", "600")
     assert process.wait(60) == 0
-    assert "rmcs: stopped; 1 item not over, which the next start continues" in folder.output(process)
+    assert "rmcs: stopped; 1 item unfinished, which the next start continues" in folder.output(process)
 
 
 def test_a_stop_request_is_for_one_process_only(tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ def test_down_reports_for_how_long_running_work_goes_on(folder: Folder) -> None:
         assert response.status == 200
     assert (folder.rmcs("down", "--away", "600").wait(60), process.wait(60)) == (0, 0)
     output = folder.output(process)
-    assert "1 item not over, which the next start continues" in output
+    assert "1 item unfinished, which the next start continues" in output
     assert "no cluster could extend its lease" in output, "there is no agent anywhere"
     for option, number in (("--away", "nan"), ("--away", "inf"), ("--drain", "inf")):
         wrong = folder.rmcs("down", option, number)

@@ -49,7 +49,7 @@ def test_who_waits_for_an_actor_during_a_drain_can_read_why(
     assert "not accepted" not in capsys.readouterr().err
 
 
-def test_the_end_of_a_program_says_that_it_waits_for_a_service_that_is_away(
+def test_program_end_reports_wait_for_absent_service(
     service: ActorService,
     scheduler: UnifiedScheduler,
     actor: ActorHandle,

@@ -47,7 +47,7 @@ def test_the_table_names_every_figure() -> None:
     assert table["use of a"] == ["100% CPU; 2 items"]
     assert table["  owner bob"] == ["2.5 s / 0 s / 5 s / 5 s"]
     assert "  priority 0" not in table  # all of them have it
-    assert table["sent ahead / recalled"] == ["0 / 0"]
+    assert table["prefetched / recalled"] == ["0 / 0"]
 
 
 def test_fleets_of_different_clusters_side_by_side() -> None:

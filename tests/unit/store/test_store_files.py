@@ -145,7 +145,7 @@ def test_a_store_of_the_first_format_has_its_steps_then_its_decisions_in_one_cou
     store.close()
 
 
-def test_payloads_of_before_anybody_was_asked_who_put_them_are_those_of_whose_items_have_them(folder: Path) -> None:
+def test_payload_without_owner_belongs_to_owners_of_its_items(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database_module, "migrations", lambda: migrations()[:4])
         folder.mkdir()

@@ -1,4 +1,5 @@
-"""Prepares the arguments of a task, an actor or a method call: pickles them, with placeholders instead of handles."""
+"""Prepares the arguments of a task, an actor or a method call: pickles them, with placeholders instead of handles, and
+finds the modules and values that they need."""
 
 from __future__ import annotations
 
@@ -115,7 +116,7 @@ def pickled(value: object, what: str) -> tuple[bytes, set[str], tuple[Any, ...]]
     return data, modules, tuple(handles)
 
 
-def one_of_each(actors: Sequence[Any]) -> tuple[Any, ...]:
+def unique_actors(actors: Sequence[Any]) -> tuple[Any, ...]:
     """Remove further handles of the same actor."""
     return tuple({actor._item.id: actor for actor in actors}.values()) if len(actors) > 1 else tuple(actors)
 

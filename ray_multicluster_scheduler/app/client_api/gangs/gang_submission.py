@@ -11,11 +11,11 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_options import witho
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape, is_asynchronous, methods_of
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
     check_arguments,
-    one_of_each,
     pickled,
     prepare_arguments,
     runtime_env_for,
     source_names,
+    unique_actors,
 )
 from ray_multicluster_scheduler.app.client_api.gangs.member import GangMember, as_member
 from ray_multicluster_scheduler.app.client_api.options import common_fields, fields_from, joins_equal_item, start_time
@@ -206,7 +206,7 @@ def _together(all_arguments: Sequence[Arguments]) -> Arguments:
         b"",
         frozenset(module for one in all_arguments for module in one.modules),
         tuple(source for one in all_arguments for source in one.sources),
-        one_of_each([actor for one in all_arguments for actor in one.actors]),
+        unique_actors([actor for one in all_arguments for actor in one.actors]),
     )
 
 

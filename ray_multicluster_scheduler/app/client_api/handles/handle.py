@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 class Handle(WaitableHandle):
     """An item in progress or ended. Thread-safe; awaitable.
 
-    As an argument of a task, an actor or a method it stands for its value, for which that one waits. Inside an argument
-    (a list, an object) or a function it arrives as a handle; that one waits for the value, too. It belongs to the
-    control plane that took the item, and after its shutdown reports the last known state. The item continues when all
-    its handles are dropped. A copy of a handle is the handle itself.
+    As an argument it is replaced by its value; the receiving task starts when the value exists. Inside an argument (a
+    list, an object) or a function it arrives as a handle; that task, too, starts when the value exists. It belongs to
+    the control plane that accepted the item, and after its shutdown reports the last known state. The item continues
+    when all its handles are dropped. A copy of a handle is the handle itself.
     """
 
     __slots__ = ("__weakref__", "_item", "_runtime")

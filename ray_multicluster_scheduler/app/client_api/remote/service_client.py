@@ -205,7 +205,7 @@ class ServiceClient:
 
     def _shut_down(self) -> ServiceUnavailableError:
         return ServiceUnavailableError(
-            "This scheduler was shut down while the service was asked.", next_step="make a new one"
+            "The scheduler was shut down during a request to the service.", next_step="make a new one"
         )
 
     def _problem(self, status: int, answer: bytes) -> SchedulerError:

@@ -169,7 +169,7 @@ def is_still_valid(request: HTTPConnection) -> bool:
 
 def no_longer_valid() -> NotLetInError:
     return NotLetInError(
-        "The token was revoked, or has expired, or the session is over.", next_step="use another one, or log in again"
+        "The token was revoked, or has expired, or the session has ended.", next_step="use another one, or log in again"
     )
 
 

@@ -190,7 +190,7 @@ class MailboxRegistry:
                 problems[item_id] = wire.problem_to_wire(error)
                 continue
             if item is None:
-                problems[item_id] = {"error": "UnknownItemError", "message": f"{item_id} was forgotten long ago."}
+                problems[item_id] = {"error": "UnknownItemError", "message": f"{item_id} was deleted long ago."}
             else:
                 box.watch(item)
         box.active_polls += 1

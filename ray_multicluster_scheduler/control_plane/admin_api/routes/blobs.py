@@ -97,5 +97,5 @@ def _missing_payload(digest: str) -> UnknownItemError:
 
 def result_lost(item_id: str) -> ResultLostError:
     return ResultLostError(
-        f"The value of {item_id} was forgotten.", task_id=item_id, next_step="fetch values sooner, or keep them longer"
+        f"The value of {item_id} was deleted.", task_id=item_id, next_step="fetch values sooner, or keep them longer"
     )

@@ -1,4 +1,4 @@
-"""Routes that change an accepted item: cancel, hold, release, priority, retry and forget."""
+"""Routes that change an accepted item: cancel, hold, release, priority, retry and delete."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ async def steerable_item(request: Request, item_id: str) -> Item | None:
 
 
 async def _unfinished_item(request: Request, item_id: str) -> Item:
-    """An unfinished item. Raises SchedulerError if it is over, and as :func:`steerable_item` does."""
+    """An unfinished item. Raises SchedulerError if it has ended, and as :func:`steerable_item` does."""
     item = await steerable_item(request, item_id)
     if item is None or item.done():
         state = EXPIRED if item is None else str(item.state)
         anyway = " --anyway" if state == TaskState.SUCCEEDED else ""  # else it is refused
         raise SchedulerError(
-            f"{item_id} is over: {state}.",
+            f"{item_id} has ended: {state}.",
             task_id=item_id,
             next_step=f"`rmcs task retry {item_id}{anyway}` (POST /api/v1/items/{{id}}/retry), if it is to run again",
         )
@@ -181,7 +181,7 @@ async def _repeated(
         answer = ownership.own_answer(caller, answer)
     if isinstance(answer, MissingBlobs):
         raise ResultLostError(
-            f"{item_id} cannot be retried: its code or its arguments were forgotten.",
+            f"{item_id} cannot be retried: its code or its arguments were deleted.",
             task_id=item_id,
             next_step="submit it again from the program that made it, or keep payloads longer (keep_payloads_s)",
         )
@@ -207,11 +207,11 @@ async def _over(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription,
     stored = None if item is None else await asyncio.to_thread(runtime.store.item, item_id)
     if item is None or stored is None:
         raise ResultLostError(
-            f"{item_id} ended long ago and was forgotten.", task_id=item_id, next_step="submit it again"
+            f"{item_id} ended long ago and was deleted.", task_id=item_id, next_step="submit it again"
         )
     if item.outcome is None:
         raise SchedulerError(
-            f"{item_id} is not over: {item.state}.", task_id=item_id, next_step="wait for its end, or cancel it first"
+            f"{item_id} has not ended: {item.state}.", task_id=item_id, next_step="wait for its end, or cancel it first"
         )
     task, objects = decode_task(stored, runtime.store.cipher)
     if task.actor is not None and task.actor.adopt:
@@ -232,7 +232,7 @@ def _again(task: TaskDescription, item_id: str, key: str | None) -> TaskDescript
 
 @router.delete("/items/{item_id}", **described(Rule.STEER, docs.Forgotten))
 async def forget(request: Request, item_id: str) -> Response:
-    """Delete the history, output and values of an item that is over. Its id then answers EXPIRED, and stays in use.
+    """Delete the history, output and values of an ended item. Its id then answers EXPIRED, and stays in use.
     What Ray keeps of a job is not deleted."""
     runtime = runtime_of(request)
     await ownership.check_steered_by(caller_of(request), runtime, item_id)
@@ -242,7 +242,7 @@ async def forget(request: Request, item_id: str) -> Response:
         if not item.done():
             raise _not_now(item_id, f"it is {item.state}", "cancel it first")
         if item_id in needed:
-            raise _not_now(item_id, "unfinished items need its value", "repeat it when they are over")
+            raise _not_now(item_id, "unfinished items need its value", "repeat it when they have ended")
         if not await asyncio.to_thread(runtime.store.forget, item_id, needed):
             raise _not_now(item_id, "an attempt of it is still being cleaned up", "repeat it in a moment")
         runtime.forget_ended(item_id)
@@ -251,4 +251,4 @@ async def forget(request: Request, item_id: str) -> Response:
 
 
 def _not_now(item_id: str, why: str, next_step: str) -> SchedulerError:
-    return SchedulerError(f"{item_id} cannot be forgotten now: {why}.", task_id=item_id, next_step=next_step)
+    return SchedulerError(f"{item_id} cannot be deleted now: {why}.", task_id=item_id, next_step=next_step)

@@ -199,7 +199,7 @@ def submission_from(entry: object, user: str) -> SubmitRequest:
 
 @router.get("/items/{item_id}", tags=["items"], **described(Rule.SEE, docs.Status))
 async def get(request: Request, item_id: str) -> dict[str, Any]:
-    """The state of an item, with its outcome if it is over."""
+    """The state of an item, with its outcome if it has ended."""
     item = await runtime_of(request).find_item(item_id)
     if item is None:
         return {"id": item_id, "state": "EXPIRED"}
@@ -342,7 +342,7 @@ async def result(request: Request, item_id: str) -> Response:
     if item is None:
         raise result_lost(item_id)
     if item.outcome is None:
-        raise SchedulerError(f"{item_id} is not over: {item.state}.", task_id=item_id, next_step="wait for its end")
+        raise SchedulerError(f"{item_id} has not ended: {item.state}.", task_id=item_id, next_step="wait for its end")
     stored = item.outcome.result
     if stored is not None and stored.kept is not None:
         return payload_response(await runtime_of(request).kept_values.fetch(item.outcome))
@@ -357,8 +357,8 @@ async def result(request: Request, item_id: str) -> Response:
 async def logs(
     request: Request, item_id: str, attempt: int | None = None, stream: str | None = None, follow: bool = False
 ) -> Response:
-    """The output of an attempt, by default of the newest. ``follow`` streams it until the item is over; with
-    ``attempt`` until that attempt is over, so that a client that was disconnected can resume."""
+    """The output of an attempt, by default of the newest. ``follow`` streams it until the item has ended; with
+    ``attempt`` until that attempt has ended, so that a client that was disconnected can resume."""
     runtime = runtime_of(request)
     item = await runtime.find_item(item_id)
     if item is None:

@@ -61,7 +61,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "refresh": ("Check the clusters first.", False),
     "attempt": ("The number of the attempt; by default the newest.", 1),
     "stream": ("Only stdout, or only stderr.", "stdout"),
-    "follow": ("Stream new output until the item is over; with `attempt` until that attempt is over.", False),
+    "follow": ("Stream new output until the item has ended; with `attempt` until that attempt has ended.", False),
     "dry_run": ("Return a preview, without changes.", False),
     "token_id": ("The id of a token, which is not secret.", "k3v9x2ab"),
     "force": ("Revoke even the last token of an admin.", False),

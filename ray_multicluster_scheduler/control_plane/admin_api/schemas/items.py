@@ -102,7 +102,7 @@ class Status(ApiModel):
     at: float = optional("The time of that step, in seconds since 1970.", 1794700800.0)
     code: str = optional("The reason of its state, as a code.", "STARTED")
     sentence: str = optional("The reason as a sentence.", "runs on mac")
-    outcome: dict[str, Any] = optional("The outcome, if it is over.")
+    outcome: dict[str, Any] = optional("The outcome, if it has ended.")
     actor: dict[str, Any] = optional()
     repeats: str = optional("The item that it retries.")
     repeated_by: list[str] = optional("Its newest retries, oldest first.")
@@ -183,7 +183,7 @@ class Cancel(Reason):
 class Cancelled(ApiModel):
     id: str = required()
     state: str = required(example="CANCELLED")
-    changed: bool = required("false: it was over already.")
+    changed: bool = required("false: it had already ended.")
 
 
 class Changed(ApiModel):

@@ -35,14 +35,14 @@ def check_moved(store: Store, clusters: Iterable[ClusterConfig], moved: Collecti
             continue
         jobs = [item.new.id for item in store.items(ItemQuery(tuple(LIVE), "job", cluster=one.name, limit=1000)).items]
         if jobs:
-            are, them, they = ("is", "it", "it") if len(jobs) == 1 else ("are", "them", "they")
+            have, them, they = ("has", "it", "it") if len(jobs) == 1 else ("have", "them", "they")
             raise ConfigurationError(
                 f"The dashboard of cluster {one.name!r} was {before or 'not configured'} when the service ran last, "
-                f"and is {one.dashboard or 'not configured'} now, but {shorten(jobs)} {are} not over there. Another "
+                f"and is {one.dashboard or 'not configured'} now, but {shorten(jobs)} {have} not ended there. Another "
                 f"cluster would not know {them}, and {they} might run twice.",
                 cluster=one.name,
-                next_step=f"put the old address back until {they} {are} over; or, if it is the same cluster at another "
-                f"address, or no job runs at the old one any more, `rmcs up --moved {one.name}`",
+                next_step=f"put the old address back until {they} {have} ended; or, if it is the same cluster at "
+                f"another address, or no job runs at the old one any more, `rmcs up --moved {one.name}`",
             )
 
 

@@ -330,7 +330,7 @@ class ServiceRuntime(Runtime):
             return await asyncio.to_thread(self.history.item, stored)
         if self.store.expired(by_key):
             raise TaskSubmissionError(
-                f"{task.kind} {by_key} was accepted before and is forgotten: an id cannot be used again.",
+                f"{task.kind} {by_key} was accepted before and has been deleted: an id cannot be used again.",
                 task_id=by_key,
                 next_step="use another id, or none",
             )

@@ -74,7 +74,7 @@ class StorePersistence(Persistence):
 
 
 class StoredKeptValues(KeptValueFetcher):
-    """Retention drops values that were never needed."""
+    """Fetches kept values and stores them; retention deletes unused ones."""
 
     _lasting = True
 

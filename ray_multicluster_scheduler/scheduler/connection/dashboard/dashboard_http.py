@@ -170,7 +170,7 @@ class DashboardHttp:
         if token is None:
             return {}
         if not token.isprintable() or not token.isascii() or not token:
-            raise self.problem("WRONG_TOKEN", "was not asked: the token is empty or not printable ASCII")
+            raise self.problem("WRONG_TOKEN", "was not queried: the token is empty or not printable ASCII")
         return {"Authorization": f"Bearer {token}"}
 
     def _open(self) -> aiohttp.ClientSession:
@@ -186,7 +186,9 @@ class DashboardHttp:
             context = ssl.create_default_context(cafile=self._ca)
         except (OSError, ssl.SSLError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
-            raise self.problem("TLS_FAILED", f"was not asked: `tls.ca` {self._ca} cannot be read ({reason})") from error
+            raise self.problem(
+                "TLS_FAILED", f"was not queried: `tls.ca` {self._ca} cannot be read ({reason})"
+            ) from error
         if not self._verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,5 @@
-"""FreeSlots: the free amounts per eligibility class with which the queue is searched for items that fit."""
+"""FreeSlots: per group of items with the same eligible clusters, the free resources of those clusters; the queue is
+searched with them."""
 
 from __future__ import annotations
 
@@ -31,14 +32,16 @@ class FreeSlots:
         self._open: dict[tuple[str, bool], list[ClusterView]] = {}
         self._amounts: dict[EligibilityClass, Sequence[Need]] = {}
 
-    def amounts(self, bay: EligibilityClass) -> Sequence[Need]:
-        known = self._amounts.get(bay)
+    def amounts(self, eligibility: EligibilityClass) -> Sequence[Need]:
+        known = self._amounts.get(eligibility)
         if known is None:
-            kind, retry, names, demands = bay
+            kind, retry, names, demands = eligibility
             views = self._open_for(kind, retry)
             if demands is not NO_CONSTRAINTS:
                 views = [view for view in views if self._meets_constraints(demands, view)]
-            known = self._amounts[bay] = [amounts_of(room, names) for view in views for room in view.max_free(kind)]
+            known = self._amounts[eligibility] = [
+                amounts_of(room, names) for view in views for room in view.max_free(kind)
+            ]
         return known
 
     def _open_for(self, kind: str, retry: bool) -> list[ClusterView]:

@@ -133,12 +133,12 @@ class Prefetch:
             return 0
         sent = 0
         passed: list[ShapeGroup] = []
-        openings = FreeSlots(self._machine.engine, [relieved])
+        free_slots = FreeSlots(self._machine.engine, [relieved])
         decisions: dict[ShapeGroup, SchedulingDecision] = {}
         outranked: dict[int, bool] = {}
         lacking: dict[ShapeGroup, bool] = {}
         while sent < most:
-            group = self._machine.queue.first(openings.amounts, now)
+            group = self._machine.queue.first(free_slots.amounts, now)
             if group is None:
                 break
             record = self._machine.records[group.head().task_id]
@@ -195,7 +195,7 @@ class Prefetch:
     ) -> SchedulingDecision:
         """One decision for a whole group: record.decision inserts the id of each item."""
         if group not in known:
-            sentence = f"{state.name}: it is short and was sent ahead: a slot there is free soon"
+            sentence = f"{state.name}: prefetched: a short task, and a slot there is expected to be free soon"
             table = self._machine.engine.table(record.wanted, self._machine.fleet.views(now), retry=record.retry)
             known[group] = SchedulingDecision(record.task.id, now, state.name, codes.SENT_AHEAD, sentence, table)
         return known[group]
@@ -279,7 +279,7 @@ class Prefetch:
         """Ask for an attempt back that has not started; it then waits in the queue again."""
         if record.ending is not None or record.cluster is None or record.started_at is not None:
             return
-        record.ending = Ending("take_back", f"was taken back from {record.cluster}: {sentence}", force=False)
+        record.ending = Ending("take_back", f"was recalled from {record.cluster}: {sentence}", force=False)
         self._machine.transition(record, record.state, codes.TAKEN_BACK, record.ending.sentence, now)
         self._machine.output.add(RecallAttempt(record.task.id, record.attempt, record.cluster))
 

@@ -249,8 +249,8 @@ class SchedulingPass:
         if scan.freed is None and scan.fresh is None:
             return queue.next_in_iteration(now)
         if scan.freed is not None:
-            openings = FreeSlots(self._machine.engine, self._views_of(scan.freed, now))
-            return queue.first(openings.amounts, now)
+            free_slots = FreeSlots(self._machine.engine, self._views_of(scan.freed, now))
+            return queue.first(free_slots.amounts, now)
         while scan.fresh:
             group = scan.fresh[-1]
             if group and not group.parked:
@@ -399,7 +399,7 @@ def _fail_unplaceable(
     if outcome is Verdict.INFEASIBLE:
         code, error = codes.NO_FEASIBLE_CLUSTER, "NoFeasibleClusterError"
         message = f"No cluster can ever run {task.kind} {task.id} ({task.name}):\n{reasons}"
-        step = "ask for less, relax its tags or cluster lists, or add a cluster that can run it"
+        step = "request less, relax its tags or cluster lists, or add a cluster that can run it"
     elif decision.candidates:
         code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"
         message = f"No cluster that could run {task.kind} {task.id} ({task.name}) can be used:\n{reasons}"

@@ -122,7 +122,7 @@ def estimate_from_capacity(
     ``own`` is the run time of such items.
     """
     if not need:
-        return StartEstimate(why="it asks for no resources, so it does not wait for capacity")
+        return StartEstimate(why="it requests no resources, so it does not wait for capacity")
     if not any(one.remaining for room in rooms for node in room.nodes for one in node.running):
         return StartEstimate(why="the run time of what it waits for is unknown")
     times = [_start(position, need, own, rooms, which) for which in range(3)]

@@ -1,7 +1,7 @@
 """StartingAgents: while the agent of a cluster starts, which takes seconds, work goes where an agent is up.
 
 The first task that goes to a cluster starts its agent; later ones prefer clusters that they like as much and whose
-agent is up. A task that still waits for the start is taken back as soon as one of those has a free slot for it.
+agent is up. A task that still waits for the start is recalled as soon as one of those has a free slot for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StartingAgents:
         self._machine, self._prefetch = machine, prefetch
         self._names: set[str] = set()
         self._recalled: tuple[str, int] | None = None
-        """The attempt that was taken back last: one at a time, as it takes its slot elsewhere only when it is back."""
+        """The attempt that was recalled last: one at a time, as it takes its slot elsewhere only when it is back."""
 
     def sent(self, task: TaskDescription, state: ClusterState) -> None:
         """An item was sent there."""

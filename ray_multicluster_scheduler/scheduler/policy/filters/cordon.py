@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import CORDONED
 
 
 class CordonFilter:
-    """What runs there goes on; nothing new is sent."""
+    """What runs there continues; nothing new is sent."""
 
     name = "cordon"
     by_kind = True

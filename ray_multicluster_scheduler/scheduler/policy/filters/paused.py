@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import QUEUE_PAUSED
 
 
 class PausedFilter:
-    """Nothing is sent there until its queue is resumed; what runs there goes on."""
+    """Nothing is sent there until its queue is resumed; what runs there continues."""
 
     name = "paused"
     by_kind = True

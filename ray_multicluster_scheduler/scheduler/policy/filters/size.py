@@ -20,7 +20,7 @@ class SizeFilter:
     name = "size"
 
     def concerns(self, task: TaskDescription) -> bool:
-        """What fits now fits the nodes; only a gang may be sent to a cluster that has no capacity for all of it now."""
+        """Checks gangs only in the fast path: single items that fit now also fit a node."""
         return task.gang is not None
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
@@ -43,7 +43,7 @@ class SizeFilter:
             return Rejection(TOO_BIG, _more_than_a_node("its entrypoint", whole, sizes), permanent=True)
         if fits(need, cluster.total) or self._may_grow(minus(need, whole), cluster):
             return None
-        sentence = f"it asks for {describe(need)}, more than all its nodes together can ever have"
+        sentence = f"it requests {describe(need)}, more than all its nodes together can ever have"
         return Rejection(TOO_BIG, sentence, permanent=True)
 
     def _check_gang(self, gang: GangDescription, cluster: ClusterView) -> Rejection | None:
@@ -72,5 +72,5 @@ class SizeFilter:
 
 def _more_than_a_node(what: str, need: Resources, sizes: list[Resources]) -> str:
     most = {name: max(size.get(name, 0.0) for size in sizes) for name in need}
-    asks = f"{what} asks for {describe(need)}"
-    return f"{asks}, more than one node can ever have (the most on any node: {describe(most)})"
+    requests = f"{what} requests {describe(need)}"
+    return f"{requests}, more than one node can ever have (the most on any node: {describe(most)})"

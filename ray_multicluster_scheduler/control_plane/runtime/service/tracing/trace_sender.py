@@ -135,7 +135,7 @@ class TraceSender:
             if not self._away:
                 self._away = True
                 _log.warning(
-                    "traces cannot be sent to %s (%s); retrying, with at most %d queued items; scheduling goes on",
+                    "traces cannot be sent to %s (%s); retrying, with at most %d queued items; scheduling continues",
                     self._endpoint,
                     problem,
                     self._most,

@@ -9,7 +9,7 @@ socket. For the same reason no call starts without a lease that was granted to t
 Ray for any length of time, after the agent's lease expired. So the first call of a process costs one round trip; during
 further calls the lease is renewed in the background.
 
-A call that has waited in Ray for ``ASK_AFTER_S`` may have been taken back, so the agent is asked before it starts. Its
+A call that has waited in Ray for ``ASK_AFTER_S`` may have been recalled, so the agent is asked before it starts. Its
 age is known without a round trip: a grant has the time of the agent's clock, so this process knows the latest time that
 it can be there.
 """
@@ -120,8 +120,8 @@ LEASE, BEGIN = "lease", "begin"
 ASK_AFTER_S = 2.0
 """A call that was given to Ray this long ago starts only with the agent's permission."""
 RECALL_AFTER_S = ASK_AFTER_S + 2.0
-"""The agent takes a call back from Ray only this long after it was given to it: by then it has heard of a start without
-permission."""
+"""The agent recalls a call from Ray only this long after it was given to it: by then it has received the report of any
+start without permission."""
 ALWAYS_ASK = -math.inf
 """The ``sent_at`` of a call that always needs the permission."""
 REPORT_AFTER_S = 0.03
@@ -140,7 +140,7 @@ class NoLease(Exception):
 
 
 class TakenBack(Exception):
-    """The control plane has taken back a call that was about to start, so it was not started."""
+    """The control plane has recalled a call that was about to start, so it was not started."""
 
 
 class WorkerChannel:
@@ -254,7 +254,7 @@ class WorkerChannel:
         finally:
             self._question = None
         if not self._permission:
-            raise TakenBack(f"{call[0]} (attempt {call[1]}) was taken back before it started")
+            raise TakenBack(f"{call[0]} (attempt {call[1]}) was recalled before it started")
         self._wait_until(self._has_lease)  # which may have expired meanwhile
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:

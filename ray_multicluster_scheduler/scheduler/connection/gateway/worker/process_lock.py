@@ -1,9 +1,9 @@
 """The lock file of an agent: proves to a control plane on the same machine that the agent and all its workers are dead.
 
-The agent makes the file, locks it, and reports its path in HELLO. A worker locks it before it asks for its first lease,
+The agent makes the file, locks it, and reports its path in HELLO. A worker locks it before it requests its first lease,
 so no call of ours runs in a process without the lock. The operating system releases a lock when the last process that
-holds it is dead, and not before: a stopped process keeps it. Whoever then gets the lock for itself alone knows that no
-call of this agent runs, or ever will. If a worker cannot lock the file, because it is on another machine, the agent
+holds it is dead, and not before: a stopped process keeps it. A process that then acquires the exclusive lock knows that
+no call of this agent runs, or ever will. If a worker cannot lock the file, because it is on another machine, the agent
 removes the file before it grants the lease; then there is no proof, and the lease decides.
 """
 

@@ -7,7 +7,7 @@ HELLO      worker → agent   {proof, pid, locked, actor}  proof: HMAC of the no
 lease      worker → agent   {t}                asks for the lease (t: the worker's own clock)
 lease      agent → worker   {t, left_s, now}   the lease lasts left_s seconds from t; now: the agent's clock
 begin      worker → agent   {id, attempt}      may this call start? Asked only for one that waited in Ray for a while
-begin      agent → worker   {id, attempt, may}  no, if it was taken back
+begin      agent → worker   {id, attempt, may}  no, if it was recalled
 started, output             worker → agent
 leaving    worker → agent   {id, attempt}      this actor exits by its own request
 cancel     agent → worker   {id, attempt}      do not begin this method of the actor

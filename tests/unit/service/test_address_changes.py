@@ -34,7 +34,7 @@ def test_a_job_that_is_not_over_at_the_old_address(plane: ServicePlane) -> None:
         check_moved(plane.store, [NOW, OTHER])
     assert caught.value.message == (
         "The dashboard of cluster 'mac' was http://127.0.0.1:8265 when the service ran last, and is "
-        "http://127.0.0.1:8266 now, but j1 is not over there. Another cluster would not know it, and it might run "
+        "http://127.0.0.1:8266 now, but j1 has not ended there. Another cluster would not know it, and it might run "
         "twice."
     )
     assert "`rmcs up --moved mac`" in (caught.value.next_step or "")
@@ -48,14 +48,14 @@ def test_a_job_that_is_not_over_at_the_old_address(plane: ServicePlane) -> None:
 def test_many_jobs_are_not_all_named(plane: ServicePlane) -> None:
     for number in range(7):
         running(plane.taken(a_job(f"j{number}")))
-    with pytest.raises(ConfigurationError, match=r"and 2 more are not over there.* know them, and they might run"):
+    with pytest.raises(ConfigurationError, match=r"and 2 more have not ended there.* know them, and they might run"):
         check_moved(plane.store, [NOW])
 
 
 def test_a_cluster_that_has_no_dashboard_any_more(plane: ServicePlane) -> None:
     running(plane.taken(a_job("j1")))
     without = ClusterConfig(name="mac", head_address="127.0.0.1:10001")
-    with pytest.raises(ConfigurationError, match=r"and is not configured now, but j1 is not over"):
+    with pytest.raises(ConfigurationError, match=r"and is not configured now, but j1 has not ended"):
         check_moved(plane.store, [without])
 
 
@@ -83,7 +83,7 @@ def test_one_that_goes_and_comes_back_elsewhere_is_remembered(plane: ServicePlan
     running(plane.taken(a_job("j1")))
     check_moved(plane.store, [OTHER])
     store_addresses(plane.store, [OTHER])
-    with pytest.raises(ConfigurationError, match="j1 is not over there"):
+    with pytest.raises(ConfigurationError, match="j1 has not ended there"):
         check_moved(plane.store, [OTHER, NOW])
 
 
