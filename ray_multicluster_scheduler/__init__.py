@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.class_methods import method
     from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
     from ray_multicluster_scheduler.app.client_api.async_scheduler import AsyncScheduler
+    from ray_multicluster_scheduler.app.client_api.deployment import Deployment
     from ray_multicluster_scheduler.app.client_api.execution_context import current
     from ray_multicluster_scheduler.app.client_api.executor.actor_pool import ActorPool
     from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
@@ -137,6 +138,7 @@ __all__ = [
     "ClusterContextManager",
     "ClusterLostError",
     "ConfigurationError",
+    "Deployment",
     "FleetConfig",
     "FleetExecutor",
     "GangMember",
@@ -237,6 +239,7 @@ _HOMES = {
     "app.client_api.actors.actor_calls": "ActorCallHandle",
     "app.client_api.actors.class_methods": "method",
     "app.client_api.async_scheduler": "AsyncScheduler",
+    "app.client_api.deployment": "Deployment",
     "app.client_api.execution_context": "current",
     "app.client_api.executor.executor": "FleetExecutor",
     "app.client_api.handles.as_completed": "as_completed",

@@ -56,7 +56,7 @@ _PARTS_OF_ITEMS = {
 }
 
 GROUPS = {
-    "Submit": r"submit_\w+|member|GangMember|remote|method|put",
+    "Submit": r"submit_\w+|member|GangMember|remote|method|put|deploy",
     "Wait and control": (
         r"get|wait\w*|as_completed|cancel|kill|hold|release|set_priority|stop_job|get_job_\w+|list_jobs"
     ),
@@ -66,7 +66,7 @@ GROUPS = {
     ),
     "Clusters and queues": r"cordon|uncordon|drain|declare_dead|pause_queue|resume_queue|register_policy|Rejection",
     "A scheduler": r"\w+Scheduler|get_unified_scheduler|init\w*|is_initialized|shutdown|graceful_\w+",
-    "Handles": r"\w+Handle|ObjectRef|TaskState|FleetExecutor|ActorPool|ClusterContextManager",
+    "Handles": r"\w+Handle|Deployment|ObjectRef|TaskState|FleetExecutor|ActorPool|ClusterContextManager",
     "Configuration": r"FleetConfig|ClusterConfig|Settings|LocalFleet|LocalCluster",
     "Errors": r"\w+Error|RemoteTraceback",
     "More": r".*",

@@ -186,10 +186,10 @@ SELECT digest FROM blobs WHERE data IS NULL
 SELECT digest
   FROM blobs
  WHERE NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.digest = blobs.digest)
-   AND NOT EXISTS (SELECT 1 FROM outcomes WHERE outcomes.digest = blobs.digest)
-   AND NOT EXISTS (SELECT 1 FROM outputs WHERE outputs.digest = blobs.digest)
    AND NOT EXISTS (SELECT 1 FROM settings, json_each(CAST(settings.value AS TEXT), '$.payloads') AS held
                     WHERE settings.key GLOB 'deployment/*' AND held.value = blobs.digest)
+   AND NOT EXISTS (SELECT 1 FROM outcomes WHERE outcomes.digest = blobs.digest)
+   AND NOT EXISTS (SELECT 1 FROM outputs WHERE outputs.digest = blobs.digest)
 
 -- name: serving_tasks
 SELECT number, id, model, owner, submitted_at, fingerprint, state, at, instances, document
