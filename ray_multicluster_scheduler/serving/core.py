@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from ray_multicluster_scheduler.serving.errors import (
     queue_full,
     unknown_task,
 )
+from ray_multicluster_scheduler.serving.instance_registry import InstanceRegistry
 from ray_multicluster_scheduler.serving.journal import TaskJournal, fingerprint_of
 from ray_multicluster_scheduler.serving.loop_owner import LoopOwner
 from ray_multicluster_scheduler.serving.models import (
@@ -42,7 +44,6 @@ from ray_multicluster_scheduler.serving.router.http_client import HttpPool
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
 from ray_multicluster_scheduler.serving.router.router import Router
 from ray_multicluster_scheduler.serving.strategies import BaseStrategy, create_strategy
-from ray_multicluster_scheduler.serving.task_queries import TaskQueries
 from ray_multicluster_scheduler.serving.task_tracker import TaskInfo, TaskTracker
 
 T = TypeVar("T")
@@ -50,10 +51,9 @@ _log = get_logger(__name__)
 DEFAULT_STRATEGY = "shortest_queue"
 MAX_ATTEMPTS = 3
 """Of a task whose instances answer with errors of the server (5xx)."""
-_OPENAI_CONCURRENCY = 64
 
 
-class SwarmPilotScheduler(LoopOwner, TaskQueries):
+class SwarmPilotScheduler(LoopOwner):
     """Chooses, charges, forwards and tracks. Every method may be called from any thread.
 
     In an asyncio server pass its ``loop``; otherwise a thread of this object does the I/O. ``close()`` ends it.
@@ -81,10 +81,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         self.max_waiting = max_waiting
         self.predictor = Predictor(LookupPredictor(predictions) if predictions else None)
         self._router = Router(_strategy(strategy), self.predictor)
-        self._health_interval_s = health_interval_s
-        self._channels: dict[str, InstanceChannel] = {}
-        self._ids: dict[str, str] = {}
-        """The UUID of each instance by "host:port"."""
+        self._instances = InstanceRegistry(self._router, journal, self, health_interval_s)
         self.task_timeout_s = task_timeout_s
         self._closed = False
 
@@ -171,14 +168,28 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
                     raise unknown_task(task_id)
                 return False
             holder = task.instance.uuid if task.instance is not None and task.started is not None else None
-            current = instance_id is None or self._is_called(holder, instance_id)
-            if not current and not any(self._is_called(one, instance_id) for one in task.tried):
+            current = instance_id is None or self._instances.is_called(holder, instance_id)
+            if not current and not any(self._instances.is_called(one, instance_id) for one in task.tried):
                 raise InstanceError(
                     f"The instance {instance_id} reports a result of task {task_id}, which it was never given.",
                     next_step="report it under the id of the instance that ran it",
                 )
             self._finish(task, result, error, execution_time, current=current)
             return True
+
+    def wait(self, task_id: str, timeout: float | None = None) -> Any:
+        """Wait for the result and return it. Raises InferenceError if the task failed, TaskTimeoutError after
+        ``timeout`` seconds (the task goes on), UnknownItemError for an unknown id."""
+        return self.task_tracker.wait(task_id, timeout)
+
+    async def wait_async(self, task_id: str, timeout: float | None = None) -> Any:
+        """As :meth:`wait`, without blocking the event loop."""
+        return await self.task_tracker.wait_async(task_id, timeout)
+
+    def explain(self, task_id: str) -> dict[str, Any]:
+        """State and instance of a task, and why that one: each candidate with its expected wait, the task's own
+        predicted time there and its queue. Raises UnknownItemError."""
+        return self.task_tracker.explain(task_id)
 
     # ---- instances
 
@@ -232,47 +243,13 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             client = address if isinstance(address, TaskInstanceClient) else TaskInstanceClient(_url(address))
         except ValueError as error:
             raise ConfigurationError(f"{address}: {error}.", next_step='give a URL, or "host:port"') from None
-        kind, known_hardware = InstanceKind(kind), {name: value for name, value in hardware.items() if value}
         with self._lock:
             self._check_open()
-            known = self._ids.get(_name(client.instance_id))
-            if known is not None and not self._router.instances[known].draining:
-                channel = self._channels[known]
-                self._update(channel, kind, model_name, concurrency, known_hardware)
-            else:
-                if self.journal is not None:
-                    self.journal.check_writable()
-                channel = self._register(
-                    str(uuid.uuid4()), client, kind, model_name, concurrency, weight, known_hardware
-                )
-            if self.journal is not None:
-                self.journal.save_instance(channel, self._router.instances[channel.uuid])
+            channel = self._instances.add(client, InstanceKind(kind), model_name, concurrency, weight, hardware)
+            self._carry_out()
         await self._on_loop(channel.start())
         await self.durable()
         return TaskInstance(channel.uuid, channel.client)
-
-    def _update(
-        self,
-        channel: InstanceChannel,
-        kind: InstanceKind,
-        model: str | None,
-        concurrency: int | None,
-        hardware: dict[str, str],
-    ) -> None:
-        """A registered instance is registered again: it may serve another model now."""
-        if kind is not channel.kind:
-            raise InstanceError(
-                f"{channel.client.instance_id} is registered with kind {channel.kind}.", next_step="remove it first"
-            )
-        instance = self._router.instances[channel.uuid]
-        instance.hardware.update(hardware)
-        if concurrency is not None:
-            channel.concurrency = concurrency
-            self._router.set_concurrency(channel.uuid, concurrency)
-        if model is not None and instance.models != (model,):
-            channel.model = model
-            self._router.set_models(channel.uuid, (model,), time.monotonic())
-        self._carry_out()
 
     def remove_instance(self, instance: str | TaskInstance, *, drain: bool = True) -> str:
         """Stop using an instance (by UUID or "host:port"); returns its UUID. Tasks that wait there go elsewhere.
@@ -281,18 +258,12 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         Raises UnknownItemError.
         """
         with self._lock:
-            name = instance.uuid if isinstance(instance, TaskInstance) else instance
-            found = self._ids.get(_name(name), name)
-            if found not in self._router.instances:
-                raise UnknownItemError(f"There is no instance {name}.", next_step="list them with queue_info()")
-            running = self._router.drain(found, time.monotonic())
-            if self.journal is not None:
-                self.journal.save_instance(self._channels[found], self._router.instances[found])
+            found = self._instances.find(instance.uuid if isinstance(instance, TaskInstance) else instance)
+            name = self._instances.channels[found].client.instance_id
+            running = self._instances.drain(found)
             if not drain:
                 for task in running:
-                    self._lose(
-                        task, f"the instance {self._channels[found].client.instance_id} was removed", removed=True
-                    )
+                    self._lose(task, f"the instance {name} was removed", removed=True)
             self._forget_if_empty(found)
             self._carry_out()
         return found
@@ -309,13 +280,13 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
 
     def instance_uuid(self, name: str) -> str | None:
         """The UUID of a registered instance, by UUID or "host:port"; None if there is none."""
-        with self._lock:
-            found = self._ids.get(_name(name), name)
-            return found if found in self._router.instances else None
+        with self._lock, suppress(UnknownItemError):
+            return self._instances.find(name)
+        return None
 
     def connect_instance(self, instance: str, send: Send) -> Callable[[], None]:
         """Send the tasks of an instance over its own connection from now on, until the returned function is called."""
-        channel = self._channels[instance]
+        channel = self._instances.channels[instance]
         channel.send = send
 
         def disconnect() -> None:
@@ -362,7 +333,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
 
     def instance_problem(self, instance: str) -> str:
         """Why an instance is not used; empty if it is healthy."""
-        return self._channels[instance].problem
+        return self._instances.channels[instance].problem
 
     def queue_info(self, model: str | None = None) -> list[QueueInfoItem]:
         """The queue of each instance (of one model)."""
@@ -375,7 +346,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
                     QueueInfoItem(
                         model_name=name,
                         ti_uuid=instance.uuid,
-                        address=self._channels[instance.uuid].client.instance_id,
+                        address=self._instances.channels[instance.uuid].client.instance_id,
                         waiting_time_expect=mean,
                         waiting_time_error=variance**0.5,
                         length=instance.length,
@@ -412,18 +383,14 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         """Continue with the instances and tasks of the journal. Call it once, before all else. Raises StoreError."""
         assert self.journal is not None
         with self._lock:
-            for one, kept in self.journal.instances().items():
-                client = TaskInstanceClient(kept.pop("url"), addresses=kept.pop("addresses"))
-                draining = kept.pop("draining")
-                self._register(one, client, InstanceKind(kept.pop("kind")), **kept)
-                self._router.instances[one].draining = draining
+            self._instances.restore()
             for info, task in self.journal.tasks():
                 self.task_tracker.restore(info)
                 if task is not None:
                     self._continue(task, self._router.instances.get(info.ti_uuid or ""))
-            for one in list(self._channels):
+            for one in list(self._instances.channels):
                 self._forget_if_empty(one)
-            for channel in self._channels.values():
+            for channel in self._instances.channels.values():
                 self.call_soon(channel.monitor)
             self._carry_out()
 
@@ -453,7 +420,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             waiting, live = self.task_tracker.waiting, len(self._router.tasks)
         if live and self.journal is None:
             _log.warning("the scheduler ends with %d accepted tasks, of which %d wait; they are lost", live, waiting)
-        for channel in list(self._channels.values()):
+        for channel in list(self._instances.channels.values()):
             await channel.close()
 
     def __enter__(self) -> SwarmPilotScheduler:
@@ -482,7 +449,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             if self._router.tasks.get(task.id) is not task:
                 return
             if instance is not None and task.started is not None:
-                self._channels[instance.uuid].ended(problem)
+                self._instances.channels[instance.uuid].ended(problem)
                 if learn:
                     now = time.monotonic()
                     total, execution = (now - task.arrived) * 1000, (now - task.started) * 1000
@@ -502,7 +469,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             if not gone and task.attempt >= MAX_ATTEMPTS:
                 raise InstanceError(f"The request for {task.model} was tried {task.attempt} times: {problem}.")
             task.slot = self.loop.create_future()
-            self._channels[instance.uuid].failed(problem, gone=gone)
+            self._instances.channels[instance.uuid].failed(problem, gone=gone)
             self._router.give_back(task, time.monotonic())
             self._forget_if_empty(instance.uuid)
             check_available(list(self._router.instances_of(task.model)), task.model)
@@ -531,7 +498,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             if error.status is not None and error.status < 500 and error.status != 429:
                 self._finish(task, None, str(error), None)  # the request is wrong; every instance would say so
                 return
-            self._channels[task.instance.uuid].failed(str(error), gone=error.gone or not error.sent)
+            self._instances.channels[task.instance.uuid].failed(str(error), gone=error.gone or not error.sent)
             if self._router.tasks.get(task.id) is task and task.attempt == attempt:
                 self._lose(task, str(error), sent=error.sent)
             self._carry_out()
@@ -543,7 +510,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             instance = self._router.instances.get(uuid)
             if instance is None:
                 return
-            channel = self._channels[uuid]
+            channel = self._instances.channels[uuid]
             models = (channel.model,) if channel.model else models
             if channel.kind is InstanceKind.QUEUE and channel.concurrency is None:
                 self._router.set_concurrency(uuid, max(1, replicas))
@@ -618,7 +585,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         self._router.finish(task, time.monotonic(), execution_ms, learn=current and error is None)
         if instance is not None:
             if current:
-                self._channels[instance.uuid].ended()
+                self._instances.channels[instance.uuid].ended()
             self._forget_if_empty(instance.uuid)
         self._carry_out()
 
@@ -654,7 +621,7 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
         self._router.moved.clear()
         for task in started:
             assert task.instance is not None
-            channel = self._channels[task.instance.uuid]
+            channel = self._instances.channels[task.instance.uuid]
             if task.slot is not None:
                 self.call_soon(_set_slot, task.slot, channel.client)
                 continue
@@ -689,50 +656,11 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
             task.started, task.acknowledged = None, False
             self._router.submit(task, time.monotonic())
 
-    def _register(
-        self,
-        uuid: str,
-        client: TaskInstanceClient,
-        kind: InstanceKind,
-        model_name: str | None,
-        concurrency: int | None,
-        weight: float,
-        hardware: Mapping[str, str | None],
-    ) -> InstanceChannel:
-        instance = Instance(
-            uuid=uuid,
-            models=(model_name,) if model_name else (),
-            concurrency=concurrency or (_OPENAI_CONCURRENCY if kind is InstanceKind.OPENAI else 1),
-            weight=weight,
-            openai=kind is InstanceKind.OPENAI,
-            hardware={name: value for name, value in hardware.items() if value},
-            healthy=False,
-        )
-        self._router.add_instance(instance, time.monotonic())
-        self._ids[_name(client.instance_id)] = uuid
-        channel = self._channels[uuid] = InstanceChannel(uuid, client, kind, self, self._health_interval_s)
-        channel.model, channel.concurrency = model_name, concurrency
-        return channel
-
     def _forget_if_empty(self, uuid: str) -> None:
         """Drop an instance that is being removed, and has no tasks left."""
-        instance = self._router.instances.get(uuid)
-        if instance is None or not instance.draining or instance.length:
-            return
-        self._router.forget_instance(uuid)
-        channel = self._channels.pop(uuid)
-        name = _name(channel.client.instance_id)
-        if self._ids.get(name) == uuid:
-            del self._ids[name]
-        if self.journal is not None:
-            self.journal.forget_instance(uuid)
-        self.call_soon(channel.end)
-
-    def _is_called(self, instance: str | None, name: str | None) -> bool:
-        channel = self._channels.get(instance or "")
-        return name == instance or (
-            channel is not None and name is not None and _name(channel.client.instance_id) == _name(name)
-        )
+        channel = self._instances.forget_if_empty(uuid)
+        if channel is not None:
+            self.call_soon(channel.end)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -741,11 +669,6 @@ class SwarmPilotScheduler(LoopOwner, TaskQueries):
 
 def _strategy(strategy: str | BaseStrategy) -> BaseStrategy:
     return create_strategy(strategy) if isinstance(strategy, str) else strategy
-
-
-def _name(address: str) -> str:
-    """The same for all names of one address."""
-    return address.lower().replace("localhost:", "127.0.0.1:", 1)
 
 
 def _url(address: str) -> str:

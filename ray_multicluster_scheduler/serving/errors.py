@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -16,7 +16,9 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.serving.models import TaskStatus
 from ray_multicluster_scheduler.serving.router.ledger import Instance
-from ray_multicluster_scheduler.serving.task_tracker import TaskInfo
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.serving.task_tracker import TaskInfo
 
 
 class TaskIdTakenError(ConfigurationError):

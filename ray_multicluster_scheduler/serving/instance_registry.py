@@ -1,0 +1,149 @@
+"""InstanceRegistry: the instances of a scheduler, with the channel to each, by UUID and by address."""
+
+from __future__ import annotations
+
+import time
+import uuid as uuids
+from collections.abc import Mapping
+
+from ray_multicluster_scheduler.common.exception import InstanceError, UnknownItemError
+from ray_multicluster_scheduler.serving.client import TaskInstanceClient
+from ray_multicluster_scheduler.serving.journal import TaskJournal
+from ray_multicluster_scheduler.serving.models import InstanceKind
+from ray_multicluster_scheduler.serving.router.forwarder import InstanceChannel, Reports
+from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
+from ray_multicluster_scheduler.serving.router.router import Router
+
+_OPENAI_CONCURRENCY = 64
+
+
+class InstanceRegistry:
+    """The caller serialises all calls. Changes are written to the ``journal``, if there is one."""
+
+    def __init__(self, router: Router, journal: TaskJournal | None, reports: Reports, health_interval_s: float) -> None:
+        self._router, self._journal, self._reports = router, journal, reports
+        self._health_interval_s = health_interval_s
+        self.channels: dict[str, InstanceChannel] = {}
+        """By UUID."""
+        self._ids: dict[str, str] = {}
+        """The UUID of each instance by "host:port"."""
+
+    def find(self, name: str) -> str:
+        """The UUID of an instance, by UUID or "host:port". Raises UnknownItemError."""
+        found = self._ids.get(_same_name(name), name)
+        if found not in self._router.instances:
+            raise UnknownItemError(f"There is no instance {name}.", next_step="list them with queue_info()")
+        return found
+
+    def is_called(self, uuid: str | None, name: str | None) -> bool:
+        """Whether ``name`` is the UUID or the address of this instance."""
+        channel = self.channels.get(uuid or "")
+        return name == uuid or (
+            channel is not None and name is not None and _same_name(channel.client.instance_id) == _same_name(name)
+        )
+
+    def add(
+        self,
+        client: TaskInstanceClient,
+        kind: InstanceKind,
+        model_name: str | None,
+        concurrency: int | None,
+        weight: float,
+        hardware: Mapping[str, str | None],
+    ) -> InstanceChannel:
+        """Register an instance, or change one of the same address: it may serve another model now. Raises
+        InstanceError."""
+        known = self._ids.get(_same_name(client.instance_id))
+        if known is not None and not self._router.instances[known].draining:
+            channel = self.channels[known]
+            self._update(channel, kind, model_name, concurrency, hardware)
+        else:
+            if self._journal is not None:
+                self._journal.check_writable()
+            channel = self._register(str(uuids.uuid4()), client, kind, model_name, concurrency, weight, hardware)
+        self._save(channel.uuid)
+        return channel
+
+    def drain(self, uuid: str) -> list[Task]:
+        """Give an instance no new tasks; returns those that run there."""
+        running = self._router.drain(uuid, time.monotonic())
+        self._save(uuid)
+        return running
+
+    def forget_if_empty(self, uuid: str) -> InstanceChannel | None:
+        """Drop an instance that is being removed and has no tasks left; returns its channel, to be ended."""
+        instance = self._router.instances.get(uuid)
+        if instance is None or not instance.draining or instance.length:
+            return None
+        self._router.forget_instance(uuid)
+        channel = self.channels.pop(uuid)
+        name = _same_name(channel.client.instance_id)
+        if self._ids.get(name) == uuid:
+            del self._ids[name]
+        if self._journal is not None:
+            self._journal.forget_instance(uuid)
+        return channel
+
+    def restore(self) -> None:
+        """Register the instances of the journal, under the same UUIDs. Raises StoreError."""
+        assert self._journal is not None
+        for uuid, kept in self._journal.instances().items():
+            client = TaskInstanceClient(kept.pop("url"), addresses=kept.pop("addresses"))
+            draining = kept.pop("draining")
+            self._register(uuid, client, InstanceKind(kept.pop("kind")), **kept)
+            self._router.instances[uuid].draining = draining
+
+    def _register(
+        self,
+        uuid: str,
+        client: TaskInstanceClient,
+        kind: InstanceKind,
+        model_name: str | None,
+        concurrency: int | None,
+        weight: float,
+        hardware: Mapping[str, str | None],
+    ) -> InstanceChannel:
+        instance = Instance(
+            uuid=uuid,
+            models=(model_name,) if model_name else (),
+            concurrency=concurrency or (_OPENAI_CONCURRENCY if kind is InstanceKind.OPENAI else 1),
+            weight=weight,
+            openai=kind is InstanceKind.OPENAI,
+            hardware={name: value for name, value in hardware.items() if value},
+            healthy=False,
+        )
+        self._router.add_instance(instance, time.monotonic())
+        self._ids[_same_name(client.instance_id)] = uuid
+        channel = self.channels[uuid] = InstanceChannel(uuid, client, kind, self._reports, self._health_interval_s)
+        channel.model, channel.concurrency = model_name, concurrency
+        return channel
+
+    def _update(
+        self,
+        channel: InstanceChannel,
+        kind: InstanceKind,
+        model: str | None,
+        concurrency: int | None,
+        hardware: Mapping[str, str | None],
+    ) -> None:
+        if kind is not channel.kind:
+            raise InstanceError(
+                f"{channel.client.instance_id} is registered with kind {channel.kind}.", next_step="remove it first"
+            )
+        instance = self._router.instances[channel.uuid]
+        instance.hardware.update({name: value for name, value in hardware.items() if value})
+        if concurrency is not None:
+            channel.concurrency = concurrency
+            self._router.set_concurrency(channel.uuid, concurrency)
+        if model is not None and instance.models != (model,):
+            channel.model = model
+            self._router.set_models(channel.uuid, (model,), time.monotonic())
+
+    def _save(self, uuid: str) -> None:
+        if self._journal is not None:
+            self._journal.save_instance(self.channels[uuid], self._router.instances[uuid])
+
+
+def _same_name(address: str) -> str:
+    """The same for all names of one address."""
+    return address.lower().replace("localhost:", "127.0.0.1:", 1)
