@@ -20,7 +20,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ray_multicluster_scheduler.common.exception import InstanceError, SchedulerError
-from ray_multicluster_scheduler.serving import SchedulerRequest, SwarmPilotScheduler, TaskInstanceClient, core
+from ray_multicluster_scheduler.serving import (
+    SchedulerRequest,
+    SwarmPilotScheduler,
+    TaskInstanceClient,
+    core,
+    instance_registry,
+)
 from ray_multicluster_scheduler.serving.models import InstanceStatusResponse, InstanceSubmitResponse
 from ray_multicluster_scheduler.serving.predictor import Prediction, Predictor
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task, remaining_time
@@ -165,7 +171,9 @@ class ScheduledTasks(RuleBasedStateMachine):
         clock = SimpleNamespace(monotonic=lambda: self.now)
         ids = SimpleNamespace(uuid4=lambda: uuid.UUID(int=next(names)))
         self.patches.enter_context(mock.patch.multiple(core, time=clock, uuid=ids))
+        self.patches.enter_context(mock.patch.multiple(instance_registry, time=clock, uuids=ids))
         self.loop = asyncio.new_event_loop()
+        self.patches.enter_context(mock.patch.object(self.loop, "time", clock.monotonic))
         self.scheduler = SwarmPilotScheduler(loop=self.loop, health_interval_s=3600)
         self.router = self.scheduler._router
         self.known: list[str] = []
@@ -315,7 +323,7 @@ class ScheduledTasks(RuleBasedStateMachine):
 
 
 TestScheduledTasks = ScheduledTasks.TestCase
-TestScheduledTasks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestScheduledTasks.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 def test_remaining_time_is_the_conditional_expectation() -> None:

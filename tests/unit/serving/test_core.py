@@ -107,7 +107,7 @@ async def test_registering_twice_at_the_same_time_is_one_instance(instance: Star
     added = await asyncio.gather(*(scheduler.add_instance_async(stub.address) for _ in range(10)))
     assert len({one.uuid for one in added}) == 1
     assert scheduler.instance_problem(added[0].uuid) == ""
-    assert len(scheduler._channels[added[0].uuid]._work) == 1, "one monitor"
+    assert len(scheduler._instances.channels[added[0].uuid]._work) == 1, "one monitor"
     await scheduler.close_async()
 
 
@@ -131,9 +131,9 @@ def test_instances_that_come_and_go_leave_nothing_behind(scheduler: SwarmPilotSc
         added = scheduler.add_instance(stub.address)
         scheduler.wait(scheduler.schedule(request(page)).task_id, timeout=60)
         scheduler.remove_instance(added)
-    eventually(lambda: not scheduler._channels)
+    eventually(lambda: not scheduler._instances.channels)
     assert not scheduler._router.instances
-    assert not scheduler._ids
+    assert not scheduler._instances._ids
     assert not scheduler.predictor._accuracy
     assert {key[1] for key in scheduler.predictor._learned} == {""}, "only what is known of the model"
 
