@@ -64,7 +64,7 @@ class SchedulerRequest(_Model):
     model_type: str = Field(min_length=1)
     input_data: JsonValue = None
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
-    task_id: str | None = Field(None, min_length=1, max_length=200)
+    task_id: str | None = Field(default=None, min_length=1, max_length=200)
 
 
 class SchedulerResponse(_Model):
@@ -121,12 +121,14 @@ class InstanceAddress(_Model):
 class TIRegisterRequest(InstanceAddress):
     """POST /ti/register. Without ``model_name`` the instance is asked for it."""
 
-    model_name: str | None = Field(None, min_length=1)
+    model_name: str | None = Field(default=None, min_length=1)
     hardware: str | None = None
     software_name: str | None = None
     software_version: str | None = None
-    concurrency: int | None = Field(None, ge=1, le=100_000, description="requests that it serves at the same time")
-    weight: float = Field(1.0, gt=0, description="share of requests under the strategy `weighted`")
+    concurrency: int | None = Field(
+        default=None, ge=1, le=100_000, description="requests that it serves at the same time"
+    )
+    weight: float = Field(default=1.0, gt=0, description="share of requests under the strategy `weighted`")
     kind: InstanceKind = InstanceKind.QUEUE
 
 
@@ -140,9 +142,9 @@ class TIRemoveRequest(_Model):
     """POST /ti/remove: by ``ti_uuid``, or by ``host`` and ``port``."""
 
     ti_uuid: str | None = None
-    host: str | None = Field(None, examples=["127.0.0.1"])
-    port: int | None = Field(None, examples=[9001])
-    drain: bool = Field(True, description="let the tasks that run there finish")
+    host: str | None = Field(default=None, examples=["127.0.0.1"])
+    port: int | None = Field(default=None, examples=[9001])
+    drain: bool = Field(default=True, description="let the tasks that run there finish")
 
     @model_validator(mode="after")
     def _one_instance(self) -> TIRemoveRequest:
@@ -163,7 +165,7 @@ class TIRemoveResponse(_Model):
 class BatchTaskItem(_Model):
     task_input: Input
     metadata: dict[str, Input] = Field(default_factory=dict)
-    task_id: str | None = Field(None, min_length=1, max_length=200)
+    task_id: str | None = Field(default=None, min_length=1, max_length=200)
 
 
 class QueueSubmitRequest(BatchTaskItem):
@@ -227,7 +229,7 @@ class TaskQueryResponse(_Model):
     scheduled_ti: str
     submit_time: float = Field(description="seconds since the epoch")
     model_name: str
-    reason: str | None = Field(None, description="why it waits")
+    reason: str | None = Field(default=None, description="why it waits")
     result: JsonValue = None
     error: str | None = None
 
@@ -237,7 +239,7 @@ class CandidateExplanation(_Model):
 
     instance: str
     wait_ms: float = Field(description="the expected time of what was charged there")
-    predicted_ms: float | None = Field(None, description="of the task itself; none: nothing was known")
+    predicted_ms: float | None = Field(default=None, description="of the task itself; none: nothing was known")
     charged_tasks: int
 
 

@@ -25,6 +25,8 @@ TAGS = {"x86_64": "linux", "arm64": "mac"}
 """A tag of each cluster of the demo."""
 SMALL_TASKS = 20
 CALLS = 100
+FAST_MS, SLOW_MS = 10, 100
+REQUESTS = 200
 STEP_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 10.0
 JOB_GREETING = "hello from a Ray job on"
@@ -94,6 +96,7 @@ class Tour:
             self.an_actor_that_counts,
             self.a_job_with_its_log,
             self.a_failure_as_the_caller_sees_it,
+            self.requests_to_two_fast_instances_and_a_slow_one,
         )
         problems = []
         rmcs.initialize_scheduler_environment(self._config_path)
@@ -201,6 +204,55 @@ class Tour:
                 raise Mismatch("the error came without its remote traceback") from error
         else:
             raise Mismatch('int("forty-two") did not raise')
+
+    def requests_to_two_fast_instances_and_a_slow_one(self) -> None:
+        from ray_multicluster_scheduler.cli.layout.output import plain_table
+        from ray_multicluster_scheduler.serving import SchedulerRequest
+
+        fast, slow = TAGS.values()
+
+        class Reader:
+            def __init__(self, pauses_ms: dict[str, int]) -> None:
+                from ray_multicluster_scheduler import current
+
+                item = current()
+                self.pause_s = pauses_ms[item.cluster if item and item.cluster else ""] / 1000
+
+            def infer(self, page: int) -> str:
+                import time
+
+                time.sleep(self.pause_s)
+                return f"text of page {page}"
+
+        pauses = {fast: FAST_MS, slow: SLOW_MS}
+        cpu = {"CPU": 1}  # two of them fill the preferred cluster
+        model = rmcs.deploy(
+            Reader, (pauses,), name="reader", replicas=3, resource_requirements=cpu, preferred_cluster=fast
+        )
+        deadline = time.monotonic() + STEP_TIMEOUT_S
+        while model.status()["running"] < 3 or not all(row["instance"] for row in model.status()["instances"]):
+            if time.monotonic() > deadline:
+                raise Mismatch(f"the three instances do not run: {model.status()['instances']}")
+            time.sleep(0.05)
+        where = {row["instance"]: row["cluster"] for row in model.status()["instances"]}
+        pages = [SchedulerRequest(model_type="reader", input_data=page) for page in range(REQUESTS)]
+        tasks = [model.scheduler.schedule(page).task_id for page in pages]
+        texts = [model.scheduler.wait(task, STEP_TIMEOUT_S) for task in tasks]
+        explained = [model.scheduler.explain(task) for task in tasks]
+        served = Counter(row["instance"] for row in explained)
+        last = {row["instance"]: row["reason"] for row in explained}
+        for instance, cluster in where.items():
+            last = {one: why.replace(instance, f"an instance on {cluster}") for one, why in last.items()}
+        rows = [(where[one], f"{pauses[where[one]]} ms", count, last[one]) for one, count in served.most_common()]
+        self._screen.print(plain_table(("INSTANCE ON", "TAKES", "REQUESTS", "WHY THE LAST ONE WENT THERE"), rows))
+        model.delete()
+        if texts != [f"text of page {page}" for page in range(REQUESTS)]:
+            raise Mismatch("wrong answers")
+        if sorted(where.values()) != sorted([fast, fast, slow]):
+            raise Mismatch(f"the instances run on {', '.join(where.values())}")
+        slowest = next(one for one, cluster in where.items() if cluster == slow)
+        if served[slowest] >= min(served[one] for one in where if one != slowest):
+            raise Mismatch(f"the slow instance got {served[slowest]} of {REQUESTS} requests")
 
     def print_table(self) -> None:
         """What ran where, and why there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from ray_multicluster_scheduler.cli.commands import demo
 from ray_multicluster_scheduler.cli.commands.demo import Tour
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, RemoteTraceback
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.serving import SchedulerRequest, SchedulerResponse
 
 
 @dataclass
@@ -56,6 +58,30 @@ class FakeActor:
 DECISION = {"sentence": "it had the most room"}
 
 
+class FakeDeployment:
+    """Three instances, which serve ``shares`` of the requests; it is its own scheduler."""
+
+    def __init__(self, shares: Sequence[int]) -> None:
+        self.scheduler = self
+        self._served = [str(number) for number, share in enumerate(shares) for _ in range(share)]
+
+    def status(self) -> dict[str, Any]:
+        clusters = ("linux", "linux", "mac")
+        rows = [{"instance": str(number), "cluster": cluster} for number, cluster in enumerate(clusters)]
+        return {"running": 3, "instances": rows}
+
+    def schedule(self, request: SchedulerRequest) -> SchedulerResponse:
+        return SchedulerResponse(task_id=str(request.input_data))
+
+    def wait(self, task_id: str, timeout: float) -> str:
+        return f"text of page {task_id}"
+
+    def explain(self, task_id: str) -> dict[str, Any]:
+        return {"instance": self._served[int(task_id)], "reason": "it is fast"}
+
+    def delete(self) -> None: ...
+
+
 @dataclass
 class FakeApi:
     """The public API as the story uses it. Each field is something that can go wrong."""
@@ -69,6 +95,7 @@ class FakeApi:
     cause: bool = True
     task_error: type[Exception] | None = None
     lost_calls: int = 0
+    shares: Sequence[int] = (95, 95, 10)
     killed: bool = False
     is_up: bool = False
     RemoteTraceback: type[Exception] = RemoteTraceback
@@ -86,6 +113,10 @@ class FakeApi:
 
     def shutdown(self) -> None:
         self.is_up = False
+
+    def deploy(self, cls: type, args: tuple[Any, ...], **options: object) -> FakeDeployment:
+        assert options["replicas"] == 3
+        return FakeDeployment(self.shares)
 
     def submit_task_async(
         self, function: Callable[..., Any], args: tuple[Any, ...] = (), *, name: str, require_tags: Sequence[str] = ()
@@ -145,6 +176,7 @@ def test_when_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:
     table = text.partition("WHY THERE")[2].strip().splitlines()
     assert len(table) == 25
     assert "its total is 5050" in text
+    assert re.search(r"mac +100 ms +10 +it is fast", text)
     assert all("it had the most room" in row for row in table)
     assert "RUNNING" not in text, "nothing runs any more when the table is shown"
     assert any(row.startswith("actor tally (killed)") and "CANCELLED" in row for row in table)
@@ -161,6 +193,7 @@ def test_when_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:
         (FakeApi(job_log="nothing"), "lacks its line"),
         (FakeApi(notes=False), "does not name the cluster"),
         (FakeApi(cause=False), "without its remote traceback"),
+        (FakeApi(shares=(60, 60, 80)), "the slow instance got 80 of 200"),
         (FakeApi(task_error=ClusterConnectionError), "mac does not answer"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
