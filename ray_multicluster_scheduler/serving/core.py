@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.serving.errors import (
     queue_full,
     unknown_task,
 )
-from ray_multicluster_scheduler.serving.instance_registry import InstanceRegistry
+from ray_multicluster_scheduler.serving.instance_registry import InstanceRegistry, Registration
 from ray_multicluster_scheduler.serving.journal import TaskJournal, fingerprint_of
 from ray_multicluster_scheduler.serving.loop_owner import LoopOwner
 from ray_multicluster_scheduler.serving.models import (
@@ -243,9 +243,12 @@ class SwarmPilotScheduler(LoopOwner):
             client = address if isinstance(address, TaskInstanceClient) else TaskInstanceClient(_url(address))
         except ValueError as error:
             raise ConfigurationError(f"{address}: {error}.", next_step='give a URL, or "host:port"') from None
+        known = {name: value for name, value in hardware.items() if value}
         with self._lock:
             self._check_open()
-            channel = self._instances.add(client, InstanceKind(kind), model_name, concurrency, weight, hardware)
+            channel = self._instances.add(
+                client, Registration(InstanceKind(kind), model_name, concurrency, weight, known)
+            )
             self._carry_out()
         await self._on_loop(channel.start())
         await self.durable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid as uuids
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ray_multicluster_scheduler.common.exception import InstanceError, UnknownItemError
 from ray_multicluster_scheduler.serving.client import TaskInstanceClient
@@ -15,6 +16,17 @@ from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
 from ray_multicluster_scheduler.serving.router.router import Router
 
 _OPENAI_CONCURRENCY = 64
+
+
+class Registration(NamedTuple):
+    """What a registration says of an instance; None: what the instance itself reports."""
+
+    kind: InstanceKind
+    model_name: str | None
+    concurrency: int | None
+    weight: float
+    hardware: Mapping[str, str]
+    """hardware, software_name and software_version, where known."""
 
 
 class InstanceRegistry:
@@ -42,25 +54,17 @@ class InstanceRegistry:
             channel is not None and name is not None and _same_name(channel.client.instance_id) == _same_name(name)
         )
 
-    def add(
-        self,
-        client: TaskInstanceClient,
-        kind: InstanceKind,
-        model_name: str | None,
-        concurrency: int | None,
-        weight: float,
-        hardware: Mapping[str, str | None],
-    ) -> InstanceChannel:
+    def add(self, client: TaskInstanceClient, given: Registration) -> InstanceChannel:
         """Register an instance, or change one of the same address: it may serve another model now. Raises
         InstanceError."""
         known = self._ids.get(_same_name(client.instance_id))
         if known is not None and not self._router.instances[known].draining:
             channel = self.channels[known]
-            self._update(channel, kind, model_name, concurrency, hardware)
+            self._update(channel, given)
         else:
             if self._journal is not None:
                 self._journal.check_writable()
-            channel = self._register(str(uuids.uuid4()), client, kind, model_name, concurrency, weight, hardware)
+            channel = self._register(str(uuids.uuid4()), client, given)
         self._save(channel.uuid)
         return channel
 
@@ -90,51 +94,37 @@ class InstanceRegistry:
         for uuid, kept in self._journal.instances().items():
             client = TaskInstanceClient(kept.pop("url"), addresses=kept.pop("addresses"))
             draining = kept.pop("draining")
-            self._register(uuid, client, InstanceKind(kept.pop("kind")), **kept)
+            self._register(uuid, client, Registration(**{**kept, "kind": InstanceKind(kept["kind"])}))
             self._router.instances[uuid].draining = draining
 
-    def _register(
-        self,
-        uuid: str,
-        client: TaskInstanceClient,
-        kind: InstanceKind,
-        model_name: str | None,
-        concurrency: int | None,
-        weight: float,
-        hardware: Mapping[str, str | None],
-    ) -> InstanceChannel:
+    def _register(self, uuid: str, client: TaskInstanceClient, given: Registration) -> InstanceChannel:
         instance = Instance(
             uuid=uuid,
-            models=(model_name,) if model_name else (),
-            concurrency=concurrency or (_OPENAI_CONCURRENCY if kind is InstanceKind.OPENAI else 1),
-            weight=weight,
-            openai=kind is InstanceKind.OPENAI,
-            hardware={name: value for name, value in hardware.items() if value},
+            models=(given.model_name,) if given.model_name else (),
+            concurrency=given.concurrency or (_OPENAI_CONCURRENCY if given.kind is InstanceKind.OPENAI else 1),
+            weight=given.weight,
+            openai=given.kind is InstanceKind.OPENAI,
+            hardware=dict(given.hardware),
             healthy=False,
         )
         self._router.add_instance(instance, time.monotonic())
         self._ids[_same_name(client.instance_id)] = uuid
-        channel = self.channels[uuid] = InstanceChannel(uuid, client, kind, self._reports, self._health_interval_s)
-        channel.model, channel.concurrency = model_name, concurrency
+        channel = self.channels[uuid] = InstanceChannel(
+            uuid, client, given.kind, self._reports, self._health_interval_s
+        )
+        channel.model, channel.concurrency = given.model_name, given.concurrency
         return channel
 
-    def _update(
-        self,
-        channel: InstanceChannel,
-        kind: InstanceKind,
-        model: str | None,
-        concurrency: int | None,
-        hardware: Mapping[str, str | None],
-    ) -> None:
-        if kind is not channel.kind:
+    def _update(self, channel: InstanceChannel, given: Registration) -> None:
+        if given.kind is not channel.kind:
             raise InstanceError(
                 f"{channel.client.instance_id} is registered with kind {channel.kind}.", next_step="remove it first"
             )
-        instance = self._router.instances[channel.uuid]
-        instance.hardware.update({name: value for name, value in hardware.items() if value})
-        if concurrency is not None:
-            channel.concurrency = concurrency
-            self._router.set_concurrency(channel.uuid, concurrency)
+        instance, model = self._router.instances[channel.uuid], given.model_name
+        instance.hardware.update(given.hardware)
+        if given.concurrency is not None:
+            channel.concurrency = given.concurrency
+            self._router.set_concurrency(channel.uuid, given.concurrency)
         if model is not None and instance.models != (model,):
             channel.model = model
             self._router.set_models(channel.uuid, (model,), time.monotonic())
