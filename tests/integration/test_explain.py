@@ -94,7 +94,8 @@ class TestExplanations:
         as_json = json.loads(rmcs_cli("explain", handle.id, "-o", "json").stdout)
         assert as_json["attempts"] == with_iso_times(explanation["attempts"])
 
-    def test_an_unknown_id(self) -> None:
+    def test_an_unknown_id(self, scheduler: UnifiedScheduler) -> None:
+        scheduler.submit_task(len, ("abc",))  # so that there is a program to query
         reported = rmcs_cli("explain", "task-0000-1")
         assert reported.returncode == 102
         assert "programs queried: process " in reported.stderr
