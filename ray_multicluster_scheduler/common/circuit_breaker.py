@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -25,9 +26,9 @@ class CircuitBreaker:
         self._limit = failures
         self._recovery_s = recovery_s
         self.failures_in_a_row = self._silences = 0
-        self.crashes_in_a_row = 0
-        """Attempts whose worker crashed, since the last that ended otherwise. They never open it, because user code may
-        be the cause; `explain` mentions them."""
+        self.recent_attempts: deque[bool] = deque(maxlen=2 * failures)
+        """Of the latest attempts, whether the worker crashed. That never opens it, because user code may be the cause;
+        `explain` mentions it."""
         self.last_failure = ""
         """What failed last, as the end of a sentence that begins with "the last time,"; empty if unknown."""
         self._opened_at: float | None = None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 MAX_NAMED = 5
 MAX_LINES = 20
 """Items with a line of their own; a last line counts the others."""
-_MAX_KEPT, _MAX_CHARACTERS = 10_000, 200
+_MAX_KEPT, _MAX_CHARACTERS = 10_000, 300
 _COLLECT_S = 0.5
 """For reports of other items to arrive."""
 
@@ -32,12 +32,16 @@ class UnreadFailures:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._messages: dict[str, str] = {}
+        self._expected: dict[str, None] = {}
         self._number_dropped = 0
 
     def add(self, item_id: str, message: str) -> None:
         """An item has failed."""
         with self._lock:
-            self._messages[item_id] = message.partition("\n")[0][:_MAX_CHARACTERS]
+            if item_id in self._expected:
+                del self._expected[item_id]
+                return
+            self._messages[item_id] = _first_line(message)[:_MAX_CHARACTERS]
             if len(self._messages) > _MAX_KEPT:
                 del self._messages[next(iter(self._messages))]
                 self._number_dropped += 1
@@ -49,6 +53,15 @@ class UnreadFailures:
         with self._lock:
             message = self._messages.pop(item_id, None)
             return message if message is not None else self._messages.pop(item_id.rpartition(".")[0], None)
+
+    def expect(self, item_id: str) -> None:
+        """The program has read an error that the failure of this item caused. The failure itself may arrive later, and
+        counts as read then."""
+        if self.read(item_id) is None:
+            with self._lock:
+                self._expected[item_id] = None
+                if len(self._expected) > _MAX_KEPT:
+                    del self._expected[next(iter(self._expected))]
 
     def __contains__(self, item_id: str) -> bool:
         return item_id in self._messages
@@ -74,6 +87,13 @@ class UnreadFailures:
         more = number - min(len(failed), MAX_LINES)
         if more:
             notify(f"  and {more} more")
+
+
+def _first_line(message: str) -> str:
+    """With the first of the reasons, where a list of them follows."""
+    first, _, rest = message.partition("\n")
+    reason = rest.partition("\n")[0].strip() if first.endswith(":") else ""
+    return f"{first} {reason}" if reason else first
 
 
 class SilentClusterNotices:

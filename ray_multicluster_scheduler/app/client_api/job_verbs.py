@@ -151,7 +151,7 @@ class AwaitedJobs:
                 next_step="wait longer, or stop them with stop_job",
             )
         if now >= self._next_notice:
-            notice = f"waiting for {', '.join(waiting)}"
+            notice = f"waiting for {shorten(waiting)}"
             if notice != self._printed:
                 notify(notice)
             self._printed, self._next_notice = notice, now + self._interval

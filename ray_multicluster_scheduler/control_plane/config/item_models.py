@@ -53,7 +53,7 @@ def _model_of(description: type) -> type[BaseModel]:
         for one in fields_of(description).values():
             kind = None if one.about.internal else _type_of(one.hint)
             given: dict[str, Any] = {"description": f"{one.about.doc} Given as {one.words}."}
-            if one.default is not MISSING or one.name == "id":  # an id is made where none is given
+            if one.default is not MISSING or one.name in ("id", "name"):  # made where none is given
                 given["default"] = None
             if isinstance(one.default, (int, float, str)):
                 given["json_schema_extra"] = {"default": one.default}
@@ -121,9 +121,14 @@ def item_from(data: object) -> TaskDescription:
         raise _refused(error, data) from None
     assert isinstance(data, Mapping)
     try:
-        return TaskDescription.from_dict(data)
+        return TaskDescription.from_dict({"name": _default_name(data), **data})
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise ConfigurationError(f"The task cannot be read: {error}.", next_step="see docs/service.md") from error
+
+
+def _default_name(data: Mapping[str, Any]) -> str:
+    """The command of a job, as in Python; of other items the kind, so that a repeated submission has the same."""
+    return str((data.get("job") or {}).get("entrypoint") or data["kind"])
 
 
 def is_id(value: object) -> bool:
@@ -152,13 +157,24 @@ def _refused(error: ValidationError, data: object) -> ConfigurationError:
             return ConfigurationError(f"{what} has no field {step[:100]!r}.", next_step=f"use {', '.join(fields)}")
         field = fields[step]
         if step not in container:  # type: ignore[operator]  # a dict
-            return ConfigurationError(f"{what} has no {step}.", next_step=f"give {step} as {field.words}")
+            return _incomplete(what, fields, first["loc"][:-1], problems)
         container = value = container[step]  # type: ignore[index]  # the dict of the check above
         description = next((one for one in (field.type, *get_args(field.type)) if one in _NAMES), None)
     if field is None:
         return ConfigurationError(f"A task is {_shown(data)}.", next_step="send a JSON object")
     shown = f"a {type(value).__name__}" if field.name in _PRIVATE else _shown(value)
     return ConfigurationError(f"{field.name} is {shown}.", next_step=f"give {field.name} as {field.words}")
+
+
+def _incomplete(
+    what: str, fields: Mapping[str, Any], where: tuple[Any, ...], problems: list[Any]
+) -> ConfigurationError:
+    """The error for the fields that are missing in one description: all of them."""
+    missing = [one["loc"][-1] for one in problems if one["type"] == "missing" and one["loc"][:-1] == where]
+    return ConfigurationError(
+        f"{what} has no {' and no '.join(missing)}.",
+        next_step=f"give {'; '.join(f'{name} as {fields[name].words}' for name in missing)}",
+    )
 
 
 def _shown(value: object) -> str:

@@ -189,14 +189,14 @@ def _cluster_note(runtime: Runtime, record: TaskRecord) -> str:
 
 
 def _crash_notes(runtime: Runtime, record: TaskRecord) -> list[str]:
-    """Clusters whose workers crashed so often that one might expect their breakers to be open."""
+    """Clusters whose workers crashed so often of late that one might expect their breakers to have opened."""
     limit = runtime.config.settings.breaker_failures
-    crashes = {state.name: state.breaker.crashes_in_a_row for state in runtime.machine.registry}
+    recent = {state.name: state.breaker.recent_attempts for state in runtime.machine.registry}
     return [
-        f"{name}: the workers of the last {count} attempts there crashed; that does not count for breaker_failures "
-        f"({limit}), because user code can be the cause"
-        for name, count in crashes.items()
-        if count >= limit and (name == record.cluster or not record.state.terminal)
+        f"{name}: the workers of {sum(crashed)} of the last {len(crashed)} attempts there crashed; that does not "
+        f"count for breaker_failures ({limit}), because user code can be the cause"
+        for name, crashed in recent.items()
+        if sum(crashed) >= limit and (name == record.cluster or not record.state.terminal)
     ]
 
 

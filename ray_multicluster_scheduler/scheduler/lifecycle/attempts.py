@@ -264,7 +264,7 @@ class Attempts:
         state = self._machine.registry.find(record.cluster)
         if state is None or (code == codes.CLUSTER_RESTARTED and not self._is_new_restart(record, state)):
             return
-        state.breaker.crashes_in_a_row = state.breaker.crashes_in_a_row + 1 if failure is FailureClass.CRASH else 0
+        state.breaker.recent_attempts.append(failure is FailureClass.CRASH)
         if failure is FailureClass.CLUSTER and state.link_problem(now) is None:
             state.breaker.record_failure(
                 now, f"with {record.task.kind_with_article}: {codes.failure_text(code or codes.FAILED[failure])}"

@@ -151,10 +151,12 @@ def test_a_local_fleet_whose_home_is_on_a_full_disk(tmp_path: Path, monkeypatch:
     )
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
     code, output = shell(f"exec {RMCS} fleet up -n 1")
-    assert code == 1
-    assert output[1].startswith("rmcs: error: The files of the local fleet cannot be written: File too large: /")
-    assert "/fleet.json" in output[1]
-    assert "RMCS_HOME" in output[2]
+    assert code == 1, output
+    at = next((at for at, line in enumerate(output) if line.startswith("rmcs: error: ")), 0)  # notices come before it
+    error, next_step = output[at : at + 2]
+    assert error.startswith("rmcs: error: The files of the local fleet cannot be written: File too large: /"), output
+    assert "/fleet.json" in error
+    assert "RMCS_HOME" in next_step
 
 
 @pytest.mark.parametrize("words", ["trace", "debug-dump"])

@@ -11,7 +11,13 @@ import pytest
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ServiceUnavailableError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store import EventRecord, LogEntry, OperationRecord, Step, StoredDecision
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import KINDS, Event, EventFilter, event_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import (
+    DURABLE,
+    TELEMETRY,
+    Event,
+    EventFilter,
+    event_of,
+)
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import MAX_PENDING, EventHub
 
 OWNERS = {"t1": "ann", "t2": "bob", "t3": "ann"}
@@ -136,7 +142,7 @@ async def test_of_telemetry_only_the_newest_of_each_cluster_waits() -> None:
 
 async def test_a_submitter_hears_of_its_own_work_and_of_clusters_only() -> None:
     world = hub()
-    reader = world.subscribe(EventFilter.parse({"types": KINDS}), after=0, only_owner="bob")
+    reader = world.subscribe(EventFilter.parse({"types": (*DURABLE, TELEMETRY)}), after=0, only_owner="bob")
     notes = [
         OperationRecord("cluster", "a", 1.0, None, b"{}"),
         OperationRecord("action", "a", 1.0, "ann", b'{"action": "cordon"}'),

@@ -90,9 +90,15 @@ def test_crashes_that_do_not_open_the_breaker_are_mentioned() -> None:
             assert crashed.exception(5) is not None
         following = plane.task("next")
         (note,) = following.explain()["notes"]
-        assert note.startswith("mac: the workers of the last 3 attempts there crashed; that does not count for breaker")
+        assert note.startswith("mac: the workers of 3 of the last 3 attempts there crashed; that does not count for br")
         assert f"  note: {note}\n" in str(following.explain())
+        assert crashed.explain()["notes"] == [note]
         plane.finish(following)
+        (note,) = following.explain()["notes"]
+        assert note.startswith("mac: the workers of 3 of the last 4 attempts there crashed")
+        assert crashed.explain()["notes"] == [note]
+        for number in range(2):
+            plane.finish(plane.task(f"s{number}"))
         assert plane.task("later").explain()["notes"] == []
 
 

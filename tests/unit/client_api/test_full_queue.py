@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExe
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import QueueFullError
 from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.common.notices import unread_failures
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
@@ -201,6 +202,19 @@ def test_the_handle_and_the_next_submission_raise(service: HttpService) -> None:
         with pytest.raises(QueueFullError):
             scheduler.submit_actor_async(Counter).accepted()
         assert len(service.get("/api/v1/items")["items"]) == 2, "what is refused is no item"
+
+
+def test_of_many_sent_at_once_each_refused_handle_raises(service: HttpService) -> None:
+    with UnifiedScheduler(address=service.address) as scheduler:
+        handles = [scheduler.submit_task_async(print) for _ in range(30)]
+        refused = []
+        for handle in handles:
+            try:
+                assert handle.accepted(60)
+            except QueueFullError as error:
+                refused.append(error.task_id)
+        assert refused == [one.id for one in handles[CPUS + 1 :]], "what can start at once is not counted"
+        assert not any(one in unread_failures for one in refused)
 
 
 def test_over_http_it_is_429(service: HttpService) -> None:

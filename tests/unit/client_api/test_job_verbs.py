@@ -83,3 +83,10 @@ def test_a_timeout_comes_before_a_failure() -> None:
     jobs = Jobs({**ENDED, "c": "RUNNING"})
     with pytest.raises(TaskTimeoutError):
         jobs.wait_for_all_jobs(list(ENDED), timeout=0)
+
+
+def test_only_the_first_of_many_jobs_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    many = {f"j{number:02}": "RUNNING" for number in range(20)}
+    Jobs(many, dict.fromkeys(many, "SUCCEEDED")).wait_for_all_jobs(list(many), check_interval=0)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("j04 (RUNNING) and 15 more")

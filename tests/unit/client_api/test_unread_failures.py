@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExe
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.common.notices import MAX_LINES, UnreadFailures, unread_failures
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import until
@@ -63,6 +64,31 @@ def test_it_is_bounded_and_read_by_members(monkeypatch: pytest.MonkeyPatch, caps
     failures.clear()
     failures.report()
     assert capsys.readouterr().err == ""
+
+
+def test_the_first_of_several_reasons_is_in_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    failures = UnreadFailures()
+    failures.add("a", "f failed: E: No cluster can be used:\n  mac: it is stopped\n  linux: too small")
+    failures.report()
+    assert (
+        capsys.readouterr().err.splitlines()[1] == "rmcs:   a: f failed: E: No cluster can be used: mac: it is stopped"
+    )
+
+
+def test_a_failure_that_was_expected_is_read_when_it_arrives(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ray_multicluster_scheduler.common.notices._MAX_KEPT", 2)
+    failures = UnreadFailures()
+    failures.add("arrived", "failed")
+    for name in ("arrived", "oldest", "b", "c"):
+        failures.expect(name)
+    failures.add("b", "failed")
+    failures.report()
+    assert capsys.readouterr().err == ""
+    failures.add("oldest", "failed")
+    failures.add("b", "failed again")
+    assert ("oldest" in failures, "b" in failures) == (True, True)
 
 
 # ---- what counts as asked
@@ -156,6 +182,21 @@ def test_an_actor_is_asked_for_by_itself_or_by_a_call(scheduler: UnifiedSchedule
         actor = failed_actor()
         ask(actor)
         assert actor._item.id not in unread_failures
+
+
+@pytest.mark.parametrize(("failure", "read"), [(FailureClass.CRASH, True), (FailureClass.USER, False)])
+def test_the_error_of_a_call_may_arrive_before_the_end_of_its_actor(
+    plane: ActorPlane, failure: FailureClass, read: bool
+) -> None:
+    actor = plane.actor()
+    plane.start(actor)
+    call = actor.add.remote()
+    plane.sent(1)
+    plane.fail_call(call.id, failure)
+    assert call.exception(60) is not None
+    plane.die(actor)
+    assert actor._item.wait(60) is not None
+    assert (actor._item.id not in unread_failures) == read
 
 
 def test_a_future_is_asked_for_by_its_user_only(scheduler: UnifiedScheduler) -> None:

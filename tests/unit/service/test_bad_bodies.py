@@ -44,6 +44,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
         service.plane.finish(running(item))
 
 
+DIGESTS = {"function_digest": "a", "arguments_digest": "b"}
+
+
 def refused(service: HttpService, path: str, data: bytes) -> dict[str, Any]:
     status, answer = service.ask("POST", path, data=data)
     assert 400 <= status < 500, (status, answer)
@@ -97,7 +100,21 @@ def test_an_item_outside_of_its_task_is_shown_where_it_belongs(service: HttpServ
     answers = [refused(service, "/api/v1/items", json.dumps(output).encode())]
     answers.append(service.post("/api/v1/items/batch", {"items": [output]})["items"][0]["problem"])
     for answer in answers:
-        assert answer["next_step"] == 'send {"task": {"kind": "job", "name": …, "job": {"entrypoint": …}}}'
+        assert answer["next_step"] == 'send {"task": {"kind": "job", "job": {"entrypoint": …}}}'
+
+
+def test_the_name_of_a_job_is_its_command_unless_it_is_given(service: HttpService) -> None:
+    for task, name in (({}, "echo hi"), ({"name": "n"}, "n")):
+        answer = service.post("/api/v1/items", {"task": {"kind": "job", "job": {"entrypoint": "echo hi"}, **task}})
+        assert service.get(f"/api/v1/items/{answer['id']}")["name"] == name
+
+
+def test_a_refusal_names_all_that_is_missing(service: HttpService) -> None:
+    for gang in ({"members": [{}]}, {"members": [{"requirements": {}, **DIGESTS}, {}]}):
+        answer = refused(service, "/api/v1/items", json.dumps({"task": {"kind": "gang", "gang": gang}}).encode())
+        for key in ("requirements", "function_digest", "arguments_digest"):
+            assert key in answer["message"]
+            assert f"{key} as " in answer["next_step"]
 
 
 FIELDS: dict[str, list[Any]] = {

@@ -280,6 +280,8 @@ def test_no_such_path_verb_or_query_is_a_problem_too(
 def test_every_route_refuses_a_parameter_that_it_does_not_know(service: HttpService) -> None:
     asked = 0
     for path, methods in service.app.openapi()["paths"].items():
+        if path == "/api/v1/serving/v1/{path}":
+            continue  # an inference instance answers, and gets the parameters
         for method in methods:
             whole = re.sub(r"{\w+}", "x", path) + "?limit=5&colour=red"
             status, answer = service.ask(method.upper(), whole, None if method == "get" else {})

@@ -30,7 +30,9 @@ class _CallHandle(Handle):
 
     def _wait(self, timeout: float | None) -> Outcome:
         outcome = super()._wait(timeout)
-        if not outcome.succeeded:
+        if outcome.completion.error == "ActorDiedError":
+            unread_failures.expect(self._item.actor.item.id)
+        elif not outcome.succeeded:
             unread_failures.read(self._item.actor.item.id)  # if it failed, the error of the call names that
         return outcome
 

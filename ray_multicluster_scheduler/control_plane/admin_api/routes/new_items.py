@@ -31,7 +31,7 @@ def with_id(task: Mapping[str, Any]) -> Mapping[str, Any]:
 def missing_task_error() -> ConfigurationError:
     return ConfigurationError(
         "The submission has no task, which describes the item.",
-        next_step='send {"task": {"kind": "job", "name": …, "job": {"entrypoint": …}}}',
+        next_step='send {"task": {"kind": "job", "job": {"entrypoint": …}}}',
     )
 
 
