@@ -206,11 +206,11 @@ def test_a_head_and_its_raylet_are_killed(fleet: LocalFleet, tmp_path: Path, mon
 
 
 @contextmanager
-def stopped_head(fleet: LocalFleet) -> Iterator[None]:
-    """SIGSTOP of the GCS and the raylet of "mac"; agents and workers go on."""
+def stopped_head(fleet: LocalFleet, names: tuple[str, ...]) -> Iterator[None]:
+    """SIGSTOP of the GCS, the raylet or both of "mac"; agents and workers go on."""
     processes = [psutil.Process(pid) for pid in fleet.processes("mac")]
-    head = [process for process in processes if process.name() in HEAD]
-    assert len(head) == 2
+    head = [process for process in processes if process.name() in names]
+    assert len(head) == len(names)
     for process in head:
         process.suspend()
     try:
@@ -220,7 +220,10 @@ def stopped_head(fleet: LocalFleet) -> Iterator[None]:
             process.resume()
 
 
-def test_a_stopped_head_gives_back_what_has_not_begun(fleet: LocalFleet, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [HEAD, ("raylet",)], ids="+".join)
+def test_a_stopped_head_gives_back_what_has_not_begun(
+    fleet: LocalFleet, tmp_path: Path, names: tuple[str, ...]
+) -> None:
     """No timeout would end an attempt before the end of the test."""
 
     def note(path: str) -> tuple[str, int]:
@@ -241,7 +244,7 @@ def test_a_stopped_head_gives_back_what_has_not_begun(fleet: LocalFleet, tmp_pat
     with impatient(fleet, tmp_path, heartbeat_s=5, lease_s=300, lost_after_s=400, start_grace_s=400) as scheduler:
         running = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
         until(lambda: bool(lines(tmp_path / "ticks")), 60)
-        with stopped_head(fleet):
+        with stopped_head(fleet, names):
             task = scheduler.submit_task_async(note, (str(tmp_path / "task"),), **NOTHING, **ON_MAC)
             actor = scheduler.submit_actor(Noted, (str(tmp_path / "actor"),), **NOTHING, **ON_MAC)
             assert task.result(120) == ("linux", 2)
