@@ -25,6 +25,7 @@ from ray_multicluster_scheduler import (
     get,
 )
 from ray_multicluster_scheduler.local_fleet import LocalFleet
+from ray_multicluster_scheduler.scheduler.connection import ray_client_pool
 from tests.support.mac_cluster import until
 
 QUICK = {
@@ -47,7 +48,11 @@ def impatient(fleet: LocalFleet, folder: Path, **settings: Any) -> Iterator[Unif
     config = folder / "clusters.yaml"
     config.write_text(yaml.safe_dump({**whole, "settings": {**whole["settings"], **QUICK, **settings}}))
     with UnifiedScheduler(config) as scheduler:
-        get([scheduler.submit_task_async(len, ("",), preferred_cluster=name) for name in ("linux", "mac")], timeout=60)
+        first: dict[str, Any] = {"fallback": "wait"}
+        get(
+            [scheduler.submit_task_async(len, ("",), preferred_cluster=one, **first) for one in ("linux", "mac")],
+            timeout=60,
+        )
         yield scheduler
 
 
@@ -92,6 +97,13 @@ def holder() -> type:
 def job_script(folder: Path, name: str) -> str:
     """A line for each attempt; it ends when the test allows it."""
     return f"echo $RMCS_CLUSTER $RMCS_ATTEMPT >> {folder}/{name}; until test -e {folder}/go; do sleep 0.1; done"
+
+
+def agent_on_mac(scheduler: UnifiedScheduler) -> str:
+    """The submission id of the agent that the scheduler uses there."""
+    link = scheduler._started()[0].links.existing_link("mac")
+    assert link is not None
+    return str(link.agent)
 
 
 def codes(handle: Any) -> list[str]:
@@ -161,9 +173,17 @@ def test_a_power_cut_with_a_task_an_actor_and_jobs_running(fleet: LocalFleet, tm
     assert [line.split()[1] for line in lines(tmp_path / "again")] == ["1", "2"]
 
 
-def test_a_head_and_its_raylet_are_killed(fleet: LocalFleet, tmp_path: Path) -> None:
-    """The rest of the cluster dies by itself. No timeout would declare it lost before the end of the test."""
-    with impatient(fleet, tmp_path, lease_s=300, lost_after_s=400) as scheduler:
+def test_a_head_and_its_raylet_are_killed(fleet: LocalFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the cluster dies by itself. No timeout would declare it lost before the end of the test. The agents
+    are taken over from a program before."""
+    monkeypatch.delenv("RMCS_AGENT_LINGER_S")
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(ray_client_pool, "_TAKE_OVER_S", 60.0)
+    settings = {"lease_s": 300, "lost_after_s": 400, "agent_linger_s": 10}
+    with impatient(fleet, tmp_path, **settings) as scheduler:
+        left = agent_on_mac(scheduler)
+    with impatient(fleet, tmp_path, **settings) as scheduler:
+        assert agent_on_mac(scheduler) == left
         task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
         until(lambda: bool(lines(tmp_path / "ticks")), 60)
         root = str(fleet.folder("mac").root)
@@ -186,11 +206,11 @@ def test_a_head_and_its_raylet_are_killed(fleet: LocalFleet, tmp_path: Path) -> 
 
 
 @contextmanager
-def stopped_head(fleet: LocalFleet) -> Iterator[None]:
-    """SIGSTOP of the GCS and the raylet of "mac"; agents and workers go on."""
+def stopped_head(fleet: LocalFleet, names: tuple[str, ...]) -> Iterator[None]:
+    """SIGSTOP of the GCS, the raylet or both of "mac"; agents and workers go on."""
     processes = [psutil.Process(pid) for pid in fleet.processes("mac")]
-    head = [process for process in processes if process.name() in HEAD]
-    assert len(head) == 2
+    head = [process for process in processes if process.name() in names]
+    assert len(head) == len(names)
     for process in head:
         process.suspend()
     try:
@@ -200,7 +220,10 @@ def stopped_head(fleet: LocalFleet) -> Iterator[None]:
             process.resume()
 
 
-def test_a_stopped_head_gives_back_what_has_not_begun(fleet: LocalFleet, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [HEAD, ("raylet",)], ids="+".join)
+def test_a_stopped_head_gives_back_what_has_not_begun(
+    fleet: LocalFleet, tmp_path: Path, names: tuple[str, ...]
+) -> None:
     """No timeout would end an attempt before the end of the test."""
 
     def note(path: str) -> tuple[str, int]:
@@ -221,7 +244,7 @@ def test_a_stopped_head_gives_back_what_has_not_begun(fleet: LocalFleet, tmp_pat
     with impatient(fleet, tmp_path, heartbeat_s=5, lease_s=300, lost_after_s=400, start_grace_s=400) as scheduler:
         running = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
         until(lambda: bool(lines(tmp_path / "ticks")), 60)
-        with stopped_head(fleet):
+        with stopped_head(fleet, names):
             task = scheduler.submit_task_async(note, (str(tmp_path / "task"),), **NOTHING, **ON_MAC)
             actor = scheduler.submit_actor(Noted, (str(tmp_path / "actor"),), **NOTHING, **ON_MAC)
             assert task.result(120) == ("linux", 2)
@@ -290,6 +313,8 @@ def test_a_cluster_that_returns_after_its_work_was_moved(
         task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
         moves = scheduler.submit_actor(holder(), restart_elsewhere=True, max_restarts=1, **NOTHING, **ON_MAC)
         assert [moves.call.remote().result(60) for _ in range(2)] == [1, 2]
+        both_cpus: dict[str, Any] = {"resource_requirements": {"CPU": 2}, "fallback": "wait"}
+        queued = scheduler.submit_task_async(len, ("back",), **both_cpus, **ON_MAC)
         job = scheduler.submit_job_async(job_script(tmp_path, "job"), **ON_MAC)
         until(lambda: bool(lines(tmp_path / "ticks")) and bool(lines(tmp_path / "job")), 60)
         fleet.pause("mac")
@@ -324,7 +349,7 @@ def test_a_cluster_that_returns_after_its_work_was_moved(
         (tmp_path / "go").touch()
         assert task.result(60) == ("linux", 2)
         assert (job.result(60), job.attempt) == ("SUCCEEDED", 1)
-        assert scheduler.submit_task(len, ("back",), **ON_MAC, fallback="wait") == 4, "it is used again"
+        assert queued.result(60) == 4, "it is used again"
         moves.kill()
     assert lines(tmp_path / "done") == ["2"], "the attempt that was given up has done nothing after all"
     assert lines(tmp_path / "job") == ["mac 1"]

@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate imp
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
-from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of
+from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of, shown_history
 from ray_multicluster_scheduler.scheduler.policy.reasons import CLUSTER_SUSPECT, DASHBOARD_SILENT, LINK_FAILED
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
@@ -77,7 +77,7 @@ def item_explanation(runtime: Runtime, task_id: str) -> Explanation:
         attempts=[row.to_dict() for row in attempts_of(history, record.fences)],
         runtime_env=_without_secrets(prepared.runtime_env) if prepared else None,
         converted_paths=[list(pair) for pair in prepared.converted] if prepared else [],
-        history=[step.to_dict() for step in history],
+        history=[step.to_dict() for step in shown_history(history)],
     )
 
 

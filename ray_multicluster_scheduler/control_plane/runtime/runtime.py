@@ -529,8 +529,9 @@ class Runtime(LoopThread, ControlPlane):
         if item is not None:
             before = item.attempt
             item.moved(transition)
-            if transition.code == CLUSTER_SUSPECT and not self._persistence.lasting:  # a service's clients print it
-                self._notices.add(str(transition.cluster), transition.at, transition.sentence, item.id)
+            cluster = transition.cluster if transition.code == CLUSTER_SUSPECT else None  # None also if it is queued
+            if cluster is not None and not self._persistence.lasting:  # a service's clients print it
+                self._notices.add(cluster, transition.at, transition.sentence, item.id)
             if item.attempt != before:
                 self.output.wake()
 

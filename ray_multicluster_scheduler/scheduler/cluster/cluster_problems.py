@@ -76,7 +76,7 @@ def _failing(breaker: CircuitBreaker, now: float) -> str:
 
 def silent_head(silent_s: float) -> ClusterProblem:
     """Its agent answers, but the head does not."""
-    sentence = f"its link is up, but its head (GCS) has not answered for {silent_s:.0f} s"
+    sentence = f"its link is up, but its head (GCS or raylet) has not answered for {silent_s:.0f} s"
     return ClusterProblem(reasons.HEAD_SILENT, sentence)
 
 

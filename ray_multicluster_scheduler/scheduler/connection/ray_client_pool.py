@@ -355,7 +355,8 @@ class RayClientPool:
             _log.info("agent %s of cluster %s is not taken over: %s", record.agent, record.cluster, why)
             return None
         _log.info("the agent %s of the program before is used for cluster %s", record.agent, record.cluster)
-        self._records[record.agent] = replace(record, secret=secret, token="")  # nosec B106 # the token was used
+        lock_file = link.info.lock_file  # a new one since its execve
+        self._records[record.agent] = replace(record, secret=secret, token="", lock_file=lock_file)  # nosec B106 # used
         self._register(link, admission, carrier)
         return link
 

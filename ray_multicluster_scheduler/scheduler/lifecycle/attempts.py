@@ -23,6 +23,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Pr
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.timers import NEW_NODE_GRACE_S
+from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
 _ENDING_CODES = {
@@ -388,7 +389,8 @@ def _of_class(
     record: TaskRecord, failure: FailureClass, sentence: str, *, refused: bool
 ) -> tuple[str | None, str, str]:
     task = record.task
-    attempts = "1 attempt" if record.attempt == 1 else f"{record.attempt} attempts"
+    recalled = sum(one.ended_as == "recalled" for one in attempts_of(record.history, {}))  # they never began
+    attempts = "1 attempt" if record.attempt - recalled == 1 else f"{record.attempt - recalled} attempts"
     message = f"{task.kind} {task.id} ({task.name}) failed on {record.cluster} after {attempts}: {sentence}"
     if failure is FailureClass.USER:
         return None, message, ""

@@ -95,7 +95,9 @@ class FleetEvents:
             self._scheduling.request_full_scan()
         for record in self._records_on(state, jobs=False):
             if record.task.actor is None or not record.task.actor.detached:
-                self._prefetch.recall(record, f"its head (GCS) has not answered for {event.silent_s:.0f} s", now)
+                self._prefetch.recall(
+                    record, f"its head (GCS or raylet) has not answered for {event.silent_s:.0f} s", now
+                )
 
     def link_up(self, event: LinkUp, now: float) -> None:
         state = self._find_and_reschedule(event.cluster)

@@ -70,6 +70,19 @@ class AttemptRow:
         return asdict(self)
 
 
+def shown_history(history: Iterable[Transition]) -> list[Transition]:
+    """The steps as an explanation shows them: a recall and its confirmation are one, with the cluster that had it."""
+    shown: list[Transition] = []
+    for step in history:
+        if shown and step.state is QUEUED and shown[-1].state in LIVE:
+            before = shown[-1]
+            if before.code == step.code:
+                del shown[-1]
+            step = step._replace(cluster=before.cluster)  # noqa: PLW2901 - the step as it is shown
+        shown.append(step)
+    return shown
+
+
 def attempts_of(history: Iterable[Transition], fences: Mapping[int, int]) -> list[AttemptRow]:
     """The attempts of an item, oldest first. ``fences`` by attempt number, as far as they are known."""
     rows: dict[int, AttemptRow] = {}

@@ -251,7 +251,7 @@ def test_a_silent_head_is_a_problem_until_the_next_snapshot() -> None:
     problem = state.problem(36.0)
     assert problem is not None
     assert (problem.code, problem.permanent) == ("HEAD_SILENT", False)
-    assert problem.sentence == "its link is up, but its head (GCS) has not answered for 16 s"
+    assert problem.sentence == "its link is up, but its head (GCS or raylet) has not answered for 16 s"
     assert "17 s" in str(state.view(37.0).problem), "the view grows old with it"
     state.link_down(40.0)
     assert code(state, 41.0) == "CLUSTER_SUSPECT", "that is graver"

@@ -43,3 +43,15 @@ async def test_a_client_of_a_service_prints_it(
     await eventually(lambda: not poller._notices._items)
     assert item.transition is not None
     assert capsys.readouterr().err == "rmcs: 1 item on mac: mac has been silent for 5 s\n"
+
+
+async def test_items_that_wait_for_a_silent_cluster_are_not_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_COLLECT_S", 0.05)
+    unused = cast("Any", None)
+    poller = ResultPoller(unused, "program", list, {"t1": Item(task("t1"))}.get, unused, unused, unused)
+    waits = {"number": 2, "state": "QUEUED", "attempt": 0, "at": 5.0, "cluster": None, "code": "CLUSTER_SUSPECT"}
+    await poller._handle_status({"id": "t1", "sentence": "mac: its link broke less than a second ago", **waits})
+    assert not poller._notices._items
+    assert capsys.readouterr().err == ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of, shown_history
 from tests.unit.lifecycle.driver import Driver, ready, task
 
 
@@ -69,3 +70,20 @@ def test_a_cluster_that_is_lost_and_returns_ends_nothing() -> None:
     driver.send(events.LinkDown("a", "silent"))
     (row,) = rows(driver)
     assert row["ended_as"] is None
+
+
+def test_a_recall_is_one_step_with_its_cluster_and_no_attempt_of_a_failure() -> None:
+    driver = ready(4, 4)
+    driver.send(events.CordonChanged("b", True))
+    driver.submit(task("t", crash_retries=0))
+    driver.send(events.CordonChanged("b", False))
+    driver.send(events.HeadSilent("a", 5.0), after=5)
+    driver.send(events.AttemptFinished("t", 1, "cancelled", code="RECALLED"))
+    driver.start("t")
+    record = driver.machine.record("t")
+    steps = [(str(step.state), step.code, step.cluster) for step in shown_history(record.history)]
+    assert ("QUEUED", "TAKEN_BACK", "a") in steps
+    assert [code for _, code, _ in steps].count("TAKEN_BACK") == 1
+    driver.fail("t", "crash")
+    (end,) = driver.issued(Complete)
+    assert "failed on b after 1 attempt:" in end.message

@@ -16,7 +16,7 @@ def test_nothing_new_goes_to_a_cluster_with_a_silent_head_until_it_answers() -> 
     assert driver.machine.record("running").state is TaskState.RUNNING, "it goes on"
     waits, posted = driver.submit(task("waits")), driver.submit(job("posted"))
     assert [(one.state, one.code) for one in (waits, posted)] == [(TaskState.QUEUED, "HEAD_SILENT")] * 2
-    assert waits.sentence == "a: its link is up, but its head (GCS) has not answered for 16 s"
+    assert waits.sentence == "a: its link is up, but its head (GCS or raylet) has not answered for 16 s"
     driver.succeed("running")
     assert waits.state is TaskState.QUEUED, "that an item ended says nothing of the head"
     driver.snapshot("a", 8)
@@ -35,7 +35,7 @@ def test_repeated_reports_change_nothing_and_unknown_clusters_are_ignored() -> N
     driver.send(events.HeadSilent("a", 16.0), after=16)
     driver.send(events.HeadSilent("a", 21.0), after=5)
     waits = driver.submit(task("waits"))
-    assert waits.sentence == "a: its link is up, but its head (GCS) has not answered for 21 s"
+    assert waits.sentence == "a: its link is up, but its head (GCS or raylet) has not answered for 21 s"
     assert driver.send(events.HeadSilent("a", 26.0), after=5) == []
     assert driver.send(events.HeadSilent("stranger", 16.0)) == []
 
@@ -56,7 +56,7 @@ def test_what_has_not_begun_is_taken_back_and_goes_elsewhere() -> None:
     assert [one.task_id for one in driver.issued(RecallAttempt)] == ["gone", "made"]
     assert (gone.code, gone.sentence) == (
         "TAKEN_BACK",
-        "was recalled from a: its head (GCS) has not answered for 5 s",
+        "was recalled from a: its head (GCS or raylet) has not answered for 5 s",
     )
     driver.send(events.AttemptFinished("gone", 1, "cancelled", code="RECALLED"))
     driver.send(events.AttemptFinished("made", 1, "cancelled", code="RECALLED"))

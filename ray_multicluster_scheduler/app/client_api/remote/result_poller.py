@@ -139,8 +139,8 @@ class ResultPoller:
             step = wire.step_from_wire(status)
             if item.transition is None or item.transition.number < step.number:
                 item.moved(step)
-                if step.code == CLUSTER_SUSPECT:
-                    self._notices.add(str(step.cluster), step.at, step.sentence, item.id)
+                if step.code == CLUSTER_SUSPECT and step.cluster is not None:  # else it waits for the cluster
+                    self._notices.add(step.cluster, step.at, step.sentence, item.id)
 
     async def _end(self, item: Promise, status: Mapping[str, Any]) -> None:
         body = status["outcome"]

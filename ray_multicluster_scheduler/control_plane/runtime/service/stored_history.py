@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGO
 from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
-from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of
+from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of, shown_history
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import (
     decode_completion,
     decode_result,
@@ -70,7 +70,7 @@ class StoredHistory:
             "sentence": (completion.message if completion else "") or last.sentence,
             "attempts": [one.to_dict() for one in attempts_of(row.history, fences)],
             "decision": None if row.decision is None else row.decision.in_full().to_dict(),
-            "history": [step.to_dict() for step in row.history],
+            "history": [step.to_dict() for step in shown_history(row.history)],
         }
 
     def member_explanation(self, gang: StoredItem, member: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Ray is imported inside the functions, so that :class:`MachineUsage` can be used 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import threading
@@ -20,6 +21,9 @@ QUIET_INTERVAL_S = 1.0
 USAGE_INTERVAL_S = 5.0
 LATE_S = 1.0
 """An answer that took longer than this is published even without a change: a HEAD message may have been sent."""
+RAYLET_TIMEOUT_S, FIRST_RAYLET_TIMEOUT_S = 30.0, 2.0
+"""Then the raylet is asked again; its silence counts from the first request."""
+_RAYLET_TRIES = 3
 _HEAD_MARK = "node:__internal_head__"
 _STAT, _MEMORY = Path("/proc/stat"), Path("/proc/meminfo")
 
@@ -123,6 +127,49 @@ def _memory_used(text: str) -> float:
     return round(1 - free / total, 2)
 
 
+class RayletProbe:
+    """Asks the raylet of this process's node, which must grant a worker before a call of ours can start. While it is
+    stopped, the GCS goes on answering. Used on one thread."""
+
+    def __init__(self) -> None:
+        self._client: Any = None
+        self._answered = False
+        self._tries_left = _RAYLET_TRIES
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def wait(self) -> None:
+        """Wait until it answers; raises after RAYLET_TIMEOUT_S. A raylet that never answered is not waited for: perhaps
+        it cannot be asked in this version of Ray."""
+        if not self._answered and not self._tries_left:
+            return
+        try:
+            self._client = self._client or _raylet_client()
+            self._loop = self._loop or asyncio.new_event_loop()
+            self._loop.run_until_complete(
+                _ask(self._client, RAYLET_TIMEOUT_S if self._answered else FIRST_RAYLET_TIMEOUT_S)
+            )
+            self._answered = True
+        except Exception as error:
+            if self._answered:
+                raise
+            self._tries_left -= 1
+            print(f"rmcs agent: the raylet cannot be asked: {error!r}", flush=True)
+
+
+def _raylet_client() -> Any:
+    import ray  # noqa: PLC0415 - see above
+    from ray._raylet import RayletClient  # noqa: PLC0415 - see above
+
+    node_id = ray.get_runtime_context().get_node_id()
+    node = next(node for node in ray.nodes() if node["NodeID"] == node_id)
+    return RayletClient(node["NodeManagerAddress"], node["NodeManagerPort"])
+
+
+async def _ask(client: Any, timeout_s: float) -> None:
+    """Its cheapest request, half a millisecond."""
+    await client.async_get_worker_pids(timeout_ms=int(timeout_s * 1000))
+
+
 class ClusterProbe:
     """Reads the nodes periodically on its own thread and publishes changes.
 
@@ -134,6 +181,7 @@ class ClusterProbe:
         self._publish, self._is_busy = publish, is_busy
         self._wake = threading.Event()
         self._last: dict[str, Any] | None = None
+        self._raylet = RayletProbe()
         self._machine = MachineUsage()
         self._usage: dict[str, float] | None = None
         self._next_usage = 0.0
@@ -146,7 +194,7 @@ class ClusterProbe:
         self._wake.set()
 
     def silent_s(self) -> float:
-        """Seconds since the open request to the head; 0 if there is none."""
+        """Seconds since the open request to the head, its GCS or its raylet; 0 if there is none."""
         since = self._unanswered_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -156,6 +204,7 @@ class ClusterProbe:
             if self._unanswered_since is None:
                 self._unanswered_since = time.monotonic()
             try:
+                self._raylet.wait()
                 nodes = read_nodes()
                 usage_changed = self._update_usage(len(nodes["nodes"]))
             except Exception as error:  # noqa: BLE001 - Ray raises many kinds when its head fails; try again
