@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
     from ray_multicluster_scheduler.common.exception import (
         ActorDiedError,
+        ActorNameTakenError,
         ClusterConnectionError,
         ClusterLostError,
         ConfigurationError,
@@ -131,6 +132,7 @@ __all__ = [
     "ActorCallHandle",
     "ActorDiedError",
     "ActorHandle",
+    "ActorNameTakenError",
     "ActorPool",
     "AsyncScheduler",
     "ClusterConfig",
@@ -265,8 +267,8 @@ _HOMES = {
     ),
     "common.context_manager": "ClusterContextManager",
     "common.exception": (
-        "ActorDiedError ClusterConnectionError ClusterLostError ConfigurationError JobsFailedError "
-        "InferenceError InstanceError NoFeasibleClusterError NoHealthyClusterError NotAllowedError "
+        "ActorDiedError ActorNameTakenError ClusterConnectionError ClusterLostError ConfigurationError "
+        "JobsFailedError InferenceError InstanceError NoFeasibleClusterError NoHealthyClusterError NotAllowedError "
         "PolicyEvaluationError QueueFullError RemoteError RemoteTraceback ResultLostError SchedulerError "
         "ServiceUnavailableError StoreError StoreFullError TaskCancelledError TaskSubmissionError TaskTimeoutError "
         "UnknownItemError WorkerCrashedError"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
-    ConfigurationError,
+    ActorNameTakenError,
     NoFeasibleClusterError,
     NotAllowedError,
     QueueFullError,
@@ -40,7 +40,7 @@ ObjectStoreFullError = OutOfDiskError = StoreFullError
 PendingCallsLimitExceeded = QueueFullError
 RpcError = ServiceUnavailableError
 AuthenticationError = NotAllowedError
-ActorAlreadyExistsError = ConfigurationError
+ActorAlreadyExistsError = ActorNameTakenError
 ActorHandleNotFoundError = UnknownItemError
 TaskPlacementGroupRemoved = ActorPlacementGroupRemoved = NeverRaised
 ObjectRefStreamEndOfStreamError = StreamingGeneratorReplayInconsistentError = NeverRaised

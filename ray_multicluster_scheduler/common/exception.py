@@ -2,6 +2,7 @@
 
 SchedulerError
 ├── ConfigurationError          clusters.yaml, settings or an argument is wrong
+│   └── ActorNameTakenError     a living actor has this name already
 ├── NoHealthyClusterError       no cluster that could run the item is reachable
 ├── NoFeasibleClusterError      no cluster could ever run it, however long it waits
 ├── TaskSubmissionError         the item could not be prepared, sent or set up
@@ -96,6 +97,10 @@ def _rebuild(
 
 class ConfigurationError(SchedulerError):
     """clusters.yaml, settings or an argument is wrong; the message names it and what was expected."""
+
+
+class ActorNameTakenError(ConfigurationError, ValueError):
+    """A living actor has this name already. A ValueError, too, as in Ray."""
 
 
 class NoHealthyClusterError(SchedulerError):

@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
 from ray_multicluster_scheduler.app.client_api.actors.actors import Actors, EmbeddedActors
+from ray_multicluster_scheduler.app.client_api.actors.child_actors import ChildActors
 from ray_multicluster_scheduler.app.client_api.argument_names import also_named
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
@@ -245,7 +246,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         if isinstance(item_id, Handle):
             return item_id.explain()
         if isinstance(item_id, ActorHandle):
-            return ActorHandle.explain(item_id)
+            return type(item_id).explain(item_id)
         item_id = item_id_of(item_id, "explain")
         return self._running_control_plane(item_id).explain(item_id)
 
@@ -624,6 +625,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
                     self._runtime = Runtime(self.config, self._control_plane)
                 else:
                     self._runtime = RemoteRuntime(self.address, self._control_plane, self._runtime_env, self._proof)
+                self._runtime.children = ChildActors(self._with_actors)
                 self._submission = Submission(
                     self._runtime.settings,
                     self._runtime.payload_cache,

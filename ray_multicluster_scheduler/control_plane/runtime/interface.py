@@ -31,6 +31,13 @@ class Output(Protocol):
         """The output as it comes; ``progress`` returns the newest attempt, and whether the item is finished."""
 
 
+class Children(Protocol):
+    """Makes handles of actors that were created inside clusters."""
+
+    def handle(self, child: Any, source: Promise) -> Any:
+        """The handle of an actor in the value of ``source``."""
+
+
 class ControlPlane(ABC):
     """Safe from any thread. After the shutdown, calls raise SchedulerError, except reads of what is known already."""
 
@@ -41,6 +48,8 @@ class ControlPlane(ABC):
     output: Output
     closed: bool
     settings: Settings
+    children: Children
+    """Set by the scheduler of the program."""
     outlives_program: bool = False
     """Whether accepted items continue after the end of this program."""
 

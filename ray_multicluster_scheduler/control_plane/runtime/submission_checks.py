@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.control_characters import check_identifiers
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import ActorNameTakenError, ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.common.redaction import mask_text
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
@@ -54,10 +54,10 @@ def checked_name(name: object, what: str) -> str:
     return name
 
 
-def name_taken(name: str, by: str, cluster: str | None) -> ConfigurationError:
+def name_taken(name: str, by: str, cluster: str | None) -> ActorNameTakenError:
     """Names are unique among living actors."""
     where = f" on {cluster}" if cluster else ""
-    return ConfigurationError(
+    return ActorNameTakenError(
         f"There is a living actor {name!r} already: {by}{where}.",
         cluster=cluster,
         next_step=f"use it with get_actor({name!r}) or get_if_exists=True, kill it first, or take another name",

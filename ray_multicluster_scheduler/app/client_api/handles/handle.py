@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from ray_multicluster_scheduler.app.client_api.actors.actor_reference import set_reader
 from ray_multicluster_scheduler.app.client_api.arguments.references import reference_to
 from ray_multicluster_scheduler.app.client_api.handles.as_completed import WaitableHandle
 from ray_multicluster_scheduler.app.client_api.options import item_id_of
@@ -124,7 +125,11 @@ class Handle(WaitableHandle):
         self._item.unwatch(callback)
 
     def _value(self, outcome: Outcome, until: float | None = None) -> Any:
-        return value_of(outcome, lambda away: self._fetched(away, until))
+        before = set_reader(self)
+        try:
+            return value_of(outcome, lambda away: self._fetched(away, until))
+        finally:
+            set_reader(before)
 
     def _fetched(self, outcome: Outcome, until: float | None) -> bytes:
         """Fetch a value that was kept in its cluster."""

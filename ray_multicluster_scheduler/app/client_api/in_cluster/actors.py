@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from types import FunctionType
 from typing import Any, Self
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_reference import restore
+from ray_multicluster_scheduler.app.client_api.actors.actor_reference import ChildReference, restore, restore_child
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import HandleAttribute, RemoteMethod
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
 from ray_multicluster_scheduler.app.client_api.in_cluster.errors import take_init_error, translate
@@ -22,7 +22,6 @@ from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
     ConfigurationError,
     RemoteTraceback,
-    TaskSubmissionError,
     TaskTimeoutError,
     UnknownItemError,
 )
@@ -174,14 +173,15 @@ class NativeActorHandle:
         return hash(self._id())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if not runtime_context.is_ray_pickling():
-            raise TaskSubmissionError(
-                f"{self!r} cannot leave cluster {self._parent.cluster!r}, where it was created.",
-                task_id=self._id(),
-                cluster=self._parent.cluster,
-                next_step="create the actor outside and pass it in, or return the results of its methods",
-            )
-        return type(self), (self._actor, self._name, self._parent, self._methods)
+        if runtime_context.is_ray_pickling():
+            return type(self), (self._actor, self._name, self._parent, self._methods)
+        # Ray keeps an actor alive whose handle was pickled like this, for as long as this process lives.
+        state = runtime_context.connected_ray().cloudpickle.dumps(self._actor)
+        parent = self._parent
+        fields = parent.id, parent.attempt, parent.fence, parent.cluster
+        return restore_child, tuple(
+            ChildReference(self._id(), parent.cluster, self._name, self._methods, fields, state)
+        )
 
     def _id(self) -> str:
         return str(self._actor._actor_id.hex())
@@ -272,6 +272,21 @@ def rebuild_actor(ray_name: str, cluster: str | None, methods: Mapping[str, int]
             next_step="create a new actor and pass that",
         ) from error
     return ActorProxy(shell, ray_name, item, methods, cluster)
+
+
+def rebuild_child(child: ChildReference) -> NativeActorHandle:
+    """Return the handle of an actor that left this cluster. Raises ConfigurationError on another cluster."""
+    here = runtime_context.item().cluster
+    if child.cluster != here:
+        raise ConfigurationError(
+            f"Actor {child.name} ({child.actor_id}) was created inside cluster {child.cluster!r}, and this code runs "
+            f"inside {here!r}: it cannot be called from there.",
+            task_id=child.actor_id,
+            cluster=here,
+            next_step="pass get(…) of what returned it: the item that uses it then runs on its cluster",
+        )
+    actor = runtime_context.connected_ray().cloudpickle.loads(child.state)
+    return NativeActorHandle(actor, child.name, CurrentItem(*child.parent), child.methods)
 
 
 def find_actor(name: str) -> ActorProxy:

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.app.client_api.in_cluster import errors, options
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_function
 from ray_multicluster_scheduler.common import current_item
 from ray_multicluster_scheduler.common.current_item import CurrentItem, in_environment
-from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
+from ray_multicluster_scheduler.common.exception import ActorNameTakenError, ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
 
 ParentFields: TypeAlias = tuple[str, int, int, str]
@@ -246,8 +246,14 @@ def _to_function(plain: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def submission_error(name: str, cluster: str, error: Exception) -> TaskSubmissionError:
+def submission_error(name: str, cluster: str, error: Exception) -> TaskSubmissionError | ActorNameTakenError:
     """Return the exception for a submission that Ray refused."""
+    if isinstance(error, ValueError) and "already" in str(error):
+        return ActorNameTakenError(
+            f"Ray refused {name} on cluster {cluster!r}: {error}",
+            cluster=cluster,
+            next_step="use it with get_actor(name) or get_if_exists=True, kill it first, or take another name",
+        )
     return TaskSubmissionError(
         f"Ray refused {name} on cluster {cluster!r}: {type(error).__name__}: {error}.",
         cluster=cluster,
