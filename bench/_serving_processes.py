@@ -28,7 +28,7 @@ from bench._serving_stub import MODEL
 
 PATH = "/v1/chat/completions"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rmcs-bench"
-REQUIREMENTS = {"smg": ["smg>=1.13"], "ray_serve": ["ray[serve]>=2.55,<3"], "litellm": ["litellm[proxy]>=1.109"]}
+REQUIREMENTS = {"smg": ["smg>=1.13"], "ray_serve": ["ray[serve]>=2.55,<3"], "litellm": ["litellm[proxy]>=1.100"]}
 _READY_WITHIN_S = 120.0
 
 
