@@ -18,7 +18,7 @@ TITLES = ("CLUSTER", "VERDICT", "RANKS", "SCORES", "WHY")
 _OPTIONAL = ("RANKS", "SCORES")
 NOTHING = "–"
 NEVER = "never"
-MOST_NAMED = 3
+MAX_NAMED = 3
 """The most clusters that a sentence names."""
 
 FULL = frozenset({"NO_CAPACITY", "ABOVE_THRESHOLD", "MAX_IN_FLIGHT", "MAX_RUNNING_JOBS", "SERIAL"})
@@ -101,8 +101,8 @@ def compare_to_others(candidates: Sequence[CandidateReport]) -> str:
         return f"chosen among {fit} clusters that fit"
     others = [row for row in candidates if row.rejections]
     full = any(all(one.code in FULL for one in row.rejections) for row in others)
-    named = [f"{row.cluster}: {main_rejection(row).sentence.removesuffix('.')}" for row in others[:MOST_NAMED]]
-    more = [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
+    named = [f"{row.cluster}: {main_rejection(row).sentence.removesuffix('.')}" for row in others[:MAX_NAMED]]
+    more = [f"and {len(others) - MAX_NAMED} more"] if len(others) > MAX_NAMED else []
     return f"the only one {'with room' if full else 'that fits'} ({'; '.join(named + more)})"
 
 

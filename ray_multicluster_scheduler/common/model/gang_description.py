@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.common.model.resources import ResourceShape, des
 Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 """Ray's strategies of placement groups: on few nodes, on many, on one, each member on a node of its own."""
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
-MOST_MEMBERS = 500
+MAX_MEMBERS = 500
 GangShape: TypeAlias = tuple[str, str, tuple[ResourceShape, ...]]
 """Tasks or actors, the strategy, and what each member takes, sorted: all that placement uses."""
 
@@ -65,9 +65,9 @@ class GangDescription:
     def __post_init__(self) -> None:
         if not self.members:
             raise ConfigurationError("A gang has no members.", next_step="give it at least one: member(f, …)")
-        if len(self.members) > MOST_MEMBERS:
+        if len(self.members) > MAX_MEMBERS:
             raise ConfigurationError(
-                f"A gang has {len(self.members)} members, and at most {MOST_MEMBERS} can start together.",
+                f"A gang has {len(self.members)} members, and at most {MAX_MEMBERS} can start together.",
                 next_step="submit what need not start together as tasks of their own",
             )
         if self.strategy not in STRATEGIES:

@@ -19,9 +19,9 @@ Kind = Literal["task", "actor", "job", "gang"]
 KINDS: tuple[str, ...] = get_args(Kind)
 RESERVED_IDS = frozenset({"all", "last"})
 """Commands use these for other items, so no item may have one as its id."""
-MOST_PRIORITY = 1_000_000
+MAX_PRIORITY = 1_000_000
 """The highest priority of an item; its negative is the lowest."""
-LONGEST_S = 100 * 365 * 86_400.0
+MAX_SECONDS = 100 * 365 * 86_400.0
 _LARGEST_INTEGER = 2**53
 _LATEST_TIME = 1e11
 _DEEPEST_OBJECT = 32
@@ -121,8 +121,8 @@ FLAG = Values(words="true or false")
 COUNT = Values(words=f"a whole number from 0 to {_LARGEST_INTEGER}", ge=0, le=_LARGEST_INTEGER)
 CONCURRENCY = Values(words=f"a whole number from 1 to {_LARGEST_INTEGER}", ge=1, le=_LARGEST_INTEGER)
 RESTARTS = Values(words=f"a whole number from -1 to {_LARGEST_INTEGER}", ge=-1, le=_LARGEST_INTEGER)
-PRIORITY = Values(words=f"a whole number from {-MOST_PRIORITY} to {MOST_PRIORITY}", ge=-MOST_PRIORITY, le=MOST_PRIORITY)
-SECONDS = Values(words="seconds above 0", gt=0, lt=LONGEST_S)
+PRIORITY = Values(words=f"a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}", ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+SECONDS = Values(words="seconds above 0", gt=0, lt=MAX_SECONDS)
 TIME = Values(words="seconds since 1970", ge=0, lt=_LATEST_TIME)
 AMOUNT = Values(words="an amount", ge=0, lt=float(_LARGEST_INTEGER**2))
 RESOURCES = Values(words='amounts by name, such as {"CPU": 1}')

@@ -37,7 +37,7 @@ ABANDONED = "ABANDONED"
 FORGOTTEN = "it ended long ago and was deleted"
 ANSWERING = frozenset({"UP", DASHBOARD_SILENT, LINK_FAILED})
 """States of clusters that report their resources, although some kinds of items may not be sent there."""
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 _QUERIED_LATER = "queried when an item waits for it, or on request"
 _MARKERS = markers("", "", 0, 0)
 
@@ -95,7 +95,7 @@ def member_summary(task_id: str, names: Sequence[str]) -> dict[str, Any]:
 def id_interpretations(task_id: str) -> list[tuple[str, int | None]]:
     """What an id may mean, in this order: an item, or a member of a gang with its index."""
     gang_id, _, at = task_id.rpartition(".")
-    if not gang_id or not at.isdecimal() or len(at) > _MOST_DIGITS:
+    if not gang_id or not at.isdecimal() or len(at) > _MAX_DIGITS:
         return [(task_id, None)]
     return [(task_id, None), (gang_id, int(at))]
 

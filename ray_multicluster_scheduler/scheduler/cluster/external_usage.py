@@ -20,7 +20,7 @@ SETTLE_S = 2.0
 UNCONFIRMED_S = 30.0
 """A lower bound that no snapshot has confirmed for this time is dropped, so that an error does not last."""
 
-_MOST_CLAIMS = 6
+_MAX_CLAIMS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class ExternalUsage:
             del self._bounds[node_id], self._usage[node_id], self._last_seen[node_id]
 
     def _set_bounds(self, node_id: str, claims: list[_LowerBound]) -> None:
-        while len(claims) > _MOST_CLAIMS:
+        while len(claims) > _MAX_CLAIMS:
             oldest, second = claims.pop(0), claims[0]
             second.value = _highest(oldest.value, second.value)
         self._bounds[node_id] = claims

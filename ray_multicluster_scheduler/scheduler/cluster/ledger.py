@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.scheduler.cluster.usage_history import UsageHist
 STALENESS_S = {"agent": 0.3, "http": 6.0}
 """How old what a snapshot shows may be, by source (measured: 0.11 s and 5.6 s)."""
 
-_MOST_PAST_SIZES = 16
+_MAX_PAST_SIZES = 16
 _DIGITS = 6  # sums of Ray's four decimals, without the noise of floating point
 
 
@@ -328,7 +328,7 @@ class Ledger:
             if any(fits(node.total, size) for size in self.past_node_sizes):
                 continue
             larger = [size for size in self.past_node_sizes if not fits(size, node.total)]
-            self.past_node_sizes = tuple([*larger, node.total][-_MOST_PAST_SIZES:])
+            self.past_node_sizes = tuple([*larger, node.total][-_MAX_PAST_SIZES:])
 
 
 def _other_session(left: ResourceSnapshot, right: ResourceSnapshot) -> bool:

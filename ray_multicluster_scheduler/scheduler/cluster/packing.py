@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 from ray_multicluster_scheduler.common.model import Resources
 
-MOST_CHECKS = 2_000
+MAX_CHECKS = 2_000
 """Checks of a bundle against a node before the search gives up: a few milliseconds."""
-_MOST_SEARCHED = 64
+_MAX_SEARCHED = 64
 """The most bundles that are searched for: the search goes one level deeper for each."""
 _ROUNDING = 0.5 / 10_000  # half a step of Ray's fixed-point amounts
 
@@ -136,7 +136,7 @@ class _Packing:
     def _searched(self) -> bool:
         """Bounded search over all arrangements."""
         self._placed = {}
-        self.gave_up = len(self._bundles) > _MOST_SEARCHED
+        self.gave_up = len(self._bundles) > _MAX_SEARCHED
         return not self.gave_up and self._search(0, list(self._free))
 
     def _search(self, depth: int, left: list[_Amounts]) -> bool:
@@ -150,7 +150,7 @@ class _Packing:
                 continue  # an equal node would fare no better
             tried.add(room)
             self._checks += 1
-            if self._checks > MOST_CHECKS:
+            if self._checks > MAX_CHECKS:
                 self.gave_up = True
                 return False
             if not _fits(need, room):

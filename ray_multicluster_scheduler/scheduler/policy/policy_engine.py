@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.common.model.decision import CandidateTable
 from ray_multicluster_scheduler.common.model.resources import fits
-from ray_multicluster_scheduler.common.tables import MOST_NAMED, main_rejection, undeclared_load
+from ray_multicluster_scheduler.common.tables import MAX_NAMED, main_rejection, undeclared_load
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement, needs_new_node
@@ -51,9 +51,9 @@ from ray_multicluster_scheduler.scheduler.policy.verdict import (
 from ray_multicluster_scheduler.scheduler.queue.shape import shape_of
 
 _TIE_DIGITS = 9
-_MOST_CACHED = 1000
-_MOST_ROWS = 64
-_EVERYDAY = (GpuAvoidancePolicy.name, RoomPolicy.name)
+_MAX_CACHED = 1000
+_MAX_ROWS = 64
+_LOAD_RANKS = (GpuAvoidancePolicy.name, RoomPolicy.name)
 
 REQUESTED_RANKS: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy())
 """Ranks by the preferences of the item: they do not depend on the load of the cluster."""
@@ -261,7 +261,7 @@ class PolicyEngine:
         rows: dict[Hashable, CandidateReport] = view.cache.setdefault((self, "rows"), {})
         row = rows.get(key)
         if row is None:
-            if len(rows) >= _MOST_ROWS:
+            if len(rows) >= _MAX_ROWS:
                 rows.clear()
             row = rows[key] = self._new_report(task, view, retry=retry)
         return row
@@ -320,7 +320,7 @@ class PolicyEngine:
         """The same if all ranks and scores can be computed for any cluster and cached per trait: then few clusters need
         all filters."""
         trait = (self, *(of(task) for of in self._traits or ()))
-        if len(opened[0].cache) > _MOST_CACHED:  # the view stays the same while each item has other tags
+        if len(opened[0].cache) > _MAX_CACHED:  # the view stays the same while each item has other tags
             for view in opened:
                 view.cache.clear()
         keys = []
@@ -344,7 +344,7 @@ class PolicyEngine:
         self, task: TaskDescription, near: Sequence[ClusterView], filters: Sequence[Filter], retry: bool
     ) -> ClusterView | None:
         """One of these clusters that accepts the item too. Only a few are asked."""
-        accepting = (view for view in near[:MOST_NAMED] if self._first_rejection(task, view, filters, retry) is None)
+        accepting = (view for view in near[:MAX_NAMED] if self._first_rejection(task, view, filters, retry) is None)
         return next(accepting, None)
 
     def _near_best(self, views: Sequence[ClusterView], keys: Sequence[tuple[float, ...]]) -> list[ClusterView]:
@@ -446,7 +446,7 @@ class PolicyEngine:
     def _placement_sentence(self, task: TaskDescription, view: ClusterView, rival: ClusterView | None) -> str:
         """The winner's distinguishing ranks, its scores as people know them, and with whom it took turns."""
         try:
-            reasons = [rank.name for rank in self._ranks if rank.name not in _EVERYDAY and rank.rank(task, view)]
+            reasons = [rank.name for rank in self._ranks if rank.name not in _LOAD_RANKS and rank.rank(task, view)]
             scores = [f"{name} score {self._display_score(name, task, view):.1f}" for name in self._scores]
         except PolicyEvaluationError:
             raise

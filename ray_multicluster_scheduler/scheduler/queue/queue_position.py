@@ -11,7 +11,7 @@ from itertools import accumulate
 from ray_multicluster_scheduler.scheduler.queue.shape_group import QueueEntry, ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def queue_position(queue: TaskQueue, task_id: str, now: float) -> QueuePosition 
             else:
                 others.setdefault(other.shape.owner, []).append((entry.number, entry.task_id))
     before += _by_turns(queue, group, others, own, mine.number, now)
-    first = heapq.nsmallest(MOST_NAMED, before)
+    first = heapq.nsmallest(MAX_NAMED, before)
     return QueuePosition(1 + len(before), tuple((one, why) for _, one, why in first))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import WITHOUT_END, task_options
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import UNLIMITED, task_options
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
         ({"num_cpus": None, "resources": {}}, {}),
         ({"resource_requirements": {"CPU": 3}, "resources": {"x": 1}}, {"resource_requirements": {"CPU": 3, "x": 1}}),
         ({"max_retries": 0}, {"crash_retries": 0, "lost_retries": 0}),
-        ({"max_retries": -1}, {"crash_retries": WITHOUT_END, "lost_retries": WITHOUT_END}),
+        ({"max_retries": -1}, {"crash_retries": UNLIMITED, "lost_retries": UNLIMITED}),
         ({"max_retries": 2, "lost_retries": 7}, {"crash_retries": 2, "lost_retries": 7}),
         ({"retry_exceptions": True}, {"retries": 3}),
         ({"retry_exceptions": True, "max_retries": 5}, {"retries": 5, "crash_retries": 5, "lost_retries": 5}),

@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 
 from ray_multicluster_scheduler.control_plane.admin_api.http import http_server
 from ray_multicluster_scheduler.control_plane.admin_api.http.uvicorn_protocols import HttpLimits
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import MOST_BYTES
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import MAX_BYTES
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.raw_client import RawClient
@@ -249,9 +249,9 @@ def test_as_many_connections_as_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_body_that_is_too_large(client: RawClient) -> None:
-    client.say(POST + f"Content-Length: {MOST_BYTES + 10_000_000}\r\n\r\n")
+    client.say(POST + f"Content-Length: {MAX_BYTES + 10_000_000}\r\n\r\n")
     try:
-        for _ in range(MOST_BYTES // 2**20 + 2):
+        for _ in range(MAX_BYTES // 2**20 + 2):
             client.say(b" " * 2**20)
     except OSError:
         pass

@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from ray_multicluster_scheduler.control_plane.admin_api.access import expiry
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Caller, Role
-from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import MOST_PER_TOKEN, SessionStore, hash_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import MAX_PER_TOKEN, SessionStore, hash_of
 from ray_multicluster_scheduler.control_plane.admin_api.http.middleware import (
     AuthMiddleware,
     Denial,
@@ -338,7 +338,7 @@ def test_one_token_does_not_take_the_sessions_of_all() -> None:
     sessions, ended = SessionStore(10.0, lambda _: True), list[bytes]()
     sessions.on_ended(ended.append)
     bob = sessions.make(Caller("bob", frozenset({Role.VIEWER}), "t2"))
-    first, *others = [sessions.make(ALICE) for _ in range(MOST_PER_TOKEN + 1)]
+    first, *others = [sessions.make(ALICE) for _ in range(MAX_PER_TOKEN + 1)]
     assert (sessions.check(first), ended) == (None, [hash_of(first)])
     assert all(sessions.check(one) for one in (bob, *others))
 

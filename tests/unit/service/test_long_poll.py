@@ -139,18 +139,18 @@ async def test_clients_hear_each_of_their_own_items() -> None:
 
 
 async def test_much_is_sent_in_parts() -> None:
-    items = Items(*(f"t{number}" for number in range(module.MOST_AT_ONCE + 1)))
+    items = Items(*(f"t{number}" for number in range(module.MAX_AT_ONCE + 1)))
     post = boxes(items)
     await ask(post, "c", *items.known, timeout=0)
     for name in items.known:
         end(items[name])
     first = ids(await ask(post))
-    assert len(first) == module.MOST_AT_ONCE
-    assert ids(await ask(post, heard=tuple(first))) == [f"t{module.MOST_AT_ONCE}"]
+    assert len(first) == module.MAX_AT_ONCE
+    assert ids(await ask(post, heard=tuple(first))) == [f"t{module.MAX_AT_ONCE}"]
 
 
 async def test_many_bytes_are_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(module, "MAX_BYTES", 20_000)
     items = Items(*(f"t{number}" for number in range(5)))
     post = boxes(items)
     for name in items.known:

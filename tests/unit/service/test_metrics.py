@@ -15,7 +15,7 @@ import pytest
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import is_up
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import (
-    MOST_REASONS,
+    MAX_REASONS,
     OTHER,
     Histogram,
     MetricsAggregator,
@@ -94,10 +94,10 @@ def test_all_names_are_there_once_there_is_something_to_say(service: HttpService
 
 def test_reasons_and_clusters_are_bounded(service: HttpService) -> None:
     metrics = MetricsAggregator()
-    for number in range(3 * MOST_REASONS):
+    for number in range(3 * MAX_REASONS):
         metrics.record(None, Transition("t", 1, TaskState.RETRYING, 1, 0.0, f"CODE_{number}", ""))
-    assert len(metrics.retries) == MOST_REASONS + 1
-    assert metrics.retries[OTHER] == 2 * MOST_REASONS + len(codes.FAILED)
+    assert len(metrics.retries) == MAX_REASONS + 1
+    assert metrics.retries[OTHER] == 2 * MAX_REASONS + len(codes.FAILED)
     gone = service.plane.runtime.metrics
     service.plane.runtime.call_and_wait(lambda: gone.started.update(["mars"]))
     assert 'rmcs_schedule_success_ratio{cluster="mars"}' not in figures(service)

@@ -68,8 +68,8 @@ from ray_multicluster_scheduler.control_plane.store import ItemQuery, StoredItem
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import started_at
 
 router = APIRouter(prefix="/api/v1")
-MOST_ITEMS = 10_000
-LONGEST_WAIT_S = 60.0
+MAX_ITEMS = 10_000
+MAX_WAIT_S = 60.0
 _OF_ONE = ("task", "objects", "get_if_exists")
 _OF_ALL = ("blobs", "client")
 _ROWS_AT_ONCE = 50
@@ -111,7 +111,7 @@ async def submit_batch(request: Request) -> Response:
 
 async def _take(request: Request, body: dict[str, Any], *, many: bool) -> list[dict[str, Any]]:
     entries = body.get("items")
-    if not isinstance(entries, list) or len(entries) > MOST_ITEMS:
+    if not isinstance(entries, list) or len(entries) > MAX_ITEMS:
         raise ConfigurationError("items is not a list of at most 10,000.", next_step='send {"items": [{"task": …}]}')
     client = body.get("client")
     if client is not None and not isinstance(client, str):
@@ -302,9 +302,9 @@ async def wait(request: Request) -> Response:
     client = body.get("client")
     if not isinstance(client, str) or not client:
         raise ConfigurationError("client is missing.", next_step="give a name that no other client has")
-    timeout = seconds(body, "timeout", 25.0, LONGEST_WAIT_S)
+    timeout = seconds(body, "timeout", 25.0, MAX_WAIT_S)
     known = body.get("mailbox") if isinstance(body.get("mailbox"), str) else None
-    caller, add, heard = caller_of(request), texts(body, "add", MOST_ITEMS), texts(body, "heard")
+    caller, add, heard = caller_of(request), texts(body, "add", MAX_ITEMS), texts(body, "heard")
     asking = mailboxes_of(request).ask(
         client,
         known,

@@ -61,8 +61,8 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import
 _log = get_logger(__name__)
 _YIELD_EVERY = 100
 """Submissions of one batch that are handled before other work on the loop gets a turn."""
-_MOST_SUBJECT = 256
-_MOST_REPETITIONS = 20
+_MAX_SUBJECT = 256
+_MAX_REPETITIONS = 20
 _DURABILITY_CHECK_S = 1.0
 
 OwnershipCheck = Callable[[str, str], object]
@@ -478,7 +478,7 @@ class ServiceRuntime(Runtime):
         item = self.item(item_id)
         if item is not None and not item.done():
             return {}
-        found = await asyncio.to_thread(self.store.retries_of, item_id, _MOST_REPETITIONS)
+        found = await asyncio.to_thread(self.store.retries_of, item_id, _MAX_REPETITIONS)
         return {"repeated_by": found} if found else {}
 
     async def job(
@@ -531,7 +531,7 @@ class ServiceRuntime(Runtime):
             if value not in ("", None)
         }
         pairs = "".join(f" {name}={value!r}" for name, value in shown.items())
-        subject = subject[:_MOST_SUBJECT]
+        subject = subject[:_MAX_SUBJECT]
         extra = {"action": action, "subject": subject, "user": user, "token": token, "details": shown}
         quoted = repr(action) if " " in action else action
         _log.info("action=%s subject=%r user=%r token=%s%s", quoted, subject, user, token or "none", pairs, extra=extra)

@@ -27,7 +27,7 @@ from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import B
 MAX_SLOTS_PER_NODE = 1000
 """Limit per node: more slots would not improve the estimate."""
 
-_A_MOMENT_S = 0.05
+_NEGLIGIBLE_S = 0.05
 """Less than this would be written as 0 s."""
 
 
@@ -83,7 +83,7 @@ class StartEstimate:
             return f"not before {duration_text(self.low)} from now"
         if self.high == 0:
             return "at once"
-        if self.high < _A_MOMENT_S:
+        if self.high < _NEGLIGIBLE_S:
             return "in a moment"
         return f"in about {duration_text(self.likely)} (between {_numbers(self.low, self.high)})"
 
