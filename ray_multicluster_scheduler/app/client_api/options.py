@@ -129,7 +129,7 @@ def fields_from(description: type, options: Mapping[str, Any], settings: Setting
             made[name] = _read(field, value)
         elif field.nullable and name in options:
             made[name] = None
-        elif field.about.setting:
+        elif field.spec.setting:
             made[name] = getattr(settings, name)
         else:
             made[name] = dict(field.default) if isinstance(field.default, dict) else field.default
@@ -141,7 +141,7 @@ def _set_by_options(description: type) -> tuple[ItemField, ...]:
     """Return the fields that are read in the same way for all kinds of items."""
     own = {"name", "start_after"}  # the default name depends on the kind, start_after on the time of submission
     fields = fields_of(description).values()
-    return tuple(one for one in fields if one.about.options and not one.about.keyword and one.name not in own)
+    return tuple(one for one in fields if one.spec.options and not one.spec.keyword and one.name not in own)
 
 
 def _read(field: ItemField, value: Any) -> Any:

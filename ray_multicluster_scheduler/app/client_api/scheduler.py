@@ -67,10 +67,10 @@ from ray_multicluster_scheduler.control_plane.config import (
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventCallback, EventIterator, EventListener
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_own_id
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import checked_name, checked_reason
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, wait_for
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_name, checked_reason
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_events
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.deployments import EmbeddedDeployments, RemoteDeployments
 
 H = TypeVar("H", bound=Handle)
-Words: TypeAlias = str | Iterable[str] | None
+TextOrTexts: TypeAlias = str | Iterable[str] | None
 _POLL_S = 0.05
 
 
@@ -527,12 +527,12 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
     def events(
         self,
         *,
-        types: Words = None,
-        id: Words = None,  # noqa: A002 - the name of the field
-        owner: Words = None,
-        cluster: Words = None,
-        state: Words = None,
-        kind: Words = None,
+        types: TextOrTexts = None,
+        id: TextOrTexts = None,  # noqa: A002 - the name of the field
+        owner: TextOrTexts = None,
+        cluster: TextOrTexts = None,
+        state: TextOrTexts = None,
+        kind: TextOrTexts = None,
         since: int | None = None,
     ) -> EventIterator:
         """Live events: iterate with `for` or `async for`. Every filter given has to match, each by any of its words;
@@ -543,7 +543,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
             raise ConfigurationError(f"since is {since!r}.", next_step="give the number of an event")
         return self._started()[0].events(EventFilter.parse(given), since)
 
-    def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
+    def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: TextOrTexts) -> EventListener:
         """Call ``hear`` (or await its result) with each matching event (see :meth:`events`) until the scheduler ends or
         the returned listener is closed. An exception of ``hear`` is logged and ends the listener."""
         if not callable(hear):

@@ -419,7 +419,7 @@ def _items_on(service: Service, name: str) -> list[str]:
     return [str(row["id"]) for row in rows]
 
 
-class _Words(NamedTuple):
+class _ChangeTexts(NamedTuple):
     """Describes the result of a change; the last four describe the items that are, or were, on the cluster."""
 
     changed: str
@@ -430,12 +430,16 @@ class _Words(NamedTuple):
     no_items: str
 
 
-_CORDON = _Words("takes no new work", "is cordoned already", "is", "are", "still there", "nothing is there any more")
+_CORDON = _ChangeTexts(
+    "takes no new work", "is cordoned already", "is", "are", "still there", "nothing is there any more"
+)
 _OUTCOMES = {
     "cordon": _CORDON,
     "drain": _CORDON,
-    "uncordon": _Words("is not cordoned any more", "was not cordoned", "is", "are", "there", "nothing is there"),
-    "declare-dead": _Words("is declared dead", "", "was", "were", "there (see `rmcs explain ID`)", "nothing was there"),
+    "uncordon": _ChangeTexts("is not cordoned any more", "was not cordoned", "is", "are", "there", "nothing is there"),
+    "declare-dead": _ChangeTexts(
+        "is declared dead", "", "was", "were", "there (see `rmcs explain ID`)", "nothing was there"
+    ),
 }
 
 

@@ -168,9 +168,9 @@ def _restart_dead(home: FleetHome, output: Format, difference: str, *, foregroun
 
     died = [each.name for each in background.status(home) if each.state == "down"]
     if died:
-        notify(f"the local fleet is up, but {_and(died)} died: restarting (about 10 seconds) …")
+        notify(f"the local fleet is up, but {_join_names(died)} died: restarting (about 10 seconds) …")
         background.start_again(home, died, _progress)
-        notify(f"restarted at the same addresses: {_and(died)}")
+        notify(f"restarted at the same addresses: {_join_names(died)}")
     else:
         notify("a local fleet is up already")
     if difference:
@@ -209,7 +209,7 @@ def remedies(found: Sequence[ClusterStatus]) -> list[str]:
     return [f"{each.name} is {each.state}: {_REMEDIES[each.state]}" for each in found if each.state in _REMEDIES]
 
 
-def _and(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 

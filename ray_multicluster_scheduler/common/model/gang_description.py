@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.item_fields import (
-    About,
     Count,
+    FieldSpec,
     Flag,
     ResourceAmounts,
     Seconds,
@@ -30,13 +30,13 @@ GangShape: TypeAlias = tuple[str, str, tuple[ResourceShape, ...]]
 class MemberDescription:
     """One task or actor of a gang: a bundle of its placement group, and what runs in there."""
 
-    name: Annotated[Text, About("Its name, for people.")]
-    requirements: Annotated[ResourceAmounts, About("Its bundle of the placement group.")]
-    function_digest: Annotated[Text, About("The payload that holds its pickled code.")]
-    arguments_digest: Annotated[Text, About("The payload that holds its pickled arguments.")]
-    arguments_bytes: Annotated[Count, About("How large its pickled arguments are.")] = 0
-    objects: Annotated[Count, About("How many of the item's values are its own, in the order of the members.")] = 0
-    asynchronous: Annotated[Flag, About("The class of an actor has `async def` methods.")] = False
+    name: Annotated[Text, FieldSpec("Its name, for people.")]
+    requirements: Annotated[ResourceAmounts, FieldSpec("Its bundle of the placement group.")]
+    function_digest: Annotated[Text, FieldSpec("The payload that holds its pickled code.")]
+    arguments_digest: Annotated[Text, FieldSpec("The payload that holds its pickled arguments.")]
+    arguments_bytes: Annotated[Count, FieldSpec("How large its pickled arguments are.")] = 0
+    objects: Annotated[Count, FieldSpec("How many of the item's values are its own, in the order of the members.")] = 0
+    asynchronous: Annotated[Flag, FieldSpec("The class of an actor has `async def` methods.")] = False
 
     def __post_init__(self) -> None:
         if not any(amount > 0 for amount in self.requirements.values()):
@@ -54,12 +54,14 @@ class MemberDescription:
 class GangDescription:
     """The part of an item that only a gang has. It is all tasks or all actors."""
 
-    members: Annotated[tuple[MemberDescription, ...], About("The tasks or actors that start together.")]
-    strategy: Annotated[Strategy, About("How Ray spreads the members over nodes.")] = "PACK"
-    of: Annotated[Literal["task", "actor"], About("What its members are.")] = "task"
+    members: Annotated[tuple[MemberDescription, ...], FieldSpec("The tasks or actors that start together.")]
+    strategy: Annotated[Strategy, FieldSpec("How Ray spreads the members over nodes.")] = "PACK"
+    of: Annotated[Literal["task", "actor"], FieldSpec("What its members are.")] = "task"
     ready_timeout: Annotated[
         Seconds | None,
-        About("Of a gang of actors: seconds from when a cluster took it until all constructors are done.", ("gang",)),
+        FieldSpec(
+            "Of a gang of actors: seconds from when a cluster took it until all constructors are done.", ("gang",)
+        ),
     ] = 300.0
 
     def __post_init__(self) -> None:

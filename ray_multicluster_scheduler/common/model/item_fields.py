@@ -1,7 +1,7 @@
 """The vocabulary in which the fields of items are defined, each once, as annotations of the description classes.
 
-``Annotated[Count, About("…", ALL_KINDS, setting=True)]`` defines which values a field takes, what it means, and which
-submit verbs take it as a keyword. Made from these annotations: the checks of keyword options
+``Annotated[Count, FieldSpec("…", ALL_KINDS, setting=True)]`` defines which values a field takes, what it means, and
+which submit verbs take it as a keyword. Made from these annotations: the checks of keyword options
 (app/client_api/options.py), the validation of REST bodies and their OpenAPI schemas
 (control_plane/config/item_models.py), and the page docs/reference/items.md (scripts/docs_pages.py).
 Standard library only: code inside clusters uses it, too.
@@ -55,7 +55,7 @@ NOT_ACTORS: tuple[str, ...] = ("task", "job", "gang")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class About:
+class FieldSpec:
     """What a field means, and who may set it.
 
     ``options``: the kinds whose submit verbs take it as a keyword argument, by the name ``keyword`` if that differs.
@@ -165,7 +165,7 @@ class ItemField(NamedTuple):
     default: Any
     values: Values | None
     nullable: bool
-    about: About
+    spec: FieldSpec
 
     @property
     def required(self) -> bool:
@@ -174,7 +174,7 @@ class ItemField(NamedTuple):
     @property
     def words(self) -> str:
         """Completes the sentence "give it as …"."""
-        if self.about.internal:
+        if self.spec.internal:
             return "null; only the service sets it"
         if self.values is not None:
             words = self.values.words
@@ -193,9 +193,9 @@ def fields_of(description: type) -> Mapping[str, ItemField]:
     for one in fields(description):
         bare, marks, nullable = _parts_of(hints[one.name])
         values = next((mark for mark in marks if isinstance(mark, Values)), None)
-        about = next(mark for mark in marks if isinstance(mark, About))
+        spec = next(mark for mark in marks if isinstance(mark, FieldSpec))
         default = one.default if one.default_factory is MISSING else one.default_factory()
-        made[one.name] = ItemField(one.name, hints[one.name], bare, default, values, nullable, about)
+        made[one.name] = ItemField(one.name, hints[one.name], bare, default, values, nullable, spec)
     return made
 
 

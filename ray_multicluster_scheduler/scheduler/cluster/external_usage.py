@@ -38,8 +38,8 @@ class UsageObservation:
     ours_max: Resources
     order: tuple[str, float] | None = None
 
-    def is_surely_after(self, other: UsageObservation) -> bool:
-        """Does it show a later moment than the other?"""
+    def is_later_than(self, other: UsageObservation) -> bool:
+        """True if it certainly shows a later moment than the other."""
         if self.since >= other.until:
             return True
         if self.order is None or other.order is None or self.order[0] != other.order[0]:
@@ -61,7 +61,7 @@ class _LowerBound:
 
     def tighten_from(self, other: _LowerBound) -> None:
         """Lower the bound by an observation that was surely later."""
-        if other.observation.is_surely_after(self.observation):
+        if other.observation.is_later_than(self.observation):
             most = other.at_most
             self.value = {name: min(amount, most.get(name, 0.0)) for name, amount in self.value.items()}
 

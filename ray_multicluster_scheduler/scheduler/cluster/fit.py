@@ -25,7 +25,7 @@ def find_placement(
     need = task.placement
     if not need:
         return {}
-    parts = _find_room(task, nodes)
+    parts = _find_placement(task, nodes)
     if parts is not None or new_node is None or any(node.free is None for node in nodes):
         return parts
     return _with_new_node(task, nodes, new_node)
@@ -51,7 +51,7 @@ def may_spread(task: TaskDescription) -> bool:
     return task.kind == "job" or task.gang is not None
 
 
-def _find_room(task: TaskDescription, nodes: Sequence[NodeView]) -> dict[str, Resources] | None:
+def _find_placement(task: TaskDescription, nodes: Sequence[NodeView]) -> dict[str, Resources] | None:
     if task.gang is not None:
         return find_gang_placement(task.gang, nodes)
     need = task.placement

@@ -47,7 +47,7 @@ class UnmetPrerequisites:
         """All missing prerequisites as one sentence."""
         parts = [self.arguments] if self.arguments else []
         if self.after:
-            parts.append(f"waits for {_some(self.after)} to succeed")
+            parts.append(f"waits for {_first_names(self.after)} to succeed")
         if self.begins_at is not None:
             parts.append(f"may start from {_shown(self.begins_at)} on")
         return "; ".join(parts)
@@ -57,7 +57,7 @@ class UnmetPrerequisites:
         """What would let it continue."""
         parts = ["its arguments have values"] if self.arguments else []
         if self.after:
-            parts.append(f"{_some(self.after)} {'succeeds' if len(self.after) == 1 else 'succeed'}")
+            parts.append(f"{_first_names(self.after)} {'succeeds' if len(self.after) == 1 else 'succeed'}")
         if self.begins_at is not None:
             parts.append(f"it is {_shown(self.begins_at)}")
         return " and ".join(parts)
@@ -151,7 +151,7 @@ class Prerequisites:
         )
 
 
-def _some(names: Collection[str]) -> str:
+def _first_names(names: Collection[str]) -> str:
     shown = ", ".join(name for name, _ in zip(names, range(_NAMED), strict=False))
     return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
 

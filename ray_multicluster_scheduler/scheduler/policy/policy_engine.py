@@ -54,6 +54,7 @@ _TIE_DIGITS = 9
 _MAX_CACHED = 1000
 _MAX_ROWS = 64
 _LOAD_RANKS = (GpuAvoidancePolicy.name, RoomPolicy.name)
+"""Ranks that decide most placements, and therefore are not named as the reason of one."""
 
 REQUESTED_RANKS: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy())
 """Ranks by the preferences of the item: they do not depend on the load of the cluster."""
@@ -332,15 +333,15 @@ class PolicyEngine:
         group = self._near_best(opened, keys)
         best = group[0]
         if self._first_rejection(task, best, filters, retry) is None:
-            return best, self._rival(task, group[1:], filters, retry) if len(group) > 1 else None
+            return best, self._runner_up(task, group[1:], filters, retry) if len(group) > 1 else None
         others = [at for at, view in enumerate(opened) if view is not best and self._may_have_capacity(task, view)]
         for group in self._near_groups(opened, keys, others):
             for at, view in enumerate(group):
                 if self._first_rejection(task, view, filters, retry) is None:
-                    return view, self._rival(task, group[at + 1 :], filters, retry)
+                    return view, self._runner_up(task, group[at + 1 :], filters, retry)
         return None
 
-    def _rival(
+    def _runner_up(
         self, task: TaskDescription, near: Sequence[ClusterView], filters: Sequence[Filter], retry: bool
     ) -> ClusterView | None:
         """One of these clusters that accepts the item too. Only a few are asked."""

@@ -70,7 +70,7 @@ class OwnerAccount:
         since = self._since
         return self._used + self.held * (now - since) if now > since else self._used
 
-    def raise_used_to(self, used: float, now: float) -> None:
+    def set_minimum_used(self, used: float, now: float) -> None:
         """Count as if it had used at least this much."""
         self._used, self._since = max(self.used(now), used), now
 

@@ -270,7 +270,7 @@ class TaskQueue:
         """Count an item of this owner that is sent to a cluster."""
         self._iteration.clear()
         account = self.account(owner)
-        account.raise_used_to((self._most_used - _CREDIT * self._largest_item_use) * account.weight, now)
+        account.set_minimum_used((self._most_used - _CREDIT * self._largest_item_use) * account.weight, now)
         self._most_used = max(self._most_used, account.used(now) / account.weight)
         account.charge(holding, now)
         self._update_share(account)

@@ -49,11 +49,11 @@ from ray_multicluster_scheduler.control_plane.runtime.event_iterator import Even
 from ray_multicluster_scheduler.control_plane.runtime.explanation import is_member, member_summary
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same_item
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import check_priority
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import CallbackThreads, LoopThread, shut_down_error
 from ray_multicluster_scheduler.control_plane.runtime.outcome import as_read, note_failure, value_timeout
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle import events as lifecycle_events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete

@@ -72,7 +72,7 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
     )
 
 
-@router.post("/calls", **described(Rule.SUBMIT, docs.CallsTaken, docs.Calls))
+@router.post("/calls", **described(Rule.SUBMIT, docs.AcceptedCalls, docs.Calls))
 async def call(request: Request) -> Response:
     """Call methods: ``{"client": "any name", "calls": [{"id", "actor", "method", "arguments": digest, "objects": […]}],
     "blobs": {digest: base64}}``, in the order of execution. Answers and errors are delivered to the client's mailbox

@@ -27,9 +27,9 @@ from ray_multicluster_scheduler.control_plane.config.loader import config_from
 from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, parse_with_lines
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.event_publisher import shared_with
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.health.health_checker import Health
 
 router = APIRouter(prefix="/api/v1")
@@ -87,7 +87,7 @@ async def _cordoned(request: Request, name: str, verb: str, body: dict[str, Any]
 
 
 @router.post(
-    "/clusters/{name}/declare-dead", tags=["fleet"], **described(Rule.OPERATE, docs.ItemsThere, docs.DeclareDead)
+    "/clusters/{name}/declare-dead", tags=["fleet"], **described(Rule.OPERATE, docs.ItemsOnCluster, docs.DeclareDead)
 )
 async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     """Declare a cluster dead and settle its attempts now: ``{"reason": "…", "force": false}``."""

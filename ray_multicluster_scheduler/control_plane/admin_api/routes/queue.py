@@ -29,8 +29,8 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_descriptio
 from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime.explanation import current_wait_reasons
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.store import ItemQuery as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged, QueuePaused, QueueResumed
 

@@ -284,7 +284,7 @@ class CallId(ApiModel):
     id: str = required(example="call-1")
 
 
-class CallsTaken(ApiModel):
+class AcceptedCalls(ApiModel):
     mailbox: str = required(example="b1")
     calls: list[CallId | Refused] = required("In the order of the calls.")
 

@@ -59,12 +59,14 @@ class FreeSlots:
         if known is None:
             if len(view.stable_cache) > _CACHE_SIZE:
                 view.stable_cache.clear()
-            known = view.stable_cache[demands] = not self._engine.violates_constraints(_demanding(demands), view)
+            known = view.stable_cache[demands] = not self._engine.violates_constraints(
+                _task_with_constraints(demands), view
+            )
         return known
 
 
 @lru_cache(maxsize=1000)
-def _demanding(demands: ClusterConstraints) -> TaskDescription:
+def _task_with_constraints(demands: ClusterConstraints) -> TaskDescription:
     """An empty task with these constraints."""
     return replace(
         EMPTY_ITEMS["task"],

@@ -100,9 +100,9 @@ class Prefetch:
             self._needs_more = {state.name for state in states}
             if not states:
                 break
-            state = max(states, key=_emptiness)
-            others = [_emptiness(other) for other in states if other is not state]
-            share = max(1, _emptiness(state) - max(others)) if others else left
+            state = max(states, key=_free_prefetch_slots)
+            others = [_free_prefetch_slots(other) for other in states if other is not state]
+            share = max(1, _free_prefetch_slots(state) - max(others)) if others else left
             sent = sum(self._fill(state, of, min(share, left), now) for of in state.slots.short_slot_shapes())
             if not sent:
                 self._needs_more.discard(state.name)
@@ -284,7 +284,7 @@ class Prefetch:
         self._machine.output.add(RecallAttempt(record.task.id, record.attempt, record.cluster))
 
 
-def _emptiness(state: ClusterState) -> int:
+def _free_prefetch_slots(state: ClusterState) -> int:
     """How many more attempts of the shortest tasks could be prefetched there."""
     places = state.slots
     return sum(places.short_slots(of) * MAX_PER_SLOT - places.prefetched_count(of) for of in places.short_slot_shapes())
