@@ -85,7 +85,7 @@ def fails_at_once(lines: Sequence[CandidateRow]) -> bool:
 
 
 def reason_lines(candidates: Sequence[CandidateReport]) -> str:
-    """Why each cluster rejects, for an error message: its permanent reasons, or else all of them."""
+    """The reasons of all clusters, for an error message: its permanent reasons, or else all of them."""
     lines = []
     for row in candidates:
         final = [one for one in row.rejections if one.permanent]
@@ -94,7 +94,7 @@ def reason_lines(candidates: Sequence[CandidateReport]) -> str:
 
 
 def compare_to_others(candidates: Sequence[CandidateReport]) -> str:
-    """How the other clusters compare to the chosen one: how many fit, or why none does. A full cluster would fit at
+    """Compares the other clusters to the chosen one: how many fit, or why none does. A full cluster would fit at
     another time."""
     fit = sum(not row.rejections for row in candidates)
     if fit > 1:
@@ -112,7 +112,7 @@ def main_rejection(row: CandidateReport) -> Rejection:
 
 
 def undeclared_load(count: int) -> str:
-    """How items of ours that hold no resources entered the scores of their cluster."""
+    """Explains the effect of items that hold no resources on the scores of their cluster."""
     return f"{count} {'item that declares' if count == 1 else 'items that declare'} no resources counted as load"
 
 

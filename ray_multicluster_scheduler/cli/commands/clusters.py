@@ -112,7 +112,7 @@ def _entry(cluster: ClusterConfig) -> dict[str, Any]:
 
 
 def applied_lines(answer: dict[str, list[str]], *, dry_run: bool) -> Iterator[str]:
-    """What was, or would be, done to each cluster."""
+    """One line per cluster: the change that was, or would be, made."""
     would = "would be " if dry_run else ""
     for what in ("added", "changed", "removed"):
         yield from (f"{name}: {would}{what}" for name in answer[what])
@@ -444,7 +444,7 @@ _OUTCOMES = {
 
 
 def _outcome(name: str, verb: str, answer: Mapping[str, Any]) -> str:
-    """What changed, and the first of the items there."""
+    """Reports the change, and the first of the items on the cluster."""
     words, items = _OUTCOMES[verb], answer["items"]
     text = f"{name} {words.changed if answer.get('changed', True) else words.unchanged}"
     if not items:

@@ -152,7 +152,7 @@ def _print_usage(home: FleetHome) -> None:
 
 
 def not_applied(known: BackgroundFleet, clusters: int | None, cpus: int | None) -> str:
-    """How the running fleet differs from the options; empty: not at all."""
+    """Differences between the running fleet and the options; empty if there are none."""
     up = len(known.clusters)
     each = {one.num_cpus for one in known.clusters}
     found = [f"{up} cluster{'s' if up != 1 else ''}, not {clusters}"] if clusters not in (None, up) else []
@@ -205,7 +205,7 @@ def local_table(found: Sequence[ClusterStatus]) -> FittingTable:
 
 
 def remedies(found: Sequence[ClusterStatus]) -> list[str]:
-    """What to do about each that is not up."""
+    """Next steps, one for each cluster that is not up."""
     return [f"{each.name} is {each.state}: {_REMEDIES[each.state]}" for each in found if each.state in _REMEDIES]
 
 

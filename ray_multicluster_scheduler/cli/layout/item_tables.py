@@ -157,7 +157,7 @@ def _unfolded(*texts: str) -> Iterator[Text | str]:
 
 
 def _run_time(state: str, began: float | None, ended: float | None, now: float) -> str:
-    """How long the last attempt ran, or has run so far."""
+    """Run time of the last attempt, so far if it still runs."""
     until = now if state == "RUNNING" else ended
     return UNKNOWN if began is None or until is None else duration(until - began)
 

@@ -281,7 +281,7 @@ class Service:
             self.address, self._credentials = now, self._relocate(now)
 
     def _unanswered(self, error: OSError | http.client.HTTPException, *, is_silent: bool) -> SchedulerError:
-        """Why there is no answer."""
+        """The error for a request without an answer, with its cause."""
         if is_silent:
             return no_response(self.address, PROBE_AFTER_S + PROBE_S)
         if isinstance(error, ssl.SSLCertVerificationError):

@@ -50,7 +50,7 @@ class TopScreen:
         self._first = clamp_scroll(view, len(self.rows), self.room).first
 
     def _scrollable(self, view: View) -> int:
-        """How many rows may be scrolled to, also those that are being fetched."""
+        """The number of rows that can be scrolled to, also those that are being fetched."""
         if self._complete or view.filter or self._problem is not None:
             return len(self.rows)
         count = self._count(view.pane)

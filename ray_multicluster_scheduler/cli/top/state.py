@@ -88,8 +88,8 @@ def _edit_filter(view: View, key: str) -> View:
 
 
 def rows_needed(view: View, room: int) -> int:
-    """How many rows of the queue the view needs: all for a filter or another order than that of the queue; none for
-    nodes and running items, which show only their number."""
+    """The number of rows of the queue that the view needs: all for a filter or another order than that of the queue;
+    none for nodes and running items, which show only their number."""
     if view.pane == "clusters":
         return MAX_ROWS if view.filter else min(MAX_ROWS, room)
     if view.pane != "queue":
@@ -100,7 +100,7 @@ def rows_needed(view: View, room: int) -> int:
 
 
 def rows_wanted(view: View, room: int) -> int:
-    """How many rows of the queue to request."""
+    """The number of rows of the queue to request."""
     needed = rows_needed(view, room)
     return min(MAX_ROWS, needed + AHEAD) if needed else 1
 

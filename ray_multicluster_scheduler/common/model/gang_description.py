@@ -82,7 +82,7 @@ class GangDescription:
 
     @property
     def total(self) -> dict[str, float]:
-        """What all members take together."""
+        """The resources of all members together."""
         return total_of(member.requirements for member in self.members)
 
     @property

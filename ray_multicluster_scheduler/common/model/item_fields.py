@@ -32,7 +32,7 @@ _DEEPEST_OBJECT = 32
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Values:
-    """Which values of its type a field takes. ``words`` completes the sentence "give it as …".
+    """The range of values that a field accepts. ``words`` completes the sentence "give it as …".
 
     ``accepts`` is a check beyond the bounds; ``json_schema`` expresses it for JSON Schema, as far as possible.
     ``lone_surrogates``: text that need not be valid Unicode, as paths of a file system.
@@ -56,7 +56,7 @@ NOT_ACTORS: tuple[str, ...] = ("task", "job", "gang")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FieldSpec:
-    """What a field means, and who may set it.
+    """The meaning of a field, and who may set it.
 
     ``options``: the kinds whose submit verbs take it as a keyword argument, by the name ``keyword`` if that differs.
     ``setting``: the default is the setting of the same name. ``internal``: no request may set it.

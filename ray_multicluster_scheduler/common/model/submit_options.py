@@ -36,6 +36,6 @@ DESCRIPTIONS = (TaskDescription, JobDescription, ActorDescription, GangDescripti
 
 @functools.cache
 def options_of(kind: str) -> Mapping[str, ItemField]:
-    """What the submit verb of a kind takes by keyword, by the name of the keyword."""
+    """The keyword arguments of the submit verb of a kind, by the name of the keyword."""
     found = (one for description in DESCRIPTIONS for one in fields_of(description).values())
     return {one.spec.keyword or one.name: one for one in found if kind in one.spec.options}

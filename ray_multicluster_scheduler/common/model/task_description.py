@@ -188,8 +188,8 @@ class TaskDescription:
 
     @property
     def placement(self) -> Resources:
-        """What must be free where it is placed: an actor may hold less once it is ready; a job's requirements include
-        its entrypoint's."""
+        """The resources that must be free where it is placed: an actor may hold less once it is ready; a job's
+        requirements include its entrypoint's."""
         if self.job is not None and self.job.entrypoint_resources:
             return at_least(self.requirements, self.job.entrypoint_resources)
         return self.requirements if self.actor is None else self.actor.placement
@@ -223,7 +223,7 @@ class TaskDescription:
 
     @property
     def gang_shape(self) -> GangShape | None:
-        """What placement needs to know of a gang; None for other kinds."""
+        """The properties of a gang that placement reads; None for other kinds."""
         return None if self.gang is None else self.gang.shape
 
     @property
@@ -285,7 +285,8 @@ _CONTENT_FIELDS = (
     "start_after",
     "keep",
 )
-"""What makes two items differ. Names, priorities, retries and time limits do not: the first one's hold for both."""
+"""Fields by which two items differ. Names, priorities, retries and time limits do not: the first one's hold for
+both."""
 
 
 def content_key(task: TaskDescription, sources: Sequence[str] = ()) -> str:

@@ -66,7 +66,7 @@ def silent_link(silent_s: float, lost_after_s: float, breaker: CircuitBreaker, n
 
 
 def _failing(breaker: CircuitBreaker, now: float) -> str:
-    """How often it failed, when it is probed again, and the last failure."""
+    """The number of failures, the time of the next probe, and the last failure."""
     again = f"is tried again in {_recovers_in(breaker, now):.0f} s"
     if breaker.state(now) is BreakerState.HALF_OPEN:
         again = "is being tried again"

@@ -25,7 +25,7 @@ _MAX_CLAIMS = 6
 
 @dataclass(frozen=True, slots=True)
 class UsageObservation:
-    """What one snapshot shows of one node, at an unknown moment between ``since`` and ``until``.
+    """The use of one node in one snapshot, at an unknown moment between ``since`` and ``until``.
 
     At that moment ``used`` was in use, of which at least ``ours_min`` and at most ``ours_max`` was ours. ``order`` is
     the source, and a time on the source's clock that grows from one moment to the next; None if the source has none.
@@ -99,7 +99,7 @@ class ExternalUsage:
         self._set_bounds(node_id, kept)
 
     def attribute_to_us(self, node_id: str, since: float, amounts: Resources) -> None:
-        """What was observed there since then may have been ours: it was started on another node than expected."""
+        """Count the usage observed there since then as possibly ours: it was started on another node than expected."""
         for claim in self._bounds.get(node_id, ()):
             if claim.until >= since:
                 rest = minus(claim.at_least, {name: amounts.get(name, 0.0) for name in claim.at_least})

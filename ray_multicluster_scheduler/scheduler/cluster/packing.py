@@ -22,10 +22,10 @@ _MAX_SEARCHED = 64
 _ROUNDING = 0.5 / 10_000  # half a step of Ray's fixed-point amounts
 
 Rooms: TypeAlias = Sequence[Resources]
-"""What is free, node by node."""
+"""Free resources, node by node."""
 _Amounts: TypeAlias = tuple[float, ...]
 _Alike: TypeAlias = tuple[int, _Amounts]
-"""How many of the bundles a node has, and what is left of it."""
+"""The number of bundles on a node, and its remaining resources."""
 
 
 def pack(bundles: Sequence[Resources], strategy: str, rooms: Rooms) -> list[int] | None:
@@ -40,7 +40,8 @@ def never_fits(bundles: Sequence[Resources], strategy: str, rooms: Rooms) -> boo
 
 
 def left_over(need: Resources, free: Resources) -> float:
-    """How much of the requested resources would stay free, as a sum of shares: GPUs and CPUs weigh the same."""
+    """The resources that would stay free, as a sum of the shares of each requested one: GPUs and CPUs weigh the
+    same."""
     return sum((free[name] - amount) / free[name] for name, amount in need.items() if free.get(name))
 
 

@@ -16,7 +16,7 @@ _NAMED = 3
 
 
 class DependencyOutcome(NamedTuple):
-    """How an item ended, for the items that depend on it."""
+    """The end of an item, for the items that depend on it."""
 
     task_id: str
     state: TaskState
@@ -25,7 +25,7 @@ class DependencyOutcome(NamedTuple):
 
 @dataclass(slots=True)
 class UnmetPrerequisites:
-    """What one item still waits for; it is queued when all of it is there."""
+    """The conditions that one item still waits for; it is queued when all of it is there."""
 
     arguments: str = ""
     after: dict[str, None] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class UnmetPrerequisites:
 
     @property
     def unblocked_by(self) -> str:
-        """What would let it continue."""
+        """The event that would let it continue."""
         parts = ["its arguments have values"] if self.arguments else []
         if self.after:
             parts.append(f"{_first_names(self.after)} {'succeeds' if len(self.after) == 1 else 'succeed'}")
@@ -64,7 +64,7 @@ class UnmetPrerequisites:
 
 
 class Prerequisites:
-    """Which item waits for which. An end is only recorded; dependents are notified later, a bounded number per call."""
+    """Dependencies between items. An end is only recorded; dependents are notified later, a bounded number per call."""
 
     def __init__(self) -> None:
         self._missing: dict[str, UnmetPrerequisites] = {}
@@ -74,11 +74,11 @@ class Prerequisites:
         self._forgotten: OrderedDict[str, TaskState] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many items wait here."""
+        """The number of items that wait here."""
         return len(self._missing)
 
     def of(self, task_id: str) -> UnmetPrerequisites | None:
-        """What the item waits for; None if nothing is missing."""
+        """The conditions that the item waits for; None if nothing is missing."""
         return self._missing.get(task_id)
 
     def count_of_owner(self, owner: str) -> int:
@@ -142,7 +142,7 @@ class Prerequisites:
             self._forgotten.popitem(last=False)
 
     def forgotten_outcome(self, task_id: str) -> DependencyOutcome | None:
-        """How an item ended whose record was dropped; None if it is unknown."""
+        """The end of an item whose record was dropped; None if it is unknown."""
         state = self._forgotten.get(task_id)
         return (
             None

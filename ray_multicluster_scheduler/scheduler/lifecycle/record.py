@@ -22,7 +22,7 @@ EndingKind = Literal["cancel", "run_timeout", "ready_timeout", "recall", "take_b
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why we requested the end of the live attempt; decides what its answer means."""
+    """The reason for which we requested the end of the live attempt; decides what its answer means."""
 
     kind: EndingKind
     sentence: str

@@ -112,7 +112,7 @@ class PolicyEngine:
     def schedule(
         self, task_desc: TaskDescription, cluster_views: Iterable[ClusterView], now: float, *, retry: bool = False
     ) -> SchedulingDecision:
-        """Where it goes, or why it waits, in full. A ``retry`` is exempt from the submission interval.
+        """The full decision: a cluster, or the reasons to wait. A ``retry`` is exempt from the submission interval.
 
         Raises PolicyEvaluationError when a policy raises.
         """
@@ -162,7 +162,7 @@ class PolicyEngine:
         return CandidateTable(partial(self._lazy_rows, task, views, retry))
 
     def first_rejection(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> Rejection | None:
-        """Why it cannot go there, or None if it can. Raises PolicyEvaluationError."""
+        """The first rejection of this cluster; None if it accepts. Raises PolicyEvaluationError."""
         return self._first_rejection(task, view, self._filters_for(task), retry)
 
     def _filters_for(self, task: TaskDescription) -> list[Filter]:
@@ -423,7 +423,7 @@ class PolicyEngine:
 
     @staticmethod
     def preference(task: TaskDescription, view: ClusterView) -> tuple[int, ...]:
-        """How much the item itself prefers the cluster, as a sort key; larger is better."""
+        """The item's own preference for the cluster, as a sort key; larger is better."""
         return tuple(rank.rank(task, view) for rank in REQUESTED_RANKS)
 
     def _better_pending_cluster(

@@ -14,7 +14,7 @@ UNKNOWN_COST = {"CPU": 1.0}
 
 
 class Holding(NamedTuple):
-    """What one item costs its owner while it is on a cluster."""
+    """The cost of one item for its owner while it is on a cluster."""
 
     cost: float
     gpus: float

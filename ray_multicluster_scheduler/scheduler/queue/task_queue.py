@@ -238,7 +238,7 @@ class TaskQueue:
             insort(self._owners_by_share, account.share_key)
 
     def waiting_count(self, owner: str) -> int:
-        """How many items of this owner are queued."""
+        """The number of queued items of this owner."""
         account = self._accounts.get(owner)
         return 0 if account is None else account.queued
 

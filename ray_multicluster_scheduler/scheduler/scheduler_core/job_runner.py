@@ -68,7 +68,7 @@ class _UncertainSubmit:
         self.exists = True
 
     def count_absent(self, found: bool | None) -> int:
-        """How often in a row the cluster answered that it does not know the job."""
+        """The number of consecutive answers that the cluster does not know the job."""
         self.absent = self.absent + 1 if found is False else 0
         return self.absent
 

@@ -49,7 +49,8 @@ Key: TypeAlias = tuple[str, int]
 
 
 class NodeAllocation:
-    """Who holds what on the nodes of one cluster. ``used`` sums our amounts; ``version`` grows with every change."""
+    """Allocated resources per item on the nodes of one cluster. ``used`` sums our amounts; ``version`` grows with every
+    change."""
 
     __slots__ = ("nodes", "used", "version")
 

@@ -56,7 +56,7 @@ class SubmissionSender:
         self._packages = ProgramPackages(client)
         self._sending: asyncio.Task[None] | None = None
         self.last_error = ""
-        """Why the service currently rejects submissions, as a sentence."""
+        """Reason why the service currently rejects submissions, as a sentence."""
         self._waits_since: float | None = None
         self._notified = False
 

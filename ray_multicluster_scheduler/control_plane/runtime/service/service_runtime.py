@@ -83,7 +83,7 @@ class SubmitRequest(NamedTuple):
 
 
 class ResolvedId(NamedTuple):
-    """What an id refers to: the item ``id``, or with ``at`` member number ``at`` of the gang ``id``. ``stored`` is None
+    """A resolved id: the item ``id``, or with ``at`` member number ``at`` of the gang ``id``. ``stored`` is None
     if the item is in memory."""
 
     id: str
@@ -414,8 +414,8 @@ class ServiceRuntime(Runtime):
     # ---- queries: items in memory and in the store
 
     async def resolve_id(self, item_id: str) -> ResolvedId | None:
-        """What this id refers to; an item of exactly this id comes before a gang member. The only place that interprets
-        ids, so that a permission check and the use that follows it cannot disagree."""
+        """Resolve an id to an item or gang member; an item of exactly this id comes first. The only place that
+        interprets ids, so that a permission check and the use that follows it cannot disagree."""
         for name, at in explanation.id_interpretations(item_id):
             known = self.item(name) or self.record(name)
             stored = None if known is not None else await asyncio.to_thread(self.store.item, name)

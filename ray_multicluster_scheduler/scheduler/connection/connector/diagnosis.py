@@ -30,7 +30,7 @@ _VERSIONS = re.compile(r"Ray: *(\S+)\s+Python: *(\S+)")
 
 
 class Problem(Exception):
-    """Why the connector cannot work: a code, and a sentence for an operator."""
+    """The reason why the connector cannot work: a code, and a sentence for an operator."""
 
     def __init__(self, code: str, sentence: str) -> None:
         super().__init__(sentence)

@@ -156,7 +156,7 @@ class ConnectorSession:
         self._loop = asyncio.get_running_loop()
         self._beating: asyncio.Task[None] | None = None
         self._why = ""
-        """Why the agent has ended, if known."""
+        """The reason why the agent has ended, if known."""
         self._dead = False
         """The agent or its node has reported its end."""
 

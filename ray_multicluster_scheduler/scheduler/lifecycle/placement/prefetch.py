@@ -285,7 +285,7 @@ class Prefetch:
 
 
 def _free_prefetch_slots(state: ClusterState) -> int:
-    """How many more attempts of the shortest tasks could be prefetched there."""
+    """The number of attempts of the shortest tasks that can still be prefetched there."""
     places = state.slots
     return sum(places.short_slots(of) * MAX_PER_SLOT - places.prefetched_count(of) for of in places.short_slot_shapes())
 

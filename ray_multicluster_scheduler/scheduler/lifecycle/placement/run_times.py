@@ -90,7 +90,7 @@ def size_key(task: TaskDescription) -> str | None:
 
 
 class CompletionRate:
-    """How many items ended per second recently, over all clusters."""
+    """Items that ended per second recently, over all clusters."""
 
     def __init__(self) -> None:
         self._ends: deque[float] = deque(maxlen=_PACED)

@@ -41,7 +41,7 @@ class RunningItem:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What is free on a node now, and what will be."""
+    """Free resources of a node now, and later."""
 
     free: Resources
     running: tuple[RunningItem, ...] = ()
