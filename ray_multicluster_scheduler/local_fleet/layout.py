@@ -142,7 +142,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def remove_tree(root: Path, timeout_s: float = 5.0) -> None:
-    """Remove a folder; retries if a file appears in it meanwhile. Raises OSError."""
+    """Remove a folder; retries if a file appears in it during the removal. Raises OSError."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

@@ -94,7 +94,7 @@ class AsyncVerbs:
 
     async def drain(self, cluster: str, timeout: float | None = None, reason: str = "") -> bool:
         """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
-        SchedulerError when the cluster is uncordoned meanwhile."""
+        SchedulerError when the cluster is uncordoned before that."""
         return await self._threads.run_on_own_thread(self._scheduler.drain, cluster, timeout, reason)
 
     async def explain(self, item_id: str | Handle | ActorHandle) -> dict[str, Any]:

@@ -489,7 +489,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
 
     def drain(self, cluster: str, timeout: float | None = None, reason: str = "") -> bool:
         """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
-        SchedulerError when the cluster is uncordoned meanwhile."""
+        SchedulerError when the cluster is uncordoned before that."""
         if timeout is not None and (type(timeout) not in (int, float) or not timeout >= 0):
             raise ConfigurationError(
                 f"timeout is {timeout!r}.", next_step="give seconds, 0 or more, or None for no limit"
@@ -559,7 +559,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
     def shutdown(self, *, drain: bool = False) -> None:
         """End this scheduler: with ``drain`` after all work has ended, else unfinished work is cancelled. Idempotent.
 
-        Items submitted meanwhile are drained, too, or refused; later ones start a new control plane.
+        Items submitted during the shutdown are drained, too, or refused; later ones start a new control plane.
         """
         runtime = self._runtime
         if runtime is None:

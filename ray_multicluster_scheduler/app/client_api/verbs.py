@@ -376,7 +376,7 @@ def uncordon(cluster: str) -> None:
 
 def drain(cluster: str, timeout: float | None = None, reason: str = "") -> bool:
     """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
-    SchedulerError when the cluster is uncordoned meanwhile."""
+    SchedulerError when the cluster is uncordoned before that."""
     return active_scheduler().drain(cluster, timeout, reason)
 
 

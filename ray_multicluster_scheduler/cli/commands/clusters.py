@@ -393,7 +393,7 @@ def _change_programs(name: str, verb: str, query: Mapping[str, Any], output: For
 
 
 def _wait_until_drained(service: Service, name: str, answer: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-    """The state when it is empty, or the time is over. Raises SchedulerError if it is uncordoned meanwhile."""
+    """The state when it is empty, or the time is over. Raises SchedulerError if it is uncordoned before."""
     deadline = Deadline(timeout)
     with ProgressLine() as progress:
         while not deadline.over:

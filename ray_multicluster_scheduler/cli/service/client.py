@@ -376,7 +376,7 @@ class _Watchdog:
             with self._deciding:
                 if not self._over:
                     self.silent = True
-                    with suppress(OSError):  # it has ended meanwhile
+                    with suppress(OSError):  # the process has ended
                         # Not SSLSocket.shutdown: it removes the TLS layer while another thread reads.
                         socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
         except (OSError, http.client.HTTPException):

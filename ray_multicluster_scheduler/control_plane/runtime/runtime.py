@@ -200,7 +200,7 @@ class Runtime(LoopThread, ControlPlane):
 
     def _may_be_full(self, task: TaskDescription) -> bool:
         """Whether :meth:`_check_room` has to decide if there is room for the item. Cheap, from any thread."""
-        unhandled = self.manager.unhandled  # read first: an event that is handled meanwhile is counted twice, not never
+        unhandled = self.manager.unhandled  # read first: a concurrently handled event is counted twice, not never
         return self.machine.may_be_full(task.owner, unhandled)
 
     async def _check_room(self, task: TaskDescription, arguments: Arguments | None) -> None:

@@ -245,7 +245,7 @@ class RemoteCalls:
     async def _send(self, batch: Sequence[tuple[RemoteCall, PackedCall]]) -> None:
         """Send a batch. Raises ServiceUnavailableError if it has to be sent again."""
         await self._upload_large(batch)
-        batch = [pending for pending in batch if pending[0].outcome is None]  # some were cancelled meanwhile
+        batch = [pending for pending in batch if pending[0].outcome is None]  # some were cancelled before this
         if not batch:
             return
         blobs: dict[str, bytes] = {}

@@ -111,7 +111,7 @@ class SubmissionSender:
                     pending.sent_with.update(missing)
                     again.append(pending)
                 elif missing and new and set(missing) <= set(pending.blobs):
-                    self._uploaded.difference_update(missing)  # the service deleted them meanwhile
+                    self._uploaded.difference_update(missing)  # the service has deleted them since the upload
                     again.append(pending)
                 elif problem:
                     self._refused(pending, error_from_problem(problem))

@@ -116,7 +116,7 @@ async def _take(
             new = True
         if isinstance(known, Item):
             raise _taken(wanted.id)
-        box.watch(known)  # before any await: it may be answered and repeated meanwhile
+        box.watch(known)  # before any await, during which it may be answered and repeated
         if new and isinstance(known, CallItem) and caller.steers_all:
             await record_called(request, known.actor.item)
     except MissingBlobs as error:

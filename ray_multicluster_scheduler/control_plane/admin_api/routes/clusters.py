@@ -152,7 +152,7 @@ async def drain(request: Request, name: str) -> Response:
 
 
 async def _drained(runtime: ServiceRuntime, name: str, deadline: float) -> bool:
-    """Raises SchedulerError if the cluster is opened meanwhile."""
+    """Raises SchedulerError if the cluster was uncordoned during the drain."""
     while not (drained := runtime.machine.clusters.is_drained(name)):
         if drained is None:
             raise SchedulerError(

@@ -176,7 +176,7 @@ class ServiceRuntime(Runtime):
             if not row.waits_for:  # the clusters of its actors are already in the row
                 arguments = replace(arguments, actors=())
             return self.incomplete.expect(task_id, arguments)
-        except SchedulerError as error:  # a value was forgotten meanwhile; an attempt that has begun does not need it
+        except SchedulerError as error:  # a value was forgotten; an attempt that has begun does not need it
             self._persistence.objects.lose(task_id, names)
             return error
 
@@ -298,7 +298,7 @@ class ServiceRuntime(Runtime):
         # No await from here on: the state of the items in ``after`` must not change between check and submit.
         task = self._without_finished_dependencies(task, request.check)
         again = self.item(task.id)
-        if again is not None:  # a concurrent request submitted it meanwhile
+        if again is not None:  # a concurrent request has submitted it
             check_same_item(task, again.task)
             return again
         log = self._persistence.durable_log
