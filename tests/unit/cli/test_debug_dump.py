@@ -77,7 +77,7 @@ class TestWithAService:
                 assert secret not in text, name
         assert "python x.py --password •••" in parts["service/jobs.json"], "what is no secret is reported"
 
-    def test_what_is_there(self, parts: dict[str, str], service: HttpService) -> None:
+    def test_reports_of_the_service(self, parts: dict[str, str], service: HttpService) -> None:
         reported = {name: json.loads(text) for name, text in parts.items() if name.endswith(".json")}
         assert reported["service/about.json"]["address"] == service.address
         assert [one["name"] for one in reported["service/clusters.json"]["clusters"]] == ["mac"]
@@ -176,7 +176,7 @@ class TestWithoutAService:
     def test_a_folder_that_is_not_there(self, home: Path, rmcs: Rmcs) -> None:
         assert rmcs("debug-dump", "nowhere/x.tar.gz").code == 2
 
-    def test_nothing_at_all(self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_dump_without_a_home_folder(self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("RMCS_HOME", str(tmp_path / "none"))
         monkeypatch.chdir(tmp_path)
         assert rmcs("debug-dump", "x.tar.gz").code == 0
@@ -225,7 +225,7 @@ class TestDumpMasker:
         assert "abc" not in text
         assert DumpMasker().is_clean(text)
 
-    def test_what_slips_through_is_found_in_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_final_check_finds_an_unmasked_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
         masker = DumpMasker(['say "hi" to s3cret'])
         monkeypatch.setattr(masker, "mask_data", lambda value, **_: value)
         monkeypatch.setattr(masker, "mask_lines", lambda text: text)

@@ -40,7 +40,7 @@ def text_of(picture: TopScreen, height: int = 20) -> str:
     return screen.export_text()
 
 
-def test_what_there_is_to_see(service: HttpService) -> None:
+def test_fetched_rows(service: HttpService) -> None:
     service.submit("t0", 8)
     until(lambda: service.get("/api/v1/items/t0")["state"] == "RUNNING")
     service.submit("t1", 8)

@@ -36,7 +36,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
         ),
     ],
 )
-def test_what_they_mean(given: dict[str, Any], ours: dict[str, Any]) -> None:
+def test_translation_of_ray_options(given: dict[str, Any], ours: dict[str, Any]) -> None:
     assert task_options(given) == ours
 
 
@@ -59,7 +59,7 @@ def test_what_they_mean(given: dict[str, Any], ours: dict[str, Any]) -> None:
         ({"resources": [1]}, r"resources is \[1\]", "mapping"),
     ],
 )
-def test_what_is_refused(given: dict[str, Any], says: str, next_step: str) -> None:
+def test_unsupported_ray_options_are_rejected(given: dict[str, Any], says: str, next_step: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as caught:
         task_options(given)
     assert next_step in str(caught.value)

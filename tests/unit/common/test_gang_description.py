@@ -66,7 +66,7 @@ def test_all_payloads_are_named_once_for_each_member() -> None:
         ({"ready_timeout": 0}, "ready_timeout is 0"),
     ],
 )
-def test_what_is_refused(values: dict[str, Any], output: str) -> None:
+def test_invalid_gangs_are_rejected(values: dict[str, Any], output: str) -> None:
     with pytest.raises(ConfigurationError, match=output):
         GangDescription(**{"members": members(1), **values})
 

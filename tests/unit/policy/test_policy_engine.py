@@ -297,7 +297,7 @@ AWAY = ClusterProblem("STALE_SNAPSHOT", "away")
         ([], Verdict.UNHEALTHY),
     ],
 )
-def test_what_follows_from_a_decision(fleet: list[ClusterView], expected: Verdict) -> None:
+def test_verdict(fleet: list[ClusterView], expected: Verdict) -> None:
     assert verdict(engine().schedule(task("t"), fleet, 0.0)) is expected
 
 

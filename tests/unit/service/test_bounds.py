@@ -109,7 +109,7 @@ def test_a_header_that_does_not_end(client: RawClient) -> None:
     assert client.is_cut_off()
 
 
-def test_what_is_no_http(client: RawClient) -> None:
+def test_malformed_http_is_rejected(client: RawClient) -> None:
     client.say(b"\x16\x03\x01\x02\x00\x01\x00\xff\r\n\r\n")
     problem(client, 400)
 
@@ -170,11 +170,11 @@ def test_a_body_in_pieces_that_come(slow: RawClient) -> None:
     status, output = slow.answer()
     assert status in (200, 422), output
     slow.say(ASK + "\r\n")  # longer ago than any limit, and idle is not slow
-    time.sleep(2.0)
+    time.sleep(1.7)
     assert slow.answer()[0] == 200
 
 
-def test_who_waits_for_an_answer_is_not_slow(slow: RawClient) -> None:
+def test_long_poll_is_not_closed_as_slow(slow: RawClient) -> None:
     body = b'{"client": "patient", "add": [], "timeout": 2.0}'
     slow.say(POST.replace("items", "wait") + f"Content-Length: {len(body)}\r\n\r\n")
     slow.say(body)

@@ -130,7 +130,7 @@ def test_a_token_in_the_address_is_refused_with_a_sentence(service: HttpService,
 
 
 @pytest.mark.parametrize("header", ["Basic abc", "Bearer", "Bearer ", "rmcs_a_b", "Bearer \xff"])
-def test_what_is_no_bearer_token(service: HttpService, header: str) -> None:
+def test_invalid_bearer_token(service: HttpService, header: str) -> None:
     status, headers, output = ask(service, "GET", "/api/v1/fleet", {"Authorization": header})
     assert (status, headers["www-authenticate"], output["error"]) == (401, "Bearer", "NotAllowedError")
 
@@ -218,7 +218,7 @@ async def test_a_web_socket_that_is_refused_is_never_opened(service: HttpService
     assert [one["type"] for one in sent] == ["websocket.close"]
 
 
-def test_what_is_a_stream() -> None:
+def test_stream_detection() -> None:
     assert is_stream(scope())
     assert is_stream(scope("http", "/api/v1/events"))
     assert is_stream(scope("http", "/api/v1/events/telemetry"))

@@ -112,7 +112,7 @@ async def test_what_happened_before_the_subscription_is_sent() -> None:
     assert set(ids(answer)) == {"over", "moved"}
 
 
-async def test_nothing_new_is_nothing_after_the_time() -> None:
+async def test_empty_answer_after_the_timeout() -> None:
     items = Items("a")
     post = boxes(items)
     await ask(post, "c", "a", timeout=0)

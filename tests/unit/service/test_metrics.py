@@ -58,7 +58,7 @@ def figures(service: HttpService) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-def test_what_happened_is_counted(service: HttpService) -> None:
+def test_transitions_are_counted(service: HttpService) -> None:
     item = service.fill()
     output = figures(service)
     assert output['rmcs_queue_depth{queue="task"}'] == 1
@@ -131,7 +131,7 @@ def test_what_was_sent_and_did_not_begin_counts_against_its_cluster() -> None:
         (TaskState.CANCELLED, codes.CANCELLED, 0, 0, 0),
     ],
 )
-def test_how_what_was_sent_is_judged(state: TaskState, code: str, began: int, did_not: int, lost: int) -> None:
+def test_start_counts_by_outcome(state: TaskState, code: str, began: int, did_not: int, lost: int) -> None:
     """Its cluster is blamed for what it did not begin, not for what the user's code did."""
     metrics = MetricsAggregator()
     sent = Transition("t", 3, TaskState.DISPATCHING, 1, 5.0, "", "", "mac")
