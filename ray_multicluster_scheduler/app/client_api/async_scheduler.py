@@ -199,7 +199,7 @@ class AsyncScheduler(AsyncVerbs):
                 await self.cancel(job_id)
             pause_s = awaited.pause_s(statuses)
             handles = [await self.handle(job_id) for job_id in left]
-            await async_collecting.some([one._item for one in handles], 1, pause_s)
+            await async_collecting.wait_for_some([one._item for one in handles], 1, pause_s)
 
     async def cluster_resources(self) -> dict[str, float]:
         """Total resources of all clusters that answer now."""

@@ -109,7 +109,7 @@ def stop(
         wait_until(service, found, exit_codes.is_over, patience_s)
     info = service.get(api_path("jobs", found))
     over = exit_codes.is_over(info["status"])
-    waited = "" if no_wait else f" after {patience_s:g} s: {why_not_over(info)}"
+    waited = "" if no_wait else f" after {patience_s:g} s: {unfinished_reason(info)}"
     if not answer["changed"]:
         notify(f"{found} has already ended: {info['status']}")
     else:
@@ -141,7 +141,7 @@ def list_jobs(connection: JobService, limit: Limit = 50, output: Output = Format
     emit_list(rows, output, lambda rows: jobs_table(rows, time.time()), "no job is known", limit)
 
 
-def why_not_over(info: Mapping[str, Any]) -> str:
+def unfinished_reason(info: Mapping[str, Any]) -> str:
     """Explains that a job has not ended although its stop was requested, and what to do."""
     again = f"see `rmcs job status {info['job_id']}`"
     if info["status"] == "PENDING":

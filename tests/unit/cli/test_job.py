@@ -478,7 +478,7 @@ class TestOthers:
         assert "after 0 s" in rmcs("job", "stop", "j1", "--timeout", "0").err
 
     def test_explains_that_a_lost_job_does_not_stop(self) -> None:
-        assert "gets the request when it does" in job_command.why_not_over({"job_id": "j1", "status": "LOST"})
+        assert "gets the request when it does" in job_command.unfinished_reason({"job_id": "j1", "status": "LOST"})
 
     def test_the_token_may_be_a_header(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("RMCS_TOKEN")

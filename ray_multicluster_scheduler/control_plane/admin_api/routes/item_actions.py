@@ -55,7 +55,7 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
     runtime.post_user_event(HoldRequested(item_id, reason))
     await runtime.until_durable()
     await record_if_others(request, item.task.owner, "hold", item_id, {"reason": reason})
-    return {**_now(request, item), "changed": before != reason}
+    return {**_status_of(request, item), "changed": before != reason}
 
 
 @router.post("/items/{item_id}/release", **described(Rule.STEER, docs.Changed))
@@ -67,7 +67,7 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
     runtime.post_user_event(ReleaseRequested(item_id))
     await runtime.until_durable()
     await record_if_others(request, item.task.owner, "release", item_id)
-    return {**_now(request, item), "changed": before is not None}
+    return {**_status_of(request, item), "changed": before is not None}
 
 
 @router.post("/items/{item_id}/priority", **described(Rule.STEER, docs.Prioritised, docs.Priority))
@@ -84,7 +84,7 @@ async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     runtime.post_user_event(PriorityChanged(item_id, priority))
     await runtime.until_durable()
     await record_if_others(request, item.task.owner, "priority", item_id, {"priority": priority})
-    return {**_now(request, item), "priority": priority, "changed": before != priority}
+    return {**_status_of(request, item), "priority": priority, "changed": before != priority}
 
 
 async def steerable_item(request: Request, item_id: str) -> Item | None:
@@ -109,7 +109,7 @@ async def _unfinished_item(request: Request, item_id: str) -> Item:
     return item
 
 
-def _now(request: Request, item: Item) -> dict[str, Any]:
+def _status_of(request: Request, item: Item) -> dict[str, Any]:
     return {"id": item.id, "state": str(item.state), "held": _held(request, item) is not None}
 
 

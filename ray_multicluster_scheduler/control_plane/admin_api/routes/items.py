@@ -132,7 +132,7 @@ async def _take(request: Request, body: dict[str, Any], *, many: bool) -> list[d
         answers = [ownership.own_answer(caller, one) for one in answers]
     if key is not None:
         submitted = zip(entries, wanted, answers, strict=True)
-        answers = [_same(entry, one, answer, key) for entry, one, answer in submitted]
+        answers = [_key_checked(entry, one, answer, key) for entry, one, answer in submitted]
     if caller.steers_all:
         await record_submitted(request, answers)
     box = mailboxes_of(request).box(client, caller.user) if client else None
@@ -156,7 +156,7 @@ def _keyed(wanted: SubmitRequest, key: str, number: int | None) -> SubmitRequest
     return wanted._replace(task=with_key(wanted.task, f"{key}/{number}"))
 
 
-def _same(
+def _key_checked(
     entry: Any, wanted: SubmitRequest | SchedulerError, answer: Item | SchedulerError, key: str
 ) -> Item | SchedulerError:
     try:
@@ -211,7 +211,7 @@ def item_summary(request: Request, item: Item) -> dict[str, Any]:
     ownership.check_item_seen(caller_of(request), item.task.owner, item.id)
     summary = {
         **_status(caller_of(request), item),
-        **_why_now(request, item),
+        **_wait_reason(request, item),
         "kind": item.task.kind,
         "name": item.task.name,
         "owner": item.task.owner,
@@ -220,7 +220,7 @@ def item_summary(request: Request, item: Item) -> dict[str, Any]:
     return summary if item.task.actor is None else {**summary, "actor": item.task.actor.to_dict()}
 
 
-def _why_now(request: Request, item: Item) -> dict[str, str]:
+def _wait_reason(request: Request, item: Item) -> dict[str, str]:
     """The current reason of an unfinished item, which may be newer than that of its last step."""
     runtime = runtime_of(request)
     record = None if item.done() else runtime.record(item.id)

@@ -155,7 +155,7 @@ class ConnectorSession:
         self._gateway = GatewayActor(config)
         self._loop = asyncio.get_running_loop()
         self._beating: asyncio.Task[None] | None = None
-        self._why = ""
+        self._death_reason = ""
         """The reason why the agent has ended, if known."""
         self._dead = False
         """The agent or its node has reported its end."""
@@ -174,8 +174,8 @@ class ConnectorSession:
         except GatewayNotFound as missing:
             if not self._dead:
                 death = await self._gateway.death_reason(missing.cause)
-                self._why, self._dead = death or self._why, death is not None
-            self._emit(protocol.GONE, session=missing.session, why=self._why, dead=self._dead)
+                self._death_reason, self._dead = death or self._death_reason, death is not None
+            self._emit(protocol.GONE, session=missing.session, why=self._death_reason, dead=self._dead)
         except TimeoutError as error:
             raise Problem(protocol.BROKEN, "the cluster did not answer whether the gateway runs") from error
         except Problem:
@@ -200,7 +200,7 @@ class ConnectorSession:
                 self._beating = asyncio.create_task(self._beat())
             await tunnel.carry()
             ended = await tunnel.close()
-            self._why, self._dead = ended or "", ended is not None
+            self._death_reason, self._dead = ended or "", ended is not None
         except TimeoutError as error:
             sentence = f"the gateway did not answer within {self._config.patience_s:g} s"
             raise Problem(protocol.BROKEN, sentence) from error
@@ -208,7 +208,10 @@ class ConnectorSession:
             raise Problem(protocol.BROKEN, "the control plane's port for agents is closed") from error
         except Exception as error:  # noqa: BLE001 - after any error, the next find() shows whether the actor lives
             death = known_death(error)
-            self._why, self._dead = death or self._why or summary_line(error), self._dead or death is not None
+            self._death_reason, self._dead = (
+                death or self._death_reason or summary_line(error),
+                self._dead or death is not None,
+            )
 
     async def _beat(self) -> None:
         while True:

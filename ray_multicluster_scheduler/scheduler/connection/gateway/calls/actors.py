@@ -87,7 +87,7 @@ class ActorAttempt:
         """True if there is a reason to expect its death."""
         return self.record.cancelled or self.left or self.constructor_failure is not None
 
-    def why_dead(self) -> str:
+    def death_cause(self) -> str:
         """Follows "is dead:" in a message."""
         if self.constructor_failure is not None:
             return f"its constructor failed: {self.constructor_failure[0].get('message', '')}"
@@ -225,7 +225,7 @@ class ActorMethods:
         if actor is None:
             self._calls.conclude(record, actor_died("", key, "its agent does not have it any more"))
             return
-        why = actor.why_dead() if error is None or actor.is_ending else cause_of(error)
+        why = actor.death_cause() if error is None or actor.is_ending else cause_of(error)
         self._calls.conclude(record, actor_died(actor.record.name, key, why, error))
 
 
