@@ -332,7 +332,7 @@ class Deployments:
         made = Deployment(options, host, self._scheduler)
         work = asyncio.get_running_loop().create_task(made.run(replica_ids))
         self._all[options.name] = made, work
-        work.add_done_callback(lambda _: self._drop_finished(options.name))
+        work.add_done_callback(lambda _: self._over(options.name))
         return made
 
     def get(self, name: str) -> Deployment:
@@ -356,7 +356,7 @@ class Deployments:
             one.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _drop_finished(self, name: str) -> None:
+    def _over(self, name: str) -> None:
         _, work = self._all.pop(name)
         if not work.cancelled() and (error := work.exception()) is not None:
             _log.error("the deployment %s stopped: %r", name, error)

@@ -421,7 +421,7 @@ class ClusterState:
         return ClusterProblem(reasons.STALE_SNAPSHOT, sentence, being_asked=self.refresh_failure is None)
 
     def lease_wait(self, now: float) -> str:
-        """Explains that tasks and actors on a suspect cluster are not repeated elsewhere yet, and when they will be."""
+        """Why tasks and actors on a suspect cluster are not repeated elsewhere yet, and when they will be."""
         left_s = self.link_down_at + self.settings.lost_after_s - now
         return f"what runs there may be alive, so it goes elsewhere in {left_s:.0f} s (lost_after_s) unless it answers"
 

@@ -154,7 +154,7 @@ class EventSocket:
 
 
 def publisher_of(connection: HTTPConnection, wanted: EventFilter) -> EventPublisher | TaskEvents:
-    """The publisher of the events of this filter: those of serving have a publisher of their own."""
+    """What publishes the events of this filter: those of serving have a publisher of their own."""
     state = connection.app.state
     publisher: EventPublisher | TaskEvents = (
         state.serving_events if SERVING in wanted.types else state.runtime.event_publisher
