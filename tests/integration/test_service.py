@@ -165,8 +165,9 @@ def test_running_and_waiting_items_survive_a_restart(
     assert rmcs.get(handles, timeout=120) == names
     assert job.result(120) == "SUCCEEDED"
     assert waiting.result(60) == "accepted by the next one"
-    lines = path.read_text().splitlines()
-    expected = [f"{name} 1 {what}" for name in names for what in ("began", "ended")] + ["job began", "job ended"]
+    # Each ran once; one that was recalled before it began did so in a later attempt.
+    lines = [(line.split()[0], line.split()[-1]) for line in path.read_text().splitlines()]
+    expected = [(name, what) for name in [*names, "job"] for what in ("began", "ended")]
     assert sorted(lines) == sorted(expected)
 
 

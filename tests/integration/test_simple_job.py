@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("scheduler")
 def test_a_simple_job() -> None:
     job_id = submit_job(
         """python -c 'import os; print("hello from", os.environ["RMCS_CLUSTER"])'""",
-        tags=["arm64"],
+        require_tags=["arm64"],
         metadata={"team": "weather"},
     )
     assert get_job_status(job_id) in {"QUEUED", "PENDING", "RUNNING"}, "it has a status from the first moment"

@@ -54,7 +54,8 @@ def test_replicas_on_both_clusters_batches_replacement_scale_and_delete(config_p
             one.join()
         assert answers == [[4, 4]] * 4, "one batch of four"
 
-        # Both replicas die: their requests are repeated, and they are replaced.
+        # Both replicas die: their requests are repeated, and they are replaced. In turns, so that both have one.
+        ocr.scheduler.set_strategy("round_robin", model="ocr")
         tasks = [ocr.scheduler.schedule(slow_request(0.5)) for _ in range(2)]
         pids = [ocr.scheduler.wait(one.task_id, 60)["pid"] for one in tasks]
         assert len(set(pids)) == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
-from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import ActorNameTakenError, ConfigurationError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
@@ -66,7 +66,7 @@ def test_of_two_programs_that_make_one_the_later_is_refused(service: ActorServic
     with ThreadPoolExecutor(2) as pool:
         made = [pool.submit(one.submit_actor_async, Counter, name="x") for one in two]
         errors = [one.exception(20) for one in made]
-    assert [type(error) for error in errors if error is not None] == [ConfigurationError]
+    assert [type(error) for error in errors if error is not None] == [ActorNameTakenError]
     assert len(service.plane.placed) == 1
 
 

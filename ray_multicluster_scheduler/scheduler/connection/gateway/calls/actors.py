@@ -208,13 +208,15 @@ class ActorMethods:
         if isinstance(error, RayActorError):
             self.fail(record, actor, error)
             self._check(actor.record.key)
-        elif value is not None and unpack(value)[0]["status"] == NO_OBJECT:
-            self.fail(record, actor)
+        elif value is not None and (head := unpack(value)[0])["status"] == NO_OBJECT:
+            self.fail(record, actor, why=f"its constructor failed: {head['message']}")
         else:
             self._calls.complete(record, value, error)
         self._after_result(actor)
 
-    def fail(self, record: CallRecord, actor: ActorAttempt | None, error: BaseException | None = None) -> None:
+    def fail(
+        self, record: CallRecord, actor: ActorAttempt | None, error: BaseException | None = None, why: str = ""
+    ) -> None:
         """Conclude a call that was not run, or died with its actor."""
         if record.head is not None or record.method is None:
             return
@@ -225,7 +227,10 @@ class ActorMethods:
         if actor is None:
             self._calls.conclude(record, actor_died("", key, "its agent does not have it any more"))
             return
-        why = actor.death_cause() if error is None or actor.is_ending else cause_of(error)
+        if actor.is_ending or (error is None and not why):
+            why = actor.death_cause()
+        elif error is not None:
+            why = cause_of(error)
         self._calls.conclude(record, actor_died(actor.record.name, key, why, error))
 
 

@@ -53,6 +53,7 @@ class _Shell:
     def __init__(self, order: bytes, cls: Blob, arguments: Blob, *objects: Blob) -> None:
         actor_order = ActorOrder.unpacked(order)
         self._object: Any = None
+        self._why_no_object = ""
         self._channel = ActorChannel(
             actor_order.agent, actor_order.item.part_id, actor_order.item.attempt, detached=actor_order.detached
         )
@@ -60,10 +61,10 @@ class _Shell:
         try:
             self._running = self._channel.begin_actor(node_id)
         except NoLease as error:
-            self._constructed = no_lease(node_id, error)
+            self._constructed, self._why_no_object = no_lease(node_id, error), str(error)
             return
         except TakenBack as error:
-            self._constructed = pack(failed("crash", error, str(error)))
+            self._constructed, self._why_no_object = pack(failed("crash", error, str(error))), str(error)
             return
         set_current(actor_order.item)
         for stream in ("stdout", "stderr"):
@@ -71,6 +72,7 @@ class _Shell:
         head, payload = self._construct(actor_order.homes, cls, arguments, objects)
         if head["status"] == "failed" and ray.get_runtime_context().was_current_actor_reconstructed:
             raise RuntimeError(head["message"])  # Ray restarted the actor, so Ray must see the failure
+        self._why_no_object = str(head.get("message", ""))
         self._constructed = pack({"at": time.time(), "node": node_id, **head}, payload)
 
     def _construct(self, homes: Homes, cls: Blob, arguments: Blob, objects: tuple[Blob, ...]) -> Outcome:
@@ -99,7 +101,7 @@ class _Shell:
     def _open(self, order: bytes, separate: Sequence[Blob]) -> Envelope | _MethodCall:
         """The method call to make, or the envelope if none is made."""
         if self._object is None:
-            return pack({"status": NO_OBJECT})
+            return pack({"status": NO_OBJECT, "message": self._why_no_object})
         key, method, homes, inline = MethodOrder.unpacked(order)
         if not self._channel.begin_method(key):
             return pack({"status": "cancelled"})
