@@ -1,7 +1,7 @@
 """One control plane above many Ray clusters: the public API, re-exported, each name loaded when it is used.
 
 Importing the package needs only the standard library and does no work: it is also shipped into clusters, where
-nothing else of ours is installed.
+nothing else of ours is installed. Programs import it; start reading with ``app/client_api/scheduler.py``.
 """
 
 from __future__ import annotations

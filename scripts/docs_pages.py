@@ -200,7 +200,7 @@ def items_page() -> str:
         rows = ["| field | takes | default | |", "|---|---|---|---|"]
         for field in fields_of(description).values():
             default = "required" if field.required and field.name != "id" else _default_of(field)
-            rows.append(_row(f"`{field.name}`", field.words, default, field.about.doc))
+            rows.append(_row(f"`{field.name}`", field.words, default, field.spec.doc))
         parts += [f"### {name}", "\n".join(rows)]
     return "\n\n".join(parts) + "\n"
 
@@ -211,8 +211,8 @@ def _options_table() -> str:
         kinds = [kind for kind in KINDS if keyword in options_of(kind)]
         field = options_of(kinds[0])[keyword]
         of = "all" if len(kinds) == len(KINDS) else ", ".join(kinds)
-        default = f"the setting `{field.name}`" if field.about.setting else _default_of(field)
-        rows.append(_row(f"`{keyword}`", of, default, field.about.doc))
+        default = f"the setting `{field.name}`" if field.spec.setting else _default_of(field)
+        rows.append(_row(f"`{keyword}`", of, default, field.spec.doc))
     return "\n".join(rows)
 
 

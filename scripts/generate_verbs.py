@@ -178,7 +178,7 @@ def verbs_text(methods: Methods) -> str:
 def async_text(methods: Methods) -> str:
     """The module of the class AsyncVerbs."""
     parts = []
-    for name, run in sorted([*((one, "call") for one in SHORT), *((one, "alone") for one in LONG)]):
+    for name, run in sorted([*((one, "call") for one in SHORT), *((one, "run_on_own_thread") for one in LONG)]):
         *overloads, method = methods.named(name)
         parts += [f"    @overload\n    async def {name}{_signature(one, with_self=True)}: ..." for one in overloads]
         call = ", ".join(filter(None, (f"self._scheduler.{name}", _call(method))))

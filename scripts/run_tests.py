@@ -25,7 +25,7 @@ PARTS = (
     ("tests/unit", "-n", "3", "--dist", "loadfile"),
     ("tests", "--ignore=tests/unit", "-n", "2", "--dist", "loadfile", "--durations=25"),
 )
-A_FEW = 3
+MAX_RERUNS = 3
 FAILED, CUT_SHORT, NO_TESTS = 1, 2, 5
 CTRL_C = 130
 
@@ -48,7 +48,7 @@ def main(options: Sequence[str], root: Path = ROOT, parts: Sequence[Sequence[str
 
 def second_look(failed: Sequence[str], root: Path) -> int:
     """Run failed tests alone, one after another; 0 if all pass."""
-    if len(failed) > A_FEW:
+    if len(failed) > MAX_RERUNS:
         print(f"\n{len(failed)} tests failed: too many for a coincidence, so none is run again.", flush=True)
         return FAILED
     print(f"\n{tests(len(failed))} failed; once more, alone:", *failed, sep="\n  ", flush=True)

@@ -57,7 +57,8 @@ def codes() -> list[str]:
 
 
 def section_of(code: str) -> str | None:
-    """What a code means and what to do, in plain text; for a synonym, the sections of the codes it may mean."""
+    """The section about a code (meaning, and what to do) in plain text; for a synonym, the sections of the codes it may
+    mean."""
     meant = _synonyms().get(code)
     if meant is None:
         return _sections().get(code)
@@ -66,7 +67,7 @@ def section_of(code: str) -> str | None:
 
 
 def next_step_of(error: SchedulerError) -> str:
-    """What to do about an error; names the file of the local fleet if no clusters are configured and it is up."""
+    """The next step after an error; names the file of the local fleet if no clusters are configured and it is up."""
     from ray_multicluster_scheduler.control_plane.config.missing_config import NothingConfiguredError
 
     if isinstance(error, NothingConfiguredError):

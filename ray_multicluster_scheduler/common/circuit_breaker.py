@@ -30,12 +30,12 @@ class CircuitBreaker:
         """Of the latest attempts, whether the worker crashed. That never opens it, because user code may be the cause;
         `explain` mentions it."""
         self.last_failure = ""
-        """What failed last, as the end of a sentence that begins with "the last time,"; empty if unknown."""
+        """The last failure, as the end of a sentence that begins with "the last time,"; empty if unknown."""
         self._opened_at: float | None = None
 
     @property
     def half_open_at(self) -> float | None:
-        """When a probe may be sent; None while closed."""
+        """The time from which a probe may be sent; None while closed."""
         return None if self._opened_at is None else self._opened_at + self._recovery_s
 
     def state(self, now: float) -> BreakerState:

@@ -210,7 +210,7 @@ class FrameReader:
         return messages
 
     def target(self) -> memoryview | None:
-        """Where to receive the next bytes; None if they are to be passed to :meth:`feed`. Ends with the open frame and
+        """The buffer for the next bytes; None if they are to be passed to :meth:`feed`. Ends with the open frame and
         the header of the next one, so that the next target can be the place of its payload."""
         if self._open is None:
             return None

@@ -50,7 +50,7 @@ def _incomplete(name: str, top: str, file: str) -> str:
 
 
 def _loaded(top: str, file: str) -> str:
-    """Which copy it is, and what to do."""
+    """Names the copy that was loaded, and the next step."""
     copy = f"{top!r} was loaded from {file}"
     kind = _origin(file)
     if kind in _PREPARED:

@@ -49,7 +49,7 @@ class ReferencedValues:
         self._made: dict[tuple[str, int | None], Any] = {}
 
     def get(self, name: str, part: int | None, make: Callable[[Blob], Any]) -> Any:
-        """What ``make`` makes of the pickled object, made once for all references to it."""
+        """The result of ``make`` for the pickled object, computed once for all references to it."""
         if (name, part) not in self._made:
             self._made[name, part] = make(self._pickled[name])
         return self._made[name, part]

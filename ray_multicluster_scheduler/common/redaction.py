@@ -205,7 +205,7 @@ def _closes(mark: str, opening: str) -> bool:
 
 
 def _end_of_container(text: str, at: int, report: Callable[[str], object]) -> int:
-    """Where the bracket at this position is closed, else the end of the text; reports all values in it."""
+    """Position where the bracket at this position is closed, else the end of the text; reports all values in it."""
     depth = 0
     token = _DATA_TOKEN.search(text, at)
     while token is not None:
@@ -314,7 +314,7 @@ def _has_password(text: str) -> bool:
 
 
 def item_secrets(task: TaskDescription) -> tuple[str, ...]:
-    """What looks like a secret in the environment, command line and metadata of an item; the longest first."""
+    """Probable secrets in the environment, command line and metadata of an item; the longest first."""
     if task.job is None and not task.runtime_env:
         return ()
     found = secrets_in_data(task.runtime_env) if task.runtime_env else []
@@ -346,7 +346,7 @@ async def mask_stream(pieces: AsyncIterator[str], secrets: Sequence[str]) -> Asy
 
 
 def _partial_match(text: str, secrets: Sequence[str]) -> int:
-    """How many of the last characters may be the beginning of a secret (of a long one, of its first part)."""
+    """Number of last characters that may be the beginning of a secret (of a long one, of its first part)."""
     prefixes = (one[:_MAX_STREAM_PREFIX] for one in secrets[:_MAX_STREAM_SECRETS])
     return max((_partial_match_of(text, one) for one in prefixes), default=0)
 

@@ -18,7 +18,7 @@ TITLES = ("CLUSTER", "VERDICT", "RANKS", "SCORES", "WHY")
 _OPTIONAL = ("RANKS", "SCORES")
 NOTHING = "–"
 NEVER = "never"
-MOST_NAMED = 3
+MAX_NAMED = 3
 """The most clusters that a sentence names."""
 
 FULL = frozenset({"NO_CAPACITY", "ABOVE_THRESHOLD", "MAX_IN_FLIGHT", "MAX_RUNNING_JOBS", "SERIAL"})
@@ -85,7 +85,7 @@ def fails_at_once(lines: Sequence[CandidateRow]) -> bool:
 
 
 def reason_lines(candidates: Sequence[CandidateReport]) -> str:
-    """Why each cluster rejects, for an error message: its permanent reasons, or else all of them."""
+    """The reasons of all clusters, for an error message: its permanent reasons, or else all of them."""
     lines = []
     for row in candidates:
         final = [one for one in row.rejections if one.permanent]
@@ -94,15 +94,15 @@ def reason_lines(candidates: Sequence[CandidateReport]) -> str:
 
 
 def compare_to_others(candidates: Sequence[CandidateReport]) -> str:
-    """How the other clusters compare to the chosen one: how many fit, or why none does. A full cluster would fit at
+    """Compares the other clusters to the chosen one: how many fit, or why none does. A full cluster would fit at
     another time."""
     fit = sum(not row.rejections for row in candidates)
     if fit > 1:
         return f"chosen among {fit} clusters that fit"
     others = [row for row in candidates if row.rejections]
     full = any(all(one.code in FULL for one in row.rejections) for row in others)
-    named = [f"{row.cluster}: {main_rejection(row).sentence.removesuffix('.')}" for row in others[:MOST_NAMED]]
-    more = [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
+    named = [f"{row.cluster}: {main_rejection(row).sentence.removesuffix('.')}" for row in others[:MAX_NAMED]]
+    more = [f"and {len(others) - MAX_NAMED} more"] if len(others) > MAX_NAMED else []
     return f"the only one {'with room' if full else 'that fits'} ({'; '.join(named + more)})"
 
 
@@ -112,7 +112,7 @@ def main_rejection(row: CandidateReport) -> Rejection:
 
 
 def undeclared_load(count: int) -> str:
-    """How items of ours that hold no resources entered the scores of their cluster."""
+    """Explains the effect of items that hold no resources on the scores of their cluster."""
     return f"{count} {'item that declares' if count == 1 else 'items that declare'} no resources counted as load"
 
 

@@ -82,7 +82,7 @@ def _instance(error: Exception) -> Exception:
 
 
 def exception_parts(error: BaseException) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the constructor of the interpreter's class takes, and all attributes. Raises TypeError for a class that is
+    """The arguments of the interpreter's class, and all attributes. Raises TypeError for a class that is
     written in C and has state of its own."""
     kind = type(error)
     made_by, base_args, *state = _interpreter_class(kind).__reduce__(error)

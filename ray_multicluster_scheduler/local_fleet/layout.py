@@ -105,7 +105,7 @@ def base_dir() -> Path:
         tempfile.gettempdir()
     except FileNotFoundError as error:  # also raised when the disk is full
         raise ConfigurationError(
-            f"No folder for temporary files can be written; /tmp: {_why_not('/tmp')}.",  # nosec B108 # it is only named
+            f"No folder for temporary files can be written; /tmp: {_folder_problem('/tmp')}.",  # nosec B108 # it is only named
             next_step="free space there, or set TMPDIR to a folder with a short path that you can write to.",
         ) from error
     for base in (Path(tempfile.gettempdir()), Path("/tmp")):  # nosec B108 # mkdtemp follows
@@ -117,7 +117,7 @@ def base_dir() -> Path:
     )
 
 
-def _why_not(folder: str) -> str:
+def _folder_problem(folder: str) -> str:
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"-")
@@ -142,7 +142,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def remove_tree(root: Path, timeout_s: float = 5.0) -> None:
-    """Remove a folder; retries if a file appears in it meanwhile. Raises OSError."""
+    """Remove a folder; retries if a file appears in it during the removal. Raises OSError."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

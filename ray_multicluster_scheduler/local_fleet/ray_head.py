@@ -155,7 +155,7 @@ class RayHead:
         return self._process.pid if self._process else None
 
     def find(self) -> list[psutil.Process]:
-        """Every living process of the cluster, whatever its session."""
+        """All living processes of the cluster, of any process session."""
         found = list(processes.marked(self._marker))
         if self._process is not None:
             found += processes.in_session(self._process.pid)

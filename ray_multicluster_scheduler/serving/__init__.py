@@ -2,9 +2,9 @@
 
 An instance is a server of a model. ``SwarmPilotScheduler`` (``core.py``) chooses by a strategy (``strategies/``) from
 what is charged to each instance and from predicted times (``predictor.py``), forwards (``router/``) and tracks
-(``task_tracker.py``); ``journal.py`` keeps tasks and instances on disk. The package may import ``scheduler``,
-``control_plane.config``, ``control_plane.store`` and ``common``. docs/serving.md shows its use; start reading with
-``core.py``.
+(``task_tracker.py``); ``journal.py`` keeps tasks and instances on disk. Start reading with ``core.py``; docs/serving.md
+shows its use. Programs, ``app``, ``cli``, ``control_plane.runtime`` and ``admin_api`` import it; it may import
+``scheduler``, ``control_plane.config``, ``control_plane.store`` and ``common``.
 """
 
 from ray_multicluster_scheduler.serving.client import TaskInstance, TaskInstanceClient

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.serving.api import CONFIG_VARIABLE, STATE_VARIAB
 from ray_multicluster_scheduler.serving.config import read_config
 
 PORT = 8102
-_CLOSE_PATIENCE_S = 2
+_CLOSE_TIMEOUT_S = 2
 """For requests that run when the server is stopped."""
 _INTERRUPTED = 130
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         access_log=False,
         lifespan="on",  # otherwise a failed start would leave a server that answers 500 to everything
         proxy_headers=False,
-        timeout_graceful_shutdown=_CLOSE_PATIENCE_S,
+        timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
     )
     try:
         uvicorn.Server(settings).run()

@@ -30,7 +30,7 @@ _WINDOW = 40
 _FORGETTING = 1 - 1 / _WINDOW
 _STEP = 0.08
 """Step size of the quantile correction, on a logarithmic scale."""
-_FEW = 10
+_MIN_SAMPLES = 10
 """Observations of an instance up to which those of all instances of the model count, too."""
 _STALE_AFTER = 100
 """Requests to other instances after which what is known of an instance has lost half of its weight."""
@@ -262,7 +262,7 @@ class LearnedTimes:
     def compare(self, features: Mapping[str, float], actual: float, model: LearnedTimes) -> None:
         """Before an observation of this instance is added to either: how it compares with all instances."""
         self._seen_at = model.count
-        usual = model.estimate(features) if self.count < _FEW else None
+        usual = model.estimate(features) if self.count < _MIN_SAMPLES else None
         if usual is not None:
             self._own_ms += actual
             self._usual_ms += usual
@@ -273,12 +273,12 @@ class LearnedTimes:
         """
         own = self.estimate(features)
         known = min(self.count, _WINDOW) * math.exp2((self._seen_at - model.count) / _STALE_AFTER)
-        if own is None or known >= _FEW:
+        if own is None or known >= _MIN_SAMPLES:
             return own
         usual = model.estimate(features)
         if usual is None:
             return own
-        if self.count < _FEW and self._usual_ms > 0:
+        if self.count < _MIN_SAMPLES and self._usual_ms > 0:
             own = usual * self._own_ms / self._usual_ms  # a few requests show how fast it is, not how size matters
         weight = known * known / (known * known + 4)
         return weight * own + (1 - weight) * usual

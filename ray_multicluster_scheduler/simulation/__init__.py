@@ -2,7 +2,8 @@
 
 Start with `simulation.py` (`simulate`): it runs a workload (`workloads/`) on a fleet (`simulated_fleet.py`) through
 `virtual_fleet/` and returns a `Result` (`report/`). `history.py` records runs, `faulty/` tests the machine
-under faults, and `checker/` checks histories. The package may import `scheduler`, `control_plane.config` and `common`.
+under faults, and `checker/` checks histories. Programs, `cli` and `control_plane.admin_api` import it; it may import
+`scheduler`, `control_plane.config` and `common`.
 """
 
 from ray_multicluster_scheduler.simulation.fleet_file import load_fleet

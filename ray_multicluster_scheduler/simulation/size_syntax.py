@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.model.resources import parse_resources
 _GROUP = re.compile(r"\s*(?:(\d+)\s*[x×]\s*)?\{([^{}]*)\}\s*")
 _TIME = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(ms|s|m|min|h|d)?\s*")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
-_MOST_NODES = 100_000
+_MAX_NODES = 100_000
 
 
 def parse_nodes(text: str) -> tuple[list[dict[str, float]], float | None]:
@@ -22,8 +22,8 @@ def parse_nodes(text: str) -> tuple[list[dict[str, float]], float | None]:
         if match is None:
             raise _invalid(text, f"{part.strip()!r} is not a group of nodes")
         count = int(match.group(1) or 1)
-        if len(nodes) + count > _MOST_NODES:
-            raise _invalid(text, f"it has more than {_MOST_NODES} nodes")
+        if len(nodes) + count > _MAX_NODES:
+            raise _invalid(text, f"it has more than {_MAX_NODES} nodes")
         nodes += [parse_amounts(match.group(2), separator=",")] * count
     if not nodes:
         raise _invalid(text, "it has no nodes")
@@ -47,7 +47,7 @@ def parse_amounts(text: str, *, separator: str = ";") -> dict[str, float]:
     return parse_resources(given, what="the amounts")
 
 
-MOST_S = 366 * 86_400.0
+MAX_S = 366 * 86_400.0
 """The longest simulated time: clusters are polled every few seconds, even when nothing happens."""
 
 
@@ -57,7 +57,7 @@ def parse_time(text: object) -> float:
     if match is None:
         raise ConfigurationError(f"{text!r} is not a time.", next_step="give seconds, or 500ms, 90s, 15min, 24h, 2d")
     time = float(match.group(1)) * _SECONDS[match.group(2)]
-    if time > MOST_S:
+    if time > MAX_S:
         raise ConfigurationError(
             f"{text!r} is more than a year; times count from the beginning of the run. Is it a date?",
             next_step="subtract the first time from all of them",

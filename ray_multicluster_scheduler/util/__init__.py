@@ -1,4 +1,7 @@
-"""For programs that used ``ray.util``: what of it there is here. ``queue`` is ``ray.util.queue``."""
+"""The parts of ``ray.util`` that exist here, for programs that used it: ActorPool, as_completed, ``queue``.
+
+Only programs import it. Start with ``queue.py``; the other names stand in ``app/client_api``.
+"""
 
 from __future__ import annotations
 

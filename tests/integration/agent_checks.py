@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message, Pieces
-from ray_multicluster_scheduler.scheduler.connection.gateway.agent import Agent, LeaseOver
+from ray_multicluster_scheduler.scheduler.connection.gateway.agent import Agent, LeaseExpired
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import actors as methods_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import calls as calls_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import gangs as gangs_module
@@ -254,7 +254,7 @@ async def old_bytes_do_not_renew_a_lease_that_is_over() -> None:
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
     try:
         await asyncio.wait_for(serving, 5)
-    except LeaseOver:
+    except LeaseExpired:
         assert agent._calls.records == {}
     else:
         raise AssertionError("it went on")

@@ -19,7 +19,7 @@ from tests.support.eventually import until
 STEPS = (1, 2, 4, 8)
 EACH = 100
 BATCH = 50
-MOST_MB = 400.0
+MAX_MB = 400.0
 
 
 @pytest.fixture
@@ -69,4 +69,4 @@ def test_a_growing_number_of_programs_exceeds_the_capacity(service: Service) -> 
     assert errors == []
     assert len(accepted) == sum(STEPS) * EACH
     until(lambda: states(service) == {"SUCCEEDED": len(accepted)}, 90)
-    assert service.rss_mb() < MOST_MB
+    assert service.rss_mb() < MAX_MB

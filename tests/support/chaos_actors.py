@@ -13,7 +13,7 @@ from tests.support.chaos_actor_history import Called
 
 CALLERS = 2
 _SLOWEST_S = 0.03
-_LONGEST_PAUSE_S = 0.3
+_MAX_PAUSE_S = 0.3
 """With both limits, an actor is busy a fifth of the time, so waiting calls are processed quickly."""
 
 
@@ -91,7 +91,7 @@ class CalledActor:
         handles = self._handles[caller]
         while not self._stop.is_set():
             handles.append(self._actor.call.remote(caller, len(handles), chance.uniform(0.0, _SLOWEST_S)))
-            self._stop.wait(chance.uniform(0.0, _LONGEST_PAUSE_S))
+            self._stop.wait(chance.uniform(0.0, _MAX_PAUSE_S))
 
 
 def _answer(handle: ActorCallHandle, caller: int, number: int, deadline: float) -> Called:

@@ -29,10 +29,10 @@ POINTS = (
     "call taken",
     "before report",
 )
-MOST_PASSED = {"call taken": 40, "before report": 20}
+MAX_PASSED = {"call taken": 40, "before report": 20}
 """How often such a point is passed at most before the service dies there; otherwise 6 times."""
 TASKS = 12
-PATIENCE_S = 180.0
+TIMEOUT_S = 180.0
 AFTERWARDS_S = 0.5
 """Actors are called for this long after the service has restarted."""
 
@@ -138,7 +138,7 @@ class ChaosStore:
         if point not in ("at random", "in start-up"):  # the process must know the point at which to die
             self.service.stop()
             # Programs are waiting, so it may reach that point before it is ready.
-            place = f"{point}:{self._random.randint(1, MOST_PASSED.get(point, 6))}"
+            place = f"{point}:{self._random.randint(1, MAX_PASSED.get(point, 6))}"
             self.service.start({CRASH_VARIABLE: place}, wait=False)
         handles: list[Handle] = [
             client.submit_task_async(recorded_work, (str(self._notes), self._random.uniform(0.05, 1.5)))
@@ -162,7 +162,7 @@ class ChaosStore:
         self.kills[point] += 1
         self.service.start()
         for handle in handles:
-            error = handle.exception(PATIENCE_S)
+            error = handle.exception(TIMEOUT_S)
             self.history.acknowledged.add(handle.id)
             self.history.answers[handle.id] = str(handle.state)
             if error is not None:
@@ -175,7 +175,7 @@ class ChaosStore:
         return CalledActor(client, self._notes, self._runs, self._random.getrandbits(32))
 
     def _end(self, actor: CalledActor) -> None:
-        state, calls = actor.finish(PATIENCE_S)
+        state, calls = actor.finish(TIMEOUT_S)
         self.history.acknowledged.add(actor.id)
         self.history.answers[actor.id] = state
         self.actors.append(ActorHistory(actor.id, None, state, calls=calls))

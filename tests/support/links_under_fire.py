@@ -29,7 +29,7 @@ BALLAST = 6_000
 WORK_S = 0.1
 BASELINE = 6
 """This many tasks succeed before a fault begins."""
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 _OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 
 
@@ -193,12 +193,12 @@ class LinksUnderFire:
                 done.add(event["id"])
             return len(done) >= BASELINE
 
-        if watch.first(enough, time.monotonic() + PATIENCE_S) is None:
+        if watch.first(enough, time.monotonic() + TIMEOUT_S) is None:
             raise AssertionError(f"{self._cluster} did no work before the fault ({fault.name})")
 
     def _until_usable(self, stage: Stage, watch: Watch, load: Load, fault: NetworkFault, fault_run: FaultRun) -> None:
         """Wait until the cluster is usable. A cluster that died of the fault is started again."""
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         taken: set[str] = set()
 
         def done(event: dict[str, Any]) -> bool:
@@ -228,7 +228,7 @@ class LinksUnderFire:
 
     def _collect(self, load: Load, watch: Watch, fault_run: FaultRun) -> None:
         """Wait for the end of all items, as reported to their program."""
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         for handle, item in load.handles:
             try:
                 error = handle.exception(max(0.0, until - time.monotonic()))

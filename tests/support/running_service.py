@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 _READY = re.compile(r"rmcs: (https?://\S+) is ready")
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 class RunningService:
@@ -39,7 +39,7 @@ class RunningService:
             self._process = subprocess.Popen(
                 command, env={**self._environ, **(environ or {})}, stdout=log, stderr=subprocess.STDOUT
             )
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while wait or not self.address:
             output = self.log.read_bytes()[before:].decode(errors="replace")
             ready = _READY.search(output)

@@ -173,7 +173,7 @@ class AsyncScheduler(AsyncVerbs):
     async def follow_job_logs(self, job_id: str) -> AsyncIterator[str]:
         """Iterate over the output of a job with `async for` until it ends."""
         pieces: Iterator[str] = await self._threads.call(self._scheduler.follow_job_logs, job_id)
-        while (piece := await self._threads.alone(next, pieces, None)) is not None:
+        while (piece := await self._threads.run_on_own_thread(next, pieces, None)) is not None:
             yield piece
 
     async def wait_for_all_jobs(
@@ -199,7 +199,7 @@ class AsyncScheduler(AsyncVerbs):
                 await self.cancel(job_id)
             pause_s = awaited.pause_s(statuses)
             handles = [await self.handle(job_id) for job_id in left]
-            await async_collecting.some([one._item for one in handles], 1, pause_s)
+            await async_collecting.wait_for_some([one._item for one in handles], 1, pause_s)
 
     async def cluster_resources(self) -> dict[str, float]:
         """Total resources of all clusters that answer now."""
@@ -218,7 +218,7 @@ class AsyncScheduler(AsyncVerbs):
     async def shutdown(self, *, drain: bool = False) -> None:
         """End it: with ``drain`` after all work has ended. Idempotent; continues if the coroutine is cancelled."""
         try:
-            await self._threads.alone(self._scheduler.shutdown, drain=drain)
+            await self._threads.run_on_own_thread(self._scheduler.shutdown, drain=drain)
         finally:
             self._threads.close()
 
@@ -234,6 +234,6 @@ class AsyncScheduler(AsyncVerbs):
 
     async def _leave(self, *, drain: bool) -> None:
         try:
-            await self._threads.alone(self._scheduler._leave, drain=drain)
+            await self._threads.run_on_own_thread(self._scheduler._leave, drain=drain)
         finally:
             self._threads.close()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     ItemRef: TypeAlias = str | Handle | ActorHandle
 
-    Words: TypeAlias = str | Iterable[str] | None
+    TextOrTexts: TypeAlias = str | Iterable[str] | None
 
 
 class AsyncVerbs:
@@ -77,7 +77,7 @@ class AsyncVerbs:
         """Serve a class with ``infer`` or ``__call__`` by replicas, which are actors with these ``options``; returns at
         once. With ``max_batch`` above 1 the class takes a list of inputs and returns a list. A replica that dies is
         replaced. In a service the deployment outlives the program. Raises ConfigurationError, TaskSubmissionError."""
-        return await self._threads.alone(
+        return await self._threads.run_on_own_thread(
             self._scheduler.deploy,
             cls,
             args,
@@ -94,8 +94,8 @@ class AsyncVerbs:
 
     async def drain(self, cluster: str, timeout: float | None = None, reason: str = "") -> bool:
         """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
-        SchedulerError when the cluster is uncordoned meanwhile."""
-        return await self._threads.alone(self._scheduler.drain, cluster, timeout, reason)
+        SchedulerError when the cluster is uncordoned before that."""
+        return await self._threads.run_on_own_thread(self._scheduler.drain, cluster, timeout, reason)
 
     async def explain(self, item_id: str | Handle | ActorHandle) -> dict[str, Any]:
         """Return state, reason and history of an item or actor call, given by id or handle; prints as text. Raises
@@ -156,7 +156,7 @@ class AsyncVerbs:
         """Every node of the clusters that answer now, with its cluster, in Ray's format."""
         return await self._threads.call(self._scheduler.nodes)
 
-    async def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
+    async def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: TextOrTexts) -> EventListener:
         """Call ``hear`` (or await its result) with each matching event (see `events`) until the scheduler ends or
         the returned listener is closed. An exception of ``hear`` is logged and ends the listener."""
         return await self._threads.call(self._scheduler.on_event, hear, since=since, **wanted)
@@ -219,7 +219,7 @@ class AsyncVerbs:
     ) -> ActorHandle:
         """Create an actor on the best cluster and return its handle once it is ready. Raises the constructor's error, a
         SchedulerError, or TaskTimeoutError: it is ended if not ready ``ready_timeout`` seconds after its dispatch."""
-        return await self._threads.alone(
+        return await self._threads.run_on_own_thread(
             self._scheduler.submit_actor, cls, args, kwargs, resource_requirements, tags, **options
         )
 
@@ -247,7 +247,9 @@ class AsyncVerbs:
         **options: Unpack[GangOptions],
     ) -> list[Any]:
         """Start all ``members`` together on one cluster, in one placement group, or none of them."""
-        return await self._threads.alone(self._scheduler.submit_gang, members, strategy=strategy, tags=tags, **options)
+        return await self._threads.run_on_own_thread(
+            self._scheduler.submit_gang, members, strategy=strategy, tags=tags, **options
+        )
 
     async def submit_gang_async(
         self,
@@ -265,7 +267,7 @@ class AsyncVerbs:
 
     async def submit_job(self, entrypoint: str, **options: Unpack[JobOptions]) -> str:
         """Submit a Ray job and return its id once it is accepted; see `submit_job_async`."""
-        return await self._threads.alone(self._scheduler.submit_job, entrypoint, **options)
+        return await self._threads.run_on_own_thread(self._scheduler.submit_job, entrypoint, **options)
 
     async def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
         """Submit a Ray job. The same ``submission_id`` again is the same job. Raises ConfigurationError."""
@@ -329,4 +331,4 @@ class AsyncVerbs:
 
     async def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
         """Wait until one of these jobs has ended, or the timeout."""
-        await self._threads.alone(self._scheduler.wait_for_a_job, job_ids, timeout)
+        await self._threads.run_on_own_thread(self._scheduler.wait_for_a_job, job_ids, timeout)

@@ -39,7 +39,7 @@ class BlockingCallThreads:
             threading.Thread(target=self._run, name="rmcs-async", daemon=True).start()
         return await asyncio.shield(asyncio.wrap_future(future))
 
-    async def alone(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_on_own_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call of any length on its own thread."""
         future, do = _prepared(work, args, kwargs)
         threading.Thread(target=do, name="rmcs-async-long", daemon=True).start()

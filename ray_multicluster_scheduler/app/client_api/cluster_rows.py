@@ -52,13 +52,15 @@ def cordon_text(row: Mapping[str, Any]) -> str:
     return f"it is cordoned: {reason}" if reason else ""
 
 
-def why_text(row: Mapping[str, Any]) -> str:
+def reason_text(row: Mapping[str, Any]) -> str:
     """Phrase why a cluster receives no work: the reason of a cordon, a paused queue, and its problems."""
     return "; ".join(filter(None, (cordon_text(row), pause_text(row), str(row.get("sentence") or ""))))
 
 
 def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
-    why = "; ".join(filter(None, ("cordoned" if row.get("cordoned") and not cordon_text(row) else "", why_text(row))))
+    why = "; ".join(
+        filter(None, ("cordoned" if row.get("cordoned") and not cordon_text(row) else "", reason_text(row)))
+    )
     free, total = row.get("free") or {}, (row.get("total") or {}) if is_of_now(row) else {}
     room = ", ".join(f"{_number(free.get(name, 0))} of {_number(amount)} {name}" for name, amount in total.items())
     facts = (row.get("items"), row.get("nodes"), room or None, _text(row.get("tags")), row.get("ray_version"))

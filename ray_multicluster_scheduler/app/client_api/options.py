@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.common.context_manager import ClusterContextMana
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskDescription, item_fields, parse_resources
 from ray_multicluster_scheduler.common.model.checks import valid_integer, valid_priority
-from ray_multicluster_scheduler.common.model.item_fields import LONGEST_S, ItemField, Values, fields_of
+from ray_multicluster_scheduler.common.model.item_fields import MAX_SECONDS, ItemField, Values, fields_of
 from ray_multicluster_scheduler.common.model.submit_options import SubmitOptions, options_of
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def fields_from(description: type, options: Mapping[str, Any], settings: Setting
             made[name] = _read(field, value)
         elif field.nullable and name in options:
             made[name] = None
-        elif field.about.setting:
+        elif field.spec.setting:
             made[name] = getattr(settings, name)
         else:
             made[name] = dict(field.default) if isinstance(field.default, dict) else field.default
@@ -141,7 +141,7 @@ def _set_by_options(description: type) -> tuple[ItemField, ...]:
     """Return the fields that are read in the same way for all kinds of items."""
     own = {"name", "start_after"}  # the default name depends on the kind, start_after on the time of submission
     fields = fields_of(description).values()
-    return tuple(one for one in fields if one.about.options and not one.about.keyword and one.name not in own)
+    return tuple(one for one in fields if one.spec.options and not one.spec.keyword and one.name not in own)
 
 
 def _read(field: ItemField, value: Any) -> Any:
@@ -161,7 +161,7 @@ def start_time(given: object, now: float) -> float | None:
         given = given.total_seconds()
     if isinstance(given, datetime):
         return now + given.timestamp() - time.time()  # one without a zone is local time
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < time.time() + LONGEST_S:
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < time.time() + MAX_SECONDS:
         raise ConfigurationError(
             f"start_after is {given!r}.", next_step="give seconds from now, a datetime, or seconds since the epoch"
         )
@@ -291,7 +291,7 @@ def _class_names(given: object, what: str) -> tuple[str, ...]:
 
 
 def _seconds(value: object, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST_S:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MAX_SECONDS:
         raise ConfigurationError(f"{what} is {value!r}.", next_step="give seconds above 0, or None for no limit")
     return float(value)
 

@@ -13,8 +13,8 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.checks import valid_priority
 from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import checked_name, checked_reason
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_name, checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_events
 
 ItemRef: TypeAlias = str | Handle | ActorHandle

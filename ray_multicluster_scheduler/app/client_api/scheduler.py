@@ -67,10 +67,10 @@ from ray_multicluster_scheduler.control_plane.config import (
 from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventCallback, EventIterator, EventListener
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_own_id
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import checked_name, checked_reason
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, wait_for
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_name, checked_reason
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_events
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.deployments import EmbeddedDeployments, RemoteDeployments
 
 H = TypeVar("H", bound=Handle)
-Words: TypeAlias = str | Iterable[str] | None
+TextOrTexts: TypeAlias = str | Iterable[str] | None
 _POLL_S = 0.05
 
 
@@ -489,7 +489,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
 
     def drain(self, cluster: str, timeout: float | None = None, reason: str = "") -> bool:
         """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
-        SchedulerError when the cluster is uncordoned meanwhile."""
+        SchedulerError when the cluster is uncordoned before that."""
         if timeout is not None and (type(timeout) not in (int, float) or not timeout >= 0):
             raise ConfigurationError(
                 f"timeout is {timeout!r}.", next_step="give seconds, 0 or more, or None for no limit"
@@ -527,12 +527,12 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
     def events(
         self,
         *,
-        types: Words = None,
-        id: Words = None,  # noqa: A002 - the name of the field
-        owner: Words = None,
-        cluster: Words = None,
-        state: Words = None,
-        kind: Words = None,
+        types: TextOrTexts = None,
+        id: TextOrTexts = None,  # noqa: A002 - the name of the field
+        owner: TextOrTexts = None,
+        cluster: TextOrTexts = None,
+        state: TextOrTexts = None,
+        kind: TextOrTexts = None,
         since: int | None = None,
     ) -> EventIterator:
         """Live events: iterate with `for` or `async for`. Every filter given has to match, each by any of its words;
@@ -543,7 +543,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
             raise ConfigurationError(f"since is {since!r}.", next_step="give the number of an event")
         return self._started()[0].events(EventFilter.parse(given), since)
 
-    def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
+    def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: TextOrTexts) -> EventListener:
         """Call ``hear`` (or await its result) with each matching event (see :meth:`events`) until the scheduler ends or
         the returned listener is closed. An exception of ``hear`` is logged and ends the listener."""
         if not callable(hear):
@@ -559,7 +559,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
     def shutdown(self, *, drain: bool = False) -> None:
         """End this scheduler: with ``drain`` after all work has ended, else unfinished work is cancelled. Idempotent.
 
-        Items submitted meanwhile are drained, too, or refused; later ones start a new control plane.
+        Items submitted during the shutdown are drained, too, or refused; later ones start a new control plane.
         """
         runtime = self._runtime
         if runtime is None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     ItemRef: TypeAlias = str | Handle | ActorHandle
 
-    Words: TypeAlias = str | Iterable[str] | None
+    TextOrTexts: TypeAlias = str | Iterable[str] | None
 
 
 @also_named(func="fn")
@@ -295,12 +295,12 @@ def plan(
 
 def events(
     *,
-    types: Words = None,
-    id: Words = None,
-    owner: Words = None,
-    cluster: Words = None,
-    state: Words = None,
-    kind: Words = None,
+    types: TextOrTexts = None,
+    id: TextOrTexts = None,
+    owner: TextOrTexts = None,
+    cluster: TextOrTexts = None,
+    state: TextOrTexts = None,
+    kind: TextOrTexts = None,
     since: int | None = None,
 ) -> EventIterator:
     """Live events: iterate with `for` or `async for`. Every filter given has to match, each by any of its words;
@@ -311,7 +311,7 @@ def events(
     )
 
 
-def on_event(hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
+def on_event(hear: EventCallback, *, since: int | None = None, **wanted: TextOrTexts) -> EventListener:
     """Call ``hear`` (or await its result) with each matching event (see `events`) until the scheduler ends or
     the returned listener is closed. An exception of ``hear`` is logged and ends the listener."""
     return active_scheduler().on_event(hear, since=since, **wanted)
@@ -376,7 +376,7 @@ def uncordon(cluster: str) -> None:
 
 def drain(cluster: str, timeout: float | None = None, reason: str = "") -> bool:
     """Cordon a cluster and wait until it has none of our items: True, or False after ``timeout`` seconds. Raises
-    SchedulerError when the cluster is uncordoned meanwhile."""
+    SchedulerError when the cluster is uncordoned before that."""
     return active_scheduler().drain(cluster, timeout, reason)
 
 

@@ -36,7 +36,7 @@ def ids(kind: str | None = None, *, states: str | None = None, words: tuple[str,
 
 
 def ids_and_codes(ctx: typer.Context, incomplete: str) -> Offers:
-    """What `rmcs explain` takes: ids, and codes if the beginning is in capitals."""
+    """Completes the argument of `rmcs explain`: ids, and codes if the beginning is in capitals."""
     from ray_multicluster_scheduler.cli.troubleshooting import codes
 
     found = [(code, "") for code in codes() if code.startswith(incomplete)] if incomplete.isupper() else []

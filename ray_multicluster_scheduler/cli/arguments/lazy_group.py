@@ -97,7 +97,7 @@ def convert_lazily(options: list[Any]) -> list[Any]:
     for one in options:
         convert = getattr(one, "get_runtime_param", None)  # older versions of Typer do not use pydantic
         if convert is not None and hasattr(one, "type_descriptor") and "get_runtime_param" not in vars(one):
-            one.get_runtime_param = _LazyConverter(one, convert).itself
+            one.get_runtime_param = _LazyConverter(one, convert).get_converter
     return options
 
 
@@ -108,7 +108,7 @@ class _LazyConverter:
         self._option, self._convert = option, convert
         self._kind = option.type_descriptor.annotation
 
-    def itself(self) -> _LazyConverter:
+    def get_converter(self) -> _LazyConverter:
         return self
 
     def coerce(self, value: Any, *words: Any, **named: Any) -> Any:

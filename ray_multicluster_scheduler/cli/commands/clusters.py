@@ -112,7 +112,7 @@ def _entry(cluster: ClusterConfig) -> dict[str, Any]:
 
 
 def applied_lines(answer: dict[str, list[str]], *, dry_run: bool) -> Iterator[str]:
-    """What was, or would be, done to each cluster."""
+    """One line per cluster: the change that was, or would be, made."""
     would = "would be " if dry_run else ""
     for what in ("added", "changed", "removed"):
         yield from (f"{name}: {would}{what}" for name in answer[what])
@@ -393,7 +393,7 @@ def _change_programs(name: str, verb: str, query: Mapping[str, Any], output: For
 
 
 def _wait_until_drained(service: Service, name: str, answer: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-    """The state when it is empty, or the time is over. Raises SchedulerError if it is uncordoned meanwhile."""
+    """The state when it is empty, or the time is over. Raises SchedulerError if it is uncordoned before."""
     deadline = Deadline(timeout)
     with ProgressLine() as progress:
         while not deadline.over:
@@ -419,7 +419,7 @@ def _items_on(service: Service, name: str) -> list[str]:
     return [str(row["id"]) for row in rows]
 
 
-class _Words(NamedTuple):
+class _ChangeTexts(NamedTuple):
     """Describes the result of a change; the last four describe the items that are, or were, on the cluster."""
 
     changed: str
@@ -430,17 +430,21 @@ class _Words(NamedTuple):
     no_items: str
 
 
-_CORDON = _Words("takes no new work", "is cordoned already", "is", "are", "still there", "nothing is there any more")
+_CORDON = _ChangeTexts(
+    "takes no new work", "is cordoned already", "is", "are", "still there", "nothing is there any more"
+)
 _OUTCOMES = {
     "cordon": _CORDON,
     "drain": _CORDON,
-    "uncordon": _Words("is not cordoned any more", "was not cordoned", "is", "are", "there", "nothing is there"),
-    "declare-dead": _Words("is declared dead", "", "was", "were", "there (see `rmcs explain ID`)", "nothing was there"),
+    "uncordon": _ChangeTexts("is not cordoned any more", "was not cordoned", "is", "are", "there", "nothing is there"),
+    "declare-dead": _ChangeTexts(
+        "is declared dead", "", "was", "were", "there (see `rmcs explain ID`)", "nothing was there"
+    ),
 }
 
 
 def _outcome(name: str, verb: str, answer: Mapping[str, Any]) -> str:
-    """What changed, and the first of the items there."""
+    """Reports the change, and the first of the items on the cluster."""
     words, items = _OUTCOMES[verb], answer["items"]
     text = f"{name} {words.changed if answer.get('changed', True) else words.unchanged}"
     if not items:

@@ -12,7 +12,7 @@ import typer
 
 from ray_multicluster_scheduler.cli.arguments.options import ReplaceFiles
 from ray_multicluster_scheduler.cli.debug import local_files
-from ray_multicluster_scheduler.cli.debug.secret_masking import LEFT_OUT, SecretMasker, local_secrets
+from ray_multicluster_scheduler.cli.debug.secret_masking import LEFT_OUT, DumpMasker, local_secrets
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, as_text, emit, notify
 from ray_multicluster_scheduler.cli.output_files import check_new, write_file
 from ray_multicluster_scheduler.cli.service.client import Address, Service, connect, find_address
@@ -60,7 +60,7 @@ def debug_dump(
 class _Dump:
     """The files by name, a description of each, and what could not be collected."""
 
-    def __init__(self, masker: SecretMasker) -> None:
+    def __init__(self, masker: DumpMasker) -> None:
         self._masker = masker
         self.texts: dict[str, str] = {}
         self.about: dict[str, str] = {}
@@ -102,7 +102,7 @@ def _collect(address: str | None) -> _Dump:
         problem = error.message
     service = connect(address, answer_s=_ANSWER_S) if find_address(address) is not None else None
     token = [] if service is None else [service.token]
-    dump = _Dump(SecretMasker([*local_secrets(home, config), *token]))
+    dump = _Dump(DumpMasker([*local_secrets(home, config), *token]))
     dump.add("versions.json", "of rmcs, Python, the system and all packages", local_files.versions())
     dump.add("machine.json", "CPUs, free disk space, which of our variables are set", local_files.machine(home))
     dump.add("home-folder.txt", f"modes and sizes of the files in {home}", local_files.listing(home))

@@ -255,7 +255,7 @@ class Tour:
             raise Mismatch(f"the slow instance got {served[slowest]} of {REQUESTS} requests")
 
     def print_table(self) -> None:
-        """What ran where, and why there."""
+        """Prints a table of the items with their clusters and the reasons."""
         from ray_multicluster_scheduler.cli.layout.output import plain_table
 
         rows = [

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.app.client_api.cluster_rows import why_text
+from ray_multicluster_scheduler.app.client_api.cluster_rows import reason_text
 from ray_multicluster_scheduler.app.client_api.remote.service_errors import no_response, not_a_service
 from ray_multicluster_scheduler.cli.arguments import completion
 from ray_multicluster_scheduler.cli.arguments.options import ByOwner, OfKind
@@ -242,7 +242,7 @@ def _event_text(event: dict[str, Any]) -> str:
         case "decision":
             return f"{event['id']} decided{where}: {_first_line(event.get('sentence') or event.get('code'))}"
         case "cluster" if event.get("cluster") and event.get("state"):
-            why = _first_line(why_text(event))
+            why = _first_line(reason_text(event))
             return f"cluster {event['cluster']} is {cluster_state(event)}{f': {why}' if why else ''}"
         case "action":
             details = " ".join(f"{key}={_first_line(one)}" for key, one in (event.get("details") or {}).items() if one)

@@ -152,7 +152,7 @@ def _print_usage(home: FleetHome) -> None:
 
 
 def not_applied(known: BackgroundFleet, clusters: int | None, cpus: int | None) -> str:
-    """How the running fleet differs from the options; empty: not at all."""
+    """Differences between the running fleet and the options; empty if there are none."""
     up = len(known.clusters)
     each = {one.num_cpus for one in known.clusters}
     found = [f"{up} cluster{'s' if up != 1 else ''}, not {clusters}"] if clusters not in (None, up) else []
@@ -168,9 +168,9 @@ def _restart_dead(home: FleetHome, output: Format, difference: str, *, foregroun
 
     died = [each.name for each in background.status(home) if each.state == "down"]
     if died:
-        notify(f"the local fleet is up, but {_and(died)} died: restarting (about 10 seconds) …")
+        notify(f"the local fleet is up, but {_join_names(died)} died: restarting (about 10 seconds) …")
         background.start_again(home, died, _progress)
-        notify(f"restarted at the same addresses: {_and(died)}")
+        notify(f"restarted at the same addresses: {_join_names(died)}")
     else:
         notify("a local fleet is up already")
     if difference:
@@ -205,11 +205,11 @@ def local_table(found: Sequence[ClusterStatus]) -> FittingTable:
 
 
 def remedies(found: Sequence[ClusterStatus]) -> list[str]:
-    """What to do about each that is not up."""
+    """Next steps, one for each cluster that is not up."""
     return [f"{each.name} is {each.state}: {_REMEDIES[each.state]}" for each in found if each.state in _REMEDIES]
 
 
-def _and(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 

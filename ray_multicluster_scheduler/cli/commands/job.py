@@ -109,7 +109,7 @@ def stop(
         wait_until(service, found, exit_codes.is_over, patience_s)
     info = service.get(api_path("jobs", found))
     over = exit_codes.is_over(info["status"])
-    waited = "" if no_wait else f" after {patience_s:g} s: {why_not_over(info)}"
+    waited = "" if no_wait else f" after {patience_s:g} s: {unfinished_reason(info)}"
     if not answer["changed"]:
         notify(f"{found} has already ended: {info['status']}")
     else:
@@ -141,8 +141,8 @@ def list_jobs(connection: JobService, limit: Limit = 50, output: Output = Format
     emit_list(rows, output, lambda rows: jobs_table(rows, time.time()), "no job is known", limit)
 
 
-def why_not_over(info: Mapping[str, Any]) -> str:
-    """Why a job has not ended although its stop was requested, and what to do."""
+def unfinished_reason(info: Mapping[str, Any]) -> str:
+    """Explains that a job has not ended although its stop was requested, and what to do."""
     again = f"see `rmcs job status {info['job_id']}`"
     if info["status"] == "PENDING":
         where = info.get("cluster") or "its cluster"
@@ -182,7 +182,7 @@ def never_ran(info: Mapping[str, Any]) -> bool:
 
 
 def end_summary(info: Mapping[str, Any]) -> str:
-    """How a job ended in one line; if it never ran, with the reasons of all clusters."""
+    """The end of a job in one line; if it never ran, with the reasons of all clusters."""
     job_id, message = info["job_id"], str(info["message"]).rstrip()
     if never_ran(info):
         return f"{job_id} failed: {message}"
@@ -206,7 +206,7 @@ def status_text(job_id: str, info: Mapping[str, Any], read_log: Callable[[], str
 
 
 def hint_never_ran(service: Service, job_id: str) -> str:
-    """What its owner can do about a job that never ran."""
+    """Advice for the owner of a job that never ran."""
     try:
         done = (item_details(service, job_id).get("outcome") or {}).get("completion") or {}
     except SchedulerError:  # only a hint

@@ -78,7 +78,7 @@ def resume(
 
 
 def queue_overview(waiting: dict[str, Any], now: float) -> Group | str:
-    """How many wait, and the next ones."""
+    """The number of waiting items, and the next ones."""
     if not waiting["depth"]:
         return "Nothing waits."
     from rich.console import Group

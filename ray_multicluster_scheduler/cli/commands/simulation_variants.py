@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.simulation.history import to_dict
 
 ROUND_ROBIN = "round_robin"
 """No scores at all: all clusters tie, and ties are broken round robin."""
-_NOWHERE = "http://simulated.invalid:8265"
+_UNUSED_DASHBOARD = "http://simulated.invalid:8265"
 _WORDS = ("policy", "set", "nodes", "fleet")
 
 
@@ -81,7 +81,7 @@ class Variant:
             names = [*(sized_names(self.sizes) if self.sizes is not None else ()), *self.nodes]
             if not names:
                 raise
-            config = load_config([{"name": name, "dashboard": _NOWHERE} for name in dict.fromkeys(names)])
+            config = load_config([{"name": name, "dashboard": _UNUSED_DASHBOARD} for name in dict.fromkeys(names)])
         changes = dict(self.settings)
         if self.weights is not None:
             changes["weights"] = self.weights

@@ -42,7 +42,7 @@ def field_option(keyword: str, flag: str, form: str = "", **more: Any) -> Any:
     """The option for a field of an item, named as the keyword of `submit_job`; ``form`` says how it is written."""
     field = options_of("job")[keyword]
     bounds: dict[str, Any] = {"min": field.values.ge, "max": field.values.le} if field.values else {}
-    text = f"{field.about.doc.removesuffix('.')}; {form}." if form else field.about.doc
+    text = f"{field.spec.doc.removesuffix('.')}; {form}." if form else field.spec.doc
     return typer.Option(flag, help=text, **bounds, **more)
 
 

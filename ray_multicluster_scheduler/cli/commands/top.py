@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.cli.layout.output import console, exit_on_signal
 from ray_multicluster_scheduler.cli.service.client import Address, Service, api_path, connect
 from ray_multicluster_scheduler.cli.service.cluster_queries import current_clusters
 from ray_multicluster_scheduler.cli.top.screen import TopScreen
-from ray_multicluster_scheduler.cli.top.state import AHEAD, MOST_ROWS, View, parse_keys, press, rows_needed, rows_wanted
+from ray_multicluster_scheduler.cli.top.state import AHEAD, MAX_ROWS, View, parse_keys, press, rows_needed, rows_wanted
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
 
 ANSWER_S = 10.0
@@ -128,8 +128,8 @@ class _Poller:
     def want(self, view: View, room: int) -> None:
         """Set what the screen shows; if that needs more rows, they are requested at once."""
         all_rows = view.pane == "running"  # they are sorted here
-        self.needed = RowCounts(rows_needed(view, room), MOST_ROWS if all_rows else 0)
-        wanted = RowCounts(rows_wanted(view, room), MOST_ROWS if all_rows else AHEAD)
+        self.needed = RowCounts(rows_needed(view, room), MAX_ROWS if all_rows else 0)
+        wanted = RowCounts(rows_wanted(view, room), MAX_ROWS if all_rows else AHEAD)
         more = wanted.waiting > self.wanted.waiting or wanted.running > self.wanted.running
         self.wanted = wanted
         if more:

@@ -182,7 +182,7 @@ def _wait_for_exit(folder: Path, pid: int, timeout_s: float, progress: DrainProg
 
 
 class DrainProgress:
-    """What the draining service of this folder and address waits for, for at most ``drain_s`` from now on."""
+    """The items that the draining service of this folder and address waits for, for at most ``drain_s`` from now on."""
 
     def __init__(self, folder: Path, address: str | None, drain_s: float) -> None:
         self._folder, self._address, self._until = folder, address, Deadline(drain_s)
@@ -212,7 +212,8 @@ class DrainProgress:
 
 
 def _unfinished(service: Service) -> str:
-    """How many items are on which clusters, and how many wait; without actors, which a drain does not wait for."""
+    """Numbers of unfinished items per cluster, and of waiting items; without actors, which a drain does not wait
+    for."""
     queue = service.get(api_path("queue"), limit=1)
     placed = set(UNFINISHED) - set(WAITING)
     actors = Counter(str(row["cluster"]) for row in service.get(api_path("actors"))["actors"] if row["state"] in placed)

@@ -107,7 +107,7 @@ def _payloads(folder: Path) -> str:
         for name in files:
             try:
                 size += (Path(at) / name).lstat().st_size
-            except OSError:  # it was deleted meanwhile
+            except OSError:  # it was deleted after it was listed
                 continue
             count += 1
     return f"{count:,} payloads, {size:,} bytes"

@@ -1,4 +1,4 @@
-"""SecretMasker: masks the secrets of this machine, and what looks like one, in a debug dump."""
+"""DumpMasker: masks the secrets of this machine, and what looks like one, in a debug dump."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AUTH_METHODS = ("token", "none", "file", None)
 _MAX_PASSES = 4
 
 
-class SecretMasker:
+class DumpMasker:
     """Recognizes the secrets of this machine by their values, and others by their names and formats."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:

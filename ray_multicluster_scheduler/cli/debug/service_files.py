@@ -23,7 +23,7 @@ Part = tuple[str, str, Callable[[Service], Any]]
 
 
 def service_files() -> Iterator[Part]:
-    yield "service/about.json", "its version, and the user who asked", _about
+    yield "service/about.json", "its version, and the user who asked", _service_info
     yield "service/ready.txt", "whether it accepts work", lambda service: _text(service, "/readyz")
     yield "service/settings.json", "settings and clusters in force", lambda service: service.get(api_path("settings"))
     yield "service/clusters.json", "the last known state of every cluster", _clusters
@@ -41,7 +41,7 @@ def service_files() -> Iterator[Part]:
     yield "service/metrics.txt", "its metrics", lambda service: _text(service, "/metrics")
 
 
-def _about(service: Service) -> dict[str, Any]:
+def _service_info(service: Service) -> dict[str, Any]:
     fleet = service.get(api_path("fleet"))
     return {"address": service.address, **{key: fleet[key] for key in ("version", "control_plane", "you", "homes")}}
 

@@ -75,7 +75,7 @@ def through_service(address: str, about: Mapping[str, Any], progress: ProgressLi
         return
     service, names = connect(address), []
     for row in service.get(api_path("clusters"))["clusters"]:
-        skipped = _why_skipped(service, row)
+        skipped = _skip_reason(service, row)
         if skipped is None:
             names.append(str(row["name"]))
         else:
@@ -83,7 +83,7 @@ def through_service(address: str, about: Mapping[str, Any], progress: ProgressLi
     yield from _send_tasks(service, names, progress)
 
 
-def _why_skipped(service: Service, row: Mapping[str, Any]) -> Finding | None:
+def _skip_reason(service: Service, row: Mapping[str, Any]) -> Finding | None:
     """Why the cluster takes no tasks. None: it takes some, or its state is stale, and a task refreshes it."""
     name = str(row["name"])
     if row["cordoned"]:

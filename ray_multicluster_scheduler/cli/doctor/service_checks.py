@@ -26,7 +26,7 @@ _METRIC = re.compile(r'^(?P<name>rmcs_store_\w+?)(\{le="(?P<bound>[^"]+)"\})? (?
 
 
 def no_service() -> Finding:
-    """Why there is no service to check."""
+    """The finding that there is no service to check, and its reason."""
     if holder(rmcs_home()) is not None:
         return warning("service", f"the one of {rmcs_home()} is just starting", "ask again in a moment")
     dead = killed_service()

@@ -1,4 +1,4 @@
-"""What is printed: JSON, YAML, tables and text that fit the terminal, messages on stderr.
+"""Printing: JSON, YAML, tables and text that fit the terminal, messages on stderr.
 
 Imported by all other packages of the command line; imports none of them. Start reading with `output.py`.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.app.client_api.cluster_rows import is_of_now, why_text
+from ray_multicluster_scheduler.app.client_api.cluster_rows import is_of_now, reason_text
 from ray_multicluster_scheduler.cli.layout.table import FittingTable
 from ray_multicluster_scheduler.cli.layout.times import UNKNOWN, ago
 
@@ -27,7 +27,7 @@ def load_table(rows: Iterable[Mapping[str, Any]], **fitting: Any) -> FittingTabl
             load(row, "memory", GIB),
             load(row, "GPU"),
             row["items"],
-            why_text(row).partition("\n")[0],
+            reason_text(row).partition("\n")[0],
         )
         for row in rows
     ]

@@ -18,7 +18,7 @@ _ITEMS = ("ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "ATTEMPT", "SUBMITT
 _JOBS = ("JOB ID", "STATUS", "CLUSTER", "ATTEMPT", "SUBMITTED", "RAN", "ENTRYPOINT")
 _ACTORS = ("ID", "NAME", "CLASS", "STATE", "CLUSTER", "ATTEMPT", "LIFETIME", "WHY")
 _WAITING = ("ID", "POSITION", "WAITS", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "CODE", "WHY")
-_MOST = {**dict.fromkeys(("NAME", "CLASS", "ENTRYPOINT"), MAX_NAME), "WHY": MAX_SENTENCE}
+_MAX_WIDTHS = {**dict.fromkeys(("NAME", "CLASS", "ENTRYPOINT"), MAX_NAME), "WHY": MAX_SENTENCE}
 
 
 def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
@@ -43,7 +43,7 @@ def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
         cut=("NAME", "OWNER"),
         drop=("ATTEMPT", "OWNER", "KIND", "RAN", "NAME"),
         last=("SUBMITTED", "CLUSTER"),
-        most=_MOST,
+        most=_MAX_WIDTHS,
     )
 
 
@@ -61,7 +61,7 @@ def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
         )
         for row in rows
     ]
-    return FittingTable(_JOBS, cells, cut=("ENTRYPOINT",), drop=("ATTEMPT", "RAN", "SUBMITTED"), most=_MOST)
+    return FittingTable(_JOBS, cells, cut=("ENTRYPOINT",), drop=("ATTEMPT", "RAN", "SUBMITTED"), most=_MAX_WIDTHS)
 
 
 def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
@@ -79,7 +79,9 @@ def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
         )
         for row in rows
     ]
-    return FittingTable(_ACTORS, cells, cut=("NAME", "CLASS", "WHY"), drop=("LIFETIME", "ATTEMPT", "CLASS"), most=_MOST)
+    return FittingTable(
+        _ACTORS, cells, cut=("NAME", "CLASS", "WHY"), drop=("LIFETIME", "ATTEMPT", "CLASS"), most=_MAX_WIDTHS
+    )
 
 
 def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
@@ -106,7 +108,7 @@ def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable
         drop=("PRIORITY", "KIND", "STATE", "OWNER", "NAME"),
         last=("POSITION", "WAITS", "WHY"),
         wanted={"WHY": 36},
-        most=_MOST,
+        most=_MAX_WIDTHS,
     )
 
 
@@ -155,7 +157,7 @@ def _unfolded(*texts: str) -> Iterator[Text | str]:
 
 
 def _run_time(state: str, began: float | None, ended: float | None, now: float) -> str:
-    """How long the last attempt ran, or has run so far."""
+    """Run time of the last attempt, so far if it still runs."""
     until = now if state == "RUNNING" else ended
     return UNKNOWN if began is None or until is None else duration(until - began)
 

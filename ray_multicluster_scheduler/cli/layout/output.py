@@ -1,4 +1,4 @@
-"""How commands print: data on stdout, messages and spinners on stderr; styled on a terminal, plain in a pipe."""
+"""Output of commands: data on stdout, messages and spinners on stderr; styled on a terminal, plain in a pipe."""
 
 from __future__ import annotations
 

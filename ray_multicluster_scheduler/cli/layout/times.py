@@ -21,7 +21,7 @@ def duration(seconds: float) -> str:
 
 
 def ago(then: float | None, now: float) -> str:
-    """How long ago it was, or in how long it will be."""
+    """Formats a time relative to now, past or future."""
     if then is None:
         return UNKNOWN
     return f"in {duration(then - now)}" if then > now + 1 else f"{duration(now - then)} ago"

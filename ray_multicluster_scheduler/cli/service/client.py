@@ -281,7 +281,7 @@ class Service:
             self.address, self._credentials = now, self._relocate(now)
 
     def _unanswered(self, error: OSError | http.client.HTTPException, *, is_silent: bool) -> SchedulerError:
-        """Why there is no answer."""
+        """The error for a request without an answer, with its cause."""
         if is_silent:
             return no_response(self.address, PROBE_AFTER_S + PROBE_S)
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -376,7 +376,7 @@ class _Watchdog:
             with self._deciding:
                 if not self._over:
                     self.silent = True
-                    with suppress(OSError):  # it has ended meanwhile
+                    with suppress(OSError):  # the process has ended
                         # Not SSLSocket.shutdown: it removes the TLS layer while another thread reads.
                         socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
         except (OSError, http.client.HTTPException):

@@ -38,7 +38,7 @@ def current_clusters(service: Service, *, refresh_all: bool = False) -> list[dic
 
 
 def _refreshed_row(service: Service, row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The same fields, current; None: the cluster was removed meanwhile."""
+    """The same fields, current; None: the cluster has been removed."""
     try:
         details = service.get(api_path("clusters", str(row["name"])), refresh=True)
     except NotFoundError:

@@ -79,7 +79,7 @@ def retry_while_away(ask: Callable[[], Any], patience: float | None = RESTART_S)
 
 
 def away_message(error: Exception) -> str:
-    """Why the service is away, and what happens then."""
+    """The message while the service is away: the cause, and what the command does."""
     why = str(getattr(error, "message", "")) or "the service does not answer any more."
     return f"{why} This continues when it is back; Ctrl+C stops it."
 
@@ -303,7 +303,7 @@ def print_log(
 
 
 def cancel_outcome(answer: dict[str, Any]) -> str:
-    """What a cancel did: a waiting item ends at once, a running one a little later."""
+    """Reports the effect of a cancel: a waiting item ends at once, a running one a little later."""
     state = str(answer["state"])
     if not answer.get("changed", True):
         return f"has already ended: {state}"
@@ -311,7 +311,7 @@ def cancel_outcome(answer: dict[str, Any]) -> str:
 
 
 def continuation_hint(item_id: str, group: str = "task") -> str:
-    """How to follow and how to end an item that continues; ``group`` is the group of the named commands."""
+    """Commands to follow and to end an item that continues; ``group`` is the group of the named commands."""
     follow_it, end_it = f"`rmcs {group} logs -f {item_id}`", f"`rmcs {group} {_END[group]} {item_id}`"
     return f"{item_id} continues; follow it with {follow_it}, end it with {end_it}"
 

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.cli.layout.cluster_tables import GIB, load_table
 from ray_multicluster_scheduler.cli.layout.item_tables import items_table, waiting_table
 from ray_multicluster_scheduler.cli.layout.table import FittingTable
 from ray_multicluster_scheduler.cli.layout.times import ago, duration
-from ray_multicluster_scheduler.cli.top.state import MOST_ROWS, PANES, QUEUE_SORT, View, clamp_scroll, visible_rows
+from ray_multicluster_scheduler.cli.top.state import MAX_ROWS, PANES, QUEUE_SORT, View, clamp_scroll, visible_rows
 
 FRAME_LINES = 4
 """Lines around the rows: two above, the titles of the table, and the keys."""
@@ -45,16 +45,16 @@ class TopScreen:
         self.rows = visible_rows(view, data)
         self.room = max(0, height - FRAME_LINES)
         self._more = bool(data["more"].get(view.pane))
-        self._complete = not self._more or data["asked"][view.pane] >= MOST_ROWS
+        self._complete = not self._more or data["asked"][view.pane] >= MAX_ROWS
         self.view = clamp_scroll(view, self._scrollable(view), self.room)
         self._first = clamp_scroll(view, len(self.rows), self.room).first
 
     def _scrollable(self, view: View) -> int:
-        """How many rows may be scrolled to, also those that are being fetched."""
+        """The number of rows that can be scrolled to, also those that are being fetched."""
         if self._complete or view.filter or self._problem is not None:
             return len(self.rows)
         count = self._count(view.pane)
-        return max(len(self.rows), min(MOST_ROWS, int(count)) if count.isdecimal() else MOST_ROWS)
+        return max(len(self.rows), min(MAX_ROWS, int(count)) if count.isdecimal() else MAX_ROWS)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width

@@ -12,7 +12,7 @@ SORTS = {"c": "cluster", "s": "state", "a": "age"}
 QUEUE_SORT = "cluster"
 """Waiting items have no cluster, so in this order they stay in the order of the queue."""
 PAGE = 10
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 AHEAD = 100
 """So many rows below the last visible one are fetched ahead of scrolling."""
 _MAX_FILTER = 200
@@ -88,21 +88,21 @@ def _edit_filter(view: View, key: str) -> View:
 
 
 def rows_needed(view: View, room: int) -> int:
-    """How many rows of the queue the view needs: all for a filter or another order than that of the queue; none for
-    nodes and running items, which show only their number."""
+    """The number of rows of the queue that the view needs: all for a filter or another order than that of the queue;
+    none for nodes and running items, which show only their number."""
     if view.pane == "clusters":
-        return MOST_ROWS if view.filter else min(MOST_ROWS, room)
+        return MAX_ROWS if view.filter else min(MAX_ROWS, room)
     if view.pane != "queue":
         return 0
     if view.filter or view.backwards or view.sort != QUEUE_SORT:
-        return MOST_ROWS
-    return min(MOST_ROWS, view.first + room)
+        return MAX_ROWS
+    return min(MAX_ROWS, view.first + room)
 
 
 def rows_wanted(view: View, room: int) -> int:
-    """How many rows of the queue to request."""
+    """The number of rows of the queue to request."""
     needed = rows_needed(view, room)
-    return min(MOST_ROWS, needed + AHEAD) if needed else 1
+    return min(MAX_ROWS, needed + AHEAD) if needed else 1
 
 
 def clamp_scroll(view: View, rows: int, room: int) -> View:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.item_fields import (
-    About,
     Concurrency,
+    FieldSpec,
     Flag,
     Name,
     ResourceAmounts,
@@ -27,30 +27,32 @@ ACTOR_NAMESPACE = "rmcs"
 class ActorDescription:
     """The part of an item that only an actor has."""
 
-    ray_name: Annotated[Name, About("Its name in our namespace of Ray, in the cluster.")]
+    ray_name: Annotated[Name, FieldSpec("Its name in our namespace of Ray, in the cluster.")]
     placement: Annotated[
         ResourceAmounts,
-        About("What must be free where it is placed; once it is ready it holds its requirements, by default nothing."),
+        FieldSpec(
+            "What must be free where it is placed; once it is ready it holds its requirements, by default nothing."
+        ),
     ] = field(default_factory=dict)
     public_name: Annotated[
-        Name | None, About("The name by which `get_actor` finds it; unique among living actors.")
+        Name | None, FieldSpec("The name by which `get_actor` finds it; unique among living actors.")
     ] = None
     max_restarts: Annotated[
-        Restarts, About("How often it is restarted, without its state, after it died; -1: always.", _ACTOR)
+        Restarts, FieldSpec("How often it is restarted, without its state, after it died; -1: always.", _ACTOR)
     ] = 0
-    restart_elsewhere: Annotated[Flag, About("It may be restarted on any cluster, not only on its own.", _ACTOR)] = (
-        False
-    )
-    lifetime: Annotated[Lifetime | None, About("detached: it outlives its program.", _ACTOR)] = None
+    restart_elsewhere: Annotated[
+        Flag, FieldSpec("It may be restarted on any cluster, not only on its own.", _ACTOR)
+    ] = False
+    lifetime: Annotated[Lifetime | None, FieldSpec("detached: it outlives its program.", _ACTOR)] = None
     max_concurrency: Annotated[
-        Concurrency | None, About("The most calls at once, in threads (in coroutines for async methods).", _ACTOR)
+        Concurrency | None, FieldSpec("The most calls at once, in threads (in coroutines for async methods).", _ACTOR)
     ] = None
     ready_timeout: Annotated[
         Seconds | None,
-        About("Seconds from when a cluster took it until its constructor is done; then it is ended.", _ACTOR),
+        FieldSpec("Seconds from when a cluster took it until its constructor is done; then it is ended.", _ACTOR),
     ] = 300.0
-    adopt: Annotated[Flag, About("It exists already, detached, and is only looked up.")] = False
-    asynchronous: Annotated[Flag, About("Its class has `async def` methods.")] = False
+    adopt: Annotated[Flag, FieldSpec("It exists already, detached, and is only looked up.")] = False
+    asynchronous: Annotated[Flag, FieldSpec("Its class has `async def` methods.")] = False
 
     def __post_init__(self) -> None:
         if self.lifetime not in (None, "detached"):

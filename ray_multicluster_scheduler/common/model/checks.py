@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model.item_fields import MAX_PRIORITY
 
 
 def valid_integer(value: object, what: str) -> int:
@@ -16,8 +16,8 @@ def valid_integer(value: object, what: str) -> int:
 def valid_priority(value: object) -> int:
     """The value. Raises ConfigurationError if it is not a priority."""
     priority = valid_integer(value, "priority")
-    if abs(priority) > MOST_PRIORITY:
+    if abs(priority) > MAX_PRIORITY:
         raise ConfigurationError(
-            f"priority is {priority}.", next_step=f"give a whole number between {-MOST_PRIORITY} and {MOST_PRIORITY}"
+            f"priority is {priority}.", next_step=f"give a whole number between {-MAX_PRIORITY} and {MAX_PRIORITY}"
         )
     return priority

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.common.tables import compare_to_others, decision
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a filter rejected a cluster. ``permanent``: no amount of waiting helps."""
+    """The reason of a filter for rejecting a cluster. ``permanent``: no amount of waiting helps."""
 
     code: str
     sentence: str
@@ -88,7 +88,7 @@ class CandidateTable(Sequence[CandidateReport]):
 
 @dataclass(frozen=True, slots=True)
 class SchedulingDecision:
-    """Where an item goes, or why it waits. ``cluster`` is None while it waits."""
+    """A placement, or the reason to wait. ``cluster`` is None while it waits."""
 
     task_id: str
     at: float

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.item_fields import (
-    About,
     Count,
+    FieldSpec,
     Flag,
     ResourceAmounts,
     Seconds,
@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.common.model.resources import ResourceShape, des
 Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 """Ray's strategies of placement groups: on few nodes, on many, on one, each member on a node of its own."""
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
-MOST_MEMBERS = 500
+MAX_MEMBERS = 500
 GangShape: TypeAlias = tuple[str, str, tuple[ResourceShape, ...]]
 """Tasks or actors, the strategy, and what each member takes, sorted: all that placement uses."""
 
@@ -30,13 +30,13 @@ GangShape: TypeAlias = tuple[str, str, tuple[ResourceShape, ...]]
 class MemberDescription:
     """One task or actor of a gang: a bundle of its placement group, and what runs in there."""
 
-    name: Annotated[Text, About("Its name, for people.")]
-    requirements: Annotated[ResourceAmounts, About("Its bundle of the placement group.")]
-    function_digest: Annotated[Text, About("The payload that holds its pickled code.")]
-    arguments_digest: Annotated[Text, About("The payload that holds its pickled arguments.")]
-    arguments_bytes: Annotated[Count, About("How large its pickled arguments are.")] = 0
-    objects: Annotated[Count, About("How many of the item's values are its own, in the order of the members.")] = 0
-    asynchronous: Annotated[Flag, About("The class of an actor has `async def` methods.")] = False
+    name: Annotated[Text, FieldSpec("Its name, for people.")]
+    requirements: Annotated[ResourceAmounts, FieldSpec("Its bundle of the placement group.")]
+    function_digest: Annotated[Text, FieldSpec("The payload that holds its pickled code.")]
+    arguments_digest: Annotated[Text, FieldSpec("The payload that holds its pickled arguments.")]
+    arguments_bytes: Annotated[Count, FieldSpec("How large its pickled arguments are.")] = 0
+    objects: Annotated[Count, FieldSpec("How many of the item's values are its own, in the order of the members.")] = 0
+    asynchronous: Annotated[Flag, FieldSpec("The class of an actor has `async def` methods.")] = False
 
     def __post_init__(self) -> None:
         if not any(amount > 0 for amount in self.requirements.values()):
@@ -54,20 +54,22 @@ class MemberDescription:
 class GangDescription:
     """The part of an item that only a gang has. It is all tasks or all actors."""
 
-    members: Annotated[tuple[MemberDescription, ...], About("The tasks or actors that start together.")]
-    strategy: Annotated[Strategy, About("How Ray spreads the members over nodes.")] = "PACK"
-    of: Annotated[Literal["task", "actor"], About("What its members are.")] = "task"
+    members: Annotated[tuple[MemberDescription, ...], FieldSpec("The tasks or actors that start together.")]
+    strategy: Annotated[Strategy, FieldSpec("How Ray spreads the members over nodes.")] = "PACK"
+    of: Annotated[Literal["task", "actor"], FieldSpec("What its members are.")] = "task"
     ready_timeout: Annotated[
         Seconds | None,
-        About("Of a gang of actors: seconds from when a cluster took it until all constructors are done.", ("gang",)),
+        FieldSpec(
+            "Of a gang of actors: seconds from when a cluster took it until all constructors are done.", ("gang",)
+        ),
     ] = 300.0
 
     def __post_init__(self) -> None:
         if not self.members:
             raise ConfigurationError("A gang has no members.", next_step="give it at least one: member(f, …)")
-        if len(self.members) > MOST_MEMBERS:
+        if len(self.members) > MAX_MEMBERS:
             raise ConfigurationError(
-                f"A gang has {len(self.members)} members, and at most {MOST_MEMBERS} can start together.",
+                f"A gang has {len(self.members)} members, and at most {MAX_MEMBERS} can start together.",
                 next_step="submit what need not start together as tasks of their own",
             )
         if self.strategy not in STRATEGIES:
@@ -80,7 +82,7 @@ class GangDescription:
 
     @property
     def total(self) -> dict[str, float]:
-        """What all members take together."""
+        """The resources of all members together."""
         return total_of(member.requirements for member in self.members)
 
     @property

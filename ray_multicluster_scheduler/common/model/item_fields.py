@@ -1,7 +1,7 @@
 """The vocabulary in which the fields of items are defined, each once, as annotations of the description classes.
 
-``Annotated[Count, About("…", ALL_KINDS, setting=True)]`` defines which values a field takes, what it means, and which
-submit verbs take it as a keyword. Made from these annotations: the checks of keyword options
+``Annotated[Count, FieldSpec("…", ALL_KINDS, setting=True)]`` defines which values a field takes, what it means, and
+which submit verbs take it as a keyword. Made from these annotations: the checks of keyword options
 (app/client_api/options.py), the validation of REST bodies and their OpenAPI schemas
 (control_plane/config/item_models.py), and the page docs/reference/items.md (scripts/docs_pages.py).
 Standard library only: code inside clusters uses it, too.
@@ -19,9 +19,9 @@ Kind = Literal["task", "actor", "job", "gang"]
 KINDS: tuple[str, ...] = get_args(Kind)
 RESERVED_IDS = frozenset({"all", "last"})
 """Commands use these for other items, so no item may have one as its id."""
-MOST_PRIORITY = 1_000_000
+MAX_PRIORITY = 1_000_000
 """The highest priority of an item; its negative is the lowest."""
-LONGEST_S = 100 * 365 * 86_400.0
+MAX_SECONDS = 100 * 365 * 86_400.0
 _LARGEST_INTEGER = 2**53
 _LATEST_TIME = 1e11
 _DEEPEST_OBJECT = 32
@@ -32,7 +32,7 @@ _DEEPEST_OBJECT = 32
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Values:
-    """Which values of its type a field takes. ``words`` completes the sentence "give it as …".
+    """The range of values that a field accepts. ``words`` completes the sentence "give it as …".
 
     ``accepts`` is a check beyond the bounds; ``json_schema`` expresses it for JSON Schema, as far as possible.
     ``lone_surrogates``: text that need not be valid Unicode, as paths of a file system.
@@ -55,8 +55,8 @@ NOT_ACTORS: tuple[str, ...] = ("task", "job", "gang")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class About:
-    """What a field means, and who may set it.
+class FieldSpec:
+    """The meaning of a field, and who may set it.
 
     ``options``: the kinds whose submit verbs take it as a keyword argument, by the name ``keyword`` if that differs.
     ``setting``: the default is the setting of the same name. ``internal``: no request may set it.
@@ -121,8 +121,8 @@ FLAG = Values(words="true or false")
 COUNT = Values(words=f"a whole number from 0 to {_LARGEST_INTEGER}", ge=0, le=_LARGEST_INTEGER)
 CONCURRENCY = Values(words=f"a whole number from 1 to {_LARGEST_INTEGER}", ge=1, le=_LARGEST_INTEGER)
 RESTARTS = Values(words=f"a whole number from -1 to {_LARGEST_INTEGER}", ge=-1, le=_LARGEST_INTEGER)
-PRIORITY = Values(words=f"a whole number from {-MOST_PRIORITY} to {MOST_PRIORITY}", ge=-MOST_PRIORITY, le=MOST_PRIORITY)
-SECONDS = Values(words="seconds above 0", gt=0, lt=LONGEST_S)
+PRIORITY = Values(words=f"a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}", ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+SECONDS = Values(words="seconds above 0", gt=0, lt=MAX_SECONDS)
 TIME = Values(words="seconds since 1970", ge=0, lt=_LATEST_TIME)
 AMOUNT = Values(words="an amount", ge=0, lt=float(_LARGEST_INTEGER**2))
 RESOURCES = Values(words='amounts by name, such as {"CPU": 1}')
@@ -165,7 +165,7 @@ class ItemField(NamedTuple):
     default: Any
     values: Values | None
     nullable: bool
-    about: About
+    spec: FieldSpec
 
     @property
     def required(self) -> bool:
@@ -174,7 +174,7 @@ class ItemField(NamedTuple):
     @property
     def words(self) -> str:
         """Completes the sentence "give it as …"."""
-        if self.about.internal:
+        if self.spec.internal:
             return "null; only the service sets it"
         if self.values is not None:
             words = self.values.words
@@ -193,9 +193,9 @@ def fields_of(description: type) -> Mapping[str, ItemField]:
     for one in fields(description):
         bare, marks, nullable = _parts_of(hints[one.name])
         values = next((mark for mark in marks if isinstance(mark, Values)), None)
-        about = next(mark for mark in marks if isinstance(mark, About))
+        spec = next(mark for mark in marks if isinstance(mark, FieldSpec))
         default = one.default if one.default_factory is MISSING else one.default_factory()
-        made[one.name] = ItemField(one.name, hints[one.name], bare, default, values, nullable, about)
+        made[one.name] = ItemField(one.name, hints[one.name], bare, default, values, nullable, spec)
     return made
 
 

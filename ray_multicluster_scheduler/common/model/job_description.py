@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Self
 
-from ray_multicluster_scheduler.common.model.item_fields import About, Command, ResourceAmounts, TextByName
+from ray_multicluster_scheduler.common.model.item_fields import Command, FieldSpec, ResourceAmounts, TextByName
 
 _JOB = ("job",)
 
@@ -15,11 +15,11 @@ _JOB = ("job",)
 class JobDescription:
     """The part of an item that only a Ray job has."""
 
-    entrypoint: Annotated[Command, About("The shell command that it runs.")]
-    metadata: Annotated[TextByName, About("Kept with it by Ray.", _JOB)] = field(default_factory=dict)
+    entrypoint: Annotated[Command, FieldSpec("The shell command that it runs.")]
+    metadata: Annotated[TextByName, FieldSpec("Kept with it by Ray.", _JOB)] = field(default_factory=dict)
     entrypoint_resources: Annotated[
         ResourceAmounts,
-        About(
+        FieldSpec(
             "What Ray holds for the process of the entrypoint itself, on one node; a part of the requirements.", _JOB
         ),
     ] = field(default_factory=dict)

@@ -32,7 +32,7 @@ _TERMINAL = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLE
 
 
 class FailureClass(StrEnum):
-    """What caused the failure of an attempt; decides which retry budget it uses."""
+    """Cause of the failure of an attempt; decides which retry budget it uses."""
 
     USER = "user"  # an exception of user code, a job's non-zero exit: `retries`
     CRASH = "crash"  # a worker or node died in a reachable cluster: `crash_retries`

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
 from ray_multicluster_scheduler.common.model.gang_description import GangDescription
-from ray_multicluster_scheduler.common.model.item_fields import ALL_KINDS, About, Flag, ItemField, fields_of
+from ray_multicluster_scheduler.common.model.item_fields import ALL_KINDS, FieldSpec, Flag, ItemField, fields_of
 from ray_multicluster_scheduler.common.model.job_description import JobDescription
 from ray_multicluster_scheduler.common.model.task_description import TaskDescription
 
@@ -20,15 +20,15 @@ class SubmitOptions:
 
     dedup: Annotated[
         Literal["none", "content"] | None,
-        About(
+        FieldSpec(
             "content: an unfinished equal item (function, arguments, requirements, placement) is returned instead.",
             ALL_KINDS,
             setting=True,
         ),
     ] = None
-    get_if_exists: Annotated[Flag, About("If a living actor has that name, it is returned instead.", ("actor",))] = (
-        False
-    )
+    get_if_exists: Annotated[
+        Flag, FieldSpec("If a living actor has that name, it is returned instead.", ("actor",))
+    ] = False
 
 
 DESCRIPTIONS = (TaskDescription, JobDescription, ActorDescription, GangDescription, SubmitOptions)
@@ -36,6 +36,6 @@ DESCRIPTIONS = (TaskDescription, JobDescription, ActorDescription, GangDescripti
 
 @functools.cache
 def options_of(kind: str) -> Mapping[str, ItemField]:
-    """What the submit verb of a kind takes by keyword, by the name of the keyword."""
+    """The keyword arguments of the submit verb of a kind, by the name of the keyword."""
     found = (one for description in DESCRIPTIONS for one in fields_of(description).values())
-    return {one.about.keyword or one.name: one for one in found if kind in one.about.options}
+    return {one.spec.keyword or one.name: one for one in found if kind in one.spec.options}

@@ -15,9 +15,9 @@ from ray_multicluster_scheduler.common.model.gang_description import GangDescrip
 from ray_multicluster_scheduler.common.model.item_fields import (
     ALL_KINDS,
     NOT_ACTORS,
-    About,
     ClassNames,
     Count,
+    FieldSpec,
     Flag,
     Id,
     ItemIds,
@@ -46,38 +46,38 @@ class TaskDescription:
     The code and the arguments are not in here: digests name the payloads that hold them.
     """
 
-    id: Annotated[Id, About("Unique for ever; generated if none is given.", ("job",), "submission_id")]
-    kind: Annotated[Kind, About("What it is.")]
+    id: Annotated[Id, FieldSpec("Unique for ever; generated if none is given.", ("job",), "submission_id")]
+    kind: Annotated[Kind, FieldSpec("What it is.")]
     name: Annotated[
         Text,
-        About("Its name, by default that of its function or command; `get_actor` finds an actor by it.", ALL_KINDS),
+        FieldSpec("Its name, by default that of its function or command; `get_actor` finds an actor by it.", ALL_KINDS),
     ]
     requirements: Annotated[
         ResourceAmounts,
-        About(
+        FieldSpec(
             "Resources that are reserved for it: on one node; for a job, on its cluster.",
             ("task", "actor", "job"),
             "resource_requirements",
         ),
     ] = field(default_factory=dict)
-    tags: Annotated[Texts, About("Clusters with these tags are preferred.", ALL_KINDS)] = ()
-    require_tags: Annotated[Texts, About("Only clusters with all of these tags are considered.", ALL_KINDS)] = ()
-    preferred_cluster: Annotated[Text | None, About("The cluster to be used if it can be.", ALL_KINDS)] = None
+    tags: Annotated[Texts, FieldSpec("Clusters with these tags are preferred.", ALL_KINDS)] = ()
+    require_tags: Annotated[Texts, FieldSpec("Only clusters with all of these tags are considered.", ALL_KINDS)] = ()
+    preferred_cluster: Annotated[Text | None, FieldSpec("The cluster to be used if it can be.", ALL_KINDS)] = None
     fallback: Annotated[
-        Fallback, About("any: other clusters are used if the preferred one has no room; wait: none is.", ALL_KINDS)
+        Fallback, FieldSpec("any: other clusters are used if the preferred one has no room; wait: none is.", ALL_KINDS)
     ] = "any"
-    allow_clusters: Annotated[Texts | None, About("Only these clusters are considered.", ALL_KINDS)] = None
-    deny_clusters: Annotated[Texts, About("These clusters are not considered.", ALL_KINDS)] = ()
-    priority: Annotated[Priority, About("Higher numbers go first.", ALL_KINDS)] = 0
+    allow_clusters: Annotated[Texts | None, FieldSpec("Only these clusters are considered.", ALL_KINDS)] = None
+    deny_clusters: Annotated[Texts, FieldSpec("These clusters are not considered.", ALL_KINDS)] = ()
+    priority: Annotated[Priority, FieldSpec("Higher numbers go first.", ALL_KINDS)] = 0
     owner: Annotated[
-        Text, About("Its owner, for fair shares, limits and access; by default the user who submits it.", ALL_KINDS)
+        Text, FieldSpec("Its owner, for fair shares, limits and access; by default the user who submits it.", ALL_KINDS)
     ] = ""
     retries: Annotated[
-        Count, About("How often it is repeated after its own code failed.", NOT_ACTORS, setting=True)
+        Count, FieldSpec("How often it is repeated after its own code failed.", NOT_ACTORS, setting=True)
     ] = 0
     crash_retries: Annotated[
         Count,
-        About(
+        FieldSpec(
             "How often it is repeated after its worker or node died; of an actor, until it is ready.",
             ALL_KINDS,
             setting=True,
@@ -85,61 +85,65 @@ class TaskDescription:
     ] = 3
     lost_retries: Annotated[
         Count,
-        About(
+        FieldSpec(
             "How often it is repeated after its cluster was lost; of an actor, until it is ready.",
             ALL_KINDS,
             setting=True,
         ),
     ] = 3
     retry_on: Annotated[
-        ClassNames | None, About("Only these exceptions of its code are retried: classes, or their names.", NOT_ACTORS)
+        ClassNames | None,
+        FieldSpec("Only these exceptions of its code are retried: classes, or their names.", NOT_ACTORS),
     ] = None
-    no_retry_on: Annotated[ClassNames, About("These exceptions of its code are not retried.", NOT_ACTORS)] = ()
+    no_retry_on: Annotated[ClassNames, FieldSpec("These exceptions of its code are not retried.", NOT_ACTORS)] = ()
     retry_lost: Annotated[
-        Flag, About("Run it once more if its cluster is lost, though it may still run there.", ("job",))
+        Flag, FieldSpec("Run it once more if its cluster is lost, though it may still run there.", ("job",))
     ] = False
     run_timeout: Annotated[
-        Seconds | None, About("The most seconds that an attempt may run; then it is ended.", NOT_ACTORS)
+        Seconds | None, FieldSpec("The most seconds that an attempt may run; then it is ended.", NOT_ACTORS)
     ] = None
-    queue_timeout: Annotated[Seconds | None, About("The most seconds that it may wait; then it fails.", ALL_KINDS)] = (
-        None
-    )
+    queue_timeout: Annotated[
+        Seconds | None, FieldSpec("The most seconds that it may wait; then it fails.", ALL_KINDS)
+    ] = None
     idempotency_key: Annotated[
-        Text | None, About("Submitting it again with the same key of the same owner is the same item.", NOT_ACTORS)
+        Text | None, FieldSpec("Submitting it again with the same key of the same owner is the same item.", NOT_ACTORS)
     ] = None
-    content_key: Annotated[Text | None, About("Of items with one key, one at a time is run.")] = None
+    content_key: Annotated[Text | None, FieldSpec("Of items with one key, one at a time is run.")] = None
     after: Annotated[
         ItemIds,
-        About(
+        FieldSpec(
             "Items that have to succeed first, by id; programs may give handles. One that fails, fails this one.",
             ALL_KINDS,
         ),
     ] = ()
     start_after: Annotated[
         Time | None,
-        About("The time before which it is not queued; programs may give seconds from now, or a datetime.", ALL_KINDS),
+        FieldSpec(
+            "The time before which it is not queued; programs may give seconds from now, or a datetime.", ALL_KINDS
+        ),
     ] = None
-    runtime_env: Annotated[RuntimeEnv, About("Ray's runtime environment: packages, folders, variables.", ALL_KINDS)] = (
-        field(default_factory=dict)
-    )
-    function_digest: Annotated[Text | None, About("The payload that holds its pickled code.")] = None
-    arguments_digest: Annotated[Text | None, About("The payload that holds its pickled arguments.")] = None
-    arguments_bytes: Annotated[Count, About("How large its pickled arguments are.")] = 0
+    runtime_env: Annotated[
+        RuntimeEnv, FieldSpec("Ray's runtime environment: packages, folders, variables.", ALL_KINDS)
+    ] = field(default_factory=dict)
+    function_digest: Annotated[Text | None, FieldSpec("The payload that holds its pickled code.")] = None
+    arguments_digest: Annotated[Text | None, FieldSpec("The payload that holds its pickled arguments.")] = None
+    arguments_bytes: Annotated[Count, FieldSpec("How large its pickled arguments are.")] = 0
     home_paths: Annotated[
-        Paths, About("Arguments that begin with a home directory, which is another one on its cluster.")
+        Paths, FieldSpec("Arguments that begin with a home directory, which is another one on its cluster.")
     ] = ()
-    job: Annotated[JobDescription | None, About("What only a job has.")] = None
-    actor: Annotated[ActorDescription | None, About("What only an actor has.")] = None
-    gang: Annotated[GangDescription | None, About("What only a gang has.")] = None
-    submitted_at: Annotated[Time, About("When it was submitted.")] = 0.0
+    job: Annotated[JobDescription | None, FieldSpec("What only a job has.")] = None
+    actor: Annotated[ActorDescription | None, FieldSpec("What only an actor has.")] = None
+    gang: Annotated[GangDescription | None, FieldSpec("What only a gang has.")] = None
+    submitted_at: Annotated[Time, FieldSpec("When it was submitted.")] = 0.0
     program: Annotated[
-        Text | None, About("The program with whose end it ends, where that is not the control plane's.")
+        Text | None, FieldSpec("The program with whose end it ends, where that is not the control plane's.")
     ] = None
     keep: Annotated[
-        Keep | None, About("cluster: a value of more than 1 MiB stays on its cluster until it is requested.", ("task",))
+        Keep | None,
+        FieldSpec("cluster: a value of more than 1 MiB stays on its cluster until it is requested.", ("task",)),
     ] = None
     repeats: Annotated[
-        Text | None, About("The item that it is a retry of; the route retry sets it.", internal=True)
+        Text | None, FieldSpec("The item that it is a retry of; the route retry sets it.", internal=True)
     ] = None
 
     def __post_init__(self) -> None:
@@ -184,8 +188,8 @@ class TaskDescription:
 
     @property
     def placement(self) -> Resources:
-        """What must be free where it is placed: an actor may hold less once it is ready; a job's requirements include
-        its entrypoint's."""
+        """The resources that must be free where it is placed: an actor may hold less once it is ready; a job's
+        requirements include its entrypoint's."""
         if self.job is not None and self.job.entrypoint_resources:
             return at_least(self.requirements, self.job.entrypoint_resources)
         return self.requirements if self.actor is None else self.actor.placement
@@ -219,7 +223,7 @@ class TaskDescription:
 
     @property
     def gang_shape(self) -> GangShape | None:
-        """What placement needs to know of a gang; None for other kinds."""
+        """The properties of a gang that placement reads; None for other kinds."""
         return None if self.gang is None else self.gang.shape
 
     @property
@@ -281,7 +285,8 @@ _CONTENT_FIELDS = (
     "start_after",
     "keep",
 )
-"""What makes two items differ. Names, priorities, retries and time limits do not: the first one's hold for both."""
+"""Fields by which two items differ. Names, priorities, retries and time limits do not: the first one's hold for
+both."""
 
 
 def content_key(task: TaskDescription, sources: Sequence[str] = ()) -> str:

@@ -20,9 +20,9 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.control_plane.config.loader import config_from
 from ray_multicluster_scheduler.control_plane.runtime import wire
 
-MOST_ITEMS = 5_000
-LONGEST_S = 30.0
-_MOST_BYTES = 4 * 2**30
+MAX_ITEMS = 5_000
+TIMEOUT_S = 30.0
+_MAX_BYTES = 4 * 2**30
 _NICE = 10
 
 
@@ -32,7 +32,7 @@ class SimulationRunner:
     def __init__(self) -> None:
         self._busy = False
 
-    async def run(self, request: dict[str, Any], limit_s: float = LONGEST_S) -> dict[str, Any]:
+    async def run(self, request: dict[str, Any], limit_s: float = TIMEOUT_S) -> dict[str, Any]:
         """Run :func:`simulated` in the child. Raises ConfigurationError, QueueFullError while another simulation runs,
         and SchedulerError if it takes too long or ends without an answer."""
         if self._busy:
@@ -78,10 +78,10 @@ def simulated(request: dict[str, Any]) -> dict[str, Any]:
 
     fleet = load_fleet(config_from(request["config"], "the request", Path.cwd(), {}), None, request["nodes"])
     workload = Synthetic.parse(request["synthetic"]).generate(request["seed"], fleet)
-    if len(workload) > MOST_ITEMS:
+    if len(workload) > MAX_ITEMS:
         raise ConfigurationError(
             f"The workload has {len(workload):,} items.",
-            next_step=f"simulate at most {MOST_ITEMS:,} in the service, or more with `rmcs simulate`",
+            next_step=f"simulate at most {MAX_ITEMS:,} in the service, or more with `rmcs simulate`",
         )
     return simulate(fleet, workload, seed=request["seed"]).to_dict()
 
@@ -89,7 +89,7 @@ def simulated(request: dict[str, Any]) -> dict[str, Any]:
 def _main() -> None:
     os.nice(_NICE)
     with suppress(ValueError, OSError):  # not supported everywhere
-        resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
     try:
         answer = simulated(json.load(sys.stdin))
     except SchedulerError as error:

@@ -51,8 +51,8 @@ def _model_of(description: type) -> type[BaseModel]:
     if description not in _MODELS:
         made: dict[str, Any] = {}
         for one in fields_of(description).values():
-            kind = None if one.about.internal else _type_of(one.hint)
-            given: dict[str, Any] = {"description": f"{one.about.doc} Given as {one.words}."}
+            kind = None if one.spec.internal else _type_of(one.hint)
+            given: dict[str, Any] = {"description": f"{one.spec.doc} Given as {one.words}."}
             if one.default is not MISSING or one.name in ("id", "name"):  # made where none is given
                 given["default"] = None
             if isinstance(one.default, (int, float, str)):

@@ -46,7 +46,7 @@ def load_config(
     if isinstance(argument, (str, Path)):
         return _from_file(here / expanded(argument, "The argument"), environ, origin="")
     if argument is None:
-        return _from_surroundings(environ, here)
+        return _from_environment(environ, here)
     if isinstance(argument, (list, tuple)):
         return _build(_Document({}, list(argument), "the list of clusters given"), environ, here)
     raise ConfigurationError(
@@ -55,7 +55,7 @@ def load_config(
     )
 
 
-def _from_surroundings(environ: Mapping[str, str], here: Path) -> FleetConfig:
+def _from_environment(environ: Mapping[str, str], here: Path) -> FleetConfig:
     if path := environ.get("RMCS_CONFIG"):
         return _from_file(here / expanded(path, "RMCS_CONFIG"), environ, origin=" (named by RMCS_CONFIG)")
     if text := environ.get("RMCS_CLUSTERS"):

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
-from ray_multicluster_scheduler.control_plane.config.settings import MOST_OF_AN_OWNER, OwnerLimits
+from ray_multicluster_scheduler.common.model.item_fields import MAX_PRIORITY
+from ray_multicluster_scheduler.control_plane.config.settings import MAX_OF_AN_OWNER, OwnerLimits
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
 
 _KNOWN = tuple(OwnerLimits.model_fields)
@@ -40,6 +40,6 @@ def stored_owner_limits(values: Mapping[str, Any]) -> OwnerLimits:
     only a later version knows are dropped."""
     known = {name: value for name, value in values.items() if name in _KNOWN and value is not None}
     for name in known.keys() - {"weight"}:
-        most = MOST_PRIORITY if name == "max_priority" else MOST_OF_AN_OWNER
+        most = MAX_PRIORITY if name == "max_priority" else MAX_OF_AN_OWNER
         known[name] = max(-most, min(known[name], most))
     return OwnerLimits.model_validate(known)

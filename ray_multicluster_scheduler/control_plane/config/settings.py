@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model.item_fields import MAX_PRIORITY
 from ray_multicluster_scheduler.common.redaction import mask_userinfo
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -16,12 +16,12 @@ Seconds = Annotated[float, Field(gt=0)]
 MaybeSeconds = Annotated[float, Field(ge=0)]
 Milliseconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
-MOST_OF_AN_OWNER = 10**9
+MAX_OF_AN_OWNER = 10**9
 """The largest limit of an owner; use none instead of more."""
-LimitedCount = Annotated[int, Field(ge=0, le=MOST_OF_AN_OWNER)]
+LimitedCount = Annotated[int, Field(ge=0, le=MAX_OF_AN_OWNER)]
 Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
-LimitedAmount = Annotated[float, Field(ge=0, le=MOST_OF_AN_OWNER, allow_inf_nan=False)]
-LimitedPriority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
+LimitedAmount = Annotated[float, Field(ge=0, le=MAX_OF_AN_OWNER, allow_inf_nan=False)]
+LimitedPriority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 
 LEASE_MARGIN_S = 10.0
 """Minimum time between the end of the lease and the loss of a cluster, because clocks and queues differ."""

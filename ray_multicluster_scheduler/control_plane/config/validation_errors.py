@@ -121,7 +121,7 @@ def _listed(key: str, known: Sequence[str]) -> str:
 
 def _sentence(detail: ErrorDetails, rows: Sequence[Any], variables: Mapping[str, str]) -> str:
     location = detail["loc"]
-    where = _where(location, rows, variables)
+    where = _location_text(location, rows, variables)
     if detail["type"] == "extra_forbidden":
         return f"{where}: {unknown_key(str(location[-1]), _known_keys(location))}"
     if detail["type"] == "missing":
@@ -140,7 +140,7 @@ def _line(detail: ErrorDetails, variables: Mapping[str, str], lines: LineIndex) 
     return lines.line_of(location)
 
 
-def _where(location: Location, rows: Sequence[Any], variables: Mapping[str, str]) -> str:
+def _location_text(location: Location, rows: Sequence[Any], variables: Mapping[str, str]) -> str:
     if _is_variable(location, variables):
         inner = ".".join(str(part) for part in location[2:])
         return f"environment variable {variables[str(location[1])]}" + (f", {inner}" if inner else "")

@@ -197,7 +197,7 @@ class ActorCalls:
 
 
 def _concurrency(item: Item) -> int:
-    """How many calls it runs at once; an adopted actor may be asynchronous."""
+    """The number of calls that it runs at once; an adopted actor may be asynchronous."""
     actor = item.task.actor
     if actor is None:
         return 1
@@ -405,7 +405,7 @@ class MethodCalls:
         return self._open.get(call_id)
 
     def before(self, call: CallItem) -> int:
-        """How many calls of the same actor were made before it and are not answered."""
+        """The number of earlier, unanswered calls of the same actor."""
         older = itertools.takewhile(lambda other: other is not call, self.unanswered())
         return sum(1 for other in older if other.actor is call.actor)
 

@@ -60,7 +60,7 @@ _CLUSTER_EVENTS = (
 
 ReadEvents = Callable[[int, int], Sequence[EventRecord]]
 ClusterFacts = Mapping[str, Any]
-"""What is published of a cluster. A change of ``sentence`` alone is not published."""
+"""The published fields of a cluster. A change of ``sentence`` alone is not published."""
 
 
 class PublishingLog(Protocol):

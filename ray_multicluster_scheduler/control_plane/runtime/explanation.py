@@ -37,7 +37,7 @@ ABANDONED = "ABANDONED"
 FORGOTTEN = "it ended long ago and was deleted"
 ANSWERING = frozenset({"UP", DASHBOARD_SILENT, LINK_FAILED})
 """States of clusters that report their resources, although some kinds of items may not be sent there."""
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 _QUERIED_LATER = "queried when an item waits for it, or on request"
 _MARKERS = markers("", "", 0, 0)
 
@@ -93,9 +93,9 @@ def member_summary(task_id: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def id_interpretations(task_id: str) -> list[tuple[str, int | None]]:
-    """What an id may mean, in this order: an item, or a member of a gang with its index."""
+    """Possible meanings of an id, in this order: an item, or a member of a gang with its index."""
     gang_id, _, at = task_id.rpartition(".")
-    if not gang_id or not at.isdecimal() or len(at) > _MOST_DIGITS:
+    if not gang_id or not at.isdecimal() or len(at) > _MAX_DIGITS:
         return [(task_id, None)]
     return [(task_id, None), (gang_id, int(at))]
 
@@ -169,7 +169,7 @@ def _gang_fields(record: TaskRecord) -> dict[str, Any]:
 
 
 def _cluster_note(runtime: Runtime, record: TaskRecord) -> str:
-    """What it waits for on its cluster, or the problem of the cluster; empty if there is neither."""
+    """Note on its cluster: the condition it waits for there, or a problem; empty if there is neither."""
     if record.cluster is None or not record.live:
         return ""
     starting = None if record.task.kind == "job" or record.accepted else runtime.links.starting_since(record.cluster)

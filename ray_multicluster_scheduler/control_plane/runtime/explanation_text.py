@@ -28,7 +28,7 @@ MARGIN = "  "
 
 
 class Explanation(dict[str, Any]):
-    """What `explain` returns: a dict that prints itself as text for people."""
+    """The result of `explain`: a dict that prints itself as text for people."""
 
     def __str__(self) -> str:
         return explanation_text(self)

@@ -32,7 +32,7 @@ async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bo
     """
     runtime.machine.registry.get(cluster)
     if not force:
-        sign = await _sign_of_life(runtime, cluster)
+        sign = await _evidence_of_life(runtime, cluster)
         if sign is not None:
             raise SchedulerError(
                 f"Cluster {cluster!r} was not declared dead: {sign}.",
@@ -65,7 +65,7 @@ async def check_now(runtime: Runtime, cluster: str) -> Health:
     return health
 
 
-async def _sign_of_life(runtime: Runtime, cluster: str) -> str | None:
+async def _evidence_of_life(runtime: Runtime, cluster: str) -> str | None:
     known = runtime.machine.clusters.health(cluster, runtime.clock.now()).evidence_of_life
     if known is not None:
         return known
@@ -78,9 +78,9 @@ async def _sign_of_life(runtime: Runtime, cluster: str) -> str | None:
 
 
 async def find_detached_actor(
-    runtime: Runtime, name: str, dying: Collection[str | None] = (), timeout_s: float | None = None
+    runtime: Runtime, name: str, ending: Collection[str | None] = (), timeout_s: float | None = None
 ) -> tuple[list[str], list[str]]:
-    """The clusters with a detached actor of this name, except those where it is ``dying``; and for each cluster that
+    """The clusters with a detached actor of this name, except those where it is ``ending``; and for each cluster that
     could not be queried within the timeout, the reason."""
 
     async def query(cluster: str) -> bool | str:
@@ -94,7 +94,7 @@ async def find_detached_actor(
 
     answers = {one.name: query(one.name) for one in runtime.config.clusters}
     results = dict(zip(answers, await asyncio.gather(*answers.values()), strict=True))
-    found = [cluster for cluster, result in results.items() if result is True and cluster not in dying]
+    found = [cluster for cluster, result in results.items() if result is True and cluster not in ending]
     return found, [result for result in results.values() if isinstance(result, str)]
 
 

@@ -25,7 +25,7 @@ ANSWERED = "ANSWERED"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an item ended: the scheduler's completion and, for a task, the result of its last attempt.
+    """The end of an item: the scheduler's completion and, for a task, the result of its last attempt.
 
     ``origin`` is the outcome of the argument whose failure kept the item from running.
     """
@@ -60,7 +60,7 @@ class Promise:
 
     @property
     def cluster(self) -> str | None:
-        """Where it is or last was."""
+        """The cluster where it is or last was."""
         return None if self.outcome is None else self.outcome.completion.cluster
 
     @property
@@ -303,7 +303,7 @@ class CallQueue(Protocol):
 
 
 def actor_end(actor: Outcome) -> str:
-    """How an actor ended, as a part of a sentence."""
+    """The end of an actor, as a part of a sentence."""
     if actor.completion.state is TaskState.SUCCEEDED:
         return "exited by itself"
     return "was killed" if actor.completion.state is TaskState.CANCELLED else "has ended"

@@ -106,7 +106,7 @@ class KeptValueFetcher:
     _lasting = False
 
     async def _already_here(self, outcome: Outcome) -> Outcome | None:
-        """The outcome with its value, if another call has fetched it meanwhile."""
+        """The outcome with its value, if a concurrent call has fetched it."""
         item = self._runtime.item(outcome.completion.task_id)
         return None if item is None or is_in_cluster(item.outcome) else item.outcome
 

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config.home import SUFFIX, make_run_folder, sockets
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 if TYPE_CHECKING:

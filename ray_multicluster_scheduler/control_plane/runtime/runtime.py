@@ -36,12 +36,12 @@ from ray_multicluster_scheduler.control_plane.runtime.event_iterator import Even
 from ray_multicluster_scheduler.control_plane.runtime.event_publisher import EventPublisher
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import IdempotencyIndex
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import check_priority, check_submission
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValueFetcher
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import CallbackThreads, LoopThread, shut_down_error
 from ray_multicluster_scheduler.control_plane.runtime.outcome import OnFetched, as_read, note_failure, value_timeout
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority, check_submission
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.connection.agents.lingering_agents import LingeringAgents
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
@@ -200,7 +200,7 @@ class Runtime(LoopThread, ControlPlane):
 
     def _may_be_full(self, task: TaskDescription) -> bool:
         """Whether :meth:`_check_room` has to decide if there is room for the item. Cheap, from any thread."""
-        unhandled = self.manager.unhandled  # read first: an event that is handled meanwhile is counted twice, not never
+        unhandled = self.manager.unhandled  # read first: a concurrently handled event is counted twice, not never
         return self.machine.may_be_full(task.owner, unhandled)
 
     async def _check_room(self, task: TaskDescription, arguments: Arguments | None) -> None:

@@ -147,5 +147,5 @@ def _held_reasons(runtime: Runtime, items: Sequence[Promise]) -> dict[str, str]:
 
     try:
         return runtime.call_and_wait(reasons_now)
-    except SchedulerError:  # it stopped meanwhile, or a policy has a defect
+    except SchedulerError:  # the runtime has stopped, or a policy has a defect
         return {}

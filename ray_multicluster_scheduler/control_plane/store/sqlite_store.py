@@ -393,7 +393,7 @@ class SqliteStore:
             self._quota.deleted(deleting, sum(size for size, _ in deleted.values()))
         for digest, (_, is_file) in deleted.items():
             if is_file:
-                with self._quota.lock:  # a caller that uploads it again meanwhile found the file, and relies on it
+                with self._quota.lock:  # a concurrent upload of it found the file, and relies on it
                     if not self._quota.is_fresh(digest):
                         self._files.remove(digest)
         return len(deleted)

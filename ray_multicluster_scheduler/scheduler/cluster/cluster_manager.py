@@ -90,7 +90,7 @@ class ClusterManager:
         return self._registry.state(name).cordoned
 
     def cordon_reason(self, name: str) -> str:
-        """Why it is cordoned; empty if it is not, or no reason was given."""
+        """The reason why it is cordoned; empty if it is not, or no reason was given."""
         return self._registry.state(name).cordon_reason
 
     def is_drained(self, name: str) -> bool | None:

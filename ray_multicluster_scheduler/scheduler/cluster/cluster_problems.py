@@ -45,7 +45,7 @@ def unreachable(failed: SnapshotFailure, breaker: CircuitBreaker, now: float) ->
         return ClusterProblem(reasons.CLUSTER_UNKNOWN, failed.sentence, at=failed.at)
     sentence = f"it has not answered since it was added: {failed.sentence}"
     if breaker.state(now) is BreakerState.OPEN:
-        again = f"It is not tried again for {_recovers_in(breaker, now):.0f} s ({_in_a_row(breaker)})."
+        again = f"It is not tried again for {_recovers_in(breaker, now):.0f} s ({_consecutive_failures(breaker)})."
         sentence = f"{sentence.removesuffix('.')}. {again}"
     return ClusterProblem(reasons.CLUSTER_UNREACHABLE, sentence, permanent=True, at=failed.at)
 
@@ -66,12 +66,12 @@ def silent_link(silent_s: float, lost_after_s: float, breaker: CircuitBreaker, n
 
 
 def _failing(breaker: CircuitBreaker, now: float) -> str:
-    """How often it failed, when it is probed again, and the last failure."""
+    """The number of failures, the time of the next probe, and the last failure."""
     again = f"is tried again in {_recovers_in(breaker, now):.0f} s"
     if breaker.state(now) is BreakerState.HALF_OPEN:
         again = "is being tried again"
     last = f"; the last time, {breaker.last_failure}" if breaker.last_failure else ""
-    return f"it failed {_in_a_row(breaker)} and {again}{last}"
+    return f"it failed {_consecutive_failures(breaker)} and {again}{last}"
 
 
 def silent_head(silent_s: float) -> ClusterProblem:
@@ -80,7 +80,7 @@ def silent_head(silent_s: float) -> ClusterProblem:
     return ClusterProblem(reasons.HEAD_SILENT, sentence)
 
 
-def _in_a_row(breaker: CircuitBreaker) -> str:
+def _consecutive_failures(breaker: CircuitBreaker) -> str:
     return f"{breaker.failures_in_a_row} times in a row"
 
 

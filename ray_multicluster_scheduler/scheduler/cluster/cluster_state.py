@@ -255,7 +255,7 @@ class ClusterState:
         self.dead = ClusterProblem(reasons.CLUSTER_DEAD, f"{why}; it takes no work before it answers again", at=now)
 
     def evidence_of_life(self, now: float) -> str | None:
-        """Why it cannot be dead; None without recent evidence."""
+        """Evidence that the cluster lives; None without a recent one."""
         if self.link == "up":
             return "its link is up"
         silent_since = self.link_down_at if self.link == "down" else -inf
@@ -316,7 +316,8 @@ class ClusterState:
         )
 
     def _valid_until(self, view: ClusterView) -> float:
-        """How long a view is valid if nothing happens. Its sentences contain seconds, so they may be one second old."""
+        """The time until which a view is valid if nothing happens. Its sentences contain seconds, so they may be one
+        second old."""
         times = [
             view.next_submission_at,
             self.link_failure.retry_at if self.link_failure else None,
@@ -373,7 +374,7 @@ class ClusterState:
         }
 
     def _new_node(self) -> NewNode | None:
-        """What may be sent there although nothing is free."""
+        """The node that autoscaling may add: work for it may be sent although nothing is free."""
         if not self.metadata.autoscaling:
             return None
         return NewNode(self.metadata.max_node, self.ledger.pending_on_new_nodes())
@@ -390,7 +391,7 @@ class ClusterState:
         )
 
     def problem(self, now: float) -> ClusterProblem | None:
-        """Why it accepts no work at all now, the most serious reason first; None when it is healthy."""
+        """The most serious reason why it accepts no work at all now; None when it is healthy."""
         if self.dead is not None:
             return self.dead
         failed = self.refresh_failure

@@ -178,7 +178,7 @@ class ClusterView:
 
     @lazy_property
     def free(self) -> dict[str, float]:
-        """What is free on the nodes with known external use."""
+        """Free resources on the nodes with known external use."""
         return total_of([node.free for node in self.nodes if node.free is not None])
 
     @lazy_property

@@ -20,12 +20,12 @@ SETTLE_S = 2.0
 UNCONFIRMED_S = 30.0
 """A lower bound that no snapshot has confirmed for this time is dropped, so that an error does not last."""
 
-_MOST_CLAIMS = 6
+_MAX_CLAIMS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class UsageObservation:
-    """What one snapshot shows of one node, at an unknown moment between ``since`` and ``until``.
+    """The use of one node in one snapshot, at an unknown moment between ``since`` and ``until``.
 
     At that moment ``used`` was in use, of which at least ``ours_min`` and at most ``ours_max`` was ours. ``order`` is
     the source, and a time on the source's clock that grows from one moment to the next; None if the source has none.
@@ -38,8 +38,8 @@ class UsageObservation:
     ours_max: Resources
     order: tuple[str, float] | None = None
 
-    def is_surely_after(self, other: UsageObservation) -> bool:
-        """Does it show a later moment than the other?"""
+    def is_later_than(self, other: UsageObservation) -> bool:
+        """True if it certainly shows a later moment than the other."""
         if self.since >= other.until:
             return True
         if self.order is None or other.order is None or self.order[0] != other.order[0]:
@@ -61,7 +61,7 @@ class _LowerBound:
 
     def tighten_from(self, other: _LowerBound) -> None:
         """Lower the bound by an observation that was surely later."""
-        if other.observation.is_surely_after(self.observation):
+        if other.observation.is_later_than(self.observation):
             most = other.at_most
             self.value = {name: min(amount, most.get(name, 0.0)) for name, amount in self.value.items()}
 
@@ -99,7 +99,7 @@ class ExternalUsage:
         self._set_bounds(node_id, kept)
 
     def attribute_to_us(self, node_id: str, since: float, amounts: Resources) -> None:
-        """What was observed there since then may have been ours: it was started on another node than expected."""
+        """Count the usage observed there since then as possibly ours: it was started on another node than expected."""
         for claim in self._bounds.get(node_id, ()):
             if claim.until >= since:
                 rest = minus(claim.at_least, {name: amounts.get(name, 0.0) for name in claim.at_least})
@@ -114,7 +114,7 @@ class ExternalUsage:
             del self._bounds[node_id], self._usage[node_id], self._last_seen[node_id]
 
     def _set_bounds(self, node_id: str, claims: list[_LowerBound]) -> None:
-        while len(claims) > _MOST_CLAIMS:
+        while len(claims) > _MAX_CLAIMS:
             oldest, second = claims.pop(0), claims[0]
             second.value = _highest(oldest.value, second.value)
         self._bounds[node_id] = claims

@@ -16,7 +16,7 @@ _NOTHING_LEFT = 1e-9
 def find_placement(
     task: TaskDescription, nodes: Sequence[NodeView], new_node: NewNode | None = None
 ) -> dict[str, Resources] | None:
-    """What to reserve on which node, or None when the item does not fit now.
+    """The resources to reserve on each node; None when the item does not fit now.
 
     A task or an actor needs one node, and so does each member of a gang. A job's footprint may spread, since Ray places
     its tasks, except for what its entrypoint holds. If nothing is free, and that is known of every node, it may wait
@@ -25,7 +25,7 @@ def find_placement(
     need = task.placement
     if not need:
         return {}
-    parts = _find_room(task, nodes)
+    parts = _find_placement(task, nodes)
     if parts is not None or new_node is None or any(node.free is None for node in nodes):
         return parts
     return _with_new_node(task, nodes, new_node)
@@ -51,7 +51,7 @@ def may_spread(task: TaskDescription) -> bool:
     return task.kind == "job" or task.gang is not None
 
 
-def _find_room(task: TaskDescription, nodes: Sequence[NodeView]) -> dict[str, Resources] | None:
+def _find_placement(task: TaskDescription, nodes: Sequence[NodeView]) -> dict[str, Resources] | None:
     if task.gang is not None:
         return find_gang_placement(task.gang, nodes)
     need = task.placement
@@ -63,9 +63,9 @@ def _find_room(task: TaskDescription, nodes: Sequence[NodeView]) -> dict[str, Re
 
 
 def _with_new_node(task: TaskDescription, nodes: Sequence[NodeView], new_node: NewNode) -> dict[str, Resources] | None:
-    """What waits for the new node, and what does not. Ray starts the entrypoint of a job at once where there is room
-    for it, and only the rest of the job needs more nodes; one that asks for nothing runs on the head, which is not
-    booked."""
+    """The resources to reserve on existing nodes and on the new one; None if it would not fit either. Ray starts the
+    entrypoint of a job at once where there is room for it, and only the rest of the job needs more nodes; an entrypoint
+    that asks for nothing runs on the head, which is not booked."""
     need, whole = task.placement, task.entrypoint_resources
     there = best_node(whole, nodes) if whole else None
     if there is not None:
@@ -75,7 +75,7 @@ def _with_new_node(task: TaskDescription, nodes: Sequence[NodeView], new_node: N
 
 
 def find_gang_placement(gang: GangDescription, nodes: Iterable[NodeView]) -> dict[str, Resources] | None:
-    """What all members together reserve on which node, or None when they do not fit."""
+    """The resources of all members on each node; None when they do not fit."""
     known = [(node.node_id, node.free) for node in nodes if node.free is not None]
     bundles = [member.requirements for member in gang.members]
     chosen = pack(bundles, gang.strategy, [free for _, free in known])
@@ -83,7 +83,7 @@ def find_gang_placement(gang: GangDescription, nodes: Iterable[NodeView]) -> dic
 
 
 def gang_parts(gang: GangDescription, node_ids: Sequence[str]) -> dict[str, Resources]:
-    """What the members reserve by node, when they are on these nodes, in order."""
+    """Resources of the members by node, when they are on these nodes, in order."""
     parts: dict[str, Resources] = {}
     for member, node_id in zip(gang.members, node_ids, strict=True):
         parts[node_id] = plus(parts.get(node_id, {}), member.requirements)

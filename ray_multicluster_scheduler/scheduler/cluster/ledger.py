@@ -24,13 +24,13 @@ from ray_multicluster_scheduler.scheduler.cluster.usage_history import UsageHist
 STALENESS_S = {"agent": 0.3, "http": 6.0}
 """How old what a snapshot shows may be, by source (measured: 0.11 s and 5.6 s)."""
 
-_MOST_PAST_SIZES = 16
+_MAX_PAST_SIZES = 16
 _DIGITS = 6  # sums of Ray's four decimals, without the noise of floating point
 
 
 @dataclass(slots=True)
 class Reservation:
-    """What one attempt holds, by node; empty for an item that asks for nothing.
+    """The resources of one attempt, by node; empty for an item that asks for nothing.
 
     ``spreads``: it may be divided. ``started_at``: when it was seen to run where it is booked.
     """
@@ -74,7 +74,7 @@ class Ledger:
         return self._nodes_before if reservation.since < self._session_since else len(self.latest_snapshot.nodes)
 
     def pending_on_new_nodes(self) -> Resources:
-        """What waits for a node that does not exist yet."""
+        """Reserved resources on nodes that do not exist yet."""
         return self._reserved.get(NEW_NODE, {})
 
     def waits_for_node(self, task_id: str) -> bool:
@@ -185,7 +185,7 @@ class Ledger:
         return tuple([views.get(node.node_id) or self._view(node) for node in self.latest_snapshot.nodes])
 
     def free(self) -> Resources | None:
-        """What is free on all nodes together; None if that is unknown for any node."""
+        """Free resources on all nodes together; None if that is unknown for any node."""
         known = [node.free for node in self.nodes() if node.free is not None]
         return total_of(known) if self.latest_snapshot and len(known) == len(self.latest_snapshot.nodes) else None
 
@@ -292,7 +292,7 @@ class Ledger:
             self._reserved.pop(node_id, None)
 
     def _running_by(self, since: float) -> dict[str, dict[str, float]]:
-        """What was seen to start by then and has not ended, by node."""
+        """Resources of attempts that were seen to start by then and have not ended, by node."""
         running: dict[str, dict[str, float]] = {}
         for reservation in self.reservations.values():
             if reservation.started_at <= since:
@@ -303,7 +303,7 @@ class Ledger:
     def _observation(
         self, node: NodeSnapshot, free: Resources, snapshot: ResourceSnapshot, running: Mapping[str, Resources]
     ) -> UsageObservation:
-        """What the snapshot shows of a node, and how much of that may be ours."""
+        """The use of a node in the snapshot, and how much of that may be ours."""
         since, until = snapshot.taken_at - STALENESS_S[snapshot.source], snapshot.taken_at
         used = minus(node.total, {name: amount for name, amount in free.items() if name in node.total})
         history = self._history.get(node.node_id)
@@ -328,7 +328,7 @@ class Ledger:
             if any(fits(node.total, size) for size in self.past_node_sizes):
                 continue
             larger = [size for size in self.past_node_sizes if not fits(size, node.total)]
-            self.past_node_sizes = tuple([*larger, node.total][-_MOST_PAST_SIZES:])
+            self.past_node_sizes = tuple([*larger, node.total][-_MAX_PAST_SIZES:])
 
 
 def _other_session(left: ResourceSnapshot, right: ResourceSnapshot) -> bool:

@@ -15,42 +15,43 @@ from typing import TypeAlias
 
 from ray_multicluster_scheduler.common.model import Resources
 
-MOST_CHECKS = 2_000
+MAX_CHECKS = 2_000
 """Checks of a bundle against a node before the search gives up: a few milliseconds."""
-_MOST_SEARCHED = 64
+_MAX_SEARCHED = 64
 """The most bundles that are searched for: the search goes one level deeper for each."""
 _ROUNDING = 0.5 / 10_000  # half a step of Ray's fixed-point amounts
 
-Rooms: TypeAlias = Sequence[Resources]
-"""What is free, node by node."""
+FreeByNode: TypeAlias = Sequence[Resources]
+"""Free resources, node by node."""
 _Amounts: TypeAlias = tuple[float, ...]
-_Alike: TypeAlias = tuple[int, _Amounts]
-"""How many of the bundles a node has, and what is left of it."""
+_NodeState: TypeAlias = tuple[int, _Amounts]
+"""The number of bundles on a node, and its remaining resources."""
 
 
-def pack(bundles: Sequence[Resources], strategy: str, rooms: Rooms) -> list[int] | None:
+def pack(bundles: Sequence[Resources], strategy: str, free_by_node: FreeByNode) -> list[int] | None:
     """For each bundle the index of its node, or None if no arrangement was found."""
-    return _Packing(bundles, rooms).arrange(strategy)
+    return _Packing(bundles, free_by_node).arrange(strategy)
 
 
-def never_fits(bundles: Sequence[Resources], strategy: str, rooms: Rooms) -> bool:
+def never_fits(bundles: Sequence[Resources], strategy: str, free_by_node: FreeByNode) -> bool:
     """Is it certain that no arrangement exists?"""
-    packing = _Packing(bundles, rooms)
+    packing = _Packing(bundles, free_by_node)
     return packing.arrange(strategy) is None and not packing.gave_up
 
 
 def left_over(need: Resources, free: Resources) -> float:
-    """How much of the requested resources would stay free, as a sum of shares: GPUs and CPUs weigh the same."""
+    """The resources that would stay free, as a sum of the shares of each requested one: GPUs and CPUs weigh the
+    same."""
     return sum((free[name] - amount) / free[name] for name, amount in need.items() if free.get(name))
 
 
 class _Packing:
     """One attempt to pack; used once."""
 
-    def __init__(self, bundles: Sequence[Resources], rooms: Rooms) -> None:
+    def __init__(self, bundles: Sequence[Resources], free_by_node: FreeByNode) -> None:
         names = list(dict.fromkeys(name for one in bundles for name in one))
         self._bundles = [tuple(one.get(name, 0.0) for name in names) for one in bundles]
-        self._free = [tuple(one.get(name, 0.0) + _ROUNDING for name in names) for one in rooms]
+        self._free = [tuple(one.get(name, 0.0) + _ROUNDING for name in names) for one in free_by_node]
         self._total = _sum(self._bundles)
         self._order: list[int] = []
         self._placed: dict[int, int] = {}
@@ -83,22 +84,22 @@ class _Packing:
         self._placed = dict.fromkeys(range(len(self._bundles)), best)
         return True
 
-    def _one_by_one(self, preference: Callable[[_Amounts, _Alike], tuple[float, ...]]) -> bool:
+    def _one_by_one(self, preference: Callable[[_Amounts, _NodeState], tuple[float, ...]]) -> bool:
         """Place each where it fits best; lowest ``preference`` first. Stops at the first that does not fit."""
         self._placed = {}
         groups = self._groups()
         for index in self._order:
             need = self._bundles[index]
-            fitting = [alike for alike in groups if _fits(need, alike[1])]
+            fitting = [node_state for node_state in groups if _fits(need, node_state[1])]
             if not fitting:
                 return False
-            best = min(fitting, key=lambda alike: preference(need, alike))
+            best = min(fitting, key=lambda node_state: preference(need, node_state))
             self._placed[index] = _move(groups, best, need)
         return True
 
-    def _groups(self) -> dict[_Alike, list[int]]:
+    def _groups(self) -> dict[_NodeState, list[int]]:
         """Empty nodes, those with the same room together, the first of them last."""
-        groups: dict[_Alike, list[int]] = {}
+        groups: dict[_NodeState, list[int]] = {}
         for at in range(len(self._free) - 1, -1, -1):
             groups.setdefault((0, self._free[at]), []).append(at)
         return groups
@@ -136,7 +137,7 @@ class _Packing:
     def _searched(self) -> bool:
         """Bounded search over all arrangements."""
         self._placed = {}
-        self.gave_up = len(self._bundles) > _MOST_SEARCHED
+        self.gave_up = len(self._bundles) > _MAX_SEARCHED
         return not self.gave_up and self._search(0, list(self._free))
 
     def _search(self, depth: int, left: list[_Amounts]) -> bool:
@@ -150,7 +151,7 @@ class _Packing:
                 continue  # an equal node would fare no better
             tried.add(room)
             self._checks += 1
-            if self._checks > MOST_CHECKS:
+            if self._checks > MAX_CHECKS:
                 self.gave_up = True
                 return False
             if not _fits(need, room):
@@ -164,25 +165,25 @@ class _Packing:
         return False
 
 
-def _move(groups: dict[_Alike, list[int]], alike: _Alike, need: _Amounts) -> int:
+def _move(groups: dict[_NodeState, list[int]], node_state: _NodeState, need: _Amounts) -> int:
     """Put it on the first of these nodes, and move that node to its new group."""
-    number, left = alike
-    at = groups[alike].pop()
-    if not groups[alike]:
-        del groups[alike]
+    number, left = node_state
+    at = groups[node_state].pop()
+    if not groups[node_state]:
+        del groups[node_state]
     groups.setdefault((number + 1, _less(left, need)), []).append(at)
     return at
 
 
-def _tightest(need: _Amounts, alike: _Alike) -> tuple[float, ...]:
+def _tightest(need: _Amounts, node_state: _NodeState) -> tuple[float, ...]:
     """A node that has one of them already, else the one that this bundle fills best."""
-    number, left = alike
+    number, left = node_state
     return float(not number), _left(need, left)
 
 
-def _widest(need: _Amounts, alike: _Alike) -> tuple[float, ...]:
+def _widest(need: _Amounts, node_state: _NodeState) -> tuple[float, ...]:
     """The node with the fewest of them, and of those the emptiest."""
-    number, left = alike
+    number, left = node_state
     return float(number), -_left(need, left)
 
 

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 
-MOST_REASONS = 64
+MAX_REASONS = 64
 OTHER = "OTHER"
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 86_400.0)
 _SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0)
@@ -108,7 +108,7 @@ class MetricsAggregator:
                 since = queued_at if queued_at is not None and queued_at <= now.at else before.at
                 self.queue_wait.add(max(0.0, now.at - since))
         if state is _RETRYING:
-            known = now.code in self.retries or len(self.retries) < MOST_REASONS
+            known = now.code in self.retries or len(self.retries) < MAX_REASONS
             self.retries[now.code if known else OTHER] += 1
 
     def _left_dispatching(self, before: Transition, now: Transition) -> None:

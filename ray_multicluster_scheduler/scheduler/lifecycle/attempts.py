@@ -131,7 +131,7 @@ class Attempts:
                 record, failure, event.error_type, event.code, event.sentence, now, refused=False, grace_s=grace_s
             )
         elif ending is None and event.code in (codes.RECALLED, codes.KILLED):
-            # Recalled, but seen to start, or to get a slot, meanwhile.
+            # Recalled, but then seen to start, or to get a slot.
             self._recalled(record, Ending("take_back", f"was recalled from {cluster}", False), event.code, now)
         elif ending is not None:
             self._recalled(record, ending, event.code, now)

@@ -63,5 +63,5 @@ _IN_WORDS = {
 
 
 def failure_text(code: str) -> str:
-    """How a cluster failed, as a part of a sentence."""
+    """The failure of a cluster, as a part of a sentence."""
     return f"{_IN_WORDS.get(code, 'it failed')} ({code})"

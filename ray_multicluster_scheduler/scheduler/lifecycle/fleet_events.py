@@ -252,7 +252,7 @@ class FleetEvents:
 
 
 def _capacity_signature(state: ClusterState, now: float) -> tuple[object, ...] | None:
-    """What placement reads of a healthy cluster except its free capacity; None if it is not healthy."""
+    """The state of a healthy cluster that placement reads, except its free capacity; None if it is not healthy."""
     newest = state.ledger.latest_snapshot
     if newest is None or state.problem(now) is not None:
         return None

@@ -197,7 +197,7 @@ class SchedulerMachine:
         return self._admission.id_for_content(key)
 
     def unmet_prerequisites(self, task_id: str) -> UnmetPrerequisites | None:
-        """What an accepted item waits for before it is queued; None if nothing is missing."""
+        """The conditions that an accepted item waits for before it is queued; None if nothing is missing."""
         return self._state.prerequisites.of(task_id)
 
     def retry_delay_left(self, task_id: str, now: float) -> float | None:
@@ -244,7 +244,7 @@ class SchedulerMachine:
         return self._scheduling.explain_wait(self._state.records[task_id], now, views)
 
     def plan(self, task: TaskDescription, now: float) -> SchedulingDecision:
-        """Where an item would go if it were submitted now, or why it would wait or be refused; submits nothing. Raises
+        """The decision for an item if it were submitted now; submits nothing. Raises
         ConfigurationError and PolicyEvaluationError."""
         name = self._admission.unknown_name(task)
         if name is not None:

@@ -16,7 +16,7 @@ _NAMED = 3
 
 
 class DependencyOutcome(NamedTuple):
-    """How an item ended, for the items that depend on it."""
+    """The end of an item, for the items that depend on it."""
 
     task_id: str
     state: TaskState
@@ -25,7 +25,7 @@ class DependencyOutcome(NamedTuple):
 
 @dataclass(slots=True)
 class UnmetPrerequisites:
-    """What one item still waits for; it is queued when all of it is there."""
+    """The conditions that one item still waits for; it is queued when all of it is there."""
 
     arguments: str = ""
     after: dict[str, None] = field(default_factory=dict)
@@ -47,24 +47,24 @@ class UnmetPrerequisites:
         """All missing prerequisites as one sentence."""
         parts = [self.arguments] if self.arguments else []
         if self.after:
-            parts.append(f"waits for {_some(self.after)} to succeed")
+            parts.append(f"waits for {_first_names(self.after)} to succeed")
         if self.begins_at is not None:
             parts.append(f"may start from {_shown(self.begins_at)} on")
         return "; ".join(parts)
 
     @property
     def unblocked_by(self) -> str:
-        """What would let it continue."""
+        """The event that would let it continue."""
         parts = ["its arguments have values"] if self.arguments else []
         if self.after:
-            parts.append(f"{_some(self.after)} {'succeeds' if len(self.after) == 1 else 'succeed'}")
+            parts.append(f"{_first_names(self.after)} {'succeeds' if len(self.after) == 1 else 'succeed'}")
         if self.begins_at is not None:
             parts.append(f"it is {_shown(self.begins_at)}")
         return " and ".join(parts)
 
 
 class Prerequisites:
-    """Which item waits for which. An end is only recorded; dependents are notified later, a bounded number per call."""
+    """Dependencies between items. An end is only recorded; dependents are notified later, a bounded number per call."""
 
     def __init__(self) -> None:
         self._missing: dict[str, UnmetPrerequisites] = {}
@@ -74,11 +74,11 @@ class Prerequisites:
         self._forgotten: OrderedDict[str, TaskState] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many items wait here."""
+        """The number of items that wait here."""
         return len(self._missing)
 
     def of(self, task_id: str) -> UnmetPrerequisites | None:
-        """What the item waits for; None if nothing is missing."""
+        """The conditions that the item waits for; None if nothing is missing."""
         return self._missing.get(task_id)
 
     def count_of_owner(self, owner: str) -> int:
@@ -142,7 +142,7 @@ class Prerequisites:
             self._forgotten.popitem(last=False)
 
     def forgotten_outcome(self, task_id: str) -> DependencyOutcome | None:
-        """How an item ended whose record was dropped; None if it is unknown."""
+        """The end of an item whose record was dropped; None if it is unknown."""
         state = self._forgotten.get(task_id)
         return (
             None
@@ -151,7 +151,7 @@ class Prerequisites:
         )
 
 
-def _some(names: Collection[str]) -> str:
+def _first_names(names: Collection[str]) -> str:
     shown = ", ".join(name for name, _ in zip(names, range(_NAMED), strict=False))
     return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
 

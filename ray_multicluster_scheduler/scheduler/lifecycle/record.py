@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ray_multicluster_scheduler.common.model import FailureClass, SchedulingDecision, TaskDescription, TaskState
-from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model.item_fields import MAX_PRIORITY
 from ray_multicluster_scheduler.scheduler.lifecycle import transitions
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
@@ -22,7 +22,7 @@ EndingKind = Literal["cancel", "run_timeout", "ready_timeout", "recall", "take_b
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why we requested the end of the live attempt; decides what its answer means."""
+    """The reason for which we requested the end of the live attempt; decides what its answer means."""
 
     kind: EndingKind
     sentence: str
@@ -67,7 +67,7 @@ class TaskRecord:
 
     def __post_init__(self) -> None:
         self.wanted = self.task
-        if abs(self.task.priority) > MOST_PRIORITY:
+        if abs(self.task.priority) > MAX_PRIORITY:
             self.prioritise(self.task.priority)
 
     def pin(self, cluster: str) -> None:
@@ -77,7 +77,7 @@ class TaskRecord:
 
     def prioritise(self, priority: int) -> None:
         """Set the priority, limited to the allowed range."""
-        self.wanted = replace(self.wanted, priority=max(-MOST_PRIORITY, min(priority, MOST_PRIORITY)))
+        self.wanted = replace(self.wanted, priority=max(-MAX_PRIORITY, min(priority, MAX_PRIORITY)))
 
     @property
     def decision(self) -> SchedulingDecision | None:

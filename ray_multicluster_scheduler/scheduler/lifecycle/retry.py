@@ -18,7 +18,7 @@ _CRC_RANGE = 0xFFFFFFFF
 
 
 def budget(task: TaskDescription, failure: FailureClass, *, ran: bool) -> int:
-    """How many failures of this class an item survives. ``ran``: the attempt may have started.
+    """The number of failures of this class that an item survives. ``ran``: the attempt may have started.
 
     A Ray job has no lease, so one that was lost while it ran is retried only with ``retry_lost``.
     """
@@ -33,7 +33,7 @@ def budget(task: TaskDescription, failure: FailureClass, *, ran: bool) -> int:
 
 
 def restarts(actor: ActorDescription) -> int:
-    """How often an actor that was ready is restarted; before that it is retried like a task.
+    """The number of restarts of an actor that was ready; before that it is retried like a task.
 
     A detached actor may live on unobserved: only Ray itself restarts it.
     """

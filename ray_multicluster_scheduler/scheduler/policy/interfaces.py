@@ -50,7 +50,7 @@ class Rank(Protocol):
 
 @runtime_checkable
 class Score(Protocol):
-    """How good is this cluster for this item?"""
+    """Rates a cluster for an item."""
 
     name: str
 

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.common.model.decision import CandidateTable
 from ray_multicluster_scheduler.common.model.resources import fits
-from ray_multicluster_scheduler.common.tables import MOST_NAMED, main_rejection, undeclared_load
+from ray_multicluster_scheduler.common.tables import MAX_NAMED, main_rejection, undeclared_load
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_placement, needs_new_node
@@ -51,9 +51,10 @@ from ray_multicluster_scheduler.scheduler.policy.verdict import (
 from ray_multicluster_scheduler.scheduler.queue.shape import shape_of
 
 _TIE_DIGITS = 9
-_MOST_CACHED = 1000
-_MOST_ROWS = 64
-_EVERYDAY = (GpuAvoidancePolicy.name, RoomPolicy.name)
+_MAX_CACHED = 1000
+_MAX_ROWS = 64
+_LOAD_RANKS = (GpuAvoidancePolicy.name, RoomPolicy.name)
+"""Ranks that decide most placements, and therefore are not named as the reason of one."""
 
 REQUESTED_RANKS: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy())
 """Ranks by the preferences of the item: they do not depend on the load of the cluster."""
@@ -111,7 +112,7 @@ class PolicyEngine:
     def schedule(
         self, task_desc: TaskDescription, cluster_views: Iterable[ClusterView], now: float, *, retry: bool = False
     ) -> SchedulingDecision:
-        """Where it goes, or why it waits, in full. A ``retry`` is exempt from the submission interval.
+        """The full decision: a cluster, or the reasons to wait. A ``retry`` is exempt from the submission interval.
 
         Raises PolicyEvaluationError when a policy raises.
         """
@@ -161,7 +162,7 @@ class PolicyEngine:
         return CandidateTable(partial(self._lazy_rows, task, views, retry))
 
     def first_rejection(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> Rejection | None:
-        """Why it cannot go there, or None if it can. Raises PolicyEvaluationError."""
+        """The first rejection of this cluster; None if it accepts. Raises PolicyEvaluationError."""
         return self._first_rejection(task, view, self._filters_for(task), retry)
 
     def _filters_for(self, task: TaskDescription) -> list[Filter]:
@@ -261,7 +262,7 @@ class PolicyEngine:
         rows: dict[Hashable, CandidateReport] = view.cache.setdefault((self, "rows"), {})
         row = rows.get(key)
         if row is None:
-            if len(rows) >= _MOST_ROWS:
+            if len(rows) >= _MAX_ROWS:
                 rows.clear()
             row = rows[key] = self._new_report(task, view, retry=retry)
         return row
@@ -320,7 +321,7 @@ class PolicyEngine:
         """The same if all ranks and scores can be computed for any cluster and cached per trait: then few clusters need
         all filters."""
         trait = (self, *(of(task) for of in self._traits or ()))
-        if len(opened[0].cache) > _MOST_CACHED:  # the view stays the same while each item has other tags
+        if len(opened[0].cache) > _MAX_CACHED:  # the view stays the same while each item has other tags
             for view in opened:
                 view.cache.clear()
         keys = []
@@ -332,19 +333,19 @@ class PolicyEngine:
         group = self._near_best(opened, keys)
         best = group[0]
         if self._first_rejection(task, best, filters, retry) is None:
-            return best, self._rival(task, group[1:], filters, retry) if len(group) > 1 else None
+            return best, self._runner_up(task, group[1:], filters, retry) if len(group) > 1 else None
         others = [at for at, view in enumerate(opened) if view is not best and self._may_have_capacity(task, view)]
         for group in self._near_groups(opened, keys, others):
             for at, view in enumerate(group):
                 if self._first_rejection(task, view, filters, retry) is None:
-                    return view, self._rival(task, group[at + 1 :], filters, retry)
+                    return view, self._runner_up(task, group[at + 1 :], filters, retry)
         return None
 
-    def _rival(
+    def _runner_up(
         self, task: TaskDescription, near: Sequence[ClusterView], filters: Sequence[Filter], retry: bool
     ) -> ClusterView | None:
         """One of these clusters that accepts the item too. Only a few are asked."""
-        accepting = (view for view in near[:MOST_NAMED] if self._first_rejection(task, view, filters, retry) is None)
+        accepting = (view for view in near[:MAX_NAMED] if self._first_rejection(task, view, filters, retry) is None)
         return next(accepting, None)
 
     def _near_best(self, views: Sequence[ClusterView], keys: Sequence[tuple[float, ...]]) -> list[ClusterView]:
@@ -422,7 +423,7 @@ class PolicyEngine:
 
     @staticmethod
     def preference(task: TaskDescription, view: ClusterView) -> tuple[int, ...]:
-        """How much the item itself prefers the cluster, as a sort key; larger is better."""
+        """The item's own preference for the cluster, as a sort key; larger is better."""
         return tuple(rank.rank(task, view) for rank in REQUESTED_RANKS)
 
     def _better_pending_cluster(
@@ -446,7 +447,7 @@ class PolicyEngine:
     def _placement_sentence(self, task: TaskDescription, view: ClusterView, rival: ClusterView | None) -> str:
         """The winner's distinguishing ranks, its scores as people know them, and with whom it took turns."""
         try:
-            reasons = [rank.name for rank in self._ranks if rank.name not in _EVERYDAY and rank.rank(task, view)]
+            reasons = [rank.name for rank in self._ranks if rank.name not in _LOAD_RANKS and rank.rank(task, view)]
             scores = [f"{name} score {self._display_score(name, task, view):.1f}" for name in self._scores]
         except PolicyEvaluationError:
             raise

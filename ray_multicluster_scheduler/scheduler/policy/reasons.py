@@ -95,6 +95,6 @@ UNBLOCKED_BY: dict[str, str] = {
 
 
 def unblocked_by(code: str, cluster: str) -> str | None:
-    """What has to happen before an item with this reason can go to this cluster; None for a code of a user's policy."""
+    """The condition for an item with this reason to go to this cluster; None for a code of a user's policy."""
     phrase = UNBLOCKED_BY.get(code)
     return phrase.format(cluster=cluster) if phrase else None

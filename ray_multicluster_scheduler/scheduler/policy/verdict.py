@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision
-from ray_multicluster_scheduler.common.tables import MOST_NAMED, main_rejection
+from ray_multicluster_scheduler.common.tables import MAX_NAMED, main_rejection
 from ray_multicluster_scheduler.scheduler.policy.reasons import (
     ABOVE_THRESHOLD,
     HEALTH_CODES,
@@ -23,7 +23,7 @@ RATE_CODES = frozenset({SUBMISSION_INTERVAL, SERIAL, MAX_IN_FLIGHT, MAX_RUNNING_
 
 
 class Verdict(Enum):
-    """What follows from a decision."""
+    """The consequence of a decision: dispatch, wait or fail."""
 
     PLACED = "placed"
     WAIT = "wait"
@@ -74,8 +74,8 @@ def _distance(row: CandidateReport) -> tuple[bool, bool, int]:
 
 
 def unblocking_conditions(rows: Sequence[CandidateReport]) -> str | None:
-    """What would unblock the item, for all candidates as close as the closest one; None if only users' policies
-    know."""
+    """The conditions that would unblock the item, for all candidates as close as the closest one; None if only users'
+    policies know."""
     nearest = closest_candidate(rows)
     names: dict[str, list[str]] = {main_rejection(nearest).code: []}
     for row in rows:
@@ -86,7 +86,7 @@ def unblocking_conditions(rows: Sequence[CandidateReport]) -> str | None:
 
 
 def _one_of(names: Sequence[str]) -> str:
-    named = list(names[:MOST_NAMED])
+    named = list(names[:MAX_NAMED])
     more = len(names) - len(named)
     if more:
         return f"{', '.join(named)} or {more} more"
@@ -94,7 +94,7 @@ def _one_of(names: Sequence[str]) -> str:
 
 
 def waiting_sentence(rows: Sequence[CandidateReport]) -> str:
-    """Why it waits, in one sentence, from the rows of clusters that may accept it later."""
-    parts = [f"{row.cluster}: {main_rejection(row).sentence}" for row in rows[:MOST_NAMED]]
+    """The reason to wait, in one sentence, from the rows of clusters that may accept it later."""
+    parts = [f"{row.cluster}: {main_rejection(row).sentence}" for row in rows[:MAX_NAMED]]
     more = len(rows) - len(parts)
     return "; ".join([*parts, f"and {more} more"] if more > 0 else parts).replace(".; ", "; ")

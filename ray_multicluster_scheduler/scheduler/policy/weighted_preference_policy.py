@@ -30,7 +30,8 @@ class WeightedPreferencePolicy:
         return raw / (1.0 + raw)
 
     def lowest_near(self, score: float, share: float) -> float:
-        """What differs by this share in the raw score: near 1, all scores differ little."""
+        """The lowest score whose raw score is within this share of that of ``score``. The raw scores are compared
+        because all scores near 1 differ little."""
         raw = score / (1.0 - score) * (1.0 - share)
         return raw / (1.0 + raw)
 

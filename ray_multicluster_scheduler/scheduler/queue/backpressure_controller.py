@@ -49,8 +49,8 @@ class BackpressureController:
     def headroom(
         self, task: TaskDescription, nodes: Iterable[NodeView], observed: Resources | None
     ) -> dict[str, float] | None:
-        """How much more of each limited resource may be in use on these nodes; negative above the limit. None: the
-        observed usage is above the limit, and it is unknown whether the end of an item helps."""
+        """The amount of each limited resource that may still be used on these nodes; negative above the limit. None:
+        the observed usage is above the limit, and it is unknown whether the end of an item helps."""
         spare = {}
         known = [node for node in nodes if node.free is not None]
         for resource, name, limit in self._limits:

@@ -14,7 +14,7 @@ UNKNOWN_COST = {"CPU": 1.0}
 
 
 class Holding(NamedTuple):
-    """What one item costs its owner while it is on a cluster."""
+    """The cost of one item for its owner while it is on a cluster."""
 
     cost: float
     gpus: float
@@ -70,7 +70,7 @@ class OwnerAccount:
         since = self._since
         return self._used + self.held * (now - since) if now > since else self._used
 
-    def raise_used_to(self, used: float, now: float) -> None:
+    def set_minimum_used(self, used: float, now: float) -> None:
         """Count as if it had used at least this much."""
         self._used, self._since = max(self.used(now), used), now
 

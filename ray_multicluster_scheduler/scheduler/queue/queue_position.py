@@ -11,7 +11,7 @@ from itertools import accumulate
 from ray_multicluster_scheduler.scheduler.queue.shape_group import QueueEntry, ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def queue_position(queue: TaskQueue, task_id: str, now: float) -> QueuePosition 
             if other.priority != group.priority:
                 its = queue.order.urgency(other.priority, entry.since)
                 if its < urgency:
-                    before.append(((0, its), entry.task_id, _why_urgent(other, group)))
+                    before.append(((0, its), entry.task_id, _priority_reason(other, group)))
             elif other.shape.owner == group.shape.owner:
                 if entry.number < mine.number:
                     own += 1
@@ -45,7 +45,7 @@ def queue_position(queue: TaskQueue, task_id: str, now: float) -> QueuePosition 
             else:
                 others.setdefault(other.shape.owner, []).append((entry.number, entry.task_id))
     before += _by_turns(queue, group, others, own, mine.number, now)
-    first = heapq.nsmallest(MOST_NAMED, before)
+    first = heapq.nsmallest(MAX_NAMED, before)
     return QueuePosition(1 + len(before), tuple((one, why) for _, one, why in first))
 
 
@@ -61,7 +61,7 @@ def queue_positions(queue: TaskQueue, task_ids: Iterable[str], now: float) -> di
     positions: dict[str, int] = {}
     for level, some in asked.items():
         others = [(theirs, _urgency_of(queue, one)) for one, theirs in ages.items() if one != level]
-        for task_id, mine, before in _before_of_its_priority(queue, level, some, now):
+        for task_id, mine, before in _items_ahead_at_level(queue, level, some, now):
             urgency = queue.order.urgency(level, mine.since)
             positions[task_id] = 1 + before + sum(theirs.count_before(urgency, key) for theirs, key in others)
     return positions
@@ -78,7 +78,7 @@ def first_positions(queue: TaskQueue, most: int, now: float, owner: str | None =
     return {one: positions[one] for one in heapq.nsmallest(most, candidates, key=positions.__getitem__)}
 
 
-def _before_of_its_priority(
+def _items_ahead_at_level(
     queue: TaskQueue, level: int, asked: list[tuple[str, ShapeGroup]], now: float
 ) -> Iterator[tuple[str, QueueEntry, int]]:
     """Each item with the number of items of the same priority before it.
@@ -126,7 +126,7 @@ def _by_turns(
         yield from (((1, one), task_id, why) for one, task_id in heapq.nsmallest(turns, entries))
 
 
-def _why_urgent(other: ShapeGroup, mine: ShapeGroup) -> str:
+def _priority_reason(other: ShapeGroup, mine: ShapeGroup) -> str:
     if other.priority > mine.priority:
         return f"has priority {other.priority}"
     return f"has waited so long that it counts for more than priority {mine.priority}"

@@ -33,7 +33,7 @@ class Ranking:
             self._all, self._removed = self._remaining(), []
 
     def count_before(self, number: float, key: Callable[[float], float] | None = None) -> int:
-        """How many numbers are smaller. With a monotonic ``key``: how many keys are."""
+        """The number of smaller numbers; with a monotonic ``key``, of smaller keys."""
         self._sort()
         if key is None:
             return bisect_left(self._all, number) - bisect_left(self._removed, number)

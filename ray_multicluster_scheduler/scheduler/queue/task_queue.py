@@ -238,7 +238,7 @@ class TaskQueue:
             insort(self._owners_by_share, account.share_key)
 
     def waiting_count(self, owner: str) -> int:
-        """How many items of this owner are queued."""
+        """The number of queued items of this owner."""
         account = self._accounts.get(owner)
         return 0 if account is None else account.queued
 
@@ -270,7 +270,7 @@ class TaskQueue:
         """Count an item of this owner that is sent to a cluster."""
         self._iteration.clear()
         account = self.account(owner)
-        account.raise_used_to((self._most_used - _CREDIT * self._largest_item_use) * account.weight, now)
+        account.set_minimum_used((self._most_used - _CREDIT * self._largest_item_use) * account.weight, now)
         self._most_used = max(self._most_used, account.used(now) / account.weight)
         account.charge(holding, now)
         self._update_share(account)

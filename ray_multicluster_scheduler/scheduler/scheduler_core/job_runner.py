@@ -68,7 +68,7 @@ class _UncertainSubmit:
         self.exists = True
 
     def count_absent(self, found: bool | None) -> int:
-        """How often in a row the cluster answered that it does not know the job."""
+        """The number of consecutive answers that the cluster does not know the job."""
         self.absent = self.absent + 1 if found is False else 0
         return self.absent
 
@@ -131,7 +131,7 @@ class JobRunner:
             self._post(DispatchRefused(*key, FailureClass.PERMANENT, "JOB_REFUSED", str(error)))
             return
         except Exception as error:  # noqa: BLE001 - a defect of ours must not leave the job without an outcome
-            extra = _about(order, "DEFECT")
+            extra = _log_fields(order, "DEFECT")
             _log.exception("job %s could not be submitted to cluster %s", order.task_id, order.cluster, extra=extra)
             self._post(DispatchRefused(*key, FailureClass.PERMANENT, "DEFECT", f"{type(error).__name__}: {error}"))
             return
@@ -194,7 +194,7 @@ class JobRunner:
                         task.id,
                         order.cluster,
                         message,
-                        extra=_about(order, problem.code),
+                        extra=_log_fields(order, problem.code),
                     )
                 uncertain.add_failure(problem)
                 if uncertain.answered and uncertain.count_absent(await self._is_known(order)) >= _UNKNOWN_LIMIT:
@@ -249,13 +249,13 @@ class JobRunner:
             info = await self._clients.client(cluster).job_info(watched.ray_id)
         except ClusterConnectionError as error:
             if not watched.silent:
-                extra = _about(watched.order, error.code)
+                extra = _log_fields(watched.order, error.code)
                 job = watched.order.task_id
                 _log.warning("cluster %s does not answer about job %s: %s", cluster, job, error, extra=extra)
             watched.silent = True
             return
         except Exception:  # noqa: BLE001 - one failed poll must not end the watch over the others
-            extra = _about(watched.order, "DEFECT")
+            extra = _log_fields(watched.order, "DEFECT")
             _log.exception("polling cluster %s for job %s failed", cluster, watched.order.task_id, extra=extra)
             return
         watched.silent = False
@@ -304,16 +304,16 @@ class JobRunner:
                 return
             except ClusterConnectionError as error:
                 if not logged:
-                    extra = _about(watched.order, error.code)
+                    extra = _log_fields(watched.order, error.code)
                     _log.warning("job %s could not be stopped yet: %s", watched.order.task_id, error, extra=extra)
                 logged = True
             except Exception:  # noqa: BLE001 - a defect of ours must not let the job run on
-                extra = _about(watched.order, "DEFECT")
+                extra = _log_fields(watched.order, "DEFECT")
                 _log.exception("job %s could not be stopped yet", watched.order.task_id, extra=extra)
             await asyncio.sleep(_RETRY_S)
 
 
-def _about(order: Dispatch | AdoptAttempt, reason: str) -> dict[str, Any]:
+def _log_fields(order: Dispatch | AdoptAttempt, reason: str) -> dict[str, Any]:
     return about_item(order.task_id, order.attempt, order.cluster, reason)
 
 

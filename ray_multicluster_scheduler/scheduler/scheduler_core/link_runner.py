@@ -166,7 +166,7 @@ class LinkRunner:
             self._post(refusal)
 
     async def _post_after_lease(self, event: Event) -> None:
-        """When the lease of an agent that is unknown to this process has expired, its attempts have ended."""
+        """Report the end of attempts once the lease of their agent, unknown to this process, has expired."""
         await asyncio.sleep(self.orphan_timeout_s)
         self._post(event)
 

@@ -97,7 +97,7 @@ class OutputStore:
         ``progress`` returns the newest attempt and whether the item has ended; call :meth:`wake` after a change.
         """
         attempt, position = progress()[0], 0
-        output: AttemptOutput | None = None  # held, so that its end can be read even if it is evicted meanwhile
+        output: AttemptOutput | None = None  # held, so that its end can be read even if it is evicted while being read
         while True:
             with self._changed:
                 while True:

@@ -255,5 +255,5 @@ class DurableResultCollector(ResultCollector):
 
 
 def _digest_from(task: asyncio.Task[str | None]) -> str | None:
-    """What :meth:`_write` returned; None if it failed."""
+    """The digest that :meth:`_write` returned; None if it failed."""
     return None if task.cancelled() or task.exception() is not None else task.result()

@@ -1,4 +1,4 @@
-"""What is charged to an instance: the predicted time of every task that waits or runs there, in integer microseconds.
+"""The charge of an instance: the predicted time of every task that waits or runs there, in integer microseconds.
 
 A charge is added in the step that chooses the instance, and exactly the same charge is removed when the task leaves,
 whatever time it took. So an instance without tasks has a charge of exactly zero.

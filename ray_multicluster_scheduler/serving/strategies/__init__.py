@@ -1,7 +1,8 @@
 """Strategies that choose an instance for each request, one small file each, and their registry.
 
 Own strategies are registered by ``register_strategy``, or by the entry point
-``ray_multicluster_scheduler.serving_strategies`` of an installed package. Start with ``base.py``.
+``ray_multicluster_scheduler.serving_strategies`` of an installed package. Start with ``base.py``. Only ``serving`` and
+modules with strategies of their own import it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 It reads history lines and nothing else: of the scheduler it imports only the model, the settings, and the classes of
 events and instructions, never the machine (an import contract enforces that). Start with `judge` below, then
 `property.py` for the base classes; `history_state.py` derives the state of items and clusters from the lines.
+`faulty/`, `rmcs replay` and the tests import it.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class ItemState:
 
     @property
     def held_resources(self) -> Mapping[str, float]:
-        """What it holds while it is on a cluster."""
+        """The resources that it holds while it is on a cluster."""
         return self.task.requirements if self.started or self.task.actor is None else self.task.placement
 
     @property

@@ -249,7 +249,7 @@ class NoStarvation(StateProperty):
         first = _first_in_line(state)
         self._first_since = {one.task.id: self._first_since.get(one.task.id, entry.at) for one in first}
         for one in first:
-            if _goes_first_rightfully(item, one, state) and _could_hold(cluster, one):
+            if _may_precede(item, one, state) and _could_hold(cluster, one):
                 self._first_since[one.task.id] = entry.at
             since = max(self._first_since[one.task.id], one.queued_at, one.code_since, state.undisturbed_since)
             waited = entry.at - since
@@ -284,7 +284,7 @@ def _first_in_line(state: HistoryState) -> list[ItemState]:
     return first
 
 
-def _goes_first_rightfully(item: ItemState, one: ItemState, state: HistoryState) -> bool:
+def _may_precede(item: ItemState, one: ItemState, state: HistoryState) -> bool:
     ageing_s = state.settings.ageing_s
     if _urgency(item, ageing_s) < _urgency(one, ageing_s):
         return True

@@ -31,7 +31,7 @@ _STALE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PlannedOutcome:
-    """How an attempt will end if nothing interferes."""
+    """The end of an attempt if nothing interferes."""
 
     run_s: float
     how: EndKind
@@ -279,7 +279,7 @@ def _can_inherit(attempt: Attempt, other: Attempt) -> bool:
 
 
 def _held_amounts(task: TaskDescription, part: Resources) -> Resources:
-    """What it holds once it runs: an actor holds less than what had to be free to place it."""
+    """The resources that it holds once it runs: an actor holds less than what had to be free to place it."""
     return dict(task.requirements) if task.actor is not None else dict(part)
 
 

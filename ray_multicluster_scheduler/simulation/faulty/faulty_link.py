@@ -16,11 +16,12 @@ _MAY_BE_LOST = events.DispatchAccepted | events.Started | events.PlaceMoved
 LEASE_MARGIN_S = 0.5
 HEAD_SILENT_S = 5.0
 Call: TypeAlias = Callable[[Attempt, FaultyCluster], None]
-"""Something to be done on the cluster for an attempt."""
+"""An action on the cluster for an attempt, such as to start or to cancel it."""
 
 
 class FaultyLink:
-    """``state`` is what the control plane believes; ``agent`` is the session of the living agent, None without one."""
+    """The link to a simulated cluster, which loses, delays and repeats messages. ``state`` is the state as the control
+    plane knows it; ``agent`` is the session of the living agent, None without one."""
 
     def __init__(
         self, cluster: FaultyCluster, executor: FaultyExecutor, *, heartbeat_s: float, lease_s: float, lost_s: float

@@ -29,7 +29,7 @@ def dump_state(machine: SchedulerMachine, now: float, unequal: tuple[str, ...] =
 
 
 def _leftovers(machine: SchedulerMachine) -> tuple[str, ...]:
-    """What the machine still holds although every item has ended."""
+    """State that the machine still holds although every item has ended."""
     if machine.has_unfinished():
         return ()
     left = [f"timer {key}" for key in sorted(machine.timers)]
@@ -50,7 +50,7 @@ def _leftovers(machine: SchedulerMachine) -> tuple[str, ...]:
 def rebuild_differences(
     live: SchedulerMachine, rows: Mapping[str, ItemRow], make: Callable[[], SchedulerMachine], now: float
 ) -> tuple[str, ...]:
-    """How a machine restored from these rows differs from the live one, ignoring soft state."""
+    """Differences between a machine restored from these rows and the live one, ignoring soft state."""
     names = live.registry.names()
     found = [
         f"the row of {record.task.id} is not up to date"

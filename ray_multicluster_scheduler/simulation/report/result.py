@@ -37,7 +37,7 @@ def jain(shares: Sequence[float]) -> float | None:
     return math.fsum(shares) ** 2 / (len(shares) * squares) if squares else None
 
 
-MOST_SAMPLES = 1000
+MAX_SAMPLES = 1000
 
 
 class Series:
@@ -55,7 +55,7 @@ class Series:
         self.queued.append(queued)
         for line, share in zip(self.use.values(), use, strict=True):
             line.append(round(share, DIGITS))
-        if len(self.times) > MOST_SAMPLES:
+        if len(self.times) > MAX_SAMPLES:
             self.every_s *= 2
             del self.times[1::2], self.queued[1::2]
             for line in self.use.values():

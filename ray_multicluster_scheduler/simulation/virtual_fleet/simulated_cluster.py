@@ -49,7 +49,8 @@ Key: TypeAlias = tuple[str, int]
 
 
 class NodeAllocation:
-    """Who holds what on the nodes of one cluster. ``used`` sums our amounts; ``version`` grows with every change."""
+    """Allocated resources per item on the nodes of one cluster. ``used`` sums our amounts; ``version`` grows with every
+    change."""
 
     __slots__ = ("nodes", "used", "version")
 
@@ -60,7 +61,7 @@ class NodeAllocation:
 
     def allocate(self, task: TaskDescription) -> Parts | None:
         """Allocate resources for a task; None if it does not fit now. One node is chosen by best fit, as Ray does."""
-        parts = self._find_room(task)
+        parts = self._find_placement(task)
         if parts is not None:
             for node, amounts in parts:
                 self._add(node, amounts, -1.0)
@@ -97,7 +98,7 @@ class NodeAllocation:
         """The size of all living nodes together."""
         return reduce(plus, self.totals().values(), {})
 
-    def _find_room(self, task: TaskDescription) -> Parts | None:
+    def _find_placement(self, task: TaskDescription) -> Parts | None:
         if task.gang is not None:
             return self._pack_gang([member.requirements for member in task.gang.members], task.gang.strategy)
         need = task.placement

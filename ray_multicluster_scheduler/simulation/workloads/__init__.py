@@ -1,5 +1,5 @@
 """Workloads for simulations: what is submitted, when, and how long it runs.
 
-`workload.py` has `Item` and `Workload`, `synthetic.py` generates them, `trace.py` reads and writes them as CSV. Also
-used by the history export of `control_plane/admin_api`.
+Start with `workload.py` (`Item`, `Workload`); `synthetic.py` generates them, `trace.py` reads and writes them as CSV.
+Also used by the history export of `control_plane/admin_api`.
 """

@@ -133,7 +133,7 @@ def _unknown(key: str, name: str, known: Iterable[str]) -> ConfigurationError:
     )
 
 
-MOST_ITEMS = 10_000_000
+MAX_ITEMS = 10_000_000
 _SAMPLE = 1_000
 T = TypeVar("T")
 
@@ -351,8 +351,8 @@ def _kind(text: str) -> Kind:
 
 
 def _check_count(count: int) -> int:
-    if not 1 <= count <= MOST_ITEMS:
+    if not 1 <= count <= MAX_ITEMS:
         raise ConfigurationError(
-            f"A synthetic workload cannot have {count} items.", next_step=f"ask for 1 to {MOST_ITEMS:,}"
+            f"A synthetic workload cannot have {count} items.", next_step=f"ask for 1 to {MAX_ITEMS:,}"
         )
     return count

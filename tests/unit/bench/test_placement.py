@@ -104,7 +104,7 @@ def test_floors_are_judged_by_the_fleet_of_twenty(
     assert table(document).count("MISS") == len(expected) + 2  # the aims
 
 
-def test_what_was_not_measured_is_not_judged() -> None:
+def test_unmeasured_values_get_no_verdict() -> None:
     document = report([loop(2, 1)], [loop(2, 1)], None, 20)
     assert [one["promise"][:5] for one in document["floors"]] == ["every", "the r"]
     assert missed(document) == []

@@ -28,7 +28,7 @@ def test_a_line_is_a_thread_its_stack_and_a_count() -> None:
 
 
 @pytest.mark.parametrize("line", ["Error: no such process", "thread (1): x;f (a.py:1)", "f (a.py:1) 3"])
-def test_what_is_no_profile_is_refused(line: str) -> None:
+def test_invalid_profile_is_rejected(line: str) -> None:
     with pytest.raises(ValueError, match="raw format"):
         parse(line)
 

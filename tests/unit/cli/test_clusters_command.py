@@ -51,7 +51,7 @@ class TestList:
         assert [row["name"] for row in yaml.safe_load(named.out)] == ["mac"]
 
     @pytest.mark.parametrize(("reason", "answer"), [("new disks", ": new disks"), ("one\ntwo", ": one"), ("", "")])
-    def test_why_a_queue_is_paused(self, service: HttpService, rmcs: Rmcs, reason: str, answer: str) -> None:
+    def test_pause_reason_is_shown(self, service: HttpService, rmcs: Rmcs, reason: str, answer: str) -> None:
         service.post("/api/v1/queue/cluster/mac/pause", {"reason": reason})
         assert rmcs("clusters").out.splitlines()[2:] == [f"mac: its queue is paused{answer}"]
         (mac,) = [line for line in rmcs("status").out.splitlines() if line.startswith("mac ")]

@@ -80,7 +80,7 @@ def test_a_token_that_is_not_there(file: str, rmcs: Rmcs, monkeypatch: pytest.Mo
     assert "What to do: set NO_SUCH_TOKEN to the cluster's token" in done.out
 
 
-def test_what_a_service_uses(service: HttpService, rmcs: Rmcs) -> None:
+def test_configuration_of_a_service(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("config", "show")
     assert done.code == 0
     assert yaml.safe_load(done.out)["clusters"][0]["name"] == "mac"
@@ -88,7 +88,7 @@ def test_what_a_service_uses(service: HttpService, rmcs: Rmcs) -> None:
     assert schema_violations(service, "/api/v1/settings", reported) == []
 
 
-def test_what_a_file_would_mean_has_no_secrets(file: str, rmcs: Rmcs) -> None:
+def test_parsed_file_is_shown_without_secrets(file: str, rmcs: Rmcs) -> None:
     done = rmcs("config", "show", "--config", file, "-o", "yaml")
     assert yaml.safe_load(done.out)["settings"]["retries"] == 2
     assert "hush" not in done.out

@@ -15,7 +15,7 @@ import pytest
 
 from ray_multicluster_scheduler.cli.commands import debug_dump
 from ray_multicluster_scheduler.cli.debug import local_files
-from ray_multicluster_scheduler.cli.debug.secret_masking import SecretMasker, local_secrets
+from ray_multicluster_scheduler.cli.debug.secret_masking import DumpMasker, local_secrets
 from ray_multicluster_scheduler.common.model import JobDescription
 from ray_multicluster_scheduler.control_plane.config import load_config
 from tests.unit.cli.conftest import Rmcs
@@ -77,7 +77,7 @@ class TestWithAService:
                 assert secret not in text, name
         assert "python x.py --password •••" in parts["service/jobs.json"], "what is no secret is reported"
 
-    def test_what_is_there(self, parts: dict[str, str], service: HttpService) -> None:
+    def test_reports_of_the_service(self, parts: dict[str, str], service: HttpService) -> None:
         reported = {name: json.loads(text) for name, text in parts.items() if name.endswith(".json")}
         assert reported["service/about.json"]["address"] == service.address
         assert [one["name"] for one in reported["service/clusters.json"]["clusters"]] == ["mac"]
@@ -176,14 +176,14 @@ class TestWithoutAService:
     def test_a_folder_that_is_not_there(self, home: Path, rmcs: Rmcs) -> None:
         assert rmcs("debug-dump", "nowhere/x.tar.gz").code == 2
 
-    def test_nothing_at_all(self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_dump_without_a_home_folder(self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("RMCS_HOME", str(tmp_path / "none"))
         monkeypatch.chdir(tmp_path)
         assert rmcs("debug-dump", "x.tar.gz").code == 0
         assert "does not exist" in opened(tmp_path / "x.tar.gz")["home-folder.txt"]
 
 
-class TestSecretMasker:
+class TestDumpMasker:
     @pytest.mark.parametrize(
         ("text", "shown"),
         [
@@ -199,7 +199,7 @@ class TestSecretMasker:
         ],
     )
     def test_text(self, text: str, shown: str) -> None:
-        masker = SecretMasker(["hunter-22", "x"])
+        masker = DumpMasker(["hunter-22", "x"])
         assert masker.mask_text(text) == shown
         assert masker.is_clean(shown)
         assert masker.is_clean(text) == (text == shown)
@@ -207,26 +207,26 @@ class TestSecretMasker:
     def test_a_log_of_json_lines(self) -> None:
         log = """{"message": "reason='token=abc'", "api_key": "abc"}\nplain hunter-22\n"""
         shown = """{"message": "reason='token=•••'", "api_key": "•••"}\nplain •••\n"""
-        assert SecretMasker(["hunter-22"]).mask_lines(log) == shown
+        assert DumpMasker(["hunter-22"]).mask_lines(log) == shown
 
     def test_data(self) -> None:
         value = {"PASSWORD": 5, "auth": "token", "tokens": ["a", {"b": "c"}], "hunter-22": [True, None, 1.5]}
-        covered = SecretMasker(["hunter-22"]).mask_data(value)
+        covered = DumpMasker(["hunter-22"]).mask_data(value)
         assert covered == {
             "PASSWORD": "•••",
             "auth": "token",
             "tokens": ["•••", {"b": "•••"}],
             "•••": [True, None, 1.5],
         }
-        assert SecretMasker().mask_data({"auth": "abc"}) == {"auth": "•••"}
+        assert DumpMasker().mask_data({"auth": "abc"}) == {"auth": "•••"}
 
     def test_the_end_of_a_long_text_is_cut_off(self) -> None:
-        text = SecretMasker().mask_text("x " * 20_000 + "--token abc")
+        text = DumpMasker().mask_text("x " * 20_000 + "--token abc")
         assert "abc" not in text
-        assert SecretMasker().is_clean(text)
+        assert DumpMasker().is_clean(text)
 
-    def test_what_slips_through_is_found_in_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        masker = SecretMasker(['say "hi" to s3cret'])
+    def test_final_check_finds_an_unmasked_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        masker = DumpMasker(['say "hi" to s3cret'])
         monkeypatch.setattr(masker, "mask_data", lambda value, **_: value)
         monkeypatch.setattr(masker, "mask_lines", lambda text: text)
         dump = debug_dump._Dump(masker)

@@ -166,7 +166,7 @@ def run_tour(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], 
     return problems, screen.file.getvalue()  # it is the StringIO of above
 
 
-def test_when_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_successful_run(monkeypatch: pytest.MonkeyPatch) -> None:
     api = FakeApi()
     problems, text = run_tour(api, monkeypatch)
     assert problems == []

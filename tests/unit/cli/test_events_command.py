@@ -44,7 +44,7 @@ def test_the_past(service: HttpService, rmcs: Rmcs) -> None:
     assert (nothing.code, nothing.out, nothing.err) == (0, "", ""), "that was asked for"
 
 
-def test_what_there_is_not_is_refused_and_ids_may_be_short(service: HttpService, rmcs: Rmcs) -> None:
+def test_unknown_filter_values_are_rejected_and_ids_may_be_short(service: HttpService, rmcs: Rmcs) -> None:
     for option, word in (("--types", "bogus"), ("--state", "bogus"), ("--kind", "bogus")):
         done = rmcs("events", option, word)
         assert (done.code, done.out) == (2, "")

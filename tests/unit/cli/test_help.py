@@ -119,7 +119,7 @@ def test_submit_options_are_as_the_fields_are_defined(flag: str, keyword: str) -
     (option,) = (one for one in ALL["job submit"].params if flag in one.opts)
     field = options_of("job")[keyword]
     assert field.values is not None
-    assert option.help.startswith(field.about.doc.rstrip("."))
+    assert option.help.startswith(field.spec.doc.rstrip("."))
     bounded = getattr(option, "type", option)  # of Click, or of a newer Typer
     limits = getattr(bounded, "min", None), getattr(bounded, "max", None)
     assert limits == (field.values.ge, field.values.le)

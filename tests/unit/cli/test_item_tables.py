@@ -46,7 +46,7 @@ def shown(table: Any) -> str:
         ("CANCELLED", None, 9_600.0, "–"),
     ],
 )
-def test_what_it_waited_is_no_part_of_it(state: str, began: float | None, ended: float | None, ran: str) -> None:
+def test_run_time_excludes_waiting(state: str, began: float | None, ended: float | None, ran: str) -> None:
     times = {"started_at": began, "finished_at": ended}
     assert shown(items_table([{**ITEM, **times, "state": state}], NOW)) == ran
     assert shown(jobs_table([{**JOB, **times, "status": state}], NOW)) == ran

@@ -349,7 +349,7 @@ class TestInterrupt:
         assert ("j1 is cancelled" in done.err) == (after == "CANCELLED")
         until(lambda: state(service, "j1") == after)
 
-    def test_what_its_cluster_has_not_ended_yet_is_not_called_cancelled(
+    def test_job_is_cancelled_only_after_its_cluster_ended_it(
         self, service: HttpService, capsys: pytest.CaptureFixture[str]
     ) -> None:
         service.submit("t1", 1)
@@ -477,8 +477,8 @@ class TestOthers:
         assert [one.task_id for one in service.plane.cancelled] == ["j1"]
         assert "after 0 s" in rmcs("job", "stop", "j1", "--timeout", "0").err
 
-    def test_why_a_lost_job_does_not_stop(self) -> None:
-        assert "gets the request when it does" in job_command.why_not_over({"job_id": "j1", "status": "LOST"})
+    def test_explains_that_a_lost_job_does_not_stop(self) -> None:
+        assert "gets the request when it does" in job_command.unfinished_reason({"job_id": "j1", "status": "LOST"})
 
     def test_the_token_may_be_a_header(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("RMCS_TOKEN")

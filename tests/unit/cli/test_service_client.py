@@ -175,14 +175,14 @@ def test_an_older_service_without_the_header(tmp_path: Path, monkeypatch: pytest
         assert rmcs("status").code == 0
 
 
-def test_what_speaks_no_http(rmcs: Rmcs) -> None:
+def test_server_without_http(rmcs: Rmcs) -> None:
     with listener(lambda line: line.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")) as address:
         done = rmcs("status", "--address", address)
     assert done.code == 1
     assert "answers, but not as a ray_multicluster_scheduler service: it answered 'SSH-2.0-OpenSSH_9.6" in done.err
 
 
-def test_what_speaks_no_tls(service: HttpService, rmcs: Rmcs) -> None:
+def test_server_without_tls(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("status", "--address", service.address.replace("http:", "https:"))
     assert done.code == 1
     assert "does not use TLS" in done.err

@@ -27,7 +27,7 @@ def python_file(text: str) -> Path:
 
 
 @pytest.mark.parametrize("target", ["app", "app:Model", "missing.py:Model", ":"])
-def test_what_names_no_file(service: HttpService, rmcs: Rmcs, target: str) -> None:
+def test_malformed_target_is_rejected(service: HttpService, rmcs: Rmcs, target: str) -> None:
     done = rmcs("serving", "deploy", target, "--name", "ocr")
     assert (done.code, done.out) == (2, "")
     assert "write app.py:Model" in done.err
@@ -42,7 +42,7 @@ def test_what_names_no_file(service: HttpService, rmcs: Rmcs, target: str) -> No
         ("Model = 5", "is not a class"),
     ],
 )
-def test_what_is_no_class_to_deploy(service: HttpService, rmcs: Rmcs, text: str, problem: str) -> None:
+def test_target_that_is_no_class_is_rejected(service: HttpService, rmcs: Rmcs, text: str, problem: str) -> None:
     done = rmcs("serving", "deploy", f"{python_file(text)}:Model", "--name", "ocr")
     assert (done.code, done.out) == (2, "")
     assert problem in done.err

@@ -93,7 +93,7 @@ class TestStatus:
 
 
 class TestQueue:
-    def test_what_waits_and_why(self, full: HttpService, rmcs: Rmcs) -> None:
+    def test_queue_shows_waiting_items_with_reasons(self, full: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("queue")
         assert done.code == 0
         assert done.out.startswith("6 wait: 6 tasks\n")
@@ -165,7 +165,7 @@ class TestQueue:
         if width < 200:
             assert "much longer than" not in line
 
-    def test_nothing_waits(self, service: HttpService, rmcs: Rmcs) -> None:
+    def test_empty_queue(self, service: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("queue").out == "Nothing waits.\n"
 
     def test_a_cluster_that_takes_no_work_is_shown(self, service: HttpService, rmcs: Rmcs) -> None:

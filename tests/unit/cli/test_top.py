@@ -71,7 +71,7 @@ class TestKeys:
             ("\x1b[15~\x02", []),
         ],
     )
-    def test_what_a_terminal_sends(self, sent: str, keys: list[str]) -> None:
+    def test_key_sequences_of_terminals(self, sent: str, keys: list[str]) -> None:
         assert parse_keys(sent) == keys
 
     def test_panes(self) -> None:
@@ -210,7 +210,7 @@ class TestPicture:
         lost = self.drawn(f"{pane}p", 110, 12, ("refused", NOW), later_s=100).export_text()
         assert "No answer for 100s" in lost, "this goes on: it is of now"
 
-    def test_where_one_is(self) -> None:
+    def test_footer_shows_the_position(self) -> None:
         assert "13-22 of 22" in self.drawn("3\x1b[F", 110, 14).export_text()
         assert "No row contains 'xyz'." in self.drawn("3/xyz", 110, 14).export_text()
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from ray_multicluster_scheduler.cli.commands.top import RowCounts, _Poller, fetch, lacks_rows
 from ray_multicluster_scheduler.cli.service.client import connect
 from ray_multicluster_scheduler.cli.top.screen import TopScreen
-from ray_multicluster_scheduler.cli.top.state import AHEAD, MOST_ROWS, rows_needed, rows_wanted
+from ray_multicluster_scheduler.cli.top.state import AHEAD, MAX_ROWS, rows_needed, rows_wanted
 from ray_multicluster_scheduler.control_plane.admin_api.metrics import queue_counts as counted_waiting
 from tests.unit.cli.golden import NOW
 from tests.unit.cli.golden_data import waiting
@@ -40,7 +40,7 @@ def text_of(picture: TopScreen, height: int = 20) -> str:
     return screen.export_text()
 
 
-def test_what_there_is_to_see(service: HttpService) -> None:
+def test_fetched_rows(service: HttpService) -> None:
     service.submit("t0", 8)
     until(lambda: service.get("/api/v1/items/t0")["state"] == "RUNNING")
     service.submit("t1", 8)
@@ -166,7 +166,7 @@ def test_while_it_is_paused_no_pane_loses_what_it_had(service: HttpService) -> N
     try:
         poller.paused = True
         assert not poller._is_due()
-        for pane, wanted in (("4", (1, MOST_ROWS)), ("3", (AHEAD + 16, MOST_ROWS))):
+        for pane, wanted in (("4", (1, MAX_ROWS)), ("3", (AHEAD + 16, MAX_ROWS))):
             poller.want(pressed(pane), 16)
             assert poller._is_due()
             poller._poll()

@@ -115,7 +115,7 @@ class TestOrder:
         found = plane.actors._adopt("tally", "mac", {})
         assert found._rmcs_calls.max_unanswered == 2000
 
-    def test_why_it_waits_can_be_asked_while_others_call(self, slow: ActorPlane) -> None:
+    def test_wait_reason_can_be_queried_during_other_calls(self, slow: ActorPlane) -> None:
         actor = slow.actor()
         handles = [actor.add.remote(n) for n in range(5000)]
         over = threading.Event()
@@ -172,7 +172,7 @@ class TestArguments:
         assert calls[1].task_id == second.id
         assert [pickling.loads(one.data) for one in calls[1].objects] == [41]
 
-    def test_what_cannot_be_pickled_is_refused_at_once(self, plane: ActorPlane) -> None:
+    def test_unpicklable_argument_is_rejected_at_once(self, plane: ActorPlane) -> None:
         actor = plane.actor()
         with pytest.raises(TaskSubmissionError, match=r"argument 0 of Counter\.add, a lock, cannot be pickled"):
             actor.add.remote(threading.Lock())

@@ -199,7 +199,7 @@ def test_the_child_of_a_fork_cannot_cancel_a_call(plane: ActorPlane, monkeypatch
     handle.cancel()  # nothing happens to one that is over
 
 
-def test_nothing_is_kept_of_calls_that_are_over(plane: ActorPlane) -> None:
+def test_finished_calls_are_released(plane: ActorPlane) -> None:
     actor = plane.actor()
     for n in range(100):
         actor.add.remote(n)

@@ -89,7 +89,7 @@ class TestNames:
         for probe in ("_repr_png_", "__array__", "_ipython_display_"):
             assert not hasattr(actor, probe)
 
-    def test_nothing_can_be_set(self, plane: ActorPlane) -> None:
+    def test_attributes_are_read_only(self, plane: ActorPlane) -> None:
         actor = plane.actor()
         with pytest.raises(AttributeError, match="'value' cannot be set"):
             actor.value = 5
@@ -222,7 +222,7 @@ class TestTravel:
             actor_reference.restore("actor-of-somebody", "mac", {})
         assert "get_actor" in str(caught.value)
 
-    def test_what_is_pickled_is_a_reference(self, plane: ActorPlane) -> None:
+    def test_pickled_handle_is_a_reference(self, plane: ActorPlane) -> None:
         actor = plane.actor()
         _, arguments = actor.__reduce__()
         assert arguments == (actor.id, "mac", {"add": 1, "pair": 1})

@@ -79,6 +79,6 @@ def test_unread_errors_are_dropped_beyond_the_limit(cluster: Cluster) -> None:
     assert error.args == (many[0],)
 
 
-def test_what_is_too_large_is_not_kept(cluster: Cluster) -> None:
+def test_too_large_error_is_dropped(cluster: Cluster) -> None:
     cluster.fail("a" * 32, ValueError("x" * 100_000))
     assert not cluster.store.kept

@@ -142,7 +142,7 @@ def test_an_actor_goes_on_though_nobody_reads(make: Callable[[], Actor]) -> None
     assert [pool.get_next() for _ in range(5)] == [0, 2, 4, 6, 8]
 
 
-def test_nothing_to_get(make: Callable[[], Actor]) -> None:
+def test_get_next_without_pending_results(make: Callable[[], Actor]) -> None:
     pool = ActorPool([make()])
     assert not pool.has_next()
     for get in (pool.get_next, pool.get_next_unordered):
@@ -202,7 +202,7 @@ def test_timeout(make: Callable[[], Actor], unordered: bool) -> None:
 
 
 @pytest.mark.parametrize("unordered", [False, True])
-def test_what_is_ignored_after_a_timeout(make: Callable[[], Actor], unordered: bool) -> None:
+def test_ignored_result_after_timeout(make: Callable[[], Actor], unordered: bool) -> None:
     pool, slow = ActorPool([make()]), threading.Event()
     get = pool.get_next_unordered if unordered else pool.get_next
     pool.submit(double, slow)
@@ -288,7 +288,7 @@ def test_an_idle_actor_that_ended_is_not_used(make: Callable[[], Actor]) -> None
     assert first.seen == []
 
 
-def test_when_no_actor_is_left_the_error_says_so(make: Callable[[], Actor]) -> None:
+def test_error_when_no_actor_is_left(make: Callable[[], Actor]) -> None:
     pool = ActorPool([make(), make()])
     results = pool.map(double, ["die", "die", 1, 2])
     errors = []

@@ -47,7 +47,7 @@ def test_its_calls_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"waiting for {handle.id} (DISPATCHING) to end" in capsys.readouterr().err
 
 
-def test_what_a_detached_one_does_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shutdown_does_not_wait_for_detached_actors(capsys: pytest.CaptureFixture[str]) -> None:
     """A service that runs for ever would never let its program end."""
     with ActorPlane() as plane:
         actor = plane.actor(name="tally", lifetime="detached")

@@ -45,7 +45,7 @@ class TestWhatIsDescribed:
         assert (task.retries, task.actor.ray_name, task.actor.ready_timeout) == (0, task.id, 300.0)
 
     @pytest.mark.parametrize("needs", [{"CPU": 2}, {"num_cpus": 2}])
-    def test_what_it_asks_for_it_holds(self, plane: ActorPlane, needs: Any) -> None:
+    def test_actor_holds_its_requirements(self, plane: ActorPlane, needs: Any) -> None:
         task = self.describe(plane, needs)
         assert task.requirements == task.actor.placement == {"CPU": 2.0}
 
@@ -93,7 +93,7 @@ class TestWhatIsDescribed:
             ({"max_restart": 1}, "did you mean max_restarts"),
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, plane: ActorPlane, options: Any, sentence: str) -> None:
+    def test_invalid_options_are_rejected(self, plane: ActorPlane, options: Any, sentence: str) -> None:
         with pytest.raises(ConfigurationError, match=sentence.replace("(", r"\(")):
             plane.actors.submit(Counter, (), None, None, None, options)
         assert len(plane.runtime.payload_cache) == 0
@@ -104,7 +104,7 @@ class TestWhatIsDescribed:
         with pytest.raises(ConfigurationError, match="is not a class"):
             plane.actors.submit(wrong, (), None, None, None, {})
 
-    def test_what_cannot_be_pickled(self, plane: ActorPlane) -> None:
+    def test_unpicklable_arguments(self, plane: ActorPlane) -> None:
         with pytest.raises(TaskSubmissionError, match="argument 0 of Counter, a lock"):
             plane.actors.submit(Counter, (threading.Lock(),), None, None, None, {})
 

@@ -47,7 +47,7 @@ class TestInOrderOfEnd:
             next(arriving)
         assert not missing._item._watchers
 
-    def test_nothing_to_wait_for(self, function: Any) -> None:
+    def test_empty_input(self, function: Any) -> None:
         assert list(function([])) == []
 
 
@@ -58,7 +58,7 @@ def test_a_timeout_names_what_is_missing() -> None:
 
 
 @pytest.mark.parametrize("given", [None, 3, "t1", [3], [None]])
-def test_what_is_no_handle_is_refused_at_once(given: Any) -> None:
+def test_non_handle_is_rejected_at_once(given: Any) -> None:
     with pytest.raises(ConfigurationError):
         as_completed(given)
 

@@ -41,7 +41,7 @@ def test_the_thread_goes_and_comes_again(monkeypatch: pytest.MonkeyPatch) -> Non
         until(lambda: threads("short-lived") == 0)
 
 
-def test_nothing_is_lost_while_the_thread_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_submitted_while_the_thread_exits_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_worker, "LINGER_S", 0.0)
     worker, counted = BackgroundWorker("hasty"), []
     for number in range(2000):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ray_multicluster_scheduler.app.client_api.executor.chunk_size import (
     GROWTH,
-    MOST_BYTES,
-    MOST_ITEMS,
+    MAX_BYTES,
+    MAX_ITEMS,
     SLOWEST_S,
     TARGET_S,
     BalancedSize,
@@ -83,13 +83,13 @@ def test_a_cluster_that_becomes_slow_is_noticed() -> None:
 
 
 def test_tiny_calls_are_bounded_in_number() -> None:
-    assert warm(a=1e-7).next_size(cluster="a", remaining=None, slots=1) == MOST_ITEMS
+    assert warm(a=1e-7).next_size(cluster="a", remaining=None, slots=1) == MAX_ITEMS
 
 
 def test_large_data_is_bounded_in_bytes() -> None:
     sizer = BalancedSize()
     sizer.observe("a", 1000, 0.001, 1000 * 1024 * 1024)
-    assert sizer.next_size(cluster="a", remaining=None, slots=1) == MOST_BYTES // (1024 * 1024)
+    assert sizer.next_size(cluster="a", remaining=None, slots=1) == MAX_BYTES // (1024 * 1024)
 
 
 def test_chunks_shrink_towards_the_end() -> None:
@@ -112,7 +112,7 @@ def test_it_is_a_size_whatever_was_seen(
     sizer = BalancedSize()
     for where, items, seconds, size in seen:
         sizer.observe(where, items, seconds, size)
-    assert 1 <= sizer.next_size(cluster=cluster, remaining=remaining, slots=slots) <= MOST_ITEMS
+    assert 1 <= sizer.next_size(cluster=cluster, remaining=remaining, slots=slots) <= MAX_ITEMS
 
 
 @dataclass

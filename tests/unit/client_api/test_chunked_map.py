@@ -84,7 +84,7 @@ class TestValues:
     def test_several_iterables_end_with_the_shortest(self, fleet: ThreadFleet) -> None:
         assert list(executor(fleet).map(pow, [2, 3, 4], itertools.repeat(2))) == [4, 9, 16]
 
-    def test_nothing(self, fleet: ThreadFleet) -> None:
+    def test_empty_iterable(self, fleet: ThreadFleet) -> None:
         assert list(executor(fleet).map(str, [])) == []
         assert fleet.handles == []
 
@@ -122,7 +122,7 @@ class TestValues:
             assert list(executor(fleet).map(meet, range(40))) == [True] * 40
 
     @pytest.mark.parametrize("native", [False, True])
-    def test_nothing_is_polled_while_nothing_happens(self, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_polling_while_idle(self, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         filled: list[None] = []
         fill = chunked_map.ChunkedMap._fill
 
@@ -376,10 +376,10 @@ class TestReading:
             next(results)
         until(lambda: all(handle.state == "CANCELLED" for handle in fleet.handles))
 
-    def test_what_is_there_is_read_after_the_time(self, fleet: ThreadFleet) -> None:
-        results = executor(fleet).map(str, range(3), timeout=2, chunksize=3)
+    def test_ready_results_are_returned_after_the_timeout(self, fleet: ThreadFleet) -> None:
+        results = executor(fleet).map(str, range(3), timeout=1, chunksize=3)
         assert next(results) == "0"
-        time.sleep(2.1)
+        time.sleep(1.1)
         assert list(results) == ["1", "2"]
 
 

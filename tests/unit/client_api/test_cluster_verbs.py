@@ -65,7 +65,7 @@ def scheduler(plane: SilentPlane) -> Iterator[UnifiedScheduler]:
 
 @pytest.mark.usefixtures("scheduler")
 class TestDeclareDead:
-    def test_what_was_there_is_settled(self, plane: SilentPlane) -> None:
+    def test_items_of_a_dead_cluster_are_settled(self, plane: SilentPlane) -> None:
         once, again = plane.job("j1"), plane.task("t1")
         plane.fall_silent()
         assert api.declare_dead("mac", "its rack burnt down") == ["j1", "t1"]
@@ -146,7 +146,7 @@ class TestDrain:
         assert running.state is TaskState.RUNNING
 
     @pytest.mark.parametrize("timeout", [-1, "soon", True])
-    def test_what_is_no_time(self, timeout: Any) -> None:
+    def test_invalid_timeout_is_rejected(self, timeout: Any) -> None:
         with pytest.raises(ConfigurationError, match="timeout is"):
             api.drain("mac", timeout=timeout)
 

@@ -96,7 +96,7 @@ def test_wait_gives_no_more_than_was_asked_for() -> None:
         (lambda: wait([], timeout=None, num_returns=2), "num_returns is 2, with 0 handles"),
     ],
 )
-def test_what_is_wrong_gets_a_sentence(wrong: Any, says: str) -> None:
+def test_invalid_input_is_explained(wrong: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         wrong()
 

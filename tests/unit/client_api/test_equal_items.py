@@ -71,12 +71,12 @@ class TestContentKey:
         ],
         ids=lambda changed: next(iter(changed)),
     )
-    def test_what_makes_two_items_differ(self, changed: dict[str, Any]) -> None:
+    def test_changes_that_make_items_differ(self, changed: dict[str, Any]) -> None:
         plain = {"fn": len, "args": ("x",), "dedup": "content"}
         assert self.key(**plain) != self.key(**{**plain, **changed})
 
     @pytest.mark.parametrize("changed", [{"name": "x"}, {"priority": 5}, {"retries": 2}, {"queue_timeout": 5}])
-    def test_what_does_not(self, changed: dict[str, Any]) -> None:
+    def test_changes_that_keep_items_equal(self, changed: dict[str, Any]) -> None:
         plain = {"fn": len, "args": ("x",), "dedup": "content"}
         assert self.key(**plain) == self.key(**plain, **changed)
 

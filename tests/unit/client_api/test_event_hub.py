@@ -97,7 +97,7 @@ async def test_a_slow_reader_is_bounded_and_learns_what_it_missed() -> None:
     assert (await slow.take(1)).missed is None
 
 
-async def test_what_all_readers_have_is_not_kept() -> None:
+async def test_events_read_by_all_are_dropped() -> None:
     world = hub()
     readers = [world.subscribe(EventFilter(), after=0) for _ in range(3)]
     for number in range(1, 5_001):
@@ -204,7 +204,7 @@ async def test_the_end_is_reported_to_waiting_callers() -> None:
         ({"id": [None]}, "id is"),
     ],
 )
-def test_what_cannot_be_chosen_is_refused(output: dict[str, Any], message: str) -> None:
+def test_invalid_filter_is_rejected(output: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         EventFilter.parse(output)
 

@@ -98,7 +98,7 @@ class TestSubmit:
         future.add_done_callback(lambda done: seen.append(done.result()))
         until(lambda: seen == [3])
 
-    def test_what_cannot_be_pickled_is_refused_at_once(self, pool: FleetExecutor) -> None:
+    def test_unpicklable_call_is_rejected_at_once(self, pool: FleetExecutor) -> None:
         with pytest.raises(TaskSubmissionError):
             pool.submit(str, threading.Lock())
 
@@ -289,7 +289,7 @@ class TestCancel:
             _events["go"].set()
             assert [future.result(60) for future in futures] == ["held", ""]
 
-    def test_what_waits_is_withdrawn(self, fleet: ThreadFleet, pool: FleetExecutor) -> None:
+    def test_waiting_items_are_withdrawn(self, fleet: ThreadFleet, pool: FleetExecutor) -> None:
         running(pool)
         future = pool.submit(str)
         assert future.cancel()
@@ -310,14 +310,14 @@ class TestCancel:
         pool.shutdown()
         assert seen == [future]
 
-    def test_what_runs_goes_on(self, pool: FleetExecutor) -> None:
+    def test_running_items_continue(self, pool: FleetExecutor) -> None:
         future = running(pool)
         assert not future.cancel()
         _events["go"].set()
         assert future.result(60) == "held"
         assert not future.cancelled()
 
-    def test_what_is_over_stays_as_it_is(self, pool: FleetExecutor) -> None:
+    def test_finished_items_are_unchanged(self, pool: FleetExecutor) -> None:
         future = pool.submit(int, 3)
         future.result(60)
         assert not future.cancel()
@@ -409,7 +409,7 @@ class TestShutdown:
             futures = [pool.submit(lambda: time.sleep(0.01)) for _ in range(5)]
         assert all(future.done() for future in futures)
 
-    def test_nothing_is_kept_of_what_is_over(self, pool: FleetExecutor) -> None:
+    def test_finished_futures_are_released(self, pool: FleetExecutor) -> None:
         wait([pool.submit(str) for _ in range(20)])
         until(lambda: not pool._pending)
 

@@ -141,7 +141,7 @@ def test_it_is_data_first(plane: ControlPlane) -> None:
     assert explanation_text(json.loads(json.dumps(explanation))) == str(explanation)
 
 
-def test_what_there_is_little_to_say_about() -> None:
+def test_short_explanation() -> None:
     assert str(Explanation(id="t", state="EXPIRED", code="EXPIRED", sentence="it ended long ago")) == (
         "t is EXPIRED\n  EXPIRED: it ended long ago"
     )

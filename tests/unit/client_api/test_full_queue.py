@@ -82,7 +82,7 @@ def test_a_repeated_id_is_the_first_item_and_room_is_found_again(plane: ActorPla
     assert plane.runtime.submit(job_of("new")).id == "new"
 
 
-def test_what_could_start_at_once_is_accepted(plane: ActorPlane) -> None:
+def test_item_that_can_start_at_once_is_accepted(plane: ActorPlane) -> None:
     ids = accepted(plane, [task("wide", cpus=7), *(task(f"w{number}", cpus=7) for number in range(MAX_QUEUE))])
     assert len(ids) == 1 + MAX_QUEUE
     assert plane.runtime.submit(task("small")).id == "small"

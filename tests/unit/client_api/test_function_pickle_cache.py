@@ -45,7 +45,7 @@ def in_main(source: str, **names: Any) -> Any:
         "def f():\n import time\n def g(): return k\n return g",
     ],
 )
-def test_what_cannot_change_is_pickled_once(source: str) -> None:
+def test_immutable_function_is_pickled_once(source: str) -> None:
     pickles, f = Pickles(), in_main(source, math=math, k=7)
     assert pickles(f) == pickles(f) == pickling.dumps(f)
     assert pickles.made == 1
@@ -83,7 +83,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_changed_is_pickled_again(what: str) -> None:
+def test_changed_function_is_pickled_again(what: str) -> None:
     source, change = CHANGES[what]
     f = in_main(source, k=7, l=[], m=types.ModuleType("not_imported"))
     pickles = Pickles()

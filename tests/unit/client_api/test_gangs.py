@@ -97,7 +97,7 @@ class TestWhatIsRefused:
         with pytest.raises(ConfigurationError, match=output):
             described(plane, [Counter], **options)
 
-    def test_what_cannot_be_pickled(self, plane: ActorPlane) -> None:
+    def test_unpicklable_members(self, plane: ActorPlane) -> None:
         with pytest.raises(TaskSubmissionError, match="argument 0 of len"):
             described(plane, [member(len, (one for one in "ab"))])
 

@@ -317,7 +317,7 @@ def test_wait_counts_a_handle_once() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["t1", 5, None])
-def test_what_is_no_handle_is_refused(wrong: Any) -> None:
+def test_non_handle_is_rejected(wrong: Any) -> None:
     for verb in (wait, get):
         with pytest.raises(ConfigurationError, match="is not a handle"):
             verb([wrong])

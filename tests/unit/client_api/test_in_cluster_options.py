@@ -29,7 +29,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
         ({"cpu": 2, "memory": "1KiB", "special": 3}, {"num_cpus": 2.0, "memory": 1024, "resources": {"special": 3.0}}),
     ],
 )
-def test_what_a_task_asks_for(requirements: dict[str, Any] | None, chosen: dict[str, Any]) -> None:
+def test_resource_options_of_tasks(requirements: dict[str, Any] | None, chosen: dict[str, Any]) -> None:
     assert task_options(requirements, {}, "mac") == chosen
 
 
@@ -71,7 +71,7 @@ def test_retries(options: dict[str, Any], chosen: dict[str, Any]) -> None:
         ({"retrys": 3}, "no option 'retrys'"),
     ],
 )
-def test_what_is_refused(options: dict[str, Any], sentence: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence) as caught:
         task_options(None, options, "mac")
     assert caught.value.next_step

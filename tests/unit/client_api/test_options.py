@@ -163,7 +163,7 @@ def test_a_plugins_key_is_left_to_ray() -> None:
 
 @pytest.mark.parametrize("key", ["preferred_cluster", "owner", "name", "idempotency_key"])
 @pytest.mark.parametrize("value", [7, ["linux"], "", b"x", "\udcff"])
-def test_what_should_be_text_is_refused_otherwise(key: str, value: object) -> None:
+def test_non_text_values_are_rejected(key: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=key):
         common_fields({key: value}, "task", Settings(), None)
 

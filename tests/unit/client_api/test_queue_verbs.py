@@ -72,7 +72,7 @@ class TestExplain:
         assert str(call.explain()).startswith(f"{call.id} (call ")
 
     @pytest.mark.parametrize("wrong", [3, None, ""])
-    def test_what_is_no_item(self, wrong: Any) -> None:
+    def test_explain_of_a_non_item_is_rejected(self, wrong: Any) -> None:
         with pytest.raises(ConfigurationError, match=f"explain was given {wrong!r}, which is not an item"):
             api.explain(wrong)
 
@@ -132,7 +132,7 @@ class TestOneItem:
         until(lambda: late.state is TaskState.RUNNING)
         assert early.state is TaskState.QUEUED
 
-    def test_nothing_happens_to_what_is_over(self, plane: ActorPlane) -> None:
+    def test_finished_items_are_not_changed(self, plane: ActorPlane) -> None:
         handle = plane.task("t1")
         plane.finish(handle)
         api.hold(handle)
@@ -182,7 +182,9 @@ class TestQueues:
             ({"cluster": "mac", "reason": 5}, "reason is 5"),
         ],
     )
-    def test_what_are_no_words(self, scheduler: UnifiedScheduler, given: dict[str, Any], output: str) -> None:
+    def test_invalid_reasons_are_rejected(
+        self, scheduler: UnifiedScheduler, given: dict[str, Any], output: str
+    ) -> None:
         with pytest.raises(ConfigurationError, match=output):
             scheduler.pause_queue(**given)
 
@@ -237,7 +239,7 @@ class TestLimits:
             ("ada", {"max_gpus": float("nan")}, "max_gpus is 'nan'"),
         ],
     )
-    def test_what_are_no_limits(
+    def test_invalid_limits_are_rejected(
         self, scheduler: UnifiedScheduler, owner: Any, limits: dict[str, Any], output: str
     ) -> None:
         with pytest.raises(ConfigurationError, match=output):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import WITHOUT_END, task_options
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import UNLIMITED, task_options
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
         ({"num_cpus": None, "resources": {}}, {}),
         ({"resource_requirements": {"CPU": 3}, "resources": {"x": 1}}, {"resource_requirements": {"CPU": 3, "x": 1}}),
         ({"max_retries": 0}, {"crash_retries": 0, "lost_retries": 0}),
-        ({"max_retries": -1}, {"crash_retries": WITHOUT_END, "lost_retries": WITHOUT_END}),
+        ({"max_retries": -1}, {"crash_retries": UNLIMITED, "lost_retries": UNLIMITED}),
         ({"max_retries": 2, "lost_retries": 7}, {"crash_retries": 2, "lost_retries": 7}),
         ({"retry_exceptions": True}, {"retries": 3}),
         ({"retry_exceptions": True, "max_retries": 5}, {"retries": 5, "crash_retries": 5, "lost_retries": 5}),
@@ -36,7 +36,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
         ),
     ],
 )
-def test_what_they_mean(given: dict[str, Any], ours: dict[str, Any]) -> None:
+def test_translation_of_ray_options(given: dict[str, Any], ours: dict[str, Any]) -> None:
     assert task_options(given) == ours
 
 
@@ -59,7 +59,7 @@ def test_what_they_mean(given: dict[str, Any], ours: dict[str, Any]) -> None:
         ({"resources": [1]}, r"resources is \[1\]", "mapping"),
     ],
 )
-def test_what_is_refused(given: dict[str, Any], says: str, next_step: str) -> None:
+def test_unsupported_ray_options_are_rejected(given: dict[str, Any], says: str, next_step: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as caught:
         task_options(given)
     assert next_step in str(caught.value)

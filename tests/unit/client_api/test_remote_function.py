@@ -86,7 +86,7 @@ class TestDecorating:
             square(2)
 
     @pytest.mark.parametrize("wrong", [5, "text", None])
-    def test_what_is_no_function(self, wrong: object) -> None:
+    def test_non_function_is_rejected(self, wrong: object) -> None:
         with pytest.raises(ConfigurationError, match="neither a function nor a class"):
             remote(wrong)
 

@@ -242,7 +242,7 @@ class TestADefect:
         assert handle.explain()["code"] == "ABANDONED"
 
 
-def test_what_is_forgotten_is_expired() -> None:
+def test_deleted_items_are_expired() -> None:
     with ControlPlane(kept_finished=2) as plane:
         handles = [plane.task(f"t{number}") for number in range(4)]
         for handle in handles:

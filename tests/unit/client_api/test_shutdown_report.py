@@ -37,7 +37,7 @@ def test_what_is_just_being_cancelled_is_not_worth_a_word(
     assert capsys.readouterr().err == ""
 
 
-def test_what_was_cancelled_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cancelled_items_are_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     with ControlPlane(obedient=False) as plane:
         task = plane.job("j1")
         assert task.cancel() is True
@@ -76,7 +76,7 @@ def test_draining_waits_also_for_what_is_submitted_meanwhile(capsys: pytest.Capt
         (events.QueuePaused("owner", "ada", "lunch"), "OWNER_PAUSED: the queue of ada is paused: lunch"),
     ],
 )
-def test_what_cannot_start_shows_its_reason(
+def test_unstartable_items_show_their_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], keep: events.Event, why: str
 ) -> None:
     _interrupt_waits(monkeypatch, 1)
@@ -91,7 +91,7 @@ def test_what_cannot_start_shows_its_reason(
     assert f"rmcs: waiting for j1 (QUEUED, {why}" in capsys.readouterr().err
 
 
-def test_nothing_to_end_is_not_worth_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_report_when_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with ControlPlane() as plane:
         shutdown_report.drain(plane.runtime)
         shutdown_report.cancel_all(plane.runtime)
@@ -119,7 +119,7 @@ def test_a_second_ctrl_c_forces(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "rmcs: forcing: j1 (RUNNING)" in capsys.readouterr().err
 
 
-def test_what_does_not_end_in_time_is_forced(
+def test_items_that_do_not_end_in_time_are_killed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shutdown_report, "CANCEL_TIMEOUT_S", 0.05)

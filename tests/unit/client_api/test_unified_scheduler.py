@@ -97,7 +97,7 @@ class TestAgainAfterShutdown:
 
 
 class TestTheEnd:
-    def test_what_waits_is_cancelled_and_reported(
+    def test_waiting_items_are_cancelled_and_reported(
         self, waiting: UnifiedScheduler, capsys: pytest.CaptureFixture[str]
     ) -> None:
         handle = waiting.submit_job_async("ls")

@@ -46,7 +46,7 @@ def shipped(*modules: str) -> set[str]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_a_shipped_module_imports_is_shipped_too(project: Path, source: str, found: set[str]) -> None:
+def test_imports_of_shipped_modules_are_shipped(project: Path, source: str, found: set[str]) -> None:
     files = {
         "a_x.py": source,
         "b_x.py": "import a_x",

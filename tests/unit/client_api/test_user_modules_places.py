@@ -68,7 +68,7 @@ def test_what_every_cluster_has_or_nobody_can_ship(module: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["venv/lib/python3.11/site-packages", "usr/lib/python3/dist-packages"])
-def test_what_is_installed_anywhere_is_never_shipped(project: Path, folder: str) -> None:
+def test_installed_packages_are_never_shipped(project: Path, folder: str) -> None:
     write(project / folder, {"lib_x/__init__.py": "", "six_x.py": "", "space_x/part/__init__.py": ""})
     write(project / "cache", {"linked_x.py": ""})
     (project / folder / "linked_x.py").symlink_to(project / "cache" / "linked_x.py")  # as some installers do
@@ -179,7 +179,7 @@ def test_a_search_path_that_names_a_folder_twice(project: Path) -> None:
     assert user_module_paths("twice_x") == (project / "twice_x",)
 
 
-def test_what_cannot_be_shipped_is_reported_once(
+def test_unshippable_module_is_reported_once(
     project: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(project, {"plug-in.py": ""})

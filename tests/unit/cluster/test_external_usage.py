@@ -49,7 +49,7 @@ def test_one_that_may_show_an_earlier_moment_contradicts_nothing() -> None:
     assert believed(sight(10, used=8), sight(10.2, used=0), sight(10.4, used=0)) == 0
 
 
-def test_what_comes_in_order_is_always_later() -> None:
+def test_ordered_observations_are_later() -> None:
     early, late = (
         UsageObservation(9.7, 10, {"CPU": 8.0}, {}, {}, ("agent", 10)),
         UsageObservation(9.9, 10.2, {"CPU": 2.0}, {}, {}, ("agent", 10.2)),

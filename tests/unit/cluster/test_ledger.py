@@ -72,7 +72,7 @@ def test_work_that_ended_but_still_shows_is_not_taken_for_others() -> None:
 
 
 @pytest.mark.parametrize(("source", "at", "expected"), [("agent", 14.2, 8), ("agent", 14.5, 6), ("http", 19.9, 8)])
-def test_how_long_depends_on_the_source(source: str, at: float, expected: float) -> None:
+def test_released_amounts_expire_by_snapshot_source(source: str, at: float, expected: float) -> None:
     ledger = Ledger()
     reserve(ledger, "t", 2, at=11)
     ledger.release("t", 14)

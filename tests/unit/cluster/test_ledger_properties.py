@@ -139,7 +139,9 @@ def test_reservations_never_exceed_the_last_known_capacity_where_ray_starts_work
 
 @settings(max_examples=80)
 @given(some_use(), st.booleans(), st.lists(st.one_of(*OURS, *MAIL, *OTHERS, *RESTART), min_size=5, max_size=40))
-def test_nothing_leaks(use: dict[str, float], obedient: bool, steps: list[tuple[Any, ...]]) -> None:
+def test_released_reservations_leave_no_rest(
+    use: dict[str, float], obedient: bool, steps: list[tuple[Any, ...]]
+) -> None:
     """When all of ours has ended and the cluster was heard, the books and the truth are the same."""
     cluster = TrueCluster(dict(use), obedient=obedient)
     for step in steps:

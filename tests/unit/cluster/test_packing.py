@@ -95,7 +95,7 @@ def test_what_one_after_another_does_not_fit_is_searched_for() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_nothing_fits_on_no_nodes(strategy: str) -> None:
+def test_no_nodes_hold_no_bundle(strategy: str) -> None:
     assert pack(cpus(1), strategy, []) is None
     assert never_fits(cpus(1), strategy, [])
 

@@ -134,6 +134,6 @@ def test_of_the_new_node_only_that_is_asked_which_goes_there() -> None:
     assert find_placement(with_entrypoint(11, 3), nodes({"CPU": 3.0}), some_on_its_way) is None
 
 
-def test_what_asks_for_nothing_fits_everywhere() -> None:
+def test_item_without_requirements_fits_everywhere() -> None:
     assert find_placement(job("j"), []) == {}
     assert find_placement(task("t", cpus=0), nodes(None)) == {}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ray_multicluster_scheduler.scheduler.cluster.usage_history import BUCKET_S, KEEP_S, UsageHistory
 
 
-def test_nothing_was_ours_before_anything_was() -> None:
+def test_no_own_use_before_the_first_reservation() -> None:
     assert UsageHistory().peak(0, 100) == {}
 
 

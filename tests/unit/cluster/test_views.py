@@ -33,13 +33,13 @@ from tests.unit.policy.views import node, view
         (None, {"CPU": 1.0}, 1, None, False),
     ],
 )
-def test_how_much_may_be_on_its_way(
+def test_new_node_fits(
     size: dict[str, float] | None, ours: dict[str, float], cpus: float, whole: dict[str, float] | None, takes: bool
 ) -> None:
     assert NewNode(size, ours).fits({"CPU": float(cpus)}, whole=whole) is takes
 
 
-def test_what_is_left_of_it_at_the_most() -> None:
+def test_new_node_max_free() -> None:
     assert NewNode({"CPU": 8.0}, {"CPU": 3.0}).max_free(endless=False) == {"CPU": 5.0}
     assert NewNode({"CPU": 8.0}, {"CPU": 3.0}).max_free(endless=True) == {"CPU": 5.0}
     assert NewNode(None, {"CPU": 3.0}).max_free(endless=False) == {}
@@ -60,7 +60,7 @@ def test_an_item_goes_to_a_new_node_only_where_it_fits_no_other() -> None:
     assert find_placement(task("t", cpus=0), [full], new) == {}
 
 
-def test_who_needs_one() -> None:
+def test_needs_new_node() -> None:
     grows = view("c", node({"CPU": 4.0}, {"CPU": 1.0}), new_node=NewNode(None, {}))
     stays = view("c", node({"CPU": 4.0}, {"CPU": 1.0}))
     assert needs_new_node(task("t", cpus=2), grows)

@@ -28,7 +28,7 @@ def one(task_id: str = "t1", **values: Any) -> TaskDescription:
         {"content_key": "k"},
     ],
 )
-def test_what_does_not_matter(change: dict[str, Any]) -> None:
+def test_changes_that_keep_the_key(change: dict[str, Any]) -> None:
     assert content_key(one()) == content_key(one("t2", **change))
 
 
@@ -50,7 +50,7 @@ def test_what_does_not_matter(change: dict[str, Any]) -> None:
         {"start_after": 5.0},
     ],
 )
-def test_what_does(change: dict[str, Any]) -> None:
+def test_changes_that_change_the_key(change: dict[str, Any]) -> None:
     assert content_key(one()) != content_key(one(**change))
 
 

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.gang_values import joined
 from ray_multicluster_scheduler.common.model import GangDescription, TaskDescription
-from ray_multicluster_scheduler.common.model.gang_description import MOST_MEMBERS
+from ray_multicluster_scheduler.common.model.gang_description import MAX_MEMBERS
 from tests.unit.lifecycle.driver import actor, job, task
 from tests.unit.lifecycle.gangs import gang, members
 
@@ -61,12 +61,12 @@ def test_all_payloads_are_named_once_for_each_member() -> None:
     ("values", "output"),
     [
         ({"members": ()}, "no members"),
-        ({"members": members(*[1] * (MOST_MEMBERS + 1))}, f"at most {MOST_MEMBERS}"),
+        ({"members": members(*[1] * (MAX_MEMBERS + 1))}, f"at most {MAX_MEMBERS}"),
         ({"strategy": "LOOSE"}, "strategy is 'LOOSE'.*STRICT_SPREAD"),
         ({"ready_timeout": 0}, "ready_timeout is 0"),
     ],
 )
-def test_what_is_refused(values: dict[str, Any], output: str) -> None:
+def test_invalid_gangs_are_rejected(values: dict[str, Any], output: str) -> None:
     with pytest.raises(ConfigurationError, match=output):
         GangDescription(**{"members": members(1), **values})
 

@@ -27,7 +27,7 @@ class TestArguments:
         assert find_in_arguments((), {"b": b"", "a": value}, HOMES) == ("/home/alice/x",)
         assert find_in_arguments((value, "/home/alice/y"), {}, HOMES, 1) == ("/home/alice/x",)
 
-    def test_what_holds_none(self) -> None:
+    def test_value_without_home_path(self) -> None:
         assert find_in_arguments((1, None, "text", b"/home/alice", object(), "a/b"), {"a": 2.5}, HOMES) == ()
         assert find_in_arguments((), {}, HOMES) == ()
 

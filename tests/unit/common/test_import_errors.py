@@ -101,7 +101,7 @@ def test_a_function_of_a_loaded_module_raises(project: Path) -> None:
     assert f"{own}/lazy_x.py" in explain_import(caught.value)
 
 
-def test_nothing_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "odd_x", None)
     error = ImportError("raised by hand")
     error.__cause__, error.__context__ = ValueError(), error

@@ -47,7 +47,7 @@ def test_what_is_below_a_name_that_looks_secret(line: str, shown: str, reported:
         """t.py '{"n": "token", "x": "key"}'""",
     ],
 )
-def test_what_is_none_stays(line: str) -> None:
+def test_text_without_secrets_is_unchanged(line: str) -> None:
     assert mask_text(line) == line
     assert secrets_in_text(line) == []
 

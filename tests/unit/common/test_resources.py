@@ -40,7 +40,7 @@ def test_amounts(given: dict[str, object] | None, expected: dict[str, float]) ->
         ["CPU"],
     ],
 )
-def test_what_is_no_amount(given: object) -> None:
+def test_invalid_amounts_are_rejected(given: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_resources(given)
     assert caught.value.next_step

@@ -35,7 +35,7 @@ def test_a_part_as_an_argument_is_the_part_that_its_handle_gives(value: Any) -> 
     assert (args, kwargs) == ([1], {"b": 2})
 
 
-def test_what_may_be_asked_for() -> None:
+def test_check_num_returns() -> None:
     assert [check_num_returns(number) for number in (None, 0, 1, 7)] == [1, 0, 1, 7]
     for wrong, says in ((True, "is True"), (-1, "is -1"), (1.5, "is 1.5"), ("streaming", "cannot be streamed")):
         with pytest.raises(ConfigurationError, match=says):

@@ -249,7 +249,7 @@ def test_an_attribute_of_the_user_is_not_hidden() -> None:
     assert as_task_error(CausesTrouble()).cause == "the user's own attribute"  # type: ignore[attr-defined]
 
 
-def test_what_is_one_already_stays() -> None:
+def test_task_error_is_not_wrapped_again() -> None:
     error = RemoteError("text")
     assert as_task_error(error) is error
     assert error.cause is error

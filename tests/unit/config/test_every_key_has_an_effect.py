@@ -33,7 +33,7 @@ SETTINGS = {
     "lease_s": "integration/test_link.py::test_no_orphans_after_kill_9_of_the_program",
     "lost_after_s": "unit/connection/test_agent_link_loss.py::test_a_silent_agent_is_dead_when_its_lease_has_expired",
     "node_grace_s": "unit/lifecycle/test_node_grace.py::test_the_next_attempt_waits_node_grace_s_where_there_were_several_nodes",
-    "start_grace_s": "unit/lifecycle/test_timeouts.py::test_what_does_not_start_in_time_is_called_back_and_placed_again",
+    "start_grace_s": "unit/lifecycle/test_timeouts.py::test_attempt_that_does_not_start_in_time_is_recalled_and_placed_again",
     "snapshot_interval_s": "unit/lifecycle/test_fleet_events.py::test_how_often_a_cluster_is_asked_is_set_by_snapshot_interval_s",
     "health_check_interval_s": "unit/lifecycle/test_dashboard_checks.py::test_a_linked_dashboard_is_checked_every_health_check_interval_s_while_something_runs",
     "prefetch_ms": "unit/lifecycle/test_prefetch.py::test_as_much_is_sent_as_keeps_the_places_busy_for_prefetch_ms",

@@ -98,14 +98,14 @@ async def test_a_detached_actor_connects_to_the_agent_that_attends_to_it(agent: 
     running = channel.begin_actor("n1")
     await eventually(lambda: agent.lines == [(A1, True)])
     other = await agent_side()
-    channel.attend(other.line, "b1", 7)
+    channel.report_to(other.line, "b1", 7)
     channel.write(running, "stdout", "for the new one")
     await eventually(lambda: other.lines == [(("b1", 7), True)])
     await eventually(lambda: other.text() == "for the new one")
     assert other.of("output")[0].head["id"] == "b1"
     assert (running.chunks, agent.text()) == (1, "")
     await eventually(lambda: agent.lines[-1] == (A1, False))
-    channel.attend(other.line, "b1", 7)  # the same again changes nothing
+    channel.report_to(other.line, "b1", 7)  # the same again changes nothing
     await asyncio.sleep(0.1)
     assert len(other.lines) == 1
     ended(channel)

@@ -68,8 +68,8 @@ async def test_missed_heartbeats_break_the_connection(plane: Plane) -> None:
 
 
 async def test_an_agent_that_answers_is_not_given_up(plane: Plane) -> None:
-    link, _ = await plane.pair(heartbeat_s=1.0)
-    await asyncio.sleep(4.0)
+    link, _ = await plane.pair(heartbeat_s=0.7)
+    await asyncio.sleep(2.6)  # longer than the three heartbeats that may be missed
     assert plane.received.kinds() == ["link_up"]
     assert link.connected
 
@@ -202,13 +202,13 @@ async def test_a_short_return_renews_the_lease(plane: Plane) -> None:
 
 
 async def test_an_agent_that_returns_in_time_is_not_declared_dead(plane: Plane) -> None:
-    link, agent = await plane.pair(heartbeat_s=1.0, lease_s=0.3, lost_after_s=3.0)
+    link, agent = await plane.pair(heartbeat_s=1.0, lease_s=0.3, lost_after_s=2.0)
     link.submit([call("t1")])
     await agent.cut()
     await plane.received.until("link_down")
     await agent.dial()
     await plane.received.until("link_up", 2)
-    await asyncio.sleep(3.5)
+    await asyncio.sleep(2.2)
     assert not link.ended.is_set()
     agent.finish(T1)
     await plane.received.until("finished")

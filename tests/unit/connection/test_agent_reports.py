@@ -170,7 +170,7 @@ def test_the_lease_is_longer_while_the_control_plane_is_away_but_not_that_of_wor
         assert lease.until == again + 10
 
 
-def test_how_busy_a_machine_is(tmp_path: Path) -> None:
+def test_machine_usage(tmp_path: Path) -> None:
     stat, memory = tmp_path / "stat", tmp_path / "meminfo"
     stat.write_text("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 1 1 1\n")
     memory.write_text("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  250 kB\n")

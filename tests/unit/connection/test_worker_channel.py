@@ -70,7 +70,7 @@ async def finished(channel: WorkerChannel, running: RunningCall) -> list[tuple[s
 async def test_a_short_call_is_not_reported_and_its_output_goes_with_its_result(
     agent: AgentSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel_module, "REPORT_AFTER_S", 2.0)  # this one is short, also on a busy machine
+    monkeypatch.setattr(channel_module, "REPORT_AFTER_S", 1.0)  # this one is short, also on a busy machine
     channel = WorkerChannel(agent.line)
     running = await begin(channel, "t1", 1, "n1")
     for word in ("a", " ", "b", "\n"):
@@ -80,7 +80,7 @@ async def test_a_short_call_is_not_reported_and_its_output_goes_with_its_result(
     rest = channel.end(running)
     assert rest == [("stdout", "a b\n"), ("stderr", "oh\n"), ("stdout", "c\n")]
     assert running.chunks == 0
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(1.3)
     assert agent.received == []
 
 
@@ -468,11 +468,11 @@ async def test_a_worker_whose_agent_is_gone_ends_itself(agent: AgentSide) -> Non
 
 async def test_a_worker_that_was_stopped_for_longer_than_its_lease_ends_when_it_wakes(agent: AgentSide) -> None:
     """Its socket is full of the agent's old words by then."""
-    agent.left_s = 3.0
-    process = await worker(agent.line._replace(lease_s=3.0), 120)
+    agent.left_s = 2.0
+    process = await worker(agent.line._replace(lease_s=2.0), 120)
     await eventually(lambda: agent.of("started"), timeout=60)
     process.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(4.0)
+    await asyncio.sleep(2.5)
     process.send_signal(signal.SIGCONT)
     stdout, _ = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, stdout) == (75, b"")

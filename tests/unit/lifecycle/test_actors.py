@@ -36,7 +36,7 @@ def test_one_cpu_to_place_and_none_held_once_it_is_ready() -> None:
     assert driver.machine.record("x").code == "READY"
 
 
-def test_what_it_asks_for_is_held_for_as_long_as_it_lives() -> None:
+def test_actor_holds_its_requirements_while_it_lives() -> None:
     driver = ready(2)
     serving(driver, "x", cpus=2)
     assert free(driver) == 0
@@ -182,7 +182,7 @@ def test_a_bound_item_whose_cluster_is_removed_fails() -> None:
         {"max_concurrency": 0},
     ],
 )
-def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         ActorDescription("x", **wrong)
 

@@ -40,7 +40,7 @@ def test_repeated_reports_change_nothing_and_unknown_clusters_are_ignored() -> N
     assert driver.send(events.HeadSilent("stranger", 16.0)) == []
 
 
-def test_what_has_not_begun_is_taken_back_and_goes_elsewhere() -> None:
+def test_unstarted_attempts_are_recalled_and_placed_elsewhere() -> None:
     driver = ready(4, 4)
     driver.send(events.CordonChanged("b", True))
     gone, begun = driver.submit(task("gone")), driver.submit(task("begun"))

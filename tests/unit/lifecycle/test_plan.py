@@ -62,7 +62,7 @@ def test_of_an_owner_who_has_as_much_as_it_may() -> None:
     assert plan.sentence == "ann: 1 of its items is on clusters; its max_running is 1"
 
 
-def test_where_too_many_wait() -> None:
+def test_plan_with_a_full_queue() -> None:
     driver = ready(4, max_queue=1)
     driver.submit(task("all", cpus=4))
     driver.submit(task("waits"))

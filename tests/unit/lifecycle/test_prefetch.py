@@ -378,7 +378,7 @@ def test_the_threshold_holds_for_what_is_sent_ahead() -> None:
     assert ahead(driver, ever=True), "only ours are in the way, and each goes in the place of another"
 
 
-def test_what_is_heavy_to_carry_is_not_sent_ahead() -> None:
+def test_tasks_with_large_payloads_are_not_prefetched() -> None:
     driver = knowing(1)
     driver.submit(work("t0"))
     driver.submit(work("heavy", arguments_bytes=10_000_000))
@@ -438,7 +438,7 @@ def test_the_place_of_a_job_goes_to_no_task_that_was_sent_ahead() -> None:
     assert driver.state("j2") is TaskState.DISPATCHING
 
 
-def test_why_one_was_taken_back_is_in_its_history() -> None:
+def test_history_has_the_reason_of_a_recall() -> None:
     driver = knowing(1)
     driver.submit(work("runs"))
     driver.submit(work("waits"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model.item_fields import MAX_PRIORITY
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
 from tests.unit.lifecycle.driver import Driver, job, prefetched_of_two_owners, ready, task
@@ -177,7 +177,7 @@ def test_a_priority_beyond_all_measure_is_bounded(priority: int) -> None:
     driver.submit(task("running"))
     driver.submit(task("plain"))
     record = driver.submit(task("huge", priority=priority))
-    assert record.wanted.priority == (MOST_PRIORITY if priority > 0 else -MOST_PRIORITY)
+    assert record.wanted.priority == (MAX_PRIORITY if priority > 0 else -MAX_PRIORITY)
     assert record.task.priority == priority, "what was asked for is kept"
     driver.send(events.PriorityChanged("plain", priority))
     assert driver.machine.record("plain").wanted.priority == record.wanted.priority

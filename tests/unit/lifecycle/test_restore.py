@@ -95,7 +95,7 @@ class TestWhatWaits:
         after = reborn(driver, after=60)
         assert timer(after, timers.queue_key("t")) == after.now
 
-    def test_what_is_held_stays_held(self) -> None:
+    def test_held_items_stay_held(self) -> None:
         driver = ready(1)
         driver.submit(task("runs"))
         driver.submit(task("t"))
@@ -182,7 +182,7 @@ class TestAttempts:
         after.succeed("t")
         assert after.end("t").state is TaskState.SUCCEEDED
 
-    def test_what_they_have_reserved_is_not_given_to_others(self) -> None:
+    def test_reservations_survive_a_restart(self) -> None:
         driver = ready(2)
         driver.submit(task("t", cpus=2))
         driver.submit(task("waits", cpus=1))
@@ -321,7 +321,7 @@ class TestRules:
         after = reborn(driver)
         assert after.submit(task("new")).number > after.machine.record("old").number
 
-    def test_what_is_over_is_over(self) -> None:
+    def test_finished_items_stay_finished(self) -> None:
         driver = ready(1)
         driver.submit(task("t"))
         driver.succeed("t")

@@ -77,7 +77,7 @@ class TestTheArithmetic:
             10,
         ]
 
-    def test_why_what_ends_does_not_help(self) -> None:
+    def test_reason_why_freed_capacity_does_not_help(self) -> None:
         nodes = [NodeCapacity({}, ends_in(10))]
         above = [ClusterCapacity(nodes, {"CPU": -5.0})]
         output = estimate_from_capacity(1, CPU, None, above).why
@@ -109,7 +109,7 @@ class TestTheArithmetic:
         assert one_cluster(1, CPU, None, nodes).likely == 10
         assert one_cluster(2, {"CPU": 2.0}, None, nodes).likely is None
 
-    def test_how_much_longer(self) -> None:
+    def test_remaining_run_time(self) -> None:
         seen = RunTime(10, 20, 40)
         assert remaining_time(None, 5) is None
         assert remaining_time(seen, 0) == seen

@@ -246,7 +246,7 @@ def test_a_cluster_that_does_not_answer_does_not_contribute() -> None:
     assert outlook(driver, "t").text.startswith("unknown: a: ")
 
 
-def test_what_runs_or_is_over_has_no_outlook() -> None:
+def test_no_estimate_for_running_or_finished_items() -> None:
     driver = ready(1)
     driver.submit(task("t"))
     assert driver.machine.estimate_start("t", None, None, driver.now) is None

@@ -74,7 +74,7 @@ def test_a_queue_timeout_ends_with_placement_and_restarts_with_a_retry() -> None
     assert SetTimer("queue:t", driver.now + 20) in driver.issued(SetTimer)
 
 
-def test_what_does_not_start_in_time_is_called_back_and_placed_again() -> None:
+def test_attempt_that_does_not_start_in_time_is_recalled_and_placed_again() -> None:
     driver = ready(4, 2, start_grace_s=60)
     driver.submit(task("t"))
     driver.accept("t")

@@ -23,7 +23,7 @@ EIGHT = {"CPU": 8.0}
         ([1.0], 0.0),
     ],
 )
-def test_how_well_it_fills_a_node(free: list[float], fill: float) -> None:
+def test_pack_score(free: list[float], fill: float) -> None:
     cluster = view("c", *(node(EIGHT, {"CPU": amount}) for amount in free))
     assert PackPolicy().score(task("t", 2), cluster) == pytest.approx((fill + 0.5) / 2)
 

@@ -11,7 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import ActorDescription, SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.common.tables import FULL, MOST_NAMED, reason_lines
+from ray_multicluster_scheduler.common.tables import FULL, MAX_NAMED, reason_lines
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem, ClusterView, NewNode
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
@@ -241,8 +241,8 @@ def test_all_that_would_let_it_go_on_is_named() -> None:
     assert helps(linux, mac) == "an item on linux or mac ends"
     assert helps(linux, view("gone", dashboard=None), mac) == "an item on linux or mac ends"
     assert helps(linux, view("shut", cordoned=True)) == "an item on linux ends, or an operator uncordons shut"
-    many = [view(f"c{number:02}", **full) for number in range(MOST_NAMED + 2)]
-    assert f"c{MOST_NAMED - 1:02} or 2 more ends" in str(helps(*many))
+    many = [view(f"c{number:02}", **full) for number in range(MAX_NAMED + 2)]
+    assert f"c{MAX_NAMED - 1:02} or 2 more ends" in str(helps(*many))
 
 
 def test_the_reason_is_that_of_the_nearest_cluster() -> None:
@@ -297,7 +297,7 @@ AWAY = ClusterProblem("STALE_SNAPSHOT", "away")
         ([], Verdict.UNHEALTHY),
     ],
 )
-def test_what_follows_from_a_decision(fleet: list[ClusterView], expected: Verdict) -> None:
+def test_verdict(fleet: list[ClusterView], expected: Verdict) -> None:
     assert verdict(engine().schedule(task("t"), fleet, 0.0)) is expected
 
 

@@ -172,7 +172,7 @@ def test_the_same_policy_may_be_registered_again_and_another_may_not() -> None:
     assert placed(engine(), view("a", tags=("monday",))) is None
 
 
-def test_what_cannot_be_called_is_refused_at_once() -> None:
+def test_uncallable_policy_is_rejected_at_once() -> None:
     with pytest.raises(ConfigurationError, match="'mine' is registered with 'NoMondays', which cannot be called"):
         api.register_policy("mine", "NoMondays")  # type: ignore[arg-type]  # what a user may get wrong
 

@@ -60,7 +60,7 @@ def test_nothing_is_to_spare_where_the_cluster_takes_no_work(
         ({"resource_threshold": 0.3, "threshold_on": "max"}, task("t"), None),
     ],
 )
-def test_how_much(settings: dict[str, Any], item: TaskDescription, expected: dict[str, float] | None) -> None:
+def test_headroom(settings: dict[str, Any], item: TaskDescription, expected: dict[str, float] | None) -> None:
     there = [node({"CPU": 10.0, "GPU": 4.0}, {"CPU": 4.0, "GPU": 4.0}), node({"CPU": 99.0}, unknown=True)]
     spare = BackpressureController(Settings(**settings)).headroom(item, there, {"cpu": 0.4})
     assert spare == (None if expected is None else pytest.approx(expected))

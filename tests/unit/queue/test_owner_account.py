@@ -33,6 +33,6 @@ def test_limits_in_words(account: OwnerAccount, held: int, sentence: str) -> Non
         ({}, 0.125, 0.0),  # it takes something, nobody knows what: as one CPU
     ],
 )
-def test_what_an_item_takes_of_the_fleet(needs: dict[str, float], cost: float, gpus: float) -> None:
+def test_cost_of_an_item(needs: dict[str, float], cost: float, gpus: float) -> None:
     item = TaskDescription("t", "task", "t", needs)
     assert holding_of(item, {"CPU": 8.0, "GPU": 2.0}, 7.0) == Holding(cost, gpus, 7.0)

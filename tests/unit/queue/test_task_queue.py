@@ -387,7 +387,7 @@ def test_taking_one_costs_the_same_in_a_long_queue() -> None:
     assert calls(50_000) < 1.5 * calls(1000)
 
 
-def test_nothing_of_what_has_left_stays() -> None:
+def test_removed_items_leave_no_state() -> None:
     queue = fill(task("a", 1), task("b", 1), task("c", 2, owner="ann"), job("d", priority=3), task("e", 1, tags=("x",)))
     assert queue._levels
     for name in "abcde":

@@ -113,7 +113,7 @@ async def test_a_job_is_cancelled_before_its_submission_begins(bench: Bench) -> 
     assert bench.posted == [events.AttemptFinished("j1", 1, "cancelled"), events.DispatchAccepted("j1", 2)]
 
 
-async def test_what_reaches_ray(bench: Bench) -> None:
+async def test_submission_request(bench: Bench) -> None:
     own = {"CPU": 0.5, "GPU": 1.0, "memory": 1024.0, "tpu": 2.0}
     bench.item = job("j1", job=JobDescription("python x.py", {"team": "x"}, own))
     await bench.submit()
@@ -181,7 +181,7 @@ async def test_the_start_is_computed_from_the_duration_that_the_cluster_reports(
         ({"error_type": "RUNTIME_ENV_SETUP_FAILURE"}, FailureClass.PERMANENT, "RUNTIME_ENV_FAILED"),
     ],
 )
-async def test_how_a_job_failed(bench: Bench, info: dict[str, Any], failure: FailureClass, code: str) -> None:
+async def test_failure_class_of_jobs(bench: Bench, info: dict[str, Any], failure: FailureClass, code: str) -> None:
     await bench.submit()
     bench.becomes("FAILED", **info)
     ended = await bench.until_over()

@@ -110,7 +110,7 @@ async def test_agents_with_undecryptable_secrets_are_awaited_but_cannot_authenti
     store.close()
 
 
-async def test_who_remembers_nothing() -> None:
+async def test_no_agent_records_accepts_all_calls() -> None:
     memory = NoAgentRecords()
     await memory.save(AGENT)
     memory.remove(AGENT.agent)

@@ -26,7 +26,7 @@ HANG_S = 45.0
 """No answer takes so long: /simulate, the longest, ends after 30 s."""
 STREAM_S = 0.3
 """So long one listens to an answer that does not end."""
-LONGEST_WAIT_S = 0.2
+MAX_WAIT_S = 0.2
 """What may be waited for is waited for so long."""
 NOBODY = "nobody"
 ENDLESS = ("/api/v1/events", "/api/v1/items/{item_id}/logs")
@@ -173,7 +173,7 @@ def _wait_briefly(case: Any) -> None:
     if isinstance(case.body, dict):
         timeout = case.body.get("timeout")
         if case.operation.path.endswith(("/wait", "/drain")) and (timeout is None or _is_number(timeout)):
-            case.body = {**case.body, "timeout": min(timeout or 0, LONGEST_WAIT_S)}
+            case.body = {**case.body, "timeout": min(timeout or 0, MAX_WAIT_S)}
 
 
 def _is_number(value: object) -> bool:

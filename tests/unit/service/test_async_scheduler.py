@@ -239,7 +239,7 @@ def test_one_of_the_two_is_given() -> None:
 
 async def test_a_call_that_takes_long_does_not_stop_the_others() -> None:
     threads, gate = BlockingCallThreads(most=2), threading.Event()
-    long = [asyncio.create_task(threads.alone(gate.wait, 120)) for _ in range(5)]
+    long = [asyncio.create_task(threads.run_on_own_thread(gate.wait, 120)) for _ in range(5)]
     began = time.monotonic()
     assert await asyncio.gather(*(threads.call(pow, 2, number) for number in range(50))) == [2**n for n in range(50)]
     assert time.monotonic() - began < 60

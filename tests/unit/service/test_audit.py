@@ -42,7 +42,7 @@ def test_items_run_for_another_owner_and_calls_of_others_actors(tmp_path: Path) 
         assert actions(service) == [submitted, called, ("cancel call", "c1", me, {"owner": "bob", "actor": "actor"})]
 
 
-def test_what_sighup_did(tmp_path: Path) -> None:
+def test_reload_is_audited(tmp_path: Path) -> None:
     with ActorService(tmp_path / "state", auth="token") as service:
         changes = service.app.state.fleet_changes
 

@@ -58,7 +58,7 @@ def refused(service: HttpService, path: str, data: bytes) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", [*POSTS, *ALSO_EMPTY])
 @pytest.mark.parametrize("data", [b"{", b"[]", b"5", b'"x"', b"null", b"\xff\xfe", b"[" * 100_000, b"1" * 5000])
-def test_what_is_no_object(service: HttpService, path: str, data: bytes) -> None:
+def test_body_that_is_no_object(service: HttpService, path: str, data: bytes) -> None:
     refused(service, path, data)
 
 
@@ -89,7 +89,7 @@ def test_what_is_no_object(service: HttpService, path: str, data: bytes) -> None
         {**body(a_task("x")), "blobs": {"x": LONE}},
     ],
 )
-def test_what_is_no_item(service: HttpService, output: dict[str, Any]) -> None:
+def test_body_that_is_no_item(service: HttpService, output: dict[str, Any]) -> None:
     refused(service, "/api/v1/items", json.dumps(output).encode())
 
 

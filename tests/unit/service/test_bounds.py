@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 
 from ray_multicluster_scheduler.control_plane.admin_api.http import http_server
 from ray_multicluster_scheduler.control_plane.admin_api.http.uvicorn_protocols import HttpLimits
-from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import MOST_BYTES
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import MAX_BYTES
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.raw_client import RawClient
@@ -109,7 +109,7 @@ def test_a_header_that_does_not_end(client: RawClient) -> None:
     assert client.is_cut_off()
 
 
-def test_what_is_no_http(client: RawClient) -> None:
+def test_malformed_http_is_rejected(client: RawClient) -> None:
     client.say(b"\x16\x03\x01\x02\x00\x01\x00\xff\r\n\r\n")
     problem(client, 400)
 
@@ -170,11 +170,11 @@ def test_a_body_in_pieces_that_come(slow: RawClient) -> None:
     status, output = slow.answer()
     assert status in (200, 422), output
     slow.say(ASK + "\r\n")  # longer ago than any limit, and idle is not slow
-    time.sleep(2.0)
+    time.sleep(1.7)
     assert slow.answer()[0] == 200
 
 
-def test_who_waits_for_an_answer_is_not_slow(slow: RawClient) -> None:
+def test_long_poll_is_not_closed_as_slow(slow: RawClient) -> None:
     body = b'{"client": "patient", "add": [], "timeout": 2.0}'
     slow.say(POST.replace("items", "wait") + f"Content-Length: {len(body)}\r\n\r\n")
     slow.say(body)
@@ -249,9 +249,9 @@ def test_as_many_connections_as_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_body_that_is_too_large(client: RawClient) -> None:
-    client.say(POST + f"Content-Length: {MOST_BYTES + 10_000_000}\r\n\r\n")
+    client.say(POST + f"Content-Length: {MAX_BYTES + 10_000_000}\r\n\r\n")
     try:
-        for _ in range(MOST_BYTES // 2**20 + 2):
+        for _ in range(MAX_BYTES // 2**20 + 2):
             client.say(b" " * 2**20)
     except OSError:
         pass

@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from ray_multicluster_scheduler.control_plane.admin_api.access import expiry
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Caller, Role
-from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import MOST_PER_TOKEN, SessionStore, hash_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import MAX_PER_TOKEN, SessionStore, hash_of
 from ray_multicluster_scheduler.control_plane.admin_api.http.middleware import (
     AuthMiddleware,
     Denial,
@@ -130,7 +130,7 @@ def test_a_token_in_the_address_is_refused_with_a_sentence(service: HttpService,
 
 
 @pytest.mark.parametrize("header", ["Basic abc", "Bearer", "Bearer ", "rmcs_a_b", "Bearer \xff"])
-def test_what_is_no_bearer_token(service: HttpService, header: str) -> None:
+def test_invalid_bearer_token(service: HttpService, header: str) -> None:
     status, headers, output = ask(service, "GET", "/api/v1/fleet", {"Authorization": header})
     assert (status, headers["www-authenticate"], output["error"]) == (401, "Bearer", "NotAllowedError")
 
@@ -218,7 +218,7 @@ async def test_a_web_socket_that_is_refused_is_never_opened(service: HttpService
     assert [one["type"] for one in sent] == ["websocket.close"]
 
 
-def test_what_is_a_stream() -> None:
+def test_stream_detection() -> None:
     assert is_stream(scope())
     assert is_stream(scope("http", "/api/v1/events"))
     assert is_stream(scope("http", "/api/v1/events/telemetry"))
@@ -338,7 +338,7 @@ def test_one_token_does_not_take_the_sessions_of_all() -> None:
     sessions, ended = SessionStore(10.0, lambda _: True), list[bytes]()
     sessions.on_ended(ended.append)
     bob = sessions.make(Caller("bob", frozenset({Role.VIEWER}), "t2"))
-    first, *others = [sessions.make(ALICE) for _ in range(MOST_PER_TOKEN + 1)]
+    first, *others = [sessions.make(ALICE) for _ in range(MAX_PER_TOKEN + 1)]
     assert (sessions.check(first), ended) == (None, [hash_of(first)])
     assert all(sessions.check(one) for one in (bob, *others))
 

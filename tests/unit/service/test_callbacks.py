@@ -44,7 +44,7 @@ def test_one_that_raises_is_shown_and_others_go_on(monkeypatch: pytest.MonkeyPat
     assert isinstance(shown[0].exc_value, SystemExit)
 
 
-def test_what_was_taken_is_done_after_the_end_and_so_is_what_comes_later() -> None:
+def test_callbacks_are_run_after_close() -> None:
     callbacks, gate, done = CallbackThreads(), threading.Event(), []
     for number in range(5):
         callbacks.run(lambda number=number: (gate.wait(60), done.append(number)))  # type: ignore[misc]

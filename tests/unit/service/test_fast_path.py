@@ -77,6 +77,6 @@ def test_nothing_is_taken_after_the_end(tmp_path: Path) -> None:
         assert (status, kind, output["error"]) == (503, "application/problem+json", "ServiceUnavailableError")
 
 
-def test_what_there_is_names_them(service: HttpService) -> None:
+def test_openapi_describes_fast_path_routes(service: HttpService) -> None:
     paths = service.app.openapi()["paths"]
     assert all("post" in paths[path] and paths[path]["post"]["description"] for path in WAYS)

@@ -58,7 +58,7 @@ def test_ways_to_write_it(given: str, meant: str) -> None:
     "given",
     ["", "http://", "ftp://x", "ray://x:10001", "http://x?y=1", "http://:8000", "http://[::1", "http://x:y", 5, b"x:1"],
 )
-def test_what_is_no_address(given: object) -> None:
+def test_invalid_address_is_rejected(given: object) -> None:
     with pytest.raises(ConfigurationError, match=r"address is .*not the address of a service"):
         find_service(given, {})  # type: ignore[arg-type]
 

@@ -135,7 +135,7 @@ def test_wait_reports_ends_until_they_are_acknowledged_and_knows_no_client_after
     assert (reported["mailbox"], reported["items"][0]["id"]) == (after["mailbox"], "t")
 
 
-def test_what_printed_can_be_read(service: HttpService) -> None:
+def test_output_can_be_read(service: HttpService) -> None:
     service.submit("t")
     running(service.item("t"))
     runtime = service.plane.runtime
@@ -159,7 +159,7 @@ def test_output_is_followed_to_the_end(tmp_path: Path) -> None:
         assert held.done()
 
 
-def test_what_expired(service: HttpService) -> None:
+def test_expired_items(service: HttpService) -> None:
     service.submit("t")
     service.plane.finish(running(service.item("t")), b"v")
     service.plane.store.expire_payloads(math.inf)

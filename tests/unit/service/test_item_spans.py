@@ -58,7 +58,7 @@ def test_a_cluster_that_was_lost_is_a_moment_of_the_attempt_and_its_error() -> N
     assert (second.attributes["rmcs.fence"], second.attributes["rmcs.cluster"], second.error) == (9, "gpu", None)
 
 
-def test_what_is_not_over_has_none() -> None:
+def test_unfinished_items_have_no_spans() -> None:
     assert spans_of(a_row((S.QUEUED, 0, None), (S.DISPATCHING, 1, "mac"), (S.RUNNING, 1, "mac"))) == []
 
 

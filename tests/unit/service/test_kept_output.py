@@ -75,7 +75,7 @@ def test_it_is_written_with_the_end_and_not_after_it(plane: ServicePlane) -> Non
     assert len(plane.store.output("t", 1)) == 1
 
 
-def test_who_prints_nothing_writes_nothing(plane: ServicePlane) -> None:
+def test_no_write_without_output(plane: ServicePlane) -> None:
     plane.finish(running(plane.taken(a_task("t"))))
     assert plane.store.output("t", 1) == []
     assert printed(plane, "t") == ""

@@ -100,7 +100,7 @@ def test_the_setting_service_tls_serves_https(pem: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize("origin", ["https://a.example/x", "a.example", "*", "ftp://a", "https://a.example?x"])
-def test_what_is_no_origin(origin: str) -> None:
+def test_invalid_origin_is_rejected(origin: str) -> None:
     with pytest.raises(ValueError, match="cors_origins"):
         Settings.model_validate({"cors_origins": [origin]})
 

@@ -112,7 +112,7 @@ async def test_what_happened_before_the_subscription_is_sent() -> None:
     assert set(ids(answer)) == {"over", "moved"}
 
 
-async def test_nothing_new_is_nothing_after_the_time() -> None:
+async def test_empty_answer_after_the_timeout() -> None:
     items = Items("a")
     post = boxes(items)
     await ask(post, "c", "a", timeout=0)
@@ -139,18 +139,18 @@ async def test_clients_hear_each_of_their_own_items() -> None:
 
 
 async def test_much_is_sent_in_parts() -> None:
-    items = Items(*(f"t{number}" for number in range(module.MOST_AT_ONCE + 1)))
+    items = Items(*(f"t{number}" for number in range(module.MAX_AT_ONCE + 1)))
     post = boxes(items)
     await ask(post, "c", *items.known, timeout=0)
     for name in items.known:
         end(items[name])
     first = ids(await ask(post))
-    assert len(first) == module.MOST_AT_ONCE
-    assert ids(await ask(post, heard=tuple(first))) == [f"t{module.MOST_AT_ONCE}"]
+    assert len(first) == module.MAX_AT_ONCE
+    assert ids(await ask(post, heard=tuple(first))) == [f"t{module.MAX_AT_ONCE}"]
 
 
 async def test_many_bytes_are_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(module, "MAX_BYTES", 20_000)
     items = Items(*(f"t{number}" for number in range(5)))
     post = boxes(items)
     for name in items.known:

@@ -15,7 +15,7 @@ import pytest
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import is_up
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import (
-    MOST_REASONS,
+    MAX_REASONS,
     OTHER,
     Histogram,
     MetricsAggregator,
@@ -58,7 +58,7 @@ def figures(service: HttpService) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-def test_what_happened_is_counted(service: HttpService) -> None:
+def test_transitions_are_counted(service: HttpService) -> None:
     item = service.fill()
     output = figures(service)
     assert output['rmcs_queue_depth{queue="task"}'] == 1
@@ -94,10 +94,10 @@ def test_all_names_are_there_once_there_is_something_to_say(service: HttpService
 
 def test_reasons_and_clusters_are_bounded(service: HttpService) -> None:
     metrics = MetricsAggregator()
-    for number in range(3 * MOST_REASONS):
+    for number in range(3 * MAX_REASONS):
         metrics.record(None, Transition("t", 1, TaskState.RETRYING, 1, 0.0, f"CODE_{number}", ""))
-    assert len(metrics.retries) == MOST_REASONS + 1
-    assert metrics.retries[OTHER] == 2 * MOST_REASONS + len(codes.FAILED)
+    assert len(metrics.retries) == MAX_REASONS + 1
+    assert metrics.retries[OTHER] == 2 * MAX_REASONS + len(codes.FAILED)
     gone = service.plane.runtime.metrics
     service.plane.runtime.call_and_wait(lambda: gone.started.update(["mars"]))
     assert 'rmcs_schedule_success_ratio{cluster="mars"}' not in figures(service)
@@ -131,7 +131,7 @@ def test_what_was_sent_and_did_not_begin_counts_against_its_cluster() -> None:
         (TaskState.CANCELLED, codes.CANCELLED, 0, 0, 0),
     ],
 )
-def test_how_what_was_sent_is_judged(state: TaskState, code: str, began: int, did_not: int, lost: int) -> None:
+def test_start_counts_by_outcome(state: TaskState, code: str, began: int, did_not: int, lost: int) -> None:
     """Its cluster is blamed for what it did not begin, not for what the user's code did."""
     metrics = MetricsAggregator()
     sent = Transition("t", 3, TaskState.DISPATCHING, 1, 5.0, "", "", "mac")

@@ -53,7 +53,7 @@ def ask(service: HttpService, headers: dict[str, str], name: str) -> int:
         ({"Origin": "http://127.0.0.1"}, 403),
     ],
 )
-def test_who_may_submit(service: HttpService, headers: dict[str, str], status: int) -> None:
+def test_origins_that_may_submit(service: HttpService, headers: dict[str, str], status: int) -> None:
     name = f"t-{abs(hash(tuple(headers.items())))}"
     headers = {key: value.replace("{port}", str(service.port)) for key, value in headers.items()}
     assert ask(service, headers, name) == status

@@ -100,7 +100,7 @@ def test_the_ceiling_of_priorities_is_the_one_of_now(service: HttpService) -> No
     assert (sent(7), service.ask("POST", "/api/v1/items/p6/priority", {"priority": 9}, token=ann)[0]) == (200, 200)
 
 
-def test_who_did_it_is_recorded(service: HttpService) -> None:
+def test_changes_are_audited(service: HttpService) -> None:
     adam = service.token_for("adam", Role.ADMIN)
     assert service.ask("PUT", ANN, {"max_running": 3}, token=adam)[0] == 200
     assert service.ask("DELETE", ANN, token=adam)[0] == 200
@@ -140,7 +140,7 @@ def test_an_operator_may_not(service: HttpService) -> None:
         ([1], "The body is a list."),
     ],
 )
-def test_what_are_no_limits(service: HttpService, output: Any, words: str) -> None:
+def test_invalid_limits_are_rejected(service: HttpService, output: Any, words: str) -> None:
     status, answer = service.ask("PUT", ANN, output)
     assert (status, answer["error"]) == (422, "ConfigurationError")
     assert words in answer["message"]

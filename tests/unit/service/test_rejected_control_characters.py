@@ -110,7 +110,7 @@ def test_a_plan_needs_no_id(service: HttpService) -> None:
 
 
 @pytest.mark.parametrize("verb", ["hold", "release", "priority"])
-def test_nothing_is_done_to_what_is_over(service: HttpService, verb: str) -> None:
+def test_finished_items_are_not_changed(service: HttpService, verb: str) -> None:
     output = {"priority": 5} if verb == "priority" else {}
     answer = refused(service, "POST", f"/api/v1/items/over/{verb}", output, status=409)
     assert answer["message"] == "over has ended: SUCCEEDED."
@@ -120,7 +120,7 @@ def test_the_end_of_a_finished_item_is_reported(service: HttpService) -> None:
     assert service.post("/api/v1/items/over/cancel") == {"id": "over", "state": "SUCCEEDED", "changed": False}
 
 
-def test_what_is_done_is_reported(service: HttpService) -> None:
+def test_verbs_report_their_change(service: HttpService) -> None:
     service.post("/api/v1/items", body(a_task("later", 0, start_after=5e9)))
     now = {"id": "later", "state": "PENDING", "changed": True}
     assert service.post("/api/v1/items/later/hold") == {**now, "held": True}

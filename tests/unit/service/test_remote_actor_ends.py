@@ -115,7 +115,7 @@ def test_shutdown_answers_every_call(service: ActorService, away: bool, monkeypa
     waits = actors[0].add.remote(sent)
     service.sent(1)
     if away:
-        monkeypatch.setattr(remote_runtime, "END_PATIENCE_S", 0.2)
+        monkeypatch.setattr(remote_runtime, "END_TIMEOUT_S", 0.2)
         service.stop()
     ended = threading.Thread(target=scheduler.shutdown)
     ended.start()

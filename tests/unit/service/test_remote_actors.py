@@ -228,7 +228,7 @@ def test_a_batch_is_no_larger_than_the_service_takes(
     requests: RequestFaults,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remote_calls, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(remote_calls, "MAX_BYTES", 100_000)
     values = [scheduler.put(bytes([number]) * 30_000) for number in range(20)]
     for value in values:
         actor.add.remote(value)

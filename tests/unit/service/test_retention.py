@@ -79,7 +79,7 @@ def test_values_are_forgotten_after_keep_payloads_s_and_their_items_are_not(tmp_
         assert kept.states() == ["SUCCEEDED"] * 4
 
 
-def test_what_runs_keeps_its_payloads(tmp_path: Path) -> None:
+def test_running_items_keep_their_payloads(tmp_path: Path) -> None:
     with Kept(tmp_path / "state", keep_payloads_s=100.0) as kept:
         running(kept.plane.taken(a_task("runs")))
         kept.clock.time += 1000

@@ -39,7 +39,7 @@ def failed(service: HttpService, item_id: str, **values: Any) -> None:
 # ---- retry
 
 
-def test_what_failed_runs_again_as_another_item(service: HttpService) -> None:
+def test_failed_item_is_retried_as_a_new_item(service: HttpService) -> None:
     failed(service, "t", owner="ann", priority=3)
     answer = service.post("/api/v1/items/t/retry")
     assert answer["repeats"] == "t"

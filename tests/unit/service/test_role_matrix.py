@@ -217,7 +217,7 @@ def expected(rule: Rule, caller: str, example: Example) -> int:
 
 @pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("route", [one for one in EXAMPLES if one in ROUTES])
-def test_who_is_let_in(service: Matrix, route: str, caller: str) -> None:
+def test_route_admits_the_roles_of_its_rule(service: Matrix, route: str, caller: str) -> None:
     example, rule = EXAMPLES[route], Rule(ROUTES[route] or "")
     name = "" if example.of is None else service.item(example.of)
     status, output = service.ask(

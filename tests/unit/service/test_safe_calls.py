@@ -112,7 +112,7 @@ SAFE: list[tuple[str, Callable[[UnifiedScheduler, str], object]]] = [
 
 
 @pytest.mark.parametrize(("end", "ask"), SAFE, ids=[end for end, _ in SAFE])
-def test_what_is_safe_is_asked_again(
+def test_idempotent_requests_are_retried(
     end: str, ask: Callable[[UnifiedScheduler, str], object], scheduler: UnifiedScheduler, lost: LostAnswers
 ) -> None:
     handle = running(scheduler.submit_task_async(len, ("a",)))
@@ -121,7 +121,7 @@ def test_what_is_safe_is_asked_again(
     until(lambda: lost.times(end) == 2)
 
 
-def test_what_is_not_safe_is_asked_once(service: HttpService, scheduler: UnifiedScheduler, lost: LostAnswers) -> None:
+def test_other_requests_are_sent_once(service: HttpService, scheduler: UnifiedScheduler, lost: LostAnswers) -> None:
     """Work that went there after the first time would be lost by the second."""
     running(scheduler.submit_task_async(len, ("a",), lost_retries=0))
     lost.of("/declare-dead")

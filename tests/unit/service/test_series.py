@@ -46,7 +46,7 @@ def test_hours_that_are_none(service: HttpService, hours: str) -> None:
     assert service.ask("GET", f"/api/v1/series?hours={hours}")[0] == 422
 
 
-def test_nothing_is_written_while_nothing_changes(service: HttpService) -> None:
+def test_no_write_without_change(service: HttpService) -> None:
     until(lambda: read(service.plane.store))
     written: list[Change] = []
     write = service.plane.store.write

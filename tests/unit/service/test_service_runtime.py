@@ -199,7 +199,7 @@ def test_nothing_is_taken_while_the_store_has_trouble(tmp_path: Path) -> None:
         assert plane.taken(a_task("u")).id == "u"
 
 
-def test_nothing_is_taken_while_it_drains(plane: ServicePlane) -> None:
+def test_no_items_are_accepted_while_draining(plane: ServicePlane) -> None:
     plane.runtime.refuse("is draining and takes nothing new")
     with pytest.raises(ServiceUnavailableError, match="draining"):
         plane.accept(a_task("t"))
@@ -258,13 +258,13 @@ def test_the_job_of_a_task_is_no_job(plane: ServicePlane) -> None:
         plane.runtime.run(plane.runtime.job("t"))
 
 
-def test_what_was_never_accepted_is_unknown(plane: ServicePlane) -> None:
+def test_unaccepted_items_are_unknown(plane: ServicePlane) -> None:
     for ask in (plane.runtime.find_item, plane.runtime.explanation_of, plane.runtime.job):
         with pytest.raises(UnknownItemError):
             plane.runtime.run(ask("never"))
 
 
-def test_what_the_store_has_forgotten_is_expired(plane: ServicePlane) -> None:
+def test_deleted_items_are_expired(plane: ServicePlane) -> None:
     job = running(plane.taken(a_job("j")))
     plane.finish(job)
     forgotten(plane, job)

@@ -65,7 +65,7 @@ def test_clusters_are_as_large_as_they_were_last_seen(service: HttpService) -> N
         {**SMALL, "colour": "red"},
     ],
 )
-def test_what_is_none_or_too_large_is_refused(service: HttpService, output: dict[str, Any]) -> None:
+def test_invalid_or_too_large_simulation_is_rejected(service: HttpService, output: dict[str, Any]) -> None:
     status, answer = service.ask("POST", "/api/v1/simulate", output)
     assert status in (409, 422), answer
     assert answer["next_step"]

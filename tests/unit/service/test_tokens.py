@@ -63,7 +63,7 @@ def test_only_a_hash_is_written(store: SqliteStore, tmp_path: Path) -> None:
     assert hashlib.sha256(text.encode()).hexdigest().encode() in kept
 
 
-def test_what_is_no_token(store: SqliteStore) -> None:
+def test_invalid_tokens_are_rejected(store: SqliteStore) -> None:
     book = TokenStore(store)
     about, text = book.create("alice", [Role.VIEWER])
     wrong = ["", "rmcs", "rmcs_", "rmcs_x_y", f"rmcs_{about['id']}_", text[:-1], text + "0", text.upper(), f"{text} "]
@@ -125,7 +125,7 @@ def test_the_last_admin_is_only_revoked_by_force(store: SqliteStore) -> None:
         ("a", ["viewer"], "", float("nan")),
     ],
 )
-def test_what_cannot_be_made(
+def test_invalid_token_requests_are_rejected(
     store: SqliteStore, user: str, roles: list[str], note: str, expires_at: float | None
 ) -> None:
     book = TokenStore(store)

@@ -347,7 +347,7 @@ def _is_alive(address: str) -> bool:
         return False
 
 
-def test_what_it_answers_leaves_at_once() -> None:
+def test_small_answers_are_sent_without_delay() -> None:
     """Small answers must not wait for the reader to confirm what came before: 40 ms, by the book."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]

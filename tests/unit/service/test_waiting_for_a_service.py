@@ -57,7 +57,7 @@ def test_program_end_reports_wait_for_absent_service(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(remote_runtime, "NOTIFY_AFTER_S", 0.2)
-    monkeypatch.setattr(remote_runtime, "END_PATIENCE_S", 0.6)
+    monkeypatch.setattr(remote_runtime, "END_TIMEOUT_S", 0.6)
     monkeypatch.setattr(acceptance, "NOTIFY_AFTER_S", 0.2)
     monkeypatch.setattr(acceptance, "TIMEOUT_S", 0.6)
     service.stop()

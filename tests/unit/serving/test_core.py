@@ -68,7 +68,7 @@ def test_localhost_and_its_address_are_one_instance(scheduler: SwarmPilotSchedul
 
 
 @pytest.mark.parametrize("address", ["ftp://x", "http://", "127.0.0.1:99999999", "http://[::1", "[x]:80"])
-def test_what_is_no_address_is_refused(scheduler: SwarmPilotScheduler, address: str) -> None:
+def test_invalid_address_is_rejected(scheduler: SwarmPilotScheduler, address: str) -> None:
     with pytest.raises(ConfigurationError):
         scheduler.add_instance(address)
     assert not scheduler.queue_info()

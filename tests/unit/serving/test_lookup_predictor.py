@@ -138,7 +138,7 @@ def test_features_are_the_finite_numbers() -> None:
     assert features_of({"a": 1, "b": 2.5, "c": "x", "d": True, "e": math.inf, "f": None}) == {"a": 1.0, "b": 2.5}
 
 
-def test_nothing_is_predicted_of_an_unknown_model() -> None:
+def test_no_prediction_for_an_unknown_model() -> None:
     assert Predictor().predict("m", "i", {}, {}, {}) is None
 
 

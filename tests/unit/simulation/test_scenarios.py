@@ -146,7 +146,7 @@ class TestKinds:
         assert run.ended() == [(10, "t0", "failed"), (21, "t0", "cancelled")]
         assert (run.figures["items"]["cancelled"], run.figures["items"]["succeeded"]) == (1, 0)
 
-    def test_what_fits_nowhere_fails_at_once(self) -> None:
+    def test_infeasible_items_fail_at_once(self) -> None:
         run = SimulatedRun(fleet(exact("a", "{CPU:1}")), item(0, 2, 10))
         assert run.figures["items"] == {
             "submitted": 1,

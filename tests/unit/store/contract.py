@@ -58,7 +58,7 @@ def numbers(store: Store) -> list[int]:
 class StoreContract:
     """The fixture ``open_store`` is the subclass's."""
 
-    def test_what_was_written_is_there_after_opening_it_again(self, open_store: Open) -> None:
+    def test_written_items_survive_reopening(self, open_store: Open) -> None:
         store = open_store()
         decision = StoredDecision("t1", 1, 101.0, "a", b'{"why": "free"}')
         change = accepted(1, blobs=("d2", "d1"), key="mine")
@@ -85,7 +85,7 @@ class StoreContract:
         assert store.settings("agent:") == {"agent:a": b"1", "agent:b": b"2"}
         assert (store.next_fence, store.next_number) == (6, 2)
 
-    def test_what_was_never_here_is_not_found(self, open_store: Open) -> None:
+    def test_unknown_items_are_not_found(self, open_store: Open) -> None:
         store = open_store()
         assert store.item("x") is None
         assert store.outcome("x") is None
@@ -114,7 +114,7 @@ class StoreContract:
         assert len(took) == 1
         assert 0 < took[0] < 60
 
-    def test_how_much_room_there_is(self, open_store: Open) -> None:
+    def test_free_space(self, open_store: Open) -> None:
         store = open_store()
         before = store.usage()
         assert before.free_bytes > 0

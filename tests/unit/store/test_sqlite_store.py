@@ -43,7 +43,7 @@ def test_each_change_alone_is_synced_before_it_is_acknowledged(open_store: Open)
         assert len(disk.synced) > before
 
 
-def test_what_comes_together_is_synced_together(open_store: Open) -> None:
+def test_concurrent_writes_share_one_sync(open_store: Open) -> None:
     disk = WatchedDisk()
     store = open_store(vfs=disk.name)
     store.write(accepted(1)).result()

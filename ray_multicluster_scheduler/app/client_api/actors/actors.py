@@ -15,10 +15,10 @@ from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import mak
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.runtime import fleet_control
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import name_taken
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import name_taken
 
 
 class ActorRegistry:
@@ -47,7 +47,7 @@ class ActorRegistry:
             self._by_id[item.id] = handle
             if name is not None:
                 self._id_of_name[name] = item.id
-        item.watch(self._over)
+        item.watch(self._forget_ended)
         return handle
 
     def named(self, name: str) -> ActorHandle | None:
@@ -59,7 +59,7 @@ class ActorRegistry:
         """Return the living actor of this id."""
         return self._by_id.get(actor_id)
 
-    def dying(self, name: str) -> set[str | None]:
+    def clusters_of_killed(self, name: str) -> set[str | None]:
         """Return the clusters where killed actors of this name have not ended yet: Ray may still list them."""
         with self._lock:
             return {
@@ -86,7 +86,7 @@ class ActorRegistry:
             return None
         return handle
 
-    def _over(self, item: Item) -> None:
+    def _forget_ended(self, item: Item) -> None:
         """Called by the control plane, which must not wait: a submission that holds the lock may wait for it. A name
         that is left then refers to an id that is not here."""
         self._by_id.pop(item.id, None)
@@ -207,8 +207,8 @@ class EmbeddedActors(Actors):
         raise self._registry.unknown(name, f", neither of this program nor detached on a cluster{missed}")
 
     def _find_detached(self, name: str, patience: float | None = None) -> tuple[list[str], list[str]]:
-        dying = self._registry.dying(name)
-        return self._here.run(fleet_control.find_detached_actor(self._here, name, dying, patience))
+        ending = self._registry.clusters_of_killed(name)
+        return self._here.run(fleet_control.find_detached_actor(self._here, name, ending, patience))
 
     def _adopt(self, name: str, cluster: str, methods: Mapping[str, MethodShape]) -> ActorHandle:
         new = self._submission.adopt(name, cluster)

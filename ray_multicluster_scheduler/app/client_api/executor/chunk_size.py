@@ -8,12 +8,12 @@ TARGET_S = 0.3
 """Target run time of a chunk: long compared with the cost of sending one, short for a waiting reader."""
 SLOWEST_S = 1.0
 """Limit for the run time of a chunk on the slowest cluster seen, where it may be placed."""
-LEAST_S = 0.03
+MIN_END_S = 0.03
 """Lower limit for the chunks at the end of the input, which shrink: sending one costs some milliseconds."""
 GROWTH = 16
 """A chunk is at most this many times as large as the largest finished one: the first measurements are noisy."""
-MOST_ITEMS = 10_000
-MOST_BYTES = 8 * 1024 * 1024
+MAX_ITEMS = 10_000
+MAX_BYTES = 8 * 1024 * 1024
 _MEMORY = 0.7
 """Weight of earlier observations when a chunk finishes."""
 
@@ -58,11 +58,11 @@ class BalancedSize:
         slowest = max(mean.value for mean in self._speeds.values())
         known = self._speeds.get(cluster)
         seconds = slowest if known is None else known.value
-        size = min(TARGET_S / seconds, SLOWEST_S / slowest, self._largest * GROWTH, MOST_ITEMS)
+        size = min(TARGET_S / seconds, SLOWEST_S / slowest, self._largest * GROWTH, MAX_ITEMS)
         if self._bytes.value > 0:
-            size = min(size, MOST_BYTES / self._bytes.value)
+            size = min(size, MAX_BYTES / self._bytes.value)
         if remaining is not None:
-            size = min(size, max(remaining / (2 * max(slots, 1)), LEAST_S / seconds))
+            size = min(size, max(remaining / (2 * max(slots, 1)), MIN_END_S / seconds))
         return max(1, int(size))
 
 

@@ -56,7 +56,7 @@ def _in_order_of_end(many: list[Any], timeout: float | None, until: float | None
 
 
 class Waiter(Protocol):
-    """What concurrent.futures installs in each future that it waits for."""
+    """Waiter object that concurrent.futures installs in each future that it waits for."""
 
     def add_result(self, future: Any) -> None: ...
     def add_exception(self, future: Any) -> None: ...

@@ -29,7 +29,7 @@ async def get(
     if missing is not None:
         missing._check_process()
     with counted(progress, "get", items, see_it_drawn=False):
-        await some(items, len(items), timeout, or_failure=True)
+        await wait_for_some(items, len(items), timeout, or_failure=True)
     failed = any(one.outcome is not None and not one.outcome.succeeded for one in items)
     late = None if failed else next((one for one in many if not one.done()), None)
     if late is not None:
@@ -49,11 +49,13 @@ async def wait(
         return over, rest
     items = [one._item for one in dict.fromkeys(many)]
     with counted(progress, "wait", items, num_returns, see_it_drawn=False):
-        await some(items, num_returns, timeout)
+        await wait_for_some(items, num_returns, timeout)
     return collecting.wait(many, num_returns, 0.0)
 
 
-async def some(promises: Sequence[Promise], enough: int, timeout: float | None, *, or_failure: bool = False) -> None:
+async def wait_for_some(
+    promises: Sequence[Promise], enough: int, timeout: float | None, *, or_failure: bool = False
+) -> None:
     """Wait until ``enough`` are done, one has failed (``or_failure``), or the timeout expires."""
     if enough <= 0:
         return

@@ -27,9 +27,9 @@ from ray_multicluster_scheduler.common.notices import unread_failures
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.common.several_returns import wrong_number
 from ray_multicluster_scheduler.common.tables import html_facts
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, is_in_cluster, payload_of, value_of
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 
 if TYPE_CHECKING:

@@ -139,7 +139,7 @@ class NativeActorHandle:
         return NativeMethod(self, name, {} if returns == 1 else {"num_returns": returns}, bound)
 
     def logs(self, *, stream: str | None = None) -> str:
-        """Where to find its output, which Ray keeps."""
+        """Error that names where its output is, which Ray keeps."""
         return (
             f"(Ray keeps the output of {self._name} on cluster {self._parent.cluster!r}: see actor {self._id()} in the "
             f"cluster's dashboard, or `ray logs actor --id {self._id()}` there)"

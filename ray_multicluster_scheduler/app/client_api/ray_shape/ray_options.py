@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
 RAY_TASK_RETRIES = 3
 """Ray's default for ``max_retries``."""
-WITHOUT_END = 1_000_000_000
+UNLIMITED = 1_000_000_000
 """Stands for Ray's -1."""
 
 _AMOUNTS = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
@@ -76,7 +76,7 @@ def _retries(options: Mapping[str, Any]) -> dict[str, Any]:
     if most is not None:
         if isinstance(most, bool) or not isinstance(most, int) or most < -1:
             raise ConfigurationError(f"max_retries is {most!r}.", next_step="give 0 or more, or -1 for no limit")
-        most = WITHOUT_END if most == -1 else most
+        most = UNLIMITED if most == -1 else most
         ours = {"crash_retries": most, "lost_retries": most}
     if isinstance(exceptions, (list, tuple)):
         ours |= {"retries": RAY_TASK_RETRIES if most is None else most, "retry_on": list(exceptions)}

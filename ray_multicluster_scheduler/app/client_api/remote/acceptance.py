@@ -42,7 +42,7 @@ class Acceptance:
         if not there:
             self._abandoned.add(item.id)
             raise SchedulerError(
-                f"The service has not confirmed {item.id} within {TIMEOUT_S:g} s: {self._why()}",
+                f"The service has not confirmed {item.id} within {TIMEOUT_S:g} s: {self._reason()}",
                 task_id=item.id,
                 next_step=f"it may be accepted nevertheless: check with `{_check_command(item)}`, or submit it again "
                 "with the same id. While the program runs, it is retried",
@@ -81,11 +81,11 @@ class Acceptance:
         if sent:
             names = shorten([one.id for one in sent])
             notify(
-                f"not confirmed by {self._address()}: {names}. {self._why()} It may have been accepted, and run: check "
-                f"with `{_check_command(sent[0])}`; submitting it again with the same id is safe"
+                f"not confirmed by {self._address()}: {names}. {self._reason()} It may have been accepted, and run: "
+                f"check with `{_check_command(sent[0])}`; submitting it again with the same id is safe"
             )
 
-    def _why(self) -> str:
+    def _reason(self) -> str:
         return self._problem() or "It has not answered yet."
 
 

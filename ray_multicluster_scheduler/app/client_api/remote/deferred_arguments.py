@@ -80,12 +80,12 @@ def send_when_ready(runtime: RemoteRuntime, pending: PendingSubmission, argument
     late = bool(calls or waits)
     if late:
         runtime.defer(item)
-        _when_accepted(waits, on_accepted)
+        _call_when_accepted(waits, on_accepted)
     else:
         send()
 
 
-def _when_accepted(items: Sequence[Item], then: Callable[[], object]) -> None:
+def _call_when_accepted(items: Sequence[Item], then: Callable[[], object]) -> None:
     """Call ``then`` once all items are accepted by the service or over."""
     if not items:
         then()
@@ -96,7 +96,7 @@ def _when_accepted(items: Sequence[Item], then: Callable[[], object]) -> None:
     def on_transition(item: Item) -> None:
         if item.accepted and once.acquire(blocking=False):
             item.unwatch_transitions(on_transition)
-            _when_accepted(others, then)
+            _call_when_accepted(others, then)
 
     first.watch_transitions(on_transition)
     on_transition(first)

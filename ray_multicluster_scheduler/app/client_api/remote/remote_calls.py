@@ -14,7 +14,7 @@ import aiohttp
 
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import bytes_of, check_own, names_of
-from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient
+from ray_multicluster_scheduler.app.client_api.remote.service_client import RETRY_FOR_S, ServiceClient
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import (
     SchedulerError,
@@ -35,10 +35,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 
-MOST_CALLS = 500
-MOST_BYTES = 8 * 2**20
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_MOST_REMEMBERED = 10_000
+MAX_CALLS = 500
+MAX_BYTES = 8 * 2**20
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
+_MAX_REMEMBERED = 10_000
 _log = get_logger(__name__)
 
 
@@ -176,7 +176,7 @@ class RemoteCalls:
             return
         call.cancel_asked = force or call.cancel_asked is True
         if call.taken:
-            await self._request_cancel(call, PATIENCE_S)
+            await self._request_cancel(call, RETRY_FOR_S)
 
     async def _request_cancel(self, call: RemoteCall, patience: float | None = None) -> None:
         path = f"/api/v1/calls/{quote(call.id, safe='')}/cancel"
@@ -200,7 +200,7 @@ class RemoteCalls:
             except ServiceUnavailableError:
                 self._out.extendleft(call for call, _ in reversed(batch))
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                pause = min(2 * pause, _MAX_PAUSE_S)
             except SchedulerError as error:
                 self._fail(batch, error)
             except Exception as error:  # noqa: BLE001 - a bug: it is unknown what was sent
@@ -216,7 +216,7 @@ class RemoteCalls:
     def _next_batch(self) -> list[tuple[RemoteCall, PackedCall]]:
         batch: list[tuple[RemoteCall, PackedCall]] = []
         size = 0
-        while self._out and len(batch) < MOST_CALLS and size < MOST_BYTES:
+        while self._out and len(batch) < MAX_CALLS and size < MAX_BYTES:
             call = self._out.popleft()
             if call.outcome is not None:
                 continue
@@ -231,7 +231,7 @@ class RemoteCalls:
 
     async def _upload_large(self, batch: Sequence[tuple[RemoteCall, PackedCall]]) -> None:
         """Upload the large payloads of a batch; a call whose upload fails is refused."""
-        if len(self._uploaded) > _MOST_REMEMBERED:
+        if len(self._uploaded) > _MAX_REMEMBERED:
             self._uploaded.clear()
         for call, packed in batch:
             try:
@@ -245,7 +245,7 @@ class RemoteCalls:
     async def _send(self, batch: Sequence[tuple[RemoteCall, PackedCall]]) -> None:
         """Send a batch. Raises ServiceUnavailableError if it has to be sent again."""
         await self._upload_large(batch)
-        batch = [pending for pending in batch if pending[0].outcome is None]  # some were cancelled meanwhile
+        batch = [pending for pending in batch if pending[0].outcome is None]  # some were cancelled before this
         if not batch:
             return
         blobs: dict[str, bytes] = {}

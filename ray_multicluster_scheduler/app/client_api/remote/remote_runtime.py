@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.app.client_api.remote.program_packages import Pr
 from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteActorCalls, RemoteCall, RemoteCalls
 from ray_multicluster_scheduler.app.client_api.remote.result_poller import ResultPoller
 from ray_multicluster_scheduler.app.client_api.remote.service_address import current_address
-from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient, read_events
+from ray_multicluster_scheduler.app.client_api.remote.service_client import RETRY_FOR_S, ServiceClient, read_events
 from ray_multicluster_scheduler.app.client_api.remote.submission_sender import PendingSubmission, SubmissionSender
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.control_characters import check_identifiers
@@ -49,11 +49,11 @@ from ray_multicluster_scheduler.control_plane.runtime.event_iterator import Even
 from ray_multicluster_scheduler.control_plane.runtime.explanation import is_member, member_summary
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same_item
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import check_priority
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import CallbackThreads, LoopThread, shut_down_error
 from ray_multicluster_scheduler.control_plane.runtime.outcome import as_read, note_failure, value_timeout
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle import events as lifecycle_events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
@@ -68,7 +68,7 @@ JOBS_AT_ONCE = 1000
 _INTERRUPTED = "the program that submitted it was interrupted"
 NOTIFY_AFTER_S = 1.0
 """How long the exit of a program may wait before it prints a notice."""
-END_PATIENCE_S = 10.0
+END_TIMEOUT_S = 10.0
 """How long to request the end of this program's actors; later the service ends them when the lease expires."""
 
 
@@ -384,7 +384,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
 
     def events(self, wanted: EventFilter, since: int | None) -> EventIterator:
         found = EventIterator(self, read_events(self._client, wanted, since))
-        found.begin(PATIENCE_S)
+        found.begin(RETRY_FOR_S)
         return found
 
     def job_log(self, job_id: str) -> str:
@@ -546,14 +546,14 @@ class RemoteRuntime(LoopThread, ControlPlane):
     async def _cancel_all(self, ids: Sequence[str]) -> None:
         """Cancel the actors that are not detached; after a timeout the service ends them when the lease expires."""
         asked = [asyncio.ensure_future(self._cancel(one, "its program has ended", force=True)) for one in ids]
-        _, silent = await asyncio.wait(asked, timeout=min(NOTIFY_AFTER_S, END_PATIENCE_S))
+        _, silent = await asyncio.wait(asked, timeout=min(NOTIFY_AFTER_S, END_TIMEOUT_S))
         if silent:
             left = [one for one, task in zip(ids, asked, strict=True) if not task.done()]
             notify(
-                f"waiting at most {END_PATIENCE_S:g} s for {self.address} to end {shorten(left)}; "
+                f"waiting at most {END_TIMEOUT_S:g} s for {self.address} to end {shorten(left)}; "
                 "otherwise it ends them when this program's lease expires"
             )
-            await asyncio.wait(silent, timeout=max(0.0, END_PATIENCE_S - NOTIFY_AFTER_S))
+            await asyncio.wait(silent, timeout=max(0.0, END_TIMEOUT_S - NOTIFY_AFTER_S))
         for one, task in zip(ids, asked, strict=True):
             why = "no answer" if not task.done() else task.exception()
             if why is not None:

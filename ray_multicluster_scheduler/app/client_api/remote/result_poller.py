@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import CLUSTER_SUSPECT
 
 _log = get_logger(__name__)
 POLL_S = 25.0
-MOST_AT_ONCE = 10_000
+MAX_AT_ONCE = 10_000
 """Maximum number of new ids per request that the service accepts."""
 
 
@@ -70,7 +70,7 @@ class ResultPoller:
 
     async def _poll_all(self) -> None:
         while self._received or any(True for _ in self._watched()):
-            add, received = list(islice(self._add, MOST_AT_ONCE)), list(self._received)
+            add, received = list(islice(self._add, MAX_AT_ONCE)), list(self._received)
             timeout = POLL_S if len(add) == len(self._add) else 0.0  # the rest goes with the next request
             body = {"client": self._name, "mailbox": self._mailbox, "add": add, "heard": received, "timeout": timeout}
             self._wake.clear()

@@ -28,9 +28,9 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter
 
 _log = get_logger(__name__)
-PATIENCE_S = 30.0
+RETRY_FOR_S = 30.0
 """How long an idempotent request is retried by default."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
 _CONNECT_S = 5.0
 _SURE_S = 1.0
 """How long after a response the address is assumed to be still the same service."""
@@ -71,7 +71,7 @@ class ServiceClient:
         path: str,
         document: Mapping[str, Any] | None = None,
         *,
-        patience: float | None = PATIENCE_S,
+        patience: float | None = RETRY_FOR_S,
         timeout: float = 60.0,
         data: bytes | None = None,
         waiting: Callable[[SchedulerError], object] | None = None,
@@ -99,7 +99,7 @@ class ServiceClient:
         path = f"/api/v1/blobs/{digest}"
         await self.ask("PUT", path, data=data, patience=None, timeout=3600.0, waiting=waiting)
 
-    async def fetch(self, path: str, *, patience: float | None = PATIENCE_S) -> bytes:
+    async def fetch(self, path: str, *, patience: float | None = RETRY_FOR_S) -> bytes:
         """GET raw bytes. Raises as :meth:`ask` does."""
         status, answer = await self._try("GET", path, None, patience, 600.0)
         if status >= 400:
@@ -181,7 +181,7 @@ class ServiceClient:
             if waiting is not None:
                 waiting(problem if isinstance(problem, SchedulerError) else unreachable(self.address, problem))
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2 * pause, _MAX_PAUSE_S)
 
     def _headers(self) -> dict[str, str]:
         """Return the authentication headers. Raises _DifferentServiceError if the address may have a new owner."""
@@ -251,7 +251,7 @@ async def read_events(
                 raise
             _log.warning("no events: %s Reconnecting.", error.message)
         await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        pause = min(2 * pause, _MAX_PAUSE_S)
 
 
 def _read(frame: str) -> tuple[int | None, dict[str, Any] | None]:

@@ -21,8 +21,8 @@ from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
 _log = get_logger(__name__)
 
-MOST_ITEMS = 500
-MOST_BYTES = 8 * 2**20
+MAX_ITEMS = 500
+MAX_BYTES = 8 * 2**20
 NOTIFY_AFTER_S = 3.0
 """Time without an accepted submission after which a notice is printed."""
 
@@ -56,7 +56,7 @@ class SubmissionSender:
         self._packages = ProgramPackages(client)
         self._sending: asyncio.Task[None] | None = None
         self.last_error = ""
-        """Why the service currently rejects submissions, as a sentence."""
+        """Reason why the service currently rejects submissions, as a sentence."""
         self._waits_since: float | None = None
         self._notified = False
 
@@ -111,7 +111,7 @@ class SubmissionSender:
                     pending.sent_with.update(missing)
                     again.append(pending)
                 elif missing and new and set(missing) <= set(pending.blobs):
-                    self._uploaded.difference_update(missing)  # the service deleted them meanwhile
+                    self._uploaded.difference_update(missing)  # the service has deleted them since the upload
                     again.append(pending)
                 elif problem:
                     self._refused(pending, error_from_problem(problem))
@@ -122,7 +122,7 @@ class SubmissionSender:
     def _next_batch(self) -> list[PendingSubmission]:
         batch: list[PendingSubmission] = []
         size = 0
-        while self._waiting and len(batch) < MOST_ITEMS and size < MOST_BYTES:
+        while self._waiting and len(batch) < MAX_ITEMS and size < MAX_BYTES:
             batch.append(self._waiting.popleft())
             size += sum(len(data) for data in batch[-1].blobs.values() if len(data) <= wire.INLINE_BYTES) + 1000
         return batch

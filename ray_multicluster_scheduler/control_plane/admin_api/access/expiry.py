@@ -1,4 +1,5 @@
-"""Ends long-lived answers (long polls, event streams, WebSockets) when the caller's token or session ends."""
+"""Ends long-lived answers (long polls, event streams, WebSockets) when the caller's token or session ends, and limits
+the number of event readers per token."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Role(StrEnum):
 
 
 class Caller(NamedTuple):
-    """Who sends a request. ``token`` is the id of the token used, None if the service requires none. ``session`` is
+    """The sender of a request. ``token`` is the id of the token used, None if the service requires none. ``session`` is
     the hash of the session of a web page, if the request came with its cookie or a ticket made in it."""
 
     user: str
@@ -68,7 +68,8 @@ class Caller(NamedTuple):
 
 
 class Rule(StrEnum):
-    """Who may use a route. Rules about items admit a role; the handler then checks the owner of the item."""
+    """The permission that a route requires. Rules about items admit a role; the handler then checks the owner of the
+    item."""
 
     OPEN = "open"
     """All callers, without a token."""

@@ -14,8 +14,8 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 COOKIE = "rmcs_session"
 SESSION_S = 12 * 3600.0
 TICKET_S = 30.0
-MOST_PER_TOKEN = 100
-_MOST = 10_000
+MAX_PER_TOKEN = 100
+_MAX_SESSIONS = 10_000
 
 
 class _Session(NamedTuple):
@@ -38,9 +38,9 @@ class SessionStore:
         """A new secret; ends the oldest of a token with too many. Raises ServiceUnavailableError at the total limit."""
         self._sweep()
         of_token = [key for key, one in self._sessions.items() if one.caller.token == caller.token]
-        for key in of_token[: 1 - MOST_PER_TOKEN]:
+        for key in of_token[: 1 - MAX_PER_TOKEN]:
             self._drop(key)
-        if len(self._sessions) >= _MOST:
+        if len(self._sessions) >= _MAX_SESSIONS:
             raise ServiceUnavailableError("Too many browser sessions are open.", next_step="try again later")
         secret = secrets.token_urlsafe(32)
         self._sessions[hash_of(secret)] = _Session(caller, self._now() + self.lasts_s)

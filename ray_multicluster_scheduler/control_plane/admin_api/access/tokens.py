@@ -31,11 +31,11 @@ _log = get_logger(__name__)
 PREFIX = "rmcs"
 _KEYS = "token/"
 _VERSION = 1
-_WRITE_PATIENCE_S = 30.0
+_WRITE_TIMEOUT_S = 30.0
 _WRITE_POLL_S = 1.5
 """A little longer than the store's interval between retries."""
-_MOST_TEXT = 256
-_MOST_TOKENS = 10_000
+_MAX_TEXT = 256
+_MAX_TOKENS = 10_000
 
 
 class Token(NamedTuple):
@@ -120,8 +120,8 @@ class TokenStore:
         caller_roles = frozenset(roles)
         _check(user, caller_roles, note, expires_at, self._now())
         with self._lock:
-            if len(self._tokens) >= _MOST_TOKENS:
-                raise ConfigurationError(f"There are {_MOST_TOKENS:,} tokens already.", next_step="revoke unused ones")
+            if len(self._tokens) >= _MAX_TOKENS:
+                raise ConfigurationError(f"There are {_MAX_TOKENS:,} tokens already.", next_step="revoke unused ones")
             if self._store.write_problem is not None:
                 raise ServiceUnavailableError(
                     f"Tokens cannot be written now. {self._store.write_problem}",
@@ -181,7 +181,7 @@ class TokenStore:
     async def written(self, writing: Future[int]) -> None:
         """Wait on a loop. Raises ServiceUnavailableError if it is not durable soon; it may become so later."""
         waiting = asyncio.wrap_future(writing)
-        for _ in range(int(_WRITE_PATIENCE_S / _WRITE_POLL_S)):
+        for _ in range(int(_WRITE_TIMEOUT_S / _WRITE_POLL_S)):
             await asyncio.wait([waiting], timeout=_WRITE_POLL_S)
             if waiting.done():
                 break
@@ -208,7 +208,7 @@ class TokenStore:
         return self._store.write(Change(settings={f"{_KEYS}{token_id}": text}))
 
     def _wait(self, writing: Future[int]) -> None:
-        for _ in range(int(_WRITE_PATIENCE_S / _WRITE_POLL_S)):
+        for _ in range(int(_WRITE_TIMEOUT_S / _WRITE_POLL_S)):
             wait([writing], _WRITE_POLL_S)
             if writing.done():
                 break
@@ -242,13 +242,13 @@ def roles_of(words: Iterable[object]) -> frozenset[Role]:
 
 
 def _check(user: str, roles: frozenset[Role], note: str, expires_at: float | None, now: float) -> None:
-    if not user or len(user) > _MOST_TEXT or not user.isprintable():
+    if not user or len(user) > _MAX_TEXT or not user.isprintable():
         raise ConfigurationError(f"user is {user[:100]!r}.", next_step="give the name of the user of the token")
     if not roles:
         raise ConfigurationError("The token has no role.", next_step=f"give one or more of {', '.join(Role)}")
-    if len(note) > _MOST_TEXT or (note and not note.isprintable()):
+    if len(note) > _MAX_TEXT or (note and not note.isprintable()):
         raise ConfigurationError(
-            "note is not a single short line.", next_step=f"give one line of at most {_MOST_TEXT} characters"
+            "note is not a single short line.", next_step=f"give one line of at most {_MAX_TEXT} characters"
         )
     if expires_at is not None and not (math.isfinite(expires_at) and expires_at > now):
         raise ConfigurationError(f"expires_at is {expires_at}, which is past.", next_step="give a time in the future")

@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.serving.events import TaskEvents
 
 HEARTBEAT_S = 30.0
 _LARGEST_NUMBER = 2**53
-_MOST_DIGITS = 1_000
+_MAX_DIGITS = 1_000
 """Python parses no more than a few thousand digits."""
 _AT_ONCE = 100
 _GOING_AWAY, _NO_CODE, _POLICY_VIOLATION = 1001, 1005, 1008
@@ -167,7 +167,7 @@ def event_number(name: str, value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, str) and value.isdecimal():
-        value = int(value) if len(value) < _MOST_DIGITS else _LARGEST_NUMBER
+        value = int(value) if len(value) < _MAX_DIGITS else _LARGEST_NUMBER
     if type(value) is not int or value < 0:
         raise ConfigurationError(f"{name} is {str(value)[:100]!r}.", next_step="give the number of an event, 0 or more")
     return min(value, _LARGEST_NUMBER)

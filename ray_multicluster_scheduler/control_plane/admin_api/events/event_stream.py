@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import
 HEARTBEAT_S = 15.0
 _AGAIN_MS = 2_000
 _AT_ONCE = 100
-MOST_ITEMS = 1_000
+MAX_ITEMS = 1_000
 """Items in a snapshot."""
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -105,8 +105,8 @@ def snapshot(runtime: ServiceRuntime, only_owner: str | None = None) -> dict[str
         "at": runtime.clock.now(),
         "clusters": explanation.cluster_rows(runtime),
         "counts": dict(Counter(str(one.state) for one in live)),
-        "items": [_row(one) for one in islice(reversed(live), MOST_ITEMS)],
-        "all_items": len(live) <= MOST_ITEMS,
+        "items": [_row(one) for one in islice(reversed(live), MAX_ITEMS)],
+        "all_items": len(live) <= MAX_ITEMS,
     }
 
 

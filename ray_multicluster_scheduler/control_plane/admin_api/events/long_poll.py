@@ -19,8 +19,8 @@ KEPT_S = 120.0
 """A mailbox without a poll for this long is dropped; its client must then name all its items again."""
 RESULTS_KEPT_S = 3600.0
 """The same for a mailbox with unacknowledged results of calls, which are stored nowhere else."""
-MOST_AT_ONCE = 500
-MOST_BYTES = 4 * 2**20
+MAX_AT_ONCE = 500
+MAX_BYTES = 4 * 2**20
 STEPS_LATER_S = 0.2
 """Delay that collects state changes into one answer; an end is reported at once."""
 
@@ -120,7 +120,7 @@ class Mailbox:
         statuses: list[dict[str, Any]] = []
         size = 0
         for item_id in [*self._ends, *self._changes]:
-            if len(statuses) >= MOST_AT_ONCE or size > MOST_BYTES:
+            if len(statuses) >= MAX_AT_ONCE or size > MAX_BYTES:
                 break
             status = status_of(self._items[item_id])
             size += len((status.get("outcome", {}).get("result") or {}).get("payload", ""))

@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.http.uvicorn_protocols i
 )
 
 _log = get_logger(__name__)
-CLOSE_PATIENCE_S = 2
+CLOSE_TIMEOUT_S = 2
 _API = "v1"
 IDLE_S = 75
 MESSAGE_BYTES = 64 * 1_024
@@ -46,7 +46,7 @@ def http_server(
             access_log=False,
             lifespan="off",
             headers=[(SERVICE_HEADER, _API)],
-            timeout_graceful_shutdown=CLOSE_PATIENCE_S,
+            timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
             timeout_keep_alive=IDLE_S,
             ssl_certfile=cert,
             ssl_keyfile=key,

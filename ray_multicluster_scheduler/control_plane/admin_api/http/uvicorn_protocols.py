@@ -83,11 +83,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head, most = False, self._limits
         if len(self.headers) > most.headers:
-            self._too_much_head(f"A request has more than {most.headers} headers.")
+            self._reject_head(f"A request has more than {most.headers} headers.")
         if self._head_came + self._piece > most.head_bytes:  # may include parts of the body or of earlier requests
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if size > most.head_bytes:
-                self._too_much_head()
+                self._reject_head()
         super().on_headers_complete()
 
     def handle_websocket_upgrade(self) -> None:
@@ -144,7 +144,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     # ---- refusing
 
-    def _too_much_head(self, sentence: str | None = None) -> None:
+    def _reject_head(self, sentence: str | None = None) -> None:
         """Raises ValueError, on which uvicorn calls :meth:`send_400_response`."""
         self._refused = (431, sentence or _HEAD_TOO_LARGE[0], _HEAD_TOO_LARGE[1])
         raise ValueError(self._refused[1])

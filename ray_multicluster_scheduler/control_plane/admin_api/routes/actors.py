@@ -36,7 +36,7 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
 
 router = APIRouter(prefix="/api/v1", tags=["actors"])
-MOST_CALLS = 10_000
+MAX_CALLS = 10_000
 
 
 @router.get("/actors", **described(Rule.SEE, docs.ActorPage))
@@ -72,7 +72,7 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
     )
 
 
-@router.post("/calls", **described(Rule.SUBMIT, docs.CallsTaken, docs.Calls))
+@router.post("/calls", **described(Rule.SUBMIT, docs.AcceptedCalls, docs.Calls))
 async def call(request: Request) -> Response:
     """Call methods: ``{"client": "any name", "calls": [{"id", "actor", "method", "arguments": digest, "objects": […]}],
     "blobs": {digest: base64}}``, in the order of execution. Answers and errors are delivered to the client's mailbox
@@ -84,7 +84,7 @@ async def call(request: Request) -> Response:
     client, entries = body.get("client"), body.get("calls")
     if not isinstance(client, str) or not client:
         raise ConfigurationError("client is missing.", next_step="give a name that no other client has")
-    if not isinstance(entries, list) or len(entries) > MOST_CALLS:
+    if not isinstance(entries, list) or len(entries) > MAX_CALLS:
         raise ConfigurationError("calls is not a list of at most 10,000.", next_step='send {"calls": [{"id": …}]}')
     blobs = blobs_of(body)
     caller = caller_of(request)
@@ -116,7 +116,7 @@ async def _take(
             new = True
         if isinstance(known, Item):
             raise _taken(wanted.id)
-        box.watch(known)  # before any await: it may be answered and repeated meanwhile
+        box.watch(known)  # before any await, during which it may be answered and repeated
         if new and isinstance(known, CallItem) and caller.steers_all:
             await record_called(request, known.actor.item)
     except MissingBlobs as error:

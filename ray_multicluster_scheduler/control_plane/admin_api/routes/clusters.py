@@ -27,15 +27,15 @@ from ray_multicluster_scheduler.control_plane.config.loader import config_from
 from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, parse_with_lines
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.event_publisher import shared_with
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.health.health_checker import Health
 
 router = APIRouter(prefix="/api/v1")
-LONGEST_DRAIN_S = 60.0
+MAX_DRAIN_S = 60.0
 POLL_S = 0.1
-MOST_CLUSTERS = 1000
+MAX_CLUSTERS = 1000
 _SOURCE = "the request body"
 
 
@@ -87,7 +87,7 @@ async def _cordoned(request: Request, name: str, verb: str, body: dict[str, Any]
 
 
 @router.post(
-    "/clusters/{name}/declare-dead", tags=["fleet"], **described(Rule.OPERATE, docs.ItemsThere, docs.DeclareDead)
+    "/clusters/{name}/declare-dead", tags=["fleet"], **described(Rule.OPERATE, docs.ItemsOnCluster, docs.DeclareDead)
 )
 async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     """Declare a cluster dead and settle its attempts now: ``{"reason": "…", "force": false}``."""
@@ -145,14 +145,14 @@ async def drain(request: Request, name: str) -> Response:
     """Close a cluster for new work, and wait until it is empty: ``{"timeout": 25, "reason": "…"}``, at most 60 s.
     Repeat the request if it is not empty by then."""
     body, runtime = await json_of(request), runtime_of(request)
-    timeout = seconds(body, "timeout", 25.0, LONGEST_DRAIN_S)
+    timeout = seconds(body, "timeout", 25.0, MAX_DRAIN_S)
     await _cordoned(request, name, "drain", body)
     drained = await _drained(runtime, name, asyncio.get_running_loop().time() + timeout)
     return JsonResponse({"drained": drained, "items": runtime.machine.clusters.items_on(name)})
 
 
 async def _drained(runtime: ServiceRuntime, name: str, deadline: float) -> bool:
-    """Raises SchedulerError if the cluster is opened meanwhile."""
+    """Raises SchedulerError if the cluster was uncordoned during the drain."""
     while not (drained := runtime.machine.clusters.is_drained(name)):
         if drained is None:
             raise SchedulerError(
@@ -209,7 +209,7 @@ def _config(body: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:
             )
     whole = isinstance(data, dict) and "settings" in data
     config = config_from(data, _SOURCE, runtime.config.base_dir, lines=lines)
-    if len(config.clusters) > MOST_CLUSTERS:
+    if len(config.clusters) > MAX_CLUSTERS:
         raise ConfigurationError(
             f"The configuration has {len(config.clusters):,} clusters.", next_step="send at most 1,000"
         )

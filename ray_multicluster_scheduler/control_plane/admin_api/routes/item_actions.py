@@ -21,11 +21,11 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import IDEMPOTENCY_KEY, described
 from ray_multicluster_scheduler.control_plane.config.item_models import is_id
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, SubmitRequest
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_task
 
@@ -55,7 +55,7 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
     runtime.post_user_event(HoldRequested(item_id, reason))
     await runtime.until_durable()
     await record_if_others(request, item.task.owner, "hold", item_id, {"reason": reason})
-    return {**_now(request, item), "changed": before != reason}
+    return {**_status_of(request, item), "changed": before != reason}
 
 
 @router.post("/items/{item_id}/release", **described(Rule.STEER, docs.Changed))
@@ -67,7 +67,7 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
     runtime.post_user_event(ReleaseRequested(item_id))
     await runtime.until_durable()
     await record_if_others(request, item.task.owner, "release", item_id)
-    return {**_now(request, item), "changed": before is not None}
+    return {**_status_of(request, item), "changed": before is not None}
 
 
 @router.post("/items/{item_id}/priority", **described(Rule.STEER, docs.Prioritised, docs.Priority))
@@ -84,7 +84,7 @@ async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     runtime.post_user_event(PriorityChanged(item_id, priority))
     await runtime.until_durable()
     await record_if_others(request, item.task.owner, "priority", item_id, {"priority": priority})
-    return {**_now(request, item), "priority": priority, "changed": before != priority}
+    return {**_status_of(request, item), "priority": priority, "changed": before != priority}
 
 
 async def steerable_item(request: Request, item_id: str) -> Item | None:
@@ -109,7 +109,7 @@ async def _unfinished_item(request: Request, item_id: str) -> Item:
     return item
 
 
-def _now(request: Request, item: Item) -> dict[str, Any]:
+def _status_of(request: Request, item: Item) -> dict[str, Any]:
     return {"id": item.id, "state": str(item.state), "held": _held(request, item) is not None}
 
 
@@ -163,7 +163,7 @@ async def _repeated(
     request: Request, item_id: str, body: dict[str, Any], made: str | None, key: str | None
 ) -> JsonResponse:
     runtime, caller = runtime_of(request), caller_of(request)
-    before, objects, state = await _over(runtime, item_id)
+    before, objects, state = await _ended_item(runtime, item_id)
     if state is TaskState.SUCCEEDED and body.get("anyway") is not True:
         raise SchedulerError(
             f"{item_id} succeeded.", task_id=item_id, next_step='retry it all the same with --anyway, {"anyway": true}'
@@ -172,7 +172,7 @@ async def _repeated(
         raise ConfigurationError(
             f"{item_id} is the id of the item to be retried.", next_step="give another id, or none"
         )
-    task = _again(before, made or new_id(before.kind), key)
+    task = _retry_of(before, made or new_id(before.kind), key)
     wanted = ownership.with_owner(caller, runtime.machine.limits_of, SubmitRequest(task, objects))
     if not caller.steers_all:
         wanted = ownership.restricted_to_own(caller, wanted)
@@ -201,7 +201,7 @@ async def _repeated(
     )
 
 
-async def _over(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription, tuple[str, ...], TaskState]:
+async def _ended_item(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription, tuple[str, ...], TaskState]:
     """Task, object names and final state of a finished item. Raises SchedulerError, UnknownItemError."""
     item: Item | None = await runtime.find_item(item_id)
     stored = None if item is None else await asyncio.to_thread(runtime.store.item, item_id)
@@ -223,7 +223,7 @@ async def _over(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription,
     return task, objects, item.outcome.completion.state
 
 
-def _again(task: TaskDescription, item_id: str, key: str | None) -> TaskDescription:
+def _retry_of(task: TaskDescription, item_id: str, key: str | None) -> TaskDescription:
     actor = task.actor
     if actor is not None and actor.ray_name == task.id:
         actor = replace(actor, ray_name=item_id)

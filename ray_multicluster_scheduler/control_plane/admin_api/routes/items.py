@@ -68,8 +68,8 @@ from ray_multicluster_scheduler.control_plane.store import ItemQuery, StoredItem
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import started_at
 
 router = APIRouter(prefix="/api/v1")
-MOST_ITEMS = 10_000
-LONGEST_WAIT_S = 60.0
+MAX_ITEMS = 10_000
+MAX_WAIT_S = 60.0
 _OF_ONE = ("task", "objects", "get_if_exists")
 _OF_ALL = ("blobs", "client")
 _ROWS_AT_ONCE = 50
@@ -111,7 +111,7 @@ async def submit_batch(request: Request) -> Response:
 
 async def _take(request: Request, body: dict[str, Any], *, many: bool) -> list[dict[str, Any]]:
     entries = body.get("items")
-    if not isinstance(entries, list) or len(entries) > MOST_ITEMS:
+    if not isinstance(entries, list) or len(entries) > MAX_ITEMS:
         raise ConfigurationError("items is not a list of at most 10,000.", next_step='send {"items": [{"task": …}]}')
     client = body.get("client")
     if client is not None and not isinstance(client, str):
@@ -132,7 +132,7 @@ async def _take(request: Request, body: dict[str, Any], *, many: bool) -> list[d
         answers = [ownership.own_answer(caller, one) for one in answers]
     if key is not None:
         submitted = zip(entries, wanted, answers, strict=True)
-        answers = [_same(entry, one, answer, key) for entry, one, answer in submitted]
+        answers = [_key_checked(entry, one, answer, key) for entry, one, answer in submitted]
     if caller.steers_all:
         await record_submitted(request, answers)
     box = mailboxes_of(request).box(client, caller.user) if client else None
@@ -156,7 +156,7 @@ def _keyed(wanted: SubmitRequest, key: str, number: int | None) -> SubmitRequest
     return wanted._replace(task=with_key(wanted.task, f"{key}/{number}"))
 
 
-def _same(
+def _key_checked(
     entry: Any, wanted: SubmitRequest | SchedulerError, answer: Item | SchedulerError, key: str
 ) -> Item | SchedulerError:
     try:
@@ -211,7 +211,7 @@ def item_summary(request: Request, item: Item) -> dict[str, Any]:
     ownership.check_item_seen(caller_of(request), item.task.owner, item.id)
     summary = {
         **_status(caller_of(request), item),
-        **_why_now(request, item),
+        **_wait_reason(request, item),
         "kind": item.task.kind,
         "name": item.task.name,
         "owner": item.task.owner,
@@ -220,7 +220,7 @@ def item_summary(request: Request, item: Item) -> dict[str, Any]:
     return summary if item.task.actor is None else {**summary, "actor": item.task.actor.to_dict()}
 
 
-def _why_now(request: Request, item: Item) -> dict[str, str]:
+def _wait_reason(request: Request, item: Item) -> dict[str, str]:
     """The current reason of an unfinished item, which may be newer than that of its last step."""
     runtime = runtime_of(request)
     record = None if item.done() else runtime.record(item.id)
@@ -302,9 +302,9 @@ async def wait(request: Request) -> Response:
     client = body.get("client")
     if not isinstance(client, str) or not client:
         raise ConfigurationError("client is missing.", next_step="give a name that no other client has")
-    timeout = seconds(body, "timeout", 25.0, LONGEST_WAIT_S)
+    timeout = seconds(body, "timeout", 25.0, MAX_WAIT_S)
     known = body.get("mailbox") if isinstance(body.get("mailbox"), str) else None
-    caller, add, heard = caller_of(request), texts(body, "add", MOST_ITEMS), texts(body, "heard")
+    caller, add, heard = caller_of(request), texts(body, "add", MAX_ITEMS), texts(body, "heard")
     asking = mailboxes_of(request).ask(
         client,
         known,

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_s
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
 _HEADER = b"idempotency-key"
-_LONGEST = 255
+_MAX_KEY_LENGTH = 255
 
 
 def new_id(kind: object) -> str:
@@ -40,9 +40,9 @@ def idempotency_key_of(request: Request) -> str | None:
     for name, value in request.scope["headers"]:
         if name == _HEADER:
             key: str = value.decode("latin-1")
-            if not 0 < len(key) <= _LONGEST or not key.isascii():
+            if not 0 < len(key) <= _MAX_KEY_LENGTH or not key.isascii():
                 raise ConfigurationError(
-                    f"Idempotency-Key is {key[:100]!r}.", next_step=f"give 1 to {_LONGEST} characters of ASCII"
+                    f"Idempotency-Key is {key[:100]!r}.", next_step=f"give 1 to {_MAX_KEY_LENGTH} characters of ASCII"
                 )
             return key
     return None

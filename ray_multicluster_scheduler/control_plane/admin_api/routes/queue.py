@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import JsonResponse
 from ray_multicluster_scheduler.control_plane.admin_api.metrics import queue_counts
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
-    MOST_ROWS,
+    MAX_ROWS,
     check_cluster,
     cursor_of,
     json_of,
@@ -29,13 +29,13 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_descriptio
 from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime.explanation import current_wait_reasons
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.store import ItemQuery as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged, QueuePaused, QueueResumed
 
 router = APIRouter(prefix="/api/v1")
-LONGEST_OWNER = 256
+MAX_OWNER_LENGTH = 256
 
 
 @router.get("/queue", tags=["queue"], **described(Rule.SEE, items_docs.Queue))
@@ -64,7 +64,7 @@ async def queue(
             raise ConfigurationError("order=position has no pages.", next_step="leave after out, and raise limit")
         rows, next_page = queue_counts.first_rows(runtime, reasons, most, owner), None
         if len(rows) < most:
-            page = await asyncio.to_thread(runtime.store.items, replace(query, limit=MOST_ROWS))
+            page = await asyncio.to_thread(runtime.store.items, replace(query, limit=MAX_ROWS))
             others = queue_counts.waiting_rows(page.items, runtime, reasons)
             rows += [one for one in others if one["position"] is None][: most - len(rows)]
     return JsonResponse({**queue_counts.depths(counts, runtime, owner), "waiting": rows, "after": next_page})
@@ -110,10 +110,10 @@ async def _limited(request: Request, owner: str, limits: OwnerLimits | None) -> 
     runtime = runtime_of(request)
     if runtime.machine.limits().get(owner) is None:  # limits of an existing odd name can still be changed
         check_identifier("owner", owner)
-    if len(owner) > LONGEST_OWNER:
+    if len(owner) > MAX_OWNER_LENGTH:
         raise ConfigurationError(
             f"The name {owner[:50]!r}… has {len(owner)} characters.",
-            next_step=f"use the name of an owner, of at most {LONGEST_OWNER}",
+            next_step=f"use the name of an owner, of at most {MAX_OWNER_LENGTH}",
         )
     runtime.post_user_event(OwnerLimitsChanged(owner, limits))
     await runtime.until_durable()

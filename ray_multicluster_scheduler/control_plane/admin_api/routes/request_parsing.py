@@ -16,8 +16,8 @@ from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 
-MOST_BYTES = 64 * 2**20
-MOST_ROWS = 1000
+MAX_BYTES = 64 * 2**20
+MAX_ROWS = 1000
 _LAST_NUMBER = 2**63 - 1
 _SURROGATES = (b"\\ud", b"\\uD", b"\xed")
 """Byte sequences that may begin a lone surrogate, which cannot be written as UTF-8; valid characters may match."""
@@ -53,7 +53,7 @@ def check_cluster(request: Request, name: str) -> None:
         raise NoSuchCluster(error.message, cluster=error.cluster, next_step=error.next_step) from error
 
 
-async def bytes_of(request: Request, most: int = MOST_BYTES) -> bytes:
+async def bytes_of(request: Request, most: int = MAX_BYTES) -> bytes:
     """The body. Raises TooLarge as soon as it is known to be too large, by its Content-Length if there is one."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:30]) > most:
@@ -157,8 +157,8 @@ def cursor_of(number: int | None) -> str | None:
 def rows_at_most(limit: int) -> int:
     """The page size. Raises ConfigurationError if it is less than one."""
     if limit < 1:
-        raise ConfigurationError(f"limit is {str(limit)[:30]}.", next_step=f"give 1 to {MOST_ROWS:,}, or leave it out")
-    return min(limit, MOST_ROWS)
+        raise ConfigurationError(f"limit is {str(limit)[:30]}.", next_step=f"give 1 to {MAX_ROWS:,}, or leave it out")
+    return min(limit, MAX_ROWS)
 
 
 def page_of(

@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import 
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
-from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import MOST_ITEMS, SimulationRunner
+from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import MAX_ITEMS, SimulationRunner
 from ray_multicluster_scheduler.control_plane.config.item_models import item_from
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, SubmitRequest
 from ray_multicluster_scheduler.simulation import Synthetic
@@ -32,8 +32,8 @@ from ray_multicluster_scheduler.simulation.workloads.trace import trace_text
 from ray_multicluster_scheduler.simulation.workloads.workload import Item
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
-_MOST_SEED = 2**53
-_NOT_HERE = frozenset({"policies"})
+_MAX_SEED = 2**53
+_OPERATOR_SETTINGS = frozenset({"policies"})
 """Settings that name code to load: only the operator who starts the service may set them."""
 
 
@@ -88,14 +88,14 @@ def _simulation_request(body: dict[str, Any], runtime: ServiceRuntime) -> dict[s
             "synthetic is not a text.", next_step='for example "items=1000 over=1h run=constant:60"'
         )
     items = Synthetic.parse(synthetic).items
-    if items is not None and items > MOST_ITEMS:
+    if items is not None and items > MAX_ITEMS:
         raise ConfigurationError(
-            f"The workload has {items:,} items.", next_step=f"simulate at most {MOST_ITEMS:,} in the service"
+            f"The workload has {items:,} items.", next_step=f"simulate at most {MAX_ITEMS:,} in the service"
         )
-    if type(seed) is not int or not 0 <= seed < _MOST_SEED:
+    if type(seed) is not int or not 0 <= seed < _MAX_SEED:
         raise ConfigurationError(f"seed is {str(seed)[:100]!r}.", next_step="give a whole number, 0 or more")
     settings, nodes = _mapping(body, "settings"), _mapping(body, "nodes")
-    if not _NOT_HERE.isdisjoint(settings):
+    if not _OPERATOR_SETTINGS.isdisjoint(settings):
         raise ConfigurationError(
             "A simulation in the service cannot load custom policies.", next_step="use `rmcs simulate` for them"
         )

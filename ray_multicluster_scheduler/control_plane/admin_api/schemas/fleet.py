@@ -95,11 +95,11 @@ class Drained(ApiModel):
     drained: bool | None = required("null: it is open for new work.")
 
 
-class ItemsThere(ApiModel):
+class ItemsOnCluster(ApiModel):
     items: list[str] = required("Ids of the items on the cluster.", [ID])
 
 
-class Cordoned(ItemsThere):
+class Cordoned(ItemsOnCluster):
     changed: bool = required("false: it already was in this state.")
 
 
@@ -121,7 +121,7 @@ class Drain(Reason):
     timeout: float = optional("Seconds to wait, at most 60.", 0, ge=0)
 
 
-class DrainState(ItemsThere):
+class DrainState(ItemsOnCluster):
     drained: bool = required(example=False)
 
 

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, create_model
 
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.common.model.item_fields import MOST_PRIORITY, Kind
+from ray_multicluster_scheduler.common.model.item_fields import MAX_PRIORITY, Kind
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import (
     ID,
     ApiModel,
@@ -202,7 +202,7 @@ class Prioritised(Changed):
 
 
 class Priority(ApiModel):
-    priority: int = required("Higher numbers go first.", 5, ge=-MOST_PRIORITY, le=MOST_PRIORITY)
+    priority: int = required("Higher numbers go first.", 5, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 
 
 class Forgotten(ApiModel):
@@ -284,7 +284,7 @@ class CallId(ApiModel):
     id: str = required(example="call-1")
 
 
-class CallsTaken(ApiModel):
+class AcceptedCalls(ApiModel):
     mailbox: str = required(example="b1")
     calls: list[CallId | Refused] = required("In the order of the calls.")
 

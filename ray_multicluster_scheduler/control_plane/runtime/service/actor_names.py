@@ -12,8 +12,8 @@ from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
 from ray_multicluster_scheduler.control_plane.runtime import fleet_control
+from ray_multicluster_scheduler.control_plane.runtime.input_checks import name_taken
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import name_taken
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import OwnershipCheck, ServiceRuntime
@@ -53,7 +53,7 @@ class ActorNames:
         actor = item.task.actor
         if actor is not None and actor.public_name is not None and item.outcome is None:
             self._items[actor.public_name] = item
-            item.watch(self._over)
+            item.watch(self._forget_ended)
 
     def killed(self, item_id: str) -> None:
         """Release the name of an actor whose cancellation was requested."""
@@ -127,14 +127,14 @@ class ActorNames:
         return answer
 
     async def _search(self, name: str, patience: float | None) -> tuple[list[str], list[str]]:
-        dying = {
+        ending = {
             item.cluster
             for item in self._killed.values()
             if item.task.actor is not None and item.task.actor.ray_name == name
         }
-        return await fleet_control.find_detached_actor(self._runtime, name, dying, patience)
+        return await fleet_control.find_detached_actor(self._runtime, name, ending, patience)
 
-    def _over(self, item: Item) -> None:
+    def _forget_ended(self, item: Item) -> None:
         self._killed.pop(item.id, None)
         for name, one in list(self._items.items()):
             if one is item:

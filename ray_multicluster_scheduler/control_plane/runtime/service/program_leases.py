@@ -34,14 +34,14 @@ class ProgramLeases:
             return
         self._items.setdefault(program, {})[item.id] = item
         self._since.setdefault(program, asyncio.get_running_loop().time())
-        item.watch(self._over)
+        item.watch(self._forget_ended)
         self._schedule_check()
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _over(self, item: Item) -> None:
+    def _forget_ended(self, item: Item) -> None:
         items = self._items.get(item.task.program or "", {})
         items.pop(item.id, None)
         if not items:

@@ -91,10 +91,10 @@ class ServiceCalls:
             self._ended[actor_id] = queue = self._ended.get(actor_id) or ActorCalls(item, self._runtime.method_calls)
             return queue
         queue = self._queues[actor_id] = ActorCalls(item, self._runtime.method_calls)
-        item.watch(self._over)
+        item.watch(self._forget_ended)
         return queue
 
-    def _over(self, item: Item) -> None:
+    def _forget_ended(self, item: Item) -> None:
         queue = self._queues.pop(item.id, None)
         if queue is not None:
             self._ended[item.id] = queue

@@ -61,8 +61,8 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import
 _log = get_logger(__name__)
 _YIELD_EVERY = 100
 """Submissions of one batch that are handled before other work on the loop gets a turn."""
-_MOST_SUBJECT = 256
-_MOST_REPETITIONS = 20
+_MAX_SUBJECT = 256
+_MAX_REPETITIONS = 20
 _DURABILITY_CHECK_S = 1.0
 
 OwnershipCheck = Callable[[str, str], object]
@@ -83,7 +83,7 @@ class SubmitRequest(NamedTuple):
 
 
 class ResolvedId(NamedTuple):
-    """What an id refers to: the item ``id``, or with ``at`` member number ``at`` of the gang ``id``. ``stored`` is None
+    """A resolved id: the item ``id``, or with ``at`` member number ``at`` of the gang ``id``. ``stored`` is None
     if the item is in memory."""
 
     id: str
@@ -176,7 +176,7 @@ class ServiceRuntime(Runtime):
             if not row.waits_for:  # the clusters of its actors are already in the row
                 arguments = replace(arguments, actors=())
             return self.incomplete.expect(task_id, arguments)
-        except SchedulerError as error:  # a value was forgotten meanwhile; an attempt that has begun does not need it
+        except SchedulerError as error:  # a value was forgotten; an attempt that has begun does not need it
             self._persistence.objects.lose(task_id, names)
             return error
 
@@ -298,7 +298,7 @@ class ServiceRuntime(Runtime):
         # No await from here on: the state of the items in ``after`` must not change between check and submit.
         task = self._without_finished_dependencies(task, request.check)
         again = self.item(task.id)
-        if again is not None:  # a concurrent request submitted it meanwhile
+        if again is not None:  # a concurrent request has submitted it
             check_same_item(task, again.task)
             return again
         log = self._persistence.durable_log
@@ -414,8 +414,8 @@ class ServiceRuntime(Runtime):
     # ---- queries: items in memory and in the store
 
     async def resolve_id(self, item_id: str) -> ResolvedId | None:
-        """What this id refers to; an item of exactly this id comes before a gang member. The only place that interprets
-        ids, so that a permission check and the use that follows it cannot disagree."""
+        """Resolve an id to an item or gang member; an item of exactly this id comes first. The only place that
+        interprets ids, so that a permission check and the use that follows it cannot disagree."""
         for name, at in explanation.id_interpretations(item_id):
             known = self.item(name) or self.record(name)
             stored = None if known is not None else await asyncio.to_thread(self.store.item, name)
@@ -478,7 +478,7 @@ class ServiceRuntime(Runtime):
         item = self.item(item_id)
         if item is not None and not item.done():
             return {}
-        found = await asyncio.to_thread(self.store.retries_of, item_id, _MOST_REPETITIONS)
+        found = await asyncio.to_thread(self.store.retries_of, item_id, _MAX_REPETITIONS)
         return {"repeated_by": found} if found else {}
 
     async def job(
@@ -531,7 +531,7 @@ class ServiceRuntime(Runtime):
             if value not in ("", None)
         }
         pairs = "".join(f" {name}={value!r}" for name, value in shown.items())
-        subject = subject[:_MOST_SUBJECT]
+        subject = subject[:_MAX_SUBJECT]
         extra = {"action": action, "subject": subject, "user": user, "token": token, "details": shown}
         quoted = repr(action) if " " in action else action
         _log.info("action=%s subject=%r user=%r token=%s%s", quoted, subject, user, token or "none", pairs, extra=extra)

@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import OwnershipCheck, ServiceRuntime
 
-MOST_PAIRS = 20_000
+MAX_PAIRS = 20_000
 
 
 class MissingBlobs(TaskSubmissionError):
@@ -164,7 +164,7 @@ class _PutValue(ItemValue):
 class RecentPairs:
     """An in-memory set of (user, id) pairs; beyond ``most`` the oldest pair is dropped. Use it on the loop only."""
 
-    def __init__(self, most: int = MOST_PAIRS) -> None:
+    def __init__(self, most: int = MAX_PAIRS) -> None:
         self._most = most
         self._known: dict[tuple[str, str], None] = {}
 

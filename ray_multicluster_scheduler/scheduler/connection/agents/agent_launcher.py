@@ -33,7 +33,7 @@ OnListening = Callable[[m.Listens | None], None]
 
 @dataclass(frozen=True, slots=True)
 class JoinInvitation:
-    """What an agent needs to join: the address to dial, the one-time token, the certificate to trust. With
+    """The data with which an agent joins: the address to dial, the one-time token, the certificate to trust. With
     ``listens_for`` it listens on ``port`` (0: any free one) of its node for the owner of that certificate."""
 
     host: str

@@ -64,7 +64,7 @@ class AgentConnection:
 
 @dataclass(slots=True)
 class _Credentials:
-    """What an agent must prove: the one-time token first, the secret from then on."""
+    """The secrets that an agent must show: the one-time token first, the secret from then on."""
 
     cluster: str
     link: AdmittingLink

@@ -30,7 +30,7 @@ class Carrier:
         self._configs, self._settings = configs, settings
 
     def address(self, config: ClusterConfig) -> AgentAddress:
-        """Where its agents dial in; NO_LISTENER if we dial them. Blocking; called on a thread. Raises
+        """The address where its agents dial in; NO_LISTENER if we dial them. Blocking; called on a thread. Raises
         ConfigurationError."""
         raise NotImplementedError
 
@@ -46,7 +46,7 @@ class Carrier:
         return {}
 
     async def death_reason(self, cluster: str, agent: str) -> str | None:
-        """Why the agent and all its calls are dead; None if that is not known."""
+        """The reason why the agent and all its calls are dead; None if that is not known."""
         raise NotImplementedError
 
     async def stop(self, cluster: str, agent: str) -> None:
@@ -160,7 +160,7 @@ class CarrierSelector:
         )
 
     def _recent_failures(self, config: ClusterConfig) -> dict[CarrierName, tuple[LinkProblem, float]]:
-        """Why and when carriers failed with this configuration."""
+        """Failures of carriers with this configuration, with their times."""
         recorded_with, failed = self._failed.get(config.name, (None, {}))
         if recorded_with != config:
             return {}

@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import own_package_fingerprint
 
-_LEAST_S = 1.0
+_MIN_REMAINING_S = 1.0
 """An agent that ends sooner is not claimed any more."""
 
 Terms = dict[str, Any]
@@ -75,7 +75,7 @@ class LingeringAgents:
             with suppress(OSError, ConfigurationError, ValueError, KeyError, TypeError):  # it was claimed; is not ours
                 content = json.loads(read_private(path))
                 left_s_ago = max(0.0, time.time() - content["left_at"])
-                over = left_s_ago > content["linger_s"] - _LEAST_S
+                over = left_s_ago > content["linger_s"] - _MIN_REMAINING_S
                 if over or content["terms"] == terms:
                     path.unlink()  # fails if another program was faster
                 if not over and content["terms"] == terms:

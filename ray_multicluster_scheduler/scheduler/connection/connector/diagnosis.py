@@ -25,12 +25,12 @@ _GRPC_ERROR = re.compile(
 """The text of a gRPC error, on several lines; Ray puts it behind a sentence of its own."""
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _SHARED_PORT = "or the server of another cluster has answered, if one on the same machine shares its ports"
-_LONGEST = 400
+_MAX_LENGTH = 400
 _VERSIONS = re.compile(r"Ray: *(\S+)\s+Python: *(\S+)")
 
 
 class Problem(Exception):
-    """Why the connector cannot work: a code, and a sentence for an operator."""
+    """The reason why the connector cannot work: a code, and a sentence for an operator."""
 
     def __init__(self, code: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -116,7 +116,7 @@ def summary_line(error: BaseException) -> str:
     grpc_error = _GRPC_ERROR.search(text)
     if grpc_error is not None:
         details = " ".join(grpc_error[2].split())
-        text = f"{text[: grpc_error.start()].rstrip()} {grpc_error[1]}: {details}".strip()[:_LONGEST]
+        text = f"{text[: grpc_error.start()].rstrip()} {grpc_error[1]}: {details}".strip()[:_MAX_LENGTH]
     return next((line.strip().rstrip(".") for line in text.splitlines() if line.strip()), type(error).__name__)
 
 

@@ -31,7 +31,7 @@ _REOPEN_S, _START_S = 0.2, 60.0
 _MAX_WAIT_S = 1.0
 
 
-class Gone(Exception):
+class GatewayNotFound(Exception):
     """The cluster answers, and has no such gateway. ``session``: the Ray session of that cluster; ``cause``: the
     recorded cause of death, "" if none."""
 
@@ -64,7 +64,7 @@ class GatewayActor:
         self._actor: Any = None
 
     async def find(self) -> None:
-        """Find the actor. Raises Gone only if the cluster itself reports that there is none; Problem if it fails."""
+        """Find the actor. Raises GatewayNotFound only if the cluster reports that there is none, otherwise Problem."""
         try:
             self._actor = ray.get_actor(self._config.agent, namespace=GATEWAY_NAMESPACE)
         except ValueError as error:
@@ -117,7 +117,7 @@ class GatewayActor:
         async with asyncio.timeout(2 * self._config.patience_s):
             session, names, cause = await asyncio.wrap_future(lookup.future())
         if self._config.agent not in names:
-            raise Gone(session, cause)
+            raise GatewayNotFound(session, cause)
 
 
 def _lookup_task() -> Callable[[str, str], tuple[str, list[str], str]]:
@@ -155,8 +155,8 @@ class ConnectorSession:
         self._gateway = GatewayActor(config)
         self._loop = asyncio.get_running_loop()
         self._beating: asyncio.Task[None] | None = None
-        self._why = ""
-        """Why the agent has ended, if known."""
+        self._death_reason = ""
+        """The reason why the agent has ended, if known."""
         self._dead = False
         """The agent or its node has reported its end."""
 
@@ -171,11 +171,11 @@ class ConnectorSession:
                 await self._serve_connection()
                 await asyncio.sleep(_REOPEN_S)
                 await self._gateway.find()
-        except Gone as gone:
+        except GatewayNotFound as missing:
             if not self._dead:
-                death = await self._gateway.death_reason(gone.cause)
-                self._why, self._dead = death or self._why, death is not None
-            self._emit(protocol.GONE, session=gone.session, why=self._why, dead=self._dead)
+                death = await self._gateway.death_reason(missing.cause)
+                self._death_reason, self._dead = death or self._death_reason, death is not None
+            self._emit(protocol.GONE, session=missing.session, why=self._death_reason, dead=self._dead)
         except TimeoutError as error:
             raise Problem(protocol.BROKEN, "the cluster did not answer whether the gateway runs") from error
         except Problem:
@@ -200,7 +200,7 @@ class ConnectorSession:
                 self._beating = asyncio.create_task(self._beat())
             await tunnel.carry()
             ended = await tunnel.close()
-            self._why, self._dead = ended or "", ended is not None
+            self._death_reason, self._dead = ended or "", ended is not None
         except TimeoutError as error:
             sentence = f"the gateway did not answer within {self._config.patience_s:g} s"
             raise Problem(protocol.BROKEN, sentence) from error
@@ -208,7 +208,10 @@ class ConnectorSession:
             raise Problem(protocol.BROKEN, "the control plane's port for agents is closed") from error
         except Exception as error:  # noqa: BLE001 - after any error, the next find() shows whether the actor lives
             death = known_death(error)
-            self._why, self._dead = death or self._why or summary_line(error), self._dead or death is not None
+            self._death_reason, self._dead = (
+                death or self._death_reason or summary_line(error),
+                self._dead or death is not None,
+            )
 
     async def _beat(self) -> None:
         while True:

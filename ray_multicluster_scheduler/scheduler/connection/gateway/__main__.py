@@ -46,7 +46,7 @@ def main() -> NoReturn:
         asyncio.run(serve())
     except agent.Closed as reason:
         _end(0, f"rmcs agent: closed: {reason}")
-    except agent.Lingers as left:
+    except agent.AgentReleased as left:
         following = {"token": left.token, "first_join_s": left.seconds, "lingers": True}
         _execute_anew(environment | {m.JOIN_VARIABLE: json.dumps({**json.loads(text), **following})})
     except connection.CannotListen as error:

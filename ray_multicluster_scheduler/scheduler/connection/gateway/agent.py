@@ -1,8 +1,9 @@
-"""Agent: connects to its control plane from inside a cluster, and runs the calls that it receives.
+"""Agent: connects to its control plane from inside a cluster, runs the calls that it receives, and watches the head.
 
 Started by the gateway's ``__main__`` in a Ray job, or by ``GatewayHost`` in an actor. It holds a lease: when the
 control plane has not answered for ``lease_s``, the agent ends, with all its calls. If the connection breaks earlier, it
-reconnects and no call is lost.
+reconnects and no call is lost. When its program ends, an idle agent may be released instead of closed (AgentReleased):
+it then lingers for a while, so that the next program finds a running agent. It reports a head that does not answer.
 """
 
 from __future__ import annotations
@@ -68,15 +69,15 @@ class Closed(Exception):
     """The control plane closed this agent."""
 
 
-class Lingers(Exception):
-    """The control plane leaves this agent to another program: ``seconds``, ``token``."""
+class AgentReleased(Exception):
+    """The control plane has left this agent to the next program, which must show ``token`` within ``seconds``."""
 
     def __init__(self, seconds: float, token: str) -> None:
         super().__init__(seconds, token)
         self.seconds, self.token = seconds, token
 
 
-class LeaseOver(Exception):
+class LeaseExpired(Exception):
     """The lease has expired, so the control plane runs the agent's calls elsewhere."""
 
 
@@ -112,10 +113,10 @@ class Agent:
         self._lock_file = ""
         """See process_lock; empty if it could not be made."""
         self._snapshot: dict[str, Any] | None = None
-        self._lingers: Lingers | None = None
+        self._released: AgentReleased | None = None
 
     async def run(self) -> None:
-        """Serve until the control plane closes it (Closed), leaves it to another program (Lingers) or rejects it
+        """Serve until the control plane closes it (Closed), leaves it to another program (AgentReleased) or rejects it
         (Rejected), or the lease expires (CannotDial)."""
         try:
             self._lock_file = process_lock.create(session_folder())
@@ -137,14 +138,14 @@ class Agent:
         try:
             while True:
                 await self._serve(connection, probe)
-                if self._lingers is not None:
-                    raise self._lingers
+                if self._released is not None:
+                    raise self._released
                 self._check_lease()
                 connection = await dial(self._join, identity, self._secret, self._lease.until)
                 self._lease.reconnected(connection.asked_at)
-        except LeaseOver as error:
+        except LeaseExpired as error:
             raise CannotDial(str(error)) from None
-        except (Closed, Lingers):
+        except (Closed, AgentReleased):
             await self._calls.cancelled_ended()
             raise
         finally:
@@ -182,7 +183,7 @@ class Agent:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-        except (Closed, LeaseOver):
+        except (Closed, LeaseExpired):
             raise
         except Exception as error:  # noqa: BLE001 - an error ends the connection, not the calls
             print(f"rmcs agent: the connection broke ({type(error).__name__}: {error}); reconnecting", flush=True)
@@ -195,7 +196,7 @@ class Agent:
 
     def _check_lease(self) -> None:
         if self._lease.left_s() < 0:
-            raise LeaseOver(f"the control plane did not answer for {self._lease.total_s:g} s: the lease has expired")
+            raise LeaseExpired(f"the control plane did not answer for {self._lease.total_s:g} s: the lease has expired")
 
     async def _read(self, connection: Connection, probe: ClusterProbe) -> None:
         self._handle_all(connection.early, probe)
@@ -293,7 +294,7 @@ class Agent:
                 self._lease.extend(float(head["seconds"]))
                 self.send(m.AWAY, {}, urgent=True)
             case m.LINGER:
-                self._lingers = Lingers(float(head["seconds"]), str(head["token"]))
+                self._released = AgentReleased(float(head["seconds"]), str(head["token"]))
                 self.send(m.LINGER, {})
             case m.CLOSE:
                 raise Closed(str(head.get("sentence")))

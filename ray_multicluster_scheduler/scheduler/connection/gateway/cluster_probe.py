@@ -1,4 +1,4 @@
-"""What the agent reads about its cluster: :class:`ClusterProbe` the nodes, for SNAPSHOT messages; the rest for HELLO.
+"""Reads the state of the agent's cluster: :class:`ClusterProbe` the nodes, for SNAPSHOT messages; the rest for HELLO.
 
 Ray is imported inside the functions, so that :class:`MachineUsage` can be used without it.
 """

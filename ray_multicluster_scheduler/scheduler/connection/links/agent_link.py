@@ -112,7 +112,8 @@ class AgentLink:
 
     @property
     def return_wait_s(self) -> float | None:
-        """How much longer the link waits for an inherited agent; None if it is not inherited or has returned."""
+        """Seconds for which the link still waits for an inherited agent; None if it is not inherited or has
+        returned."""
         if not self._inherited or self._info is not None or self.ended.is_set():
             return None
         return max(0.0, self._lease_renewed_at + self._lost_after_s + self._away_s - time.monotonic())

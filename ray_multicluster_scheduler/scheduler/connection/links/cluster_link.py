@@ -133,7 +133,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """How a call ended. ``payload`` is the pickled value, or the pickled exception of user code.
+    """The end of a call. ``payload`` is the pickled value, or the pickled exception of user code.
 
     ``failure`` and ``error_type`` are None if it succeeded or was cancelled. ``took`` is the duration of user code in
     seconds, if it ran. ``actor_id`` is set for calls of actor methods. ``started_at`` and ``node_id`` are set if the
@@ -163,7 +163,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class LinkInfo:
-    """What the agent reported about itself when it joined."""
+    """The agent's report about itself when it joined."""
 
     cluster: str
     carrier: Literal["agent", "dial_in", "ray_client"]

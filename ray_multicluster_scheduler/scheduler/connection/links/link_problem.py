@@ -44,25 +44,25 @@ def from_agent_log(cluster: str, python: str, dialed: str, status: str, log: str
     tail = " | ".join(line.strip() for line in log.strip().splitlines()[-_TAIL_LINES:])
     permanent = True
     if m.DIAL_FAILED in log:
-        code, reason = "AGENT_CANNOT_DIAL", _after(m.DIAL_FAILED, log)
+        code, reason = "AGENT_CANNOT_DIAL", _text_after(m.DIAL_FAILED, log)
         sentence = f"the agent in cluster {cluster!r} started but cannot dial back to {dialed}: {reason}."
         next_step = (
             "set agent_listen and agent_advertise to an address of this machine that the cluster's head can reach, and "
             "open that port"
         )
     elif m.LISTEN_FAILED in log:
-        code, where = "AGENT_CANNOT_LISTEN", _after(m.LISTEN_FAILED, log)
+        code, where = "AGENT_CANNOT_LISTEN", _text_after(m.LISTEN_FAILED, log)
         permanent = not where.startswith(m.TAKEN)
         where = where.removeprefix(m.TAKEN).strip()
         sentence = f"the agent in cluster {cluster!r} started, but cannot listen at {where}."
         next_step = f"set another agent_port for cluster {cluster!r}, or none to use any free port"
     elif m.NO_RAY in log or ("not found" in log and python in log) or "No module named" in log:
-        code, reason = "AGENT_NO_RAY", _after(m.NO_RAY, log) if m.NO_RAY in log else tail
+        code, reason = "AGENT_NO_RAY", _text_after(m.NO_RAY, log) if m.NO_RAY in log else tail
         sentence = f"the interpreter {python!r} of cluster {cluster!r} cannot run our agent: {reason}."
         next_step = f"set the key python of cluster {cluster!r} to an interpreter there that can import ray"
     elif m.OLD_PYTHON in log:
         code = "AGENT_OLD_PYTHON"
-        sentence = f"the interpreter of cluster {cluster!r} is too old: {_after(m.OLD_PYTHON, log)}."
+        sentence = f"the interpreter of cluster {cluster!r} is too old: {_text_after(m.OLD_PYTHON, log)}."
         next_step = "tasks and actors need Python 3.11 or newer there, of the same minor version as here"
     else:
         code, permanent = "AGENT_FAILED", False
@@ -105,13 +105,13 @@ def from_connector(cluster: str, python: str, code: str, sentence: str, next_ste
 def agent_end_reason(message: str) -> str:
     """Condense Ray's message about an ended agent job, which quotes the whole log, to one sentence."""
     if m.DIAL_FAILED in message:
-        return f"it ended itself because its lease expired without an answer: {_after(m.DIAL_FAILED, message)}"
+        return f"it ended itself because its lease expired without an answer: {_text_after(m.DIAL_FAILED, message)}"
     if m.REFUSED in message:
-        return f"it was rejected: {_after(m.REFUSED, message)}"
+        return f"it was rejected: {_text_after(m.REFUSED, message)}"
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
     return " | ".join([*lines[:1], *lines[1:][-_TAIL_LINES:]])
 
 
-def _after(word: str, log: str) -> str:
+def _text_after(word: str, log: str) -> str:
     first_line = log.split(word, 1)[1].strip().partition("\n")[0]
     return first_line.strip().rstrip(".") or "its log has no details"

@@ -36,7 +36,7 @@ ANSWER_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFailure:
-    """Why a connector ended. ``code`` is a code of LinkProblem."""
+    """The reason why a connector ended. ``code`` is a code of LinkProblem."""
 
     code: str
     sentence: str
@@ -56,7 +56,7 @@ class GatewayGone:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a connector is started."""
+    """The command that starts a connector."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]

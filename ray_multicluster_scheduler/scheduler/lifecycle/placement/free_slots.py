@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngi
 from ray_multicluster_scheduler.scheduler.queue.need_index import Need, amounts_of
 from ray_multicluster_scheduler.scheduler.queue.shape import NO_CONSTRAINTS, ClusterConstraints, EligibilityClass
 
-_MOST_KEPT = 1000
+_CACHE_SIZE = 1000
 
 EMPTY_ITEMS = {
     "task": TaskDescription("", "task", ""),
@@ -57,14 +57,16 @@ class FreeSlots:
     def _meets_constraints(self, demands: ClusterConstraints, view: ClusterView) -> bool:
         known: bool | None = view.stable_cache.get(demands)
         if known is None:
-            if len(view.stable_cache) > _MOST_KEPT:
+            if len(view.stable_cache) > _CACHE_SIZE:
                 view.stable_cache.clear()
-            known = view.stable_cache[demands] = not self._engine.violates_constraints(_demanding(demands), view)
+            known = view.stable_cache[demands] = not self._engine.violates_constraints(
+                _task_with_constraints(demands), view
+            )
         return known
 
 
 @lru_cache(maxsize=1000)
-def _demanding(demands: ClusterConstraints) -> TaskDescription:
+def _task_with_constraints(demands: ClusterConstraints) -> TaskDescription:
     """An empty task with these constraints."""
     return replace(
         EMPTY_ITEMS["task"],

@@ -27,7 +27,7 @@ from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 MAX_PER_SLOT = 50
 """Upper limit however short the tasks are: more would not be faster, and would be recalled when plans change."""
 
-PATIENCE_S = 1.0
+START_TIMEOUT_S = 1.0
 """A prefetched attempt that has not started after this time is recalled."""
 
 LIGHT_BYTES = 64 * 1024
@@ -100,9 +100,9 @@ class Prefetch:
             self._needs_more = {state.name for state in states}
             if not states:
                 break
-            state = max(states, key=_emptiness)
-            others = [_emptiness(other) for other in states if other is not state]
-            share = max(1, _emptiness(state) - max(others)) if others else left
+            state = max(states, key=_free_prefetch_slots)
+            others = [_free_prefetch_slots(other) for other in states if other is not state]
+            share = max(1, _free_prefetch_slots(state) - max(others)) if others else left
             sent = sum(self._fill(state, of, min(share, left), now) for of in state.slots.short_slot_shapes())
             if not sent:
                 self._needs_more.discard(state.name)
@@ -228,16 +228,16 @@ class Prefetch:
         )
         oldest = next(waiting, None)
         if oldest is not None:
-            self._machine.output.set_timer(key, state.slots.prefetched[oldest].since + PATIENCE_S)
+            self._machine.output.set_timer(key, state.slots.prefetched[oldest].since + START_TIMEOUT_S)
 
     def recall_overdue(self, cluster: str, now: float) -> None:
         """Recall what has waited too long; its function no longer counts as short."""
         state = self._machine.registry.state(cluster)
         for record in self._prefetched_records(state):
             since = state.slots.prefetched[record.task.id].since
-            if since + PATIENCE_S <= now and record.started_at is None:  # Ray may have begun before its turn
+            if since + START_TIMEOUT_S <= now and record.started_at is None:  # Ray may have begun before its turn
                 self._machine.run_times.forget(record.task.function_digest)
-                self.recall(record, f"waited longer than {PATIENCE_S:g} s for a place on {cluster}", now)
+                self.recall(record, f"waited longer than {START_TIMEOUT_S:g} s for a place on {cluster}", now)
         self.start_timer(state)
 
     def yield_to(self, group: ShapeGroup, now: float) -> None:
@@ -284,8 +284,8 @@ class Prefetch:
         self._machine.output.add(RecallAttempt(record.task.id, record.attempt, record.cluster))
 
 
-def _emptiness(state: ClusterState) -> int:
-    """How many more attempts of the shortest tasks could be prefetched there."""
+def _free_prefetch_slots(state: ClusterState) -> int:
+    """The number of attempts of the shortest tasks that can still be prefetched there."""
     places = state.slots
     return sum(places.short_slots(of) * MAX_PER_SLOT - places.prefetched_count(of) for of in places.short_slot_shapes())
 

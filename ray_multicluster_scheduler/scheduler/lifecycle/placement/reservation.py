@@ -188,7 +188,7 @@ class WideItemReservations:
         return False
 
     def _free_at(self, state: ClusterState, parts: dict[str, Resources], now: float) -> float:
-        """When enough of the running work is expected to have ended; infinity if that is unknown."""
+        """The time when enough of the running work is expected to have ended; infinity if that is unknown."""
         free = {node.node_id: node.free or {} for node in state.ledger.nodes()}
         for ends_at, held in sorted(self._ends(state), key=lambda one: one[0]):
             if all(fits(need, free.get(node_id, {})) for node_id, need in parts.items()):

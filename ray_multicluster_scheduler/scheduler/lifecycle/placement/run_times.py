@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.model import TaskDescription
 OVERHEAD_S = 0.001
 """The least time that Ray needs for a task."""
 
-_ENOUGH = 2
+_MIN_SAMPLES = 2
 _RECENT = 8
 _KEPT = 10_000
 _PACED = 50
@@ -44,7 +44,7 @@ class RunTimes:
                 self._recent.popitem(last=False)
         forgotten = recent[0] if len(recent) == _RECENT else 0.0
         recent.append(took)
-        if len(recent) == _ENOUGH or (forgotten > took and forgotten > max(recent)):
+        if len(recent) == _MIN_SAMPLES or (forgotten > took and forgotten > max(recent)):
             self.changed = True
 
     def item_ended(self, task: TaskDescription, took: float) -> None:
@@ -56,7 +56,7 @@ class RunTimes:
     def expected_s(self, function: str | None) -> float | None:
         """Seconds that the next run will occupy a slot; None if unknown."""
         recent = self._recent.get(function) if function is not None else None
-        return max(recent) + OVERHEAD_S if recent is not None and len(recent) >= _ENOUGH else None
+        return max(recent) + OVERHEAD_S if recent is not None and len(recent) >= _MIN_SAMPLES else None
 
     def observed_range(self, task: TaskDescription) -> RunTime | None:
         """Run time of such an item, from the last runs of the same code, else of the same kind and size."""
@@ -90,7 +90,7 @@ def size_key(task: TaskDescription) -> str | None:
 
 
 class CompletionRate:
-    """How many items ended per second recently, over all clusters."""
+    """Items that ended per second recently, over all clusters."""
 
     def __init__(self) -> None:
         self._ends: deque[float] = deque(maxlen=_PACED)

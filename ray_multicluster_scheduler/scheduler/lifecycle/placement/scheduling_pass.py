@@ -159,7 +159,7 @@ class SchedulingPass:
         return self._refusal_decision(record.task.id, refusal, table, now)
 
     def plan(self, task: TaskDescription, now: float) -> SchedulingDecision:
-        """What would be decided for the item if it were submitted now. If no cluster can ever run it, that is the
+        """The decision for the item if it were submitted now. If no cluster can ever run it, that is the
         answer, whatever else it would wait for."""
         views = self._reservations.views_for_new(task, self._machine.fresh_views(now), now)
         decision = self._machine.engine.schedule(task, views, now)

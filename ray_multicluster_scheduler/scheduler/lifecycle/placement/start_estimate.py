@@ -27,7 +27,7 @@ from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import B
 MAX_SLOTS_PER_NODE = 1000
 """Limit per node: more slots would not improve the estimate."""
 
-_A_MOMENT_S = 0.05
+_NEGLIGIBLE_S = 0.05
 """Less than this would be written as 0 s."""
 
 
@@ -41,7 +41,7 @@ class RunningItem:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What is free on a node now, and what will be."""
+    """Free resources of a node now, and later."""
 
     free: Resources
     running: tuple[RunningItem, ...] = ()
@@ -83,7 +83,7 @@ class StartEstimate:
             return f"not before {duration_text(self.low)} from now"
         if self.high == 0:
             return "at once"
-        if self.high < _A_MOMENT_S:
+        if self.high < _NEGLIGIBLE_S:
             return "in a moment"
         return f"in about {duration_text(self.likely)} (between {_numbers(self.low, self.high)})"
 
@@ -115,7 +115,7 @@ def include_running(seen: RunTime | None, longest: float) -> RunTime | None:
 
 
 def estimate_from_capacity(
-    position: int, need: Resources, own: RunTime | None, rooms: Sequence[ClusterCapacity]
+    position: int, need: Resources, own: RunTime | None, capacities: Sequence[ClusterCapacity]
 ) -> StartEstimate:
     """For the item at this ``position`` in the queue (1: the next) that needs ``need`` on one node.
 
@@ -123,20 +123,20 @@ def estimate_from_capacity(
     """
     if not need:
         return StartEstimate(why="it requests no resources, so it does not wait for capacity")
-    if not any(one.remaining for room in rooms for node in room.nodes for one in node.running):
+    if not any(one.remaining for capacity in capacities for node in capacity.nodes for one in node.running):
         return StartEstimate(why="the run time of what it waits for is unknown")
-    times = [_start(position, need, own, rooms, which) for which in range(3)]
+    times = [_start(position, need, own, capacities, which) for which in range(3)]
     if any(time is None for time in times):
-        return StartEstimate(why=_too_little(position, need, rooms))
+        return StartEstimate(why=_too_little(position, need, capacities))
     low, likely, high = sorted(time for time in times if time is not None)
     return StartEstimate(low, likely, high)
 
 
 def _start(
-    position: int, need: Resources, own: RunTime | None, rooms: Iterable[ClusterCapacity], which: int
+    position: int, need: Resources, own: RunTime | None, capacities: Iterable[ClusterCapacity], which: int
 ) -> float | None:
     """Each slot is used by the next item in the queue, and is free again when that one has ended."""
-    openings = sorted(at for room in rooms for at in _openings(room, need, which, position))
+    openings = sorted(at for capacity in capacities for at in _openings(capacity, need, which, position))
     if not openings:
         return None
     rounds, place = divmod(position - 1, len(openings))
@@ -145,17 +145,17 @@ def _start(
     return openings[place] + (rounds * own[which] if own is not None else 0.0)
 
 
-def _openings(room: ClusterCapacity, need: Resources, which: int, most: int) -> list[float]:
+def _openings(capacity: ClusterCapacity, need: Resources, which: int, most: int) -> list[float]:
     """The times of the first ``most`` starts there, each without ending the earlier ones."""
-    every = range(len(room.nodes))
+    every = range(len(capacity.nodes))
     most = min(most, MAX_SLOTS_PER_NODE * len(every))
-    free, spare = [dict(node.free) for node in room.nodes], room.headroom
-    steps: list[tuple[float, int, Resources]] = [] if room.full else [(0.0, at, {}) for at in every]
-    ends = ((one, at) for at in every for one in room.nodes[at].running)
+    free, spare = [dict(node.free) for node in capacity.nodes], capacity.headroom
+    steps: list[tuple[float, int, Resources]] = [] if capacity.full else [(0.0, at, {}) for at in every]
+    ends = ((one, at) for at in every for one in capacity.nodes[at].running)
     steps += sorted(
         ((one.remaining[which], at, one.holds) for one, at in ends if one.remaining is not None), key=itemgetter(0)
     )
-    roomy = list(every) if room.full else []  # nodes that may have room for one more
+    roomy = list(every) if capacity.full else []  # nodes that may have room for one more
     openings: list[float] = []
     for when, at, holds in steps:
         free[at], spare = plus(free[at], holds), _changed(spare, holds, 1)
@@ -173,10 +173,10 @@ def _changed(spare: Resources, by: Resources, sign: int) -> dict[str, float]:
     return {name: amount + sign * by.get(name, 0.0) for name, amount in spare.items()}
 
 
-def _too_little(position: int, need: Resources, rooms: Sequence[ClusterCapacity]) -> str:
-    if any(_openings(room, need, 1, 1) for room in rooms):
+def _too_little(position: int, need: Resources, capacities: Sequence[ClusterCapacity]) -> str:
+    if any(_openings(capacity, need, 1, 1) for capacity in capacities):
         return f"{position - 1} are ahead of it, and the run time of such items is unknown"
-    if any(_openings(replace(room, headroom={}), need, 1, 1) for room in rooms):
+    if any(_openings(replace(capacity, headroom={}), need, 1, 1) for capacity in capacities):
         return "the attempts of known run time do not bring use down to the threshold"
     return "the attempts of known run time do not free enough for it"
 
@@ -241,23 +241,25 @@ def _in_the_queue(
     """By what blocks it on the clusters that could run it, the most common reason first."""
     own = _own(machine, record, now)
     for codes, need in ((_ROOM, record.wanted.placement), (_ENDS, _PLACE)):
-        rows = [row for row in decision.candidates if _only(row, codes)]
+        rows = [row for row in decision.candidates if _rejected_only_by(row, codes)]
         clusters = [state for row in rows if (state := machine.registry.find(row.cluster)) is not None]
         if not clusters:
             continue
         if record.task.gang is not None:
             return StartEstimate(why="a gang needs room for all its members at once")
         if codes is _ENDS:
-            rooms = [ClusterCapacity([_places(machine, state, now)]) for state in clusters]
+            capacities = [ClusterCapacity([_places(machine, state, now)]) for state in clusters]
         else:
             above = {row.cluster for row in rows if any(one.code == reasons.ABOVE_THRESHOLD for one in row.rejections)}
-            rooms = list(_rooms(machine, record, clusters, above, now))
-        if not rooms:
+            capacities = list(_predictable_capacities(machine, record, clusters, above, now))
+        if not capacities:
             return StartEstimate(why="it is unknown when the observed use falls to the threshold")
-        return estimate_from_capacity(position, need, own, rooms).limited_by_rate(
+        return estimate_from_capacity(position, need, own, capacities).limited_by_rate(
             machine.completion_rate.per_s(now), position
         )
-    waits = [machine.submissions.next_at(row.cluster) for row in decision.candidates if _only(row, _INTERVAL)]
+    waits = [
+        machine.submissions.next_at(row.cluster) for row in decision.candidates if _rejected_only_by(row, _INTERVAL)
+    ]
     times = sorted(max(0.0, at - now) for at in waits if at is not None)
     if times:
         rounds, place = divmod(position - 1, len(times))
@@ -268,12 +270,12 @@ def _in_the_queue(
 _INTERVAL = frozenset({reasons.SUBMISSION_INTERVAL})
 
 
-def _only(row: CandidateReport, codes: frozenset[str]) -> bool:
+def _rejected_only_by(row: CandidateReport, codes: frozenset[str]) -> bool:
     """Do only these codes keep it from this cluster, none of them permanently?"""
     return bool(row.rejections) and all(one.code in codes and not one.permanent for one in row.rejections)
 
 
-def _rooms(
+def _predictable_capacities(
     machine: MachineState, record: TaskRecord, clusters: Iterable[ClusterState], above: set[str], now: float
 ) -> Iterator[ClusterCapacity]:
     """Clusters with a predictable capacity; ``above``: those above the threshold now."""

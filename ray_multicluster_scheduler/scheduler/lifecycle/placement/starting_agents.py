@@ -34,8 +34,8 @@ class StartingAgents:
     def alternatives(
         self, task: TaskDescription, opened: Sequence[ClusterView], views: Sequence[ClusterView]
     ) -> Sequence[ClusterView]:
-        """Those of the ``views`` whose agent is up, and that the item likes as much as those of the ``opened`` where
-        one starts. Empty if there is none of the latter, or for a job, which needs no agent."""
+        """Clusters whose agent is up and that the item prefers as much as any of the ``opened`` whose agent still
+        starts. Empty if no agent starts there, or for a job, which needs none."""
         if not self._names or task.kind == "job":
             return ()
         starting = [view for view in opened if view.name in self._names and view.link != "up"]
@@ -74,7 +74,7 @@ class StartingAgents:
         return record is not None and record.live and (record.task.id, record.attempt) == self._recalled
 
     def _waiting_at(self, name: str) -> list[TaskRecord]:
-        """What waits for the agent of this cluster, the oldest first; nothing once it is up or has failed."""
+        """Items that wait for the agent of this cluster, the oldest first; nothing once it is up or has failed."""
         state = self._machine.registry.find(name)
         if state is None or state.link != "none":
             return []

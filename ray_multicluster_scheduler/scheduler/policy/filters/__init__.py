@@ -1,5 +1,5 @@
-"""The built-in filters, one file each; ``built_in_filters`` lists them in evaluation order. ``policy_engine.py``
-imports them. To add one, write a class with ``check`` as in ``cordon.py`` and add it to the list."""
+"""The built-in filters, one file each; ``built_in_filters`` lists them in evaluation order. Only ``scheduler/policy``
+imports them. Start with ``cordon.py``: to add a filter, write a class with ``check`` like that one, and list it."""
 
 from __future__ import annotations
 

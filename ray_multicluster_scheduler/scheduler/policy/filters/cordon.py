@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import CORDONED
 
 
 class CordonFilter:
-    """What runs there continues; nothing new is sent."""
+    """Rejects a cordoned cluster: running items continue there; nothing new is sent."""
 
     name = "cordon"
     by_kind = True

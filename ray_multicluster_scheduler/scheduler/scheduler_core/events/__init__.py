@@ -1,4 +1,5 @@
 """Events of a control plane: their published form and filters (``event.py``), and delivery (``event_hub.py``).
 
-The runtime publishes to the hub; the REST service and client programs subscribe.
+Start with ``event.py``. The runtime imports it to publish; the REST service, ``serving`` and the client library import
+it to subscribe.
 """

@@ -63,7 +63,7 @@ class EventFilter:
         for key in given:
             if key not in known:
                 raise ConfigurationError(f"Events cannot be filtered by {key!r}.", next_step=f"use {', '.join(known)}")
-        found = {key: _words(key, value) for key, value in given.items() if value is not None}
+        found = {key: _filter_values(key, value) for key, value in given.items() if value is not None}
         for key, allowed in (("types", frozenset(KINDS)), ("state", _STATES), ("kind", _ITEM_KINDS)):
             unknown = sorted(found.get(key, frozenset()) - allowed)
             if unknown:
@@ -97,7 +97,7 @@ class EventFilter:
         return []
 
 
-def _words(key: str, value: object) -> frozenset[str]:
+def _filter_values(key: str, value: object) -> frozenset[str]:
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, Iterable):
         words = [words]

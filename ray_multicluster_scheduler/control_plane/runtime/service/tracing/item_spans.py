@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.lifecycle.transitions import LIVE, AttemptRow, attempts_of
 
 Attributes: TypeAlias = dict[str, str | int]
-_LONGEST = 500
+_MAX_LENGTH = 500
 
 
 class SpanEvent(NamedTuple):
@@ -120,4 +120,4 @@ def _error_text(code: str, sentence: str) -> str:
 
 
 def _masked(text: str) -> str:
-    return mask_text(text.encode("utf-8", "backslashreplace").decode())[:_LONGEST]
+    return mask_text(text.encode("utf-8", "backslashreplace").decode())[:_MAX_LENGTH]

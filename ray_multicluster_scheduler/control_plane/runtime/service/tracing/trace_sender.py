@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.service.tracing.otlp_exporter import OtlpExporter
 
 _log = get_logger(__name__)
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 """Length of the queue of finished items; items that end while it is full are counted as dropped."""
 BATCH = 50
 _GATHER_S = 0.5
@@ -52,7 +52,7 @@ def trace_sender_for(tracing: Tracing | None, store: Store) -> TraceSender | Non
 class TraceSender:
     """Queues only item ids; an item's history is read from the store when its batch is sent."""
 
-    def __init__(self, endpoint: str, store: Store, exporter: OtlpExporter, most: int = MOST_WAITING) -> None:
+    def __init__(self, endpoint: str, store: Store, exporter: OtlpExporter, most: int = MAX_WAITING) -> None:
         self._endpoint, self._store, self._exporter, self._most = endpoint, store, exporter, most
         self._waiting: deque[str] = deque()
         self._wake, self._closed = threading.Event(), threading.Event()

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.failures impo
     actor_died,
     cause_of,
     describe,
-    left_by_itself,
+    exited_by_request,
 )
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.method_queue import MethodQueue
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_options import actor_options
@@ -87,7 +87,7 @@ class ActorAttempt:
         """True if there is a reason to expect its death."""
         return self.record.cancelled or self.left or self.constructor_failure is not None
 
-    def why_dead(self) -> str:
+    def death_cause(self) -> str:
         """Follows "is dead:" in a message."""
         if self.constructor_failure is not None:
             return f"its constructor failed: {self.constructor_failure[0].get('message', '')}"
@@ -228,7 +228,7 @@ class ActorMethods:
             self._calls.conclude(record, actor_died("", key, "its agent does not have it any more"))
             return
         if actor.is_ending or (error is None and not why):
-            why = actor.why_dead()
+            why = actor.death_cause()
         elif error is not None:
             why = cause_of(error)
         self._calls.conclude(record, actor_died(actor.record.name, key, why, error))
@@ -269,7 +269,7 @@ class ActorRunner:
             return
         try:
             handle = self._find(actor) if actor.spec["adopt"] else self._new(actor)
-            ref = self._attend(actor, handle)
+            ref = self._order_to_report(actor, handle)
         except Exception as error:  # noqa: BLE001 - any error of Ray is this actor's failure
             if isinstance(error, NameTaken) and time.monotonic() < deadline:
                 # An earlier attempt may have it, if Ray has not processed its end yet.
@@ -303,7 +303,7 @@ class ActorRunner:
         except ValueError:
             raise NoSuchActor(f"no actor {name!r} exists in namespace {ACTOR_NAMESPACE!r} of this cluster") from None
 
-    def _attend(self, actor: ActorAttempt, handle: Any) -> Any:
+    def _order_to_report(self, actor: ActorAttempt, handle: Any) -> Any:
         """On a thread. Returns a reference to the result of its constructor, or to an error if it is dead."""
         return handle.attend.remote(self._order(actor))
 
@@ -385,7 +385,7 @@ class ActorRunner:
     def _ask(self, actor: ActorAttempt, handle: Any) -> None:
         """On a thread."""
         try:
-            ref = self._attend(actor, handle)
+            ref = self._order_to_report(actor, handle)
         except Exception as error:  # noqa: BLE001 - the error is examined in _checked
             self._threads.run_on_loop(self._checked, actor, None, error)
         else:
@@ -424,7 +424,7 @@ class ActorRunner:
         if actor.dead:
             return
         actor.dead, actor.death = True, error
-        actor.left = actor.left or left_by_itself(error)
+        actor.left = actor.left or exited_by_request(error)
         handle, actor.handle = actor.handle, None
         self._threads.run_in_pool(self._kill_then, handle, self._name_freed, actor)
 

@@ -60,7 +60,7 @@ def actor_died(name: str, key: tuple[str, int], why: str, error: BaseException |
     }
 
 
-def left_by_itself(error: BaseException | None) -> bool:
+def exited_by_request(error: BaseException | None) -> bool:
     """True if Ray reports that the actor exited by its own request."""
     return isinstance(error, rex.RayActorError) and "INTENDED_USER_EXIT" in str(error)
 

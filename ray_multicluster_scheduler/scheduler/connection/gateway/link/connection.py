@@ -57,7 +57,7 @@ class Rejected(Exception):
 
 
 class Lease:
-    """How long the agent may work: counts from when a PING was *sent*, once it was answered.
+    """The time for which the agent may work: counts from when a PING was *sent*, once it was answered.
 
     Bytes may wait in a kernel or a proxy until long after the control plane gave this agent up. A PING is never later
     than its answer, so the control plane's own lease ends after this one.
@@ -104,8 +104,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """How to join the control plane; received in the environment of the agent's job. An agent that was started by a
-    connector (``carrier`` ray_client), or that has to ``listen``, does not dial: ``opener`` waits for a connection."""
+    """The data for joining the control plane; received in the environment of the agent's job. An agent that was started
+    by a connector (``carrier`` ray_client), or that has to ``listen``, does not dial: ``opener`` waits for a
+    connection."""
 
     cluster: str
     agent: str

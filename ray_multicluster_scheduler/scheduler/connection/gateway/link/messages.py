@@ -121,7 +121,7 @@ _LISTENS_LINE = re.compile(rf"{LISTENS} (\S+):(\d+) sha256:([0-9a-f]{{64}})")
 
 
 class Listens(NamedTuple):
-    """Where an agent listens, and the fingerprint of its certificate."""
+    """The address where an agent listens, and the fingerprint of its certificate."""
 
     host: str
     port: int
@@ -157,7 +157,7 @@ def proof_is_right(given: object, key: str, role: str, nonce: str) -> bool:
 
 
 def not_sendable_text(error: Exception) -> str:
-    """Why a call cannot be put into a message."""
+    """The error text for a call that cannot be put into a message."""
     return (
         f"the call cannot be sent: {error}; its runtime_env must be plain data (text, numbers, lists, mappings), and "
         "the function and its arguments less than 4 GiB"

@@ -1,7 +1,7 @@
 """ActorChannel: the connection of an actor's process to its agent, open for as long as the actor lives.
 
 When it closes, the agent checks whether the actor is dead. A detached actor needs no lease: it survives its agent, and
-connects to the next one that takes it over with :meth:`ActorChannel.attend`.
+connects to the next one that takes it over with :meth:`ActorChannel.report_to`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ActorChannel(WorkerChannel):
         running.reported = True  # its agent reports the start when the constructor has returned
         return running
 
-    def attend(self, agent: AgentEndpoint, task_id: str, attempt: int) -> None:
+    def report_to(self, agent: AgentEndpoint, task_id: str, attempt: int) -> None:
         """Report to this agent from now on, under this id."""
         running = self._running
         if running is None or (agent, task_id, attempt) == (self.address, *self._actor):

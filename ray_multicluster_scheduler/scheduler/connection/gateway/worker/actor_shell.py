@@ -95,7 +95,7 @@ class _Shell:
         actor_order = ActorOrder.unpacked(order)
         if self._object is not None:
             set_current(actor_order.item)
-            self._channel.attend(actor_order.agent, actor_order.item.part_id, actor_order.item.attempt)
+            self._channel.report_to(actor_order.agent, actor_order.item.part_id, actor_order.item.attempt)
         return self._constructed
 
     def _open(self, order: bytes, separate: Sequence[Blob]) -> Envelope | _MethodCall:

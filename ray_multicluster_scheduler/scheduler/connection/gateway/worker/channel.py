@@ -255,7 +255,7 @@ class WorkerChannel:
             self._question = None
         if not self._permission:
             raise TakenBack(f"{call[0]} (attempt {call[1]}) was recalled before it started")
-        self._wait_until(self._has_lease)  # which may have expired meanwhile
+        self._wait_until(self._has_lease)  # which may have expired while it waited
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait for an answer of the agent. Raises NoLease."""

@@ -19,8 +19,8 @@ from ray_multicluster_scheduler.common.frames import Blob, Pieces, bytes_in
 BIG_BYTES = 1024 * 1024
 """A larger payload is not part of the envelope's bytes, and stays in the object store until it is sent."""
 Envelope: TypeAlias = bytes | list[Any]
-"""What a call returns to the agent: the head and the payload; if that is large, a list of the head and its pieces, as
-buffers that Ray copies into the object store once, and shows to the agent there."""
+"""The return value of a call to the agent: the head and the payload; if that is large, a list of the head and its
+pieces, as buffers that Ray copies into the object store once, and shows to the agent there."""
 Key: TypeAlias = tuple[str, int]
 """Id of an item, and the number of its attempt."""
 Homes: TypeAlias = tuple[list[str], str] | None
@@ -28,7 +28,8 @@ Homes: TypeAlias = tuple[list[str], str] | None
 
 
 class AgentEndpoint(NamedTuple):
-    """Where the agent listens for its workers, the secret that admits them, and its lock file (see process_lock)."""
+    """The address where the agent listens for its workers, the secret that admits them, and its lock file (see
+    process_lock)."""
 
     host: str
     port: int

@@ -1,4 +1,7 @@
-"""Validates what users submit before the scheduler gets it: ids, priorities, dependencies, names, reasons."""
+"""Checks of what callers pass, before the scheduler gets it: submitted items, and names and reasons in other verbs.
+
+Also builds the error for an actor name that is in use.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def checked_name(name: object, what: str) -> str:
 
 
 def name_taken(name: str, by: str, cluster: str | None) -> ActorNameTakenError:
-    """Names are unique among living actors."""
+    """The error for a new actor with the name of a living one: names are unique among those."""
     where = f" on {cluster}" if cluster else ""
     return ActorNameTakenError(
         f"There is a living actor {name!r} already: {by}{where}.",
