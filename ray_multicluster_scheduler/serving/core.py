@@ -635,7 +635,7 @@ class SwarmPilotScheduler(LoopOwner):
                 self._call_after(self.journal.moved(task), self._forward, channel, task, task.attempt)
 
     def _forward(self, channel: InstanceChannel, task: Task, attempt: int) -> None:
-        """Forward a task whose instance is on disk, unless it has been forwarded elsewhere."""
+        """Forward a task whose instance is on disk, unless it has gone elsewhere meanwhile."""
         with self._lock:
             if self._router.tasks.get(task.id) is task and task.attempt == attempt and not self._closed:
                 channel.forward(task, attempt)
