@@ -290,16 +290,20 @@ def test_readers_at_the_close_are_waited_for_or_get_an_error(open_store: Open) -
 def test_blobs_that_are_put_while_others_are_dropped_are_all_there(open_store: Open) -> None:
     store = open_store()
     data = [bytes([number]) * size for number in range(4) for size in (100, 40_000)]
-    over = threading.Event()
+    over, began = threading.Event(), threading.Event()
 
     def drop() -> None:
+        """Once per item: a blob is protected from its pin until the second call after it."""
         while not over.is_set():
+            began.wait()
+            began.clear()
             store.delete_unused_blobs()
 
     thread = threading.Thread(target=drop)
     thread.start()
     try:
         for number in range(1, 60):
+            began.set()
             digest = store.put_blob(data[number % len(data)])
             if store.pin_blobs([digest]):
                 continue  # it has to be brought again
@@ -309,6 +313,7 @@ def test_blobs_that_are_put_while_others_are_dropped_are_all_there(open_store: O
             store.expire(2.0, keep=0)
     finally:
         over.set()
+        began.set()
         thread.join()
 
 
