@@ -51,6 +51,7 @@ class ActorDescription:
     ] = 300.0
     adopt: Annotated[Flag, About("It exists already, detached, and is only looked up.")] = False
     asynchronous: Annotated[Flag, About("Its class has `async def` methods.")] = False
+    relay: Annotated[Flag, About("It only passes calls on to actors that were made inside its cluster.")] = False
 
     def __post_init__(self) -> None:
         if self.lifetime not in (None, "detached"):
