@@ -105,7 +105,7 @@ class ClusterState:
         self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s, self._changed)
         self.slots = SlotAssignments(self._ledger_changed)
         self.link: LinkState = "none"
-        self.link_up_at = self.link_down_at = 0.0
+        self.link_up_at = self.link_down_at = self.link_lost_at = 0.0
         self.link_failure: LinkFailure | None = None
         self.refresh_failure: SnapshotFailure | None = None
         self.refreshing = False
@@ -238,8 +238,9 @@ class ClusterState:
         self.python_version, self.ray_version = python_version, ray_version
         self._record_contact(now)
 
-    def link_down(self, now: float) -> None:
+    def link_down(self, now: float, silent_s: float = 0.0) -> None:
         self.link, self.link_down_at = "down", now
+        self.link_lost_at = now - silent_s + self.settings.lost_after_s
 
     def link_closed(self) -> None:
         self.link = "none"
@@ -321,7 +322,7 @@ class ClusterState:
             view.next_submission_at,
             self.link_failure.retry_at if self.link_failure else None,
             self.breaker.half_open_at,
-            self.link_down_at + self.settings.lost_after_s if self.link == "down" else None,
+            self.link_lost_at if self.link == "down" else None,
         ]
         ahead = [at for at in times if at is not None and at > view.at]
         if self.snapshot_received_at is not None and not self.receives_updates():
@@ -399,7 +400,7 @@ class ClusterState:
         if self.last_contact_at is None and failed is not None:
             return unreachable(failed, self.breaker, now)
         if self.link == "down":
-            return silent_link(now - self.link_down_at, self.settings.lost_after_s, self.breaker, now)
+            return silent_link(self.link_silent_s(now), now >= self.link_lost_at, self.breaker, now)
         if self.breaker.state(now) is not BreakerState.CLOSED:
             return breaker_problem(self.breaker, now)
         if self.head_silent_since is not None:
@@ -421,8 +422,12 @@ class ClusterState:
 
     def lease_wait(self, now: float) -> str:
         """Why tasks and actors on a suspect cluster are not repeated elsewhere yet, and when they will be."""
-        left_s = self.link_down_at + self.settings.lost_after_s - now
+        left_s = max(0.0, self.link_lost_at - now)
         return f"what runs there may be alive, so it goes elsewhere in {left_s:.0f} s (lost_after_s) unless it answers"
+
+    def link_silent_s(self, now: float) -> float:
+        """How long a link that is down has been silent."""
+        return now - min(self.link_down_at, self.link_lost_at - self.settings.lost_after_s)
 
     def nodes_are_current(self, now: float) -> bool:
         """Is the state of its nodes current? Otherwise it is that of the last snapshot."""

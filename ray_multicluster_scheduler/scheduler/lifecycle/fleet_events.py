@@ -111,20 +111,20 @@ class FleetEvents:
     def link_down(self, event: LinkDown, now: float) -> None:
         state = self._find_and_reschedule(event.cluster)
         if state is not None and state.link != "down":
-            state.link_down(now)
+            state.link_down(now, event.silent_s)
             if state.slots.held or state.slots.prefetched:
-                self._machine.output.set_timer(timers.lost_key(state.name), now + timers.NOTICE_AFTER_S)
+                notice_at = min(now + timers.NOTICE_AFTER_S, max(now, state.link_lost_at))
+                self._machine.output.set_timer(timers.lost_key(state.name), notice_at)
 
     def still_silent(self, cluster: str, now: float) -> None:
         """The link has been down since its timer was set; contact would have cleared it."""
         state, lost_after_s = self._machine.registry.state(cluster), self._machine.settings.lost_after_s
-        lost_at = state.link_down_at + lost_after_s
-        if now >= lost_at:
+        if now >= state.link_lost_at:
             sentence = f"no contact with {cluster} for lost_after_s ({lost_after_s:g} s)"
             self._mark_lost(state, now, jobs=False, sentence=sentence)
             return
-        self._machine.output.set_timer(timers.lost_key(cluster), lost_at)
-        sentence = f"{cluster} has been silent for {now - state.link_down_at:.0f} s; {state.lease_wait(now)}"
+        self._machine.output.set_timer(timers.lost_key(cluster), state.link_lost_at)
+        sentence = f"{cluster} has been silent for {state.link_silent_s(now):.0f} s; {state.lease_wait(now)}"
         for record in self._records_on(state, jobs=False):
             self._machine.transition(record, record.state, reasons.CLUSTER_SUSPECT, sentence, now)
 
