@@ -182,9 +182,11 @@ def _cluster_note(runtime: Runtime, record: TaskRecord) -> str:
     if problem is None:
         return ""
     note = f", but {record.cluster} has a problem: {problem.sentence}"
+    state = runtime.machine.registry.state(record.cluster)
+    if record.task.kind == "job" and record.code == CLUSTER_SUSPECT:
+        return f"{note}; {state.job_wait(retry_lost=record.task.retry_lost)}"
     if problem.code != CLUSTER_SUSPECT or record.task.kind == "job":  # these are not given up
         return note
-    state = runtime.machine.registry.state(record.cluster)
     return f"{note}; {state.lease_wait(runtime.clock.now())}"
 
 
