@@ -380,7 +380,7 @@ class SchedulingPass:
         machine.registry.state(cluster).assign(task, now, short=short, nodes=nodes)
         if short:
             self._prefetch.slot_assigned(record, cluster)
-        machine.submissions.record(task, cluster, now, retry=record.retry or task.connects_only)
+        machine.submissions.record(task, cluster, now, retry=record.retry)
         machine.clusters_to_refresh.add(cluster)
         self._machine.dispatch(record, decision, cluster, now, short=short)
         self._starting_agents.sent(task, machine.registry.state(cluster))
