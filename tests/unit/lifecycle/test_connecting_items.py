@@ -90,3 +90,16 @@ def test_one_that_asks_for_resources_is_an_ordinary_actor() -> None:
     driver.submit(task("busy"))
     driver.submit(relay(actor=ActorDescription("relay", relay=True, placement={"CPU": 0.5})))
     assert driver.state("relay") is TaskState.QUEUED
+
+
+def test_after_a_restart_of_the_service_it_still_goes_first() -> None:
+    before = Driver(cluster("a"))
+    before.submit(relay())
+    after = Driver(cluster("a"), execution_mode="serial")
+    after.now = before.now + 1
+    after.send(events.Restored((before.machine.row("relay"),), before.machine.cluster_rows(), ()))
+    after.submit(task("busy", priority=5))
+    after.link_up("a", 1)
+    assert list(after.sent_to()) == ["relay"]
+    after.start("relay")
+    assert list(after.sent_to()) == ["relay", "busy"], "a ready actor does not count in serial mode"
