@@ -97,7 +97,8 @@ class FleetEvents:
             state.head_silent_since = now - event.silent_s
             self._machine.clusters_to_refresh.add(state.name)
             self._scheduling.request_full_scan()
-        self._notify_jobs(state, f"has a head that has not answered for {event.silent_s:.0f} s", now)
+        silence = f"has a head that has not answered for {event.silent_s:.0f} s"
+        self._notify_jobs(state, silence, now, may_be_lost=False)
         for record in self._records_on(state, jobs=False):
             if record.task.actor is None or not record.task.actor.detached:
                 self._prefetch.recall(
@@ -220,11 +221,13 @@ class FleetEvents:
                 if jobs and record.task.retry_lost and record.ending is None:
                     self._attempts.abandon(record, codes.CONTACT_LOST, sentence, now)
 
-    def _notify_jobs(self, state: ClusterState, silence: str, now: float) -> None:
-        """Report once to the jobs of a silent cluster what happens to them."""
+    def _notify_jobs(self, state: ClusterState, silence: str, now: float, *, may_be_lost: bool = True) -> None:
+        """Report once to the jobs of a silent cluster what happens to them. It is not lost while its agent answers."""
         for record in self._records_on(state, jobs=True):
             if record.state is not TaskState.LOST and record.code != reasons.CLUSTER_SUSPECT:
-                sentence = f"{state.name} {silence}; {state.job_wait(retry_lost=record.task.retry_lost)}"
+                sentence = (
+                    f"{state.name} {silence}; {state.job_wait(retry_lost=may_be_lost and record.task.retry_lost)}"
+                )
                 self._machine.transition(record, record.state, reasons.CLUSTER_SUSPECT, sentence, now)
 
     def _mark_recovered(self, state: ClusterState, now: float, *, jobs: bool) -> None:

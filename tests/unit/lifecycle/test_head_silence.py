@@ -151,7 +151,7 @@ def test_jobs_on_a_silent_cluster_say_once_what_happens_to_them() -> None:
 
 def test_jobs_beside_a_link_are_told_of_a_silent_head_and_of_a_silent_dashboard() -> None:
     driver = ready(4)
-    driver.submit(job("j"))
+    driver.submit(job("j", retry_lost=True))
     driver.start("j")
     record = driver.machine.record("j")
     driver.send(events.HeadSilent("a", 6.0), after=6)
@@ -162,6 +162,6 @@ def test_jobs_beside_a_link_are_told_of_a_silent_head_and_of_a_silent_dashboard(
     assert record.code == "CONTACT_AGAIN", "it may be a moment only"
     driver.now += 30
     driver.dashboard("a", "connection refused")
-    assert record.sentence.startswith("a has a dashboard that has not answered for 30 s; a job may still run there")
+    assert record.sentence.startswith("a has a dashboard that has not answered for 30 s; it may still run there; after")
     driver.dashboard("a")
     assert record.code == "CONTACT_AGAIN"

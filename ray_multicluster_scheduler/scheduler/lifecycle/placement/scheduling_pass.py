@@ -62,7 +62,7 @@ class SchedulingPass:
         self._skipped_owners: set[str] = set()
         """Owners that could start nothing when their groups were last considered."""
         self._known_waits: dict[Shape, SchedulingDecision] = {}
-        self._connecting: set[str] = set()
+        self._connecting: dict[str, None] = {}
         """Queued items that start no work; :meth:`_connect` places them."""
         self._wake_unknown = False
         self._wake_at: float | None = None
@@ -141,7 +141,7 @@ class SchedulingPass:
             self._machine.held_items.add(record.task.id)
             return
         if record.task.connects_only:
-            self._connecting.add(record.task.id)
+            self._connecting[record.task.id] = None
         group = self._machine.restore_to_queue(record, now)
         self._reservations.watch(group, record.queued_at or now, now)
         self._machine.new_groups[group] = None
@@ -306,12 +306,12 @@ class SchedulingPass:
     def _connect(self, record: TaskRecord, now: float) -> bool:
         """Place a queued item that starts no work, past the queue, limits and thresholds; False if it has to wait for
         its cluster."""
-        self._connecting.discard(record.task.id)
+        self._connecting.pop(record.task.id, None)
         if record.group is None:  # it has ended, or is held
             return False
         view = self.connection_target(record.wanted, now)
         if view is None:
-            self._connecting.add(record.task.id)
+            self._connecting[record.task.id] = None
             return False
         sentence = f"{view.name}: the actor that it reaches is there"
         decision = SchedulingDecision(record.task.id, now, view.name, PLACED, sentence)
