@@ -309,6 +309,28 @@ def test_a_stopped_cluster_keeps_only_what_had_begun(fleet: LocalFleet, tmp_path
     }
 
 
+def test_a_stopped_cluster_that_runs_only_jobs_is_noticed(
+    fleet: LocalFleet, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No agent is there that would report it."""
+    with UnifiedScheduler(fleet.config_path) as scheduler:
+        job = scheduler.submit_job_async(job_script(tmp_path, "job"), **ON_MAC)
+        until(lambda: bool(lines(tmp_path / "job")), 120)
+
+        def state() -> str:
+            return str(next(one for one in scheduler.list_clusters(refresh=False) if one["name"] == "mac")["state"])
+
+        until(lambda: job.state is TaskState.RUNNING and state() == "UP", 60)
+        with stopped_head(fleet, HEAD):
+            until(lambda: state() == "STALE_SNAPSHOT", 60)
+            until(lambda: "CLUSTER_SUSPECT" in codes(job), 60)
+            until(lambda: "rmcs: 1 item on mac: mac has not answered" in capfd.readouterr().err, 60)
+            assert job.state is TaskState.RUNNING
+        until(lambda: "CONTACT_AGAIN" in codes(job), 60)
+        (tmp_path / "go").touch()
+        assert job.result(120) == "SUCCEEDED"
+
+
 def test_declare_dead_moves_work_at_once(fleet: LocalFleet, tmp_path: Path) -> None:
     """No timeout would declare it lost before the end of the test, and it is as if it were on another machine."""
     with impatient(fleet, tmp_path, lease_s=300, lost_after_s=400) as scheduler:
